@@ -1,0 +1,258 @@
+"""The vLLM environments: created by uv in folders of ours, addressed by path, never imported."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import uv
+
+from dflash_tui.core.events import Preparing, Step
+from dflash_tui.core.recipe import EngineSpec
+from dflash_tui.errors import EngineError
+
+Report = Callable[[Preparing], None]
+_MARKER = "dflash-engine.json"
+_MIB = {"KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0}
+_DOWNLOADING = re.compile(r"^\s*Downloading (?P<name>\S+) \((?P<size>[\d.]+)(?P<unit>[KMG]iB)\)")
+_DOWNLOADED = re.compile(r"^\s*Downloaded (?P<name>\S+)")
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """A finished environment: its folder, what vLLM it holds and every installed distribution (`name==version`)."""
+
+    folder: str
+    vllm: str
+    distribution: str
+    installed_at: float
+    seconds: float
+    packages: tuple[str, ...]
+
+    @property
+    def python(self) -> Path:
+        """The engine's own interpreter."""
+        return Path(self.folder) / "bin" / "python"
+
+    @property
+    def site_packages(self) -> Path:
+        """The folder that holds the `vllm` package."""
+        return site_packages(Path(self.folder))
+
+
+def site_packages(folder: Path) -> Path:
+    """Return the site-packages folder of the environment in `folder`.
+
+    Raises:
+        EngineError: the folder is not an environment.
+    """
+    found = next(iter(sorted(folder.glob("lib/python3.*/site-packages"))), None)
+    if found is None:
+        raise EngineError(f"{folder} is not a Python environment", do="remove it and start again")
+    return found
+
+
+def find(folder: Path) -> Engine | None:
+    """Return the finished engine in `folder`, or None. A half-made one has no marker and does not count."""
+    try:
+        engine = msgspec.json.decode((folder / _MARKER).read_bytes(), type=Engine)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return engine if engine.python.exists() else None
+
+
+async def install(spec: EngineSpec, folder: Path, report: Report) -> Engine:
+    """Return the engine for `spec` in `folder`, building it when it is not there.
+
+    Two callers wait for each other; a build that fails or is cancelled leaves nothing behind, and what a
+    killed one left is removed by the next.
+
+    Raises:
+        EngineError: no space, no network, or uv could not resolve or install; the folder is gone then.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    async with _locked(folder.with_name(f".{folder.name}.lock"), report):
+        if engine := find(folder):
+            return engine
+        shutil.rmtree(folder, ignore_errors=True)
+        _check_space(spec, folder.parent)
+        try:
+            return await _build(spec, folder, report)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+@asynccontextmanager
+async def _locked(path: Path, report: Report) -> AsyncIterator[None]:
+    with path.open("w") as file:
+        told = False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not told:
+                    report(Preparing(time.time(), Step.INSTALL, "waiting for another dflash-tui to finish"))
+                told = True
+                await asyncio.sleep(0.5)
+        yield
+
+
+def _check_space(spec: EngineSpec, folder: Path) -> None:
+    free, needed = shutil.disk_usage(folder).free // 1_000_000, spec.disk_mb + spec.download_mb
+    if free < needed:
+        raise EngineError(
+            f"not enough disk for vLLM {spec.vllm}: it needs {needed / 1000:.1f} GB (download {spec.download_mb} "
+            f"MB, unpacked {spec.disk_mb} MB)",
+            evidence=f"{free / 1000:.1f} GB are free on the disk of {folder}",
+            do="free some space, or put the engines elsewhere with XDG_DATA_HOME",
+        )
+
+
+async def _build(spec: EngineSpec, folder: Path, report: Report) -> Engine:
+    started = time.time()
+    name = spec.stands_in or "vllm"
+    plan = f"{name} {spec.vllm}: about {spec.download_mb} MB to download, {spec.disk_mb / 1000:.1f} GB on disk"
+    report(Preparing(started, Step.INSTALL, plan, 0.0))
+    await _uv(["venv", "--python", sys.executable, str(folder)], spec, _Progress(spec, report))
+    overrides = folder / "dflash-overrides.txt"
+    overrides.write_text("".join(f"{line}\n" for line in spec.overrides))
+    python = str(folder / "bin" / "python")
+    argv = ["pip", "install", "--python", python, "--compile-bytecode", "--overrides", str(overrides)]
+    if spec.exclude_newer:
+        argv += ["--exclude-newer", spec.exclude_newer]
+    if spec.torch_backend and not _wheel_folder_has_torch():
+        argv += ["--torch-backend", spec.torch_backend]
+    await _uv([*argv, *spec.packages], spec, _Progress(spec, report))
+    if spec.stands_in:
+        _stand_in(site_packages(folder), spec)
+    frozen = await _uv(["pip", "freeze", "--python", python], spec, _Progress(spec, report))
+    now = time.time()
+    packages = tuple(line for line in frozen.splitlines() if "==" in line)
+    engine = Engine(str(folder), spec.vllm, name, now, now - started, packages)
+    temporary = folder / f"{_MARKER}.new"
+    temporary.write_bytes(msgspec.json.encode(engine))
+    temporary.replace(folder / _MARKER)
+    text = f"{name} {spec.vllm}, {len(packages)} packages in {now - started:.0f} s"
+    report(Preparing(now, Step.INSTALL, text, 1.0, done=True))
+    return engine
+
+
+class _Progress:
+    """Follows the lines that uv prints for its larger downloads."""
+
+    def __init__(self, spec: EngineSpec, report: Report) -> None:
+        self._total, self._report = float(spec.download_mb), report
+        self._sizes: dict[str, float] = {}
+        self._mib = 0.0
+
+    def line(self, text: str) -> None:
+        """Take one line of uv's stderr."""
+        if match := _DOWNLOADING.match(text):
+            self._sizes[match["name"]] = float(match["size"]) * _MIB[match["unit"]]
+        elif match := _DOWNLOADED.match(text):
+            self._mib += self._sizes.pop(match["name"], 0.0)
+        elif text.startswith("Installed"):
+            text += ", now compiling them to byte code"
+        elif not text.startswith(("Prepared", "Bytecode", "Resolved")):
+            return
+        waiting = max(self._sizes, key=lambda name: self._sizes[name], default="")
+        what = f"downloading {waiting} ({self._sizes[waiting]:.0f} MiB)" if waiting else text.strip()
+        # Packages under a megabyte and wheels from a local folder are not announced, so this is a lower bound.
+        fraction = min(0.99, self._mib * 1.048576 / self._total)
+        self._report(Preparing(time.time(), Step.INSTALL, f"{what} · {self._mib:.0f} MiB fetched", fraction))
+
+
+async def _uv(argv: list[str], spec: EngineSpec, progress: _Progress) -> str:
+    """Run uv and return its stdout.
+
+    Raises:
+        EngineError: uv ended with an error; the evidence is its own message.
+    """
+    process = await asyncio.create_subprocess_exec(
+        uv.find_uv_bin(),
+        *argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=_environment(),
+        cwd="/",  # no uv.toml of whatever folder we were started in
+    )
+    assert process.stdout is not None  # noqa: S101 - both are PIPE
+    assert process.stderr is not None  # noqa: S101
+    told: list[str] = []
+    output = asyncio.create_task(process.stdout.read())
+    try:
+        async for raw in process.stderr:
+            told.append(raw.decode(errors="replace").rstrip())
+            progress.line(told[-1])
+        out = await output
+        if await process.wait() != 0:
+            raise _failure(spec, argv, told)
+        return out.decode(errors="replace")
+    finally:
+        output.cancel()
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+
+
+def _failure(spec: EngineSpec, argv: list[str], told: list[str]) -> EngineError:
+    first = next((i for i, line in enumerate(told) if re.match(r"\s*(?:error:|×)", line)), max(0, len(told) - 6))
+    evidence = " ".join(" ".join(told[first : first + 8]).split())
+    offline = re.search(r"(?i)dns|connect|network|timed? ?out|offline|fetch|request", evidence)
+    return EngineError(
+        f"vLLM {spec.vllm} could not be installed (uv {' '.join(argv[:2])}: {', '.join(spec.packages)})",
+        evidence=evidence[:1500],
+        do=(
+            "check the network, or point uv to a mirror or wheel folder (UV_DEFAULT_INDEX, UV_FIND_LINKS), and run "
+            "the same command again; nothing half-made was left"
+            if offline
+            else "nothing half-made was left; correct the recipe's `engine` part or try again"
+        ),
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment for uv: ours, and what pip is told about wheel folders and mirrors."""
+    env = {k: v for k, v in os.environ.items() if k not in {"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME"}}
+    for ours, pips in (("UV_FIND_LINKS", "PIP_FIND_LINKS"), ("UV_DEFAULT_INDEX", "PIP_INDEX_URL")):
+        if ours not in env and env.get(pips):
+            env[ours] = env[pips]
+    if "UV_FIND_LINKS" not in env and (links := _pip_find_links()):
+        env["UV_FIND_LINKS"] = links
+    return env
+
+
+def _pip_find_links() -> str:
+    """Return the wheel folder in pip's configuration, which uv does not read; empty when there is none."""
+    argv = [sys.executable, "-m", "pip", "config", "get", "global.find-links"]
+    result = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return result.stdout.strip() if result.returncode == 0 else ""
+
+
+def _wheel_folder_has_torch() -> bool:
+    """Whether a configured wheel folder brings torch; its build is then meant, not the backend's index."""
+    links = _environment().get("UV_FIND_LINKS", "")
+    return any(any(Path(folder).glob("torch-*.whl")) for folder in re.split(r"[\s,]+", links) if folder)
+
+
+def _stand_in(site: Path, spec: EngineSpec) -> None:
+    """Write metadata for `vllm` beside the distribution that carries it, since vLLM looks itself up by name."""
+    version = f"{spec.vllm}+{spec.stands_in.removeprefix('vllm-')}"
+    info = site / f"vllm-{version}.dist-info"
+    info.mkdir(exist_ok=True)
+    metadata = f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\nSummary: stands for {spec.stands_in}\n"
+    (info / "METADATA").write_text(metadata)
+    (info / "INSTALLER").write_text("dflash-tui\n")
+    (info / "RECORD").write_text("".join(f"{info.name}/{name},,\n" for name in ("METADATA", "INSTALLER", "RECORD")))

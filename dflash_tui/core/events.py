@@ -1,0 +1,210 @@
+"""What happens to a run, as frozen values: the one vocabulary of observer, state, screens and JSON lines.
+
+Every event carries `at`, seconds since the epoch. Events from `server.log` take it from the log's own
+stamps, so that a replay gives the same values as watching did; the others are recorded in `samples.jsonl`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Step(StrEnum):
+    """What is prepared before a launch, in order."""
+
+    INSTALL = "install"
+    MODELS = "models"
+    PATCHES = "patches"
+
+
+class Phase(StrEnum):
+    """What a starting server is busy with, in the order of a GPU start; a CPU start warms up last.
+
+    A phase lasts until the next one starts. `import` starts at the launch, `ready` ends the start-up.
+    """
+
+    IMPORT = "import"
+    CONFIG = "config"
+    ENGINE = "engine"
+    WEIGHTS = "weights"
+    PROFILE = "profile"
+    COMPILE = "compile"
+    KV_CACHE = "kv cache"
+    WARMUP = "warmup"
+    GRAPHS = "graphs"
+    API = "api"
+    READY = "ready"
+
+
+class Health(StrEnum):
+    """What the server answers: nothing yet, 200 on /health, a real generation, or no longer 200."""
+
+    STARTING = "starting"
+    HEALTHY = "healthy"
+    WARM = "warm"
+    UNHEALTHY = "unhealthy"
+
+
+class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One reading of the server's counters and gauges, summed over engines.
+
+    The three speculation counters are None when the server does not speculate, `per_position` is then empty.
+    `steps` counts drafts: one per sequence and verification step.
+    """
+
+    generated: float
+    prompt: float = 0.0
+    steps: float | None = None
+    proposed: float | None = None
+    accepted: float | None = None
+    per_position: tuple[float, ...] = ()
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float | None = None
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="event"):
+    """Something that happened `at` a time (seconds since the epoch)."""
+
+    at: float
+
+
+class Preparing(Event, frozen=True, tag="preparing"):
+    """A step before the launch moves; `fraction` (0 to 1) is None while it is unknown."""
+
+    step: Step
+    text: str
+    fraction: float | None = None
+    done: bool = False
+
+
+class Launched(Event, frozen=True, tag="launched"):
+    """The server process exists. `synthetic` says why its figures are not those of a real model, or is empty."""
+
+    run: str
+    recipe: str
+    pid: int
+    port: int
+    mode: str
+    synthetic: str = ""
+
+
+class LogLine(Event, frozen=True, tag="log"):
+    """One line of the server's log, free of control characters; `source` is the file that logged it."""
+
+    text: str
+    level: str = ""
+    source: str = ""
+
+
+class PhaseStarted(Event, frozen=True, tag="phase"):
+    """The server entered a phase for the first time."""
+
+    phase: Phase
+
+
+class Progressed(Event, frozen=True, tag="progress"):
+    """The running phase says how far it is, e.g. checkpoint shards or graph sizes."""
+
+    phase: Phase
+    done: int
+    total: int
+
+
+class Stated(Event, frozen=True, tag="stated"):
+    """A figure that the log states itself, e.g. `torch_compile` 49.99 s."""
+
+    name: str
+    value: float
+    unit: str
+
+
+class Problem(Event, frozen=True, tag="problem"):
+    """A line that may explain a death; `kind` names the known failure or is empty."""
+
+    text: str
+    kind: str = ""
+
+
+class HealthChanged(Event, frozen=True, tag="health"):
+    """The server answers differently than before; `detail` quotes the answer when it is a bad one."""
+
+    health: Health
+    detail: str = ""
+
+
+class Sampled(Event, frozen=True, tag="counters"):
+    """One reading of /metrics."""
+
+    counters: Counters
+
+
+class MemorySampled(Event, frozen=True, tag="memory"):
+    """Memory in bytes that the server uses; `source` says how it was measured, `total` is the capacity."""
+
+    used: int
+    total: int
+    source: str
+
+
+class RequestDone(Event, frozen=True, tag="request"):
+    """One measured request.
+
+    `ttft` and `total` are seconds; `decode_tok_s` is (N - 1) / (t_last - t_first) with N from `usage`, None
+    when one chunk carried everything. `error` is empty on success.
+    """
+
+    kind: str
+    tokens: int = 0
+    prompt_tokens: int = 0
+    ttft: float | None = None
+    total: float = 0.0
+    decode_tok_s: float | None = None
+    finish: str = ""
+    error: str = ""
+
+
+class Stopping(Event, frozen=True, tag="stopping"):
+    """Somebody asked for the server to end; an exit after this is no failure."""
+
+
+class Exited(Event, frozen=True, tag="exited"):
+    """The server process is gone. `code` is None when another process launched it."""
+
+    code: int | None
+    cause: str = ""
+
+
+AnyEvent = (
+    Preparing
+    | Launched
+    | LogLine
+    | PhaseStarted
+    | Progressed
+    | Stated
+    | Problem
+    | HealthChanged
+    | Sampled
+    | MemorySampled
+    | RequestDone
+    | Stopping
+    | Exited
+)
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+
+def encode(event: Event) -> bytes:
+    """Return the event as one line of JSON, without the line end."""
+    return _encoder.encode(event)
+
+
+def decode(line: bytes) -> AnyEvent | None:
+    """Return the event of one JSON line, or None for a line that is not one (half-written, older, foreign)."""
+    try:
+        return _decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None

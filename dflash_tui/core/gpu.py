@@ -1,0 +1,89 @@
+"""The NVIDIA GPUs of this machine through NVML; no query raises, what is not known is None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+import psutil
+import pynvml
+
+T = TypeVar("T")
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """One GPU. Memory is in bytes; on unified memory (GB10) it is the machine's, from /proc/meminfo."""
+
+    index: int
+    name: str
+    uuid: str
+    capability: str
+    memory_total: int
+    memory_used: int
+    unified: bool
+    temperature_c: int | None = None
+    power_w: float | None = None
+    utilisation: float | None = None
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """What NVML says: the GPUs, the driver's version, and why there are none."""
+
+    gpus: tuple[Gpu, ...] = ()
+    driver: str = ""
+    why_none: str = ""
+
+
+def probe() -> Probe:
+    """Return the GPUs that NVML shows now; without any, `why_none` is a sentence for the user."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError_LibraryNotFound:
+        return Probe(why_none="no NVIDIA GPU: the driver is not installed")
+    except pynvml.NVMLError as error:
+        return Probe(why_none=f"no NVIDIA GPU: the driver answers '{error}'")
+    try:
+        driver = str(_ask(pynvml.nvmlSystemGetDriverVersion, default="unknown"))
+        handles = [_ask(pynvml.nvmlDeviceGetHandleByIndex, i, default=None) for i in range(_count())]
+        gpus = tuple(_describe(i, handle) for i, handle in enumerate(handles) if handle is not None)
+        return Probe(gpus, driver, "" if gpus else "no NVIDIA GPU: the driver runs but shows none")
+    finally:
+        _ask(pynvml.nvmlShutdown, default=None)
+
+
+def _ask(query: Callable[..., T], *args: Any, default: T) -> T:
+    """Return what NVML answers, or `default` when it does not (not supported, lost, unknown)."""
+    try:
+        return query(*args)
+    except pynvml.NVMLError:
+        return default
+
+
+def _count() -> int:
+    return int(_ask(pynvml.nvmlDeviceGetCount, default=0))
+
+
+def _describe(index: int, handle: Any) -> Gpu:
+    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, default=None)
+    unified = memory is None or not memory.total
+    if unified:
+        system = psutil.virtual_memory()
+        total, used = system.total, system.total - system.available
+    else:
+        total, used = int(memory.total), int(memory.used)
+    major, minor = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle, default=(0, 0))
+    power = _ask(pynvml.nvmlDeviceGetPowerUsage, handle, default=None)
+    busy = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle, default=None)
+    return Gpu(
+        index=index,
+        name=str(_ask(pynvml.nvmlDeviceGetName, handle, default="unknown GPU")),
+        uuid=str(_ask(pynvml.nvmlDeviceGetUUID, handle, default="")),
+        capability=f"{major}.{minor}" if major else "",
+        memory_total=total,
+        memory_used=used,
+        unified=unified,
+        temperature_c=_ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU, default=None),
+        power_w=None if power is None else power / 1000,
+        utilisation=None if busy is None else busy.gpu / 100,
+    )

@@ -1,0 +1,101 @@
+"""What comes before a launch: the engine, the models, the patches; each only when it is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from dflash_tui.core import engine as engines
+from dflash_tui.core import patches, server
+from dflash_tui.core.engine import Engine, Report
+from dflash_tui.core.events import Preparing, Step
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.recipe import Recipe
+from dflash_tui.core.server import Run
+from dflash_tui.errors import DflashError
+
+_LAST_LINES = 5
+
+
+async def bring_up(recipe: Recipe, plan: Plan, report: Report) -> Run:
+    """Prepare what `plan` needs, launch its server and return the run.
+
+    Raises:
+        EngineError: the environment could not be built.
+        DflashError: the models could not be made.
+        PatchError: a patch does not fit.
+        ServerFailed: the process could not be started.
+    """
+    kept: list[Preparing] = []
+
+    def note(event: Preparing) -> None:
+        if event.done:
+            kept.append(event)
+        report(event)
+
+    engine = await _engine(recipe, plan, note)
+    await _models(plan, engine, note)
+    applied = await _patches(plan, engine, note)
+    label = f"{engine.distribution} {engine.vllm}"
+    return server.launch(plan, engine=label, patches=applied, prepared=kept)
+
+
+async def _engine(recipe: Recipe, plan: Plan, report: Report) -> Engine:
+    folder = Path(plan.engine_folder)
+    if found := engines.find(folder):
+        report(Preparing(time.time(), Step.INSTALL, f"{found.distribution} {found.vllm}, as installed", 1.0, done=True))
+        return found
+    return await engines.install(recipe.engine, folder, report)
+
+
+async def _models(plan: Plan, engine: Engine, report: Report) -> None:
+    """Run the recipe's builder into a folder beside the final one, which is renamed when it is complete."""
+    if not plan.build_script:
+        return
+    folder = Path(plan.models_folder)
+    if folder.is_dir():
+        report(Preparing(time.time(), Step.MODELS, "target and drafter, as built", 1.0, done=True))
+        return
+    began = time.time()
+    report(Preparing(began, Step.MODELS, "building target and drafter here"))
+    temporary = folder.with_name(f".{folder.name}.{time.time_ns()}")
+    temporary.mkdir(parents=True)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            engine.python,
+            plan.build_script,
+            temporary,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            output, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                await process.wait()
+        if process.returncode != 0:
+            last = output.decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
+            raise DflashError(f"the models of {plan.recipe} could not be built", evidence=" | ".join(last))
+        if not folder.is_dir():
+            temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    seconds = time.time() - began
+    report(Preparing(time.time(), Step.MODELS, f"target and drafter built in {seconds:.0f} s", 1.0, done=True))
+
+
+async def _patches(plan: Plan, engine: Engine, report: Report) -> list[str]:
+    """Apply what the plan names and return the names of the patches that are in the engine now."""
+    wanted = [patches.load(name) for name in plan.patches]
+    if not wanted:
+        return []
+    applied = await asyncio.to_thread(patches.apply, wanted, engine)
+    states = {patch.name: patches.state(patch, engine) for patch in wanted}
+    words = [f"{name} {'applied now' if name in applied else state}" for name, state in states.items()]
+    report(Preparing(time.time(), Step.PATCHES, ", ".join(words), 1.0, done=True))
+    return [name for name, state in states.items() if state in {patches.State.APPLIED, patches.State.APPLIED_BY_OTHER}]

@@ -1,0 +1,217 @@
+"""Everything known about one run, folded from its events. Pure: applying the same events gives the same state."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dflash_tui.core.events import (
+    AnyEvent,
+    Counters,
+    Exited,
+    Health,
+    HealthChanged,
+    Launched,
+    LogLine,
+    MemorySampled,
+    Phase,
+    PhaseStarted,
+    Preparing,
+    Problem,
+    Progressed,
+    RequestDone,
+    Sampled,
+    Stated,
+    Step,
+    Stopping,
+)
+from dflash_tui.core.failures import advice, root_cause
+from dflash_tui.core.vllm_metrics import Rates, rates
+
+KEPT_SAMPLES = 3600
+KEPT_LINES = 5000
+# A recorder writes at least every 10 s; a longer silence is a hole, not a zero.
+LONGEST_GAP = 15.0
+_PROBLEMS_KEPT = 100
+
+
+class Reading(NamedTuple):
+    """One /metrics reading and the rates since the reading before it (None for the first, or after a hole)."""
+
+    at: float
+    counters: Counters
+    rates: Rates | None
+
+
+class PhaseSpan(NamedTuple):
+    """A start-up phase: when it began, its seconds so far, and whether it is over."""
+
+    phase: Phase
+    began: float
+    seconds: float
+    over: bool
+
+
+@dataclass
+class RunState:
+    """The state of one run; `apply` is the only thing that changes it."""
+
+    launched: Launched | None = None
+    preparing: dict[Step, Preparing] = field(default_factory=dict)
+    phases: dict[Phase, float] = field(default_factory=dict)
+    progress: Progressed | None = None
+    stated: dict[str, Stated] = field(default_factory=dict)
+    health: Health = Health.STARTING
+    health_detail: str = ""
+    warm_at: float | None = None
+    readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
+    memory: deque[MemorySampled] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
+    requests: list[RequestDone] = field(default_factory=list)
+    lines: deque[LogLine] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    line_count: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    stopping: bool = False
+    exit: Exited | None = None
+
+    def apply(self, event: AnyEvent) -> None:  # noqa: C901, PLR0912 - one case per event is the clearest form
+        """Take one event into the state."""
+        match event:
+            case Launched():
+                self.launched = event
+            case Preparing(step=step):
+                self.preparing[step] = event
+            case LogLine():
+                self.lines.append(event)
+                self.line_count += 1
+            case PhaseStarted(at=at, phase=phase):
+                self.phases.setdefault(phase, at)
+                self.progress = None
+            case Progressed():
+                self.progress = event
+            case Stated(name=name):
+                self.stated.setdefault(name, event)
+            case Problem():
+                if len(self.problems) < _PROBLEMS_KEPT:
+                    self.problems.append(event)
+            case HealthChanged():
+                self._take_health(event)
+            case Sampled(at=at, counters=counters):
+                self._take_reading(at, counters)
+            case MemorySampled():
+                self.memory.append(event)
+            case RequestDone():
+                self.requests.append(event)
+            case Stopping():
+                self.stopping = True
+            case Exited():
+                self.exit = event
+
+    def _take_health(self, event: HealthChanged) -> None:
+        self.health, self.health_detail = event.health, event.detail
+        if event.health is Health.WARM and self.warm_at is None:
+            self.warm_at = event.at
+
+    def _take_reading(self, at: float, counters: Counters) -> None:
+        last = self.readings[-1] if self.readings else None
+        recent = last is not None and at - last.at <= LONGEST_GAP
+        since = rates(last.counters, counters, at - last.at) if last and recent else None
+        self.readings.append(Reading(at, counters, since))
+
+    @property
+    def ready_at(self) -> float | None:
+        """When the server said that it is ready, or None."""
+        return self.phases.get(Phase.READY)
+
+    @property
+    def started_at(self) -> float | None:
+        """When the server was launched, or None before that."""
+        return self.launched.at if self.launched else None
+
+    @property
+    def time_to_ready(self) -> float | None:
+        """Seconds from launch to ready by the log's stamps (so to about one second), or None."""
+        started = self.started_at
+        return self.ready_at - started if self.ready_at is not None and started is not None else None
+
+    @property
+    def status(self) -> str:
+        """One word: preparing, starting, healthy, warm, unhealthy, stopping, stopped or failed."""
+        if self.exit is not None:
+            return "stopped" if self.stopping else "failed"
+        if self.stopping:
+            return "stopping"
+        if self.launched is None:
+            return "preparing"
+        return self.health.value
+
+    @property
+    def cause(self) -> Problem | None:
+        """The line of the log that explains a death best, or None."""
+        return root_cause(self.problems)
+
+    @property
+    def cause_advice(self) -> str:
+        """What to do about the cause, or an empty string."""
+        return advice(self.cause.kind) if self.cause else ""
+
+    def spans(self, now: float) -> list[PhaseSpan]:
+        """Return the start-up phases in the order they occurred, the last one still running unless over."""
+        marks = [(phase, at) for phase, at in self.phases.items() if phase is not Phase.READY]
+        last_end = self.ready_at if self.ready_at is not None else self.exit.at if self.exit else None
+        spans = []
+        for index, (phase, began) in enumerate(marks):
+            end = marks[index + 1][1] if index + 1 < len(marks) else last_end
+            spans.append(PhaseSpan(phase, began, max(0.0, (now if end is None else end) - began), end is not None))
+        return spans
+
+    def window(self, seconds: float) -> Rates | None:
+        """Return the rates over the last `seconds` of readings, or None while there are not two of them."""
+        if len(self.readings) < 2:
+            return None
+        last = self.readings[-1]
+        first = last
+        for reading in reversed(self.readings):
+            if last.at - reading.at > seconds:
+                break
+            first = reading
+            if reading.rates is None:
+                break
+        return rates(first.counters, last.counters, last.at - first.at)
+
+    def series(self, value: str, now: float, span: float, columns: int) -> list[float]:
+        """Return `columns` means of `value` over the last `span` seconds, oldest first; NaN where nothing is known.
+
+        `value` is `tok_s` (tokens per second), `acceptance` (0 to 1), `acceptance_length` (tokens per step),
+        `steps_s` (steps per second) or `memory` (bytes).
+        """
+        step = span / columns
+        sums, counts = [0.0] * columns, [0] * columns
+        for since, until, number in self._points(value, now - span):
+            first = max(0, math.ceil((since - now + span) / step))
+            last = min(columns - 1, math.floor((until - now + span) / step))
+            for column in range(min(first, last), last + 1):
+                if column >= 0:
+                    sums[column] += number
+                    counts[column] += 1
+        return [total / n if n else math.nan for total, n in zip(sums, counts, strict=True)]
+
+    def _points(self, value: str, since: float) -> list[tuple[float, float, float]]:
+        """Return (from, until, number) of each sample whose time is `since` or later."""
+        points: list[tuple[float, float, float]] = []
+        if value == "memory":
+            at = None
+            for sample in reversed(self.memory):
+                if sample.at < since:
+                    break
+                points.append((sample.at, at if at and at - sample.at <= LONGEST_GAP else sample.at, sample.used))
+                at = sample.at
+            return points
+        for reading in reversed(self.readings):
+            if reading.at < since:
+                break
+            number = getattr(reading.rates, value) if reading.rates else None
+            if reading.rates and number is not None:
+                points.append((reading.at - reading.rates.seconds, reading.at, number))
+        return points

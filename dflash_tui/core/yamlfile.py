@@ -1,0 +1,150 @@
+"""YAML -> frozen msgspec values, with errors that name file, line, key and what was expected."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import yaml
+
+from dflash_tui.errors import RecipeError
+
+SIZE_LIMIT = 256 * 1024
+_PATH = re.compile(r" - at `(?:key in )?\$(?P<path>[^`]*)`$")
+_UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`")
+T = TypeVar("T")
+
+
+def load(path: Path, kind: type[T]) -> T:
+    """Return the value of type `kind` (a msgspec.Struct) that the YAML file holds.
+
+    Raises:
+        RecipeError: the file cannot be read, is not YAML, or does not fit `kind`; the message starts with
+            `file:line: key`.
+    """
+    try:
+        if path.stat().st_size > SIZE_LIMIT:
+            raise RecipeError(f"{path}: larger than {SIZE_LIMIT // 1024} KiB, so not a recipe")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RecipeError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path}: not UTF-8 text (byte {error.start})") from None
+    root = _compose(path, text)
+    if not isinstance(root, yaml.MappingNode):
+        line = _line(root) if root else 1
+        raise RecipeError(f"{path}:{line}: expected keys and values")
+    _refuse_duplicates(path, root)
+    try:
+        return msgspec.convert(yaml.load(text, Loader=_Loader), kind)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:  # e.g. an impossible date
+        raise RecipeError(f"{path}: {_one_line(str(error))}") from None
+    except (ValueError, TypeError) as error:
+        if not isinstance(error, msgspec.ValidationError):
+            raise RecipeError(f"{path}: {_one_line(str(error))}") from None
+        raise RecipeError(_explain(path, root, str(error), kind)) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that leaves dates as the text they are written as."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _compose(path: Path, text: str) -> yaml.Node | None:
+    """Return the node tree; aliases are refused, since a few lines of them can stand for gigabytes."""
+    try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                raise RecipeError(f"{path}:{_line(event)}: aliases (*name) are not supported")
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise RecipeError(f"{path}{line}: not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{path}: not YAML: {_one_line(str(error))}") from None
+    except RecursionError:
+        raise RecipeError(f"{path}: nested too deeply") from None
+
+
+def _line(part: yaml.Node | yaml.Event) -> int:
+    return part.start_mark.line + 1 if part.start_mark else 1
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _refuse_duplicates(path: Path, node: yaml.Node) -> None:
+    """YAML lets the last of two equal keys win silently; a recipe with both is a mistake."""
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _refuse_duplicates(path, item)
+    elif isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise RecipeError(f"{path}:{_line(key)}: {key.value}: given twice")
+                seen.add(key.value)
+            _refuse_duplicates(path, value)
+
+
+def _explain(path: Path, root: yaml.Node, message: str, kind: type[object]) -> str:
+    """Return `file:line: key: what was expected` for a message of msgspec."""
+    match = _PATH.search(message)
+    steps = _steps(match["path"]) if match else []
+    what = message[: match.start()] if match else message
+    unknown = _UNKNOWN.search(what)
+    if unknown:
+        steps.append(unknown["name"])
+        near = difflib.get_close_matches(unknown["name"], sorted(_field_names(kind)), 1)
+        what = "unknown key" + (f", did you mean '{near[0]}'?" if near else "")
+    line = _line_of(root, steps)
+    key = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
+    return f"{path}:{line}: {key + ': ' if key else ''}{what[0].lower() + what[1:]}"
+
+
+def _steps(path: str) -> list[str | int]:
+    return [int(p) if p.isdecimal() else p for p in re.findall(r"[^.\[\]]+", path)]
+
+
+def _line_of(node: yaml.Node, steps: list[str | int]) -> int:
+    """Return the line (from 1) of the deepest node on the way of `steps`."""
+    line = _line(node)
+    for step in steps:
+        if isinstance(node, yaml.MappingNode):
+            found = next(((k, v) for k, v in node.value if k.value == step), None)
+            if found is None:
+                break
+            line, node = _line(found[0]), found[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+            line = _line(node)
+        else:
+            break
+    return line
+
+
+def _field_names(kind: type[object]) -> set[str]:
+    """Return the key names of a struct and of the structs in it."""
+    names: set[str] = set()
+    pending: list[msgspec.inspect.Type] = [msgspec.inspect.type_info(kind)]
+    while pending:
+        info = pending.pop()
+        if isinstance(info, msgspec.inspect.StructType):
+            names |= {field.encode_name for field in info.fields}
+            pending += [field.type for field in info.fields]
+        elif isinstance(info, msgspec.inspect.UnionType):
+            pending += list(info.types)
+        elif isinstance(info, msgspec.inspect.VarTupleType | msgspec.inspect.ListType):
+            pending.append(info.item_type)
+    return names

@@ -1,0 +1,71 @@
+"""Errors a user can act on, one exit code each.
+
+* DflashError            1  the operation failed
+  + UsageError           2  a flag, a name or a recipe is wrong; nothing was started
+    - RecipeError           file:line: key: what was expected
+  + EngineError          3  the vLLM environment cannot be built or is not usable
+  + PatchError           5  a patch neither applies nor is applied
+  + ServerFailed         6  the server ended before it was ready, or died while serving
+
+4 is kept for "does not fit the GPU". Watching that ends with Ctrl-C exits with 130.
+"""
+
+from __future__ import annotations
+
+
+class DflashError(Exception):
+    """The operation failed: `what` happened, the `evidence` line, and what to `do` about it."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, evidence: str = "", do: str = "") -> None:
+        super().__init__(what)
+        self.what, self.evidence, self.do = what, evidence, do
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        if self.evidence:
+            parts.append(f"  {self.evidence}")
+        if self.do:
+            parts.append(f"  → {self.do}")
+        return "\n".join(parts)
+
+
+class UsageError(DflashError):
+    """A flag, a name or a file that the user gave is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class RecipeError(UsageError):
+    """A recipe or patch file is not valid; the message starts with `file:line: key`."""
+
+
+class EngineError(DflashError):
+    """A vLLM environment cannot be built or is not usable."""
+
+    exit_code = 3
+
+
+class PatchError(DflashError):
+    """A patch neither applies nor is applied."""
+
+    exit_code = 5
+
+
+class ServerFailed(DflashError):
+    """The server ended before it was ready, or died while serving."""
+
+    exit_code = 6
+
+
+EXIT_CODES = """\
+exit codes:
+  0    done
+  1    the operation failed
+  2    a flag, a name or a recipe is wrong; nothing was started
+  3    the vLLM environment cannot be built or is not usable
+  4    (kept for: does not fit the GPU)
+  5    a patch neither applies nor is applied
+  6    the server ended before it was ready, or died while serving
+  130  watching ended with Ctrl-C; the server goes on"""

@@ -1,0 +1,1 @@
+"""The panel: a Textual front end over `dflash_tui.core`."""
