@@ -40,6 +40,7 @@ SAMPLE_INTERVAL = 1.0
 _IDLE_INTERVAL = 10.0
 _MEMBERS_INTERVAL = 5.0
 _CHUNK = 1 << 20
+_Queue = asyncio.Queue[AnyEvent | BaseException | None]
 
 
 class _Tail:
@@ -92,25 +93,44 @@ def replay(run: Run) -> RunState:
     return state
 
 
+async def read_counters(run: Run) -> Counters | None:
+    """Return the server's counters now, or None when it does not answer."""
+    with contextlib.suppress(httpx.HTTPError):
+        async with httpx.AsyncClient(base_url=run.url, timeout=5.0, trust_env=False) as client:
+            return vllm_metrics.parse((await client.get("/metrics")).text)
+    return None
+
+
 @asynccontextmanager
 async def observe(run: Run) -> AsyncIterator[AsyncIterator[AnyEvent]]:
     """Yield the events of `run` from its launch on; they end after `Exited`.
 
     Leaving the context ends the watching, never the server.
     """
-    queue: asyncio.Queue[AnyEvent | None] = asyncio.Queue()
+    queue: _Queue = asyncio.Queue()
 
     async def events() -> AsyncIterator[AnyEvent]:
-        while (event := await queue.get()) is not None:
-            yield event
+        while (item := await queue.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_follow(run, queue)), group.create_task(_record(run))]
-        try:
-            yield events()
-        finally:
-            for task in tasks:
-                task.cancel()
+    # Not a TaskGroup: it would wrap every error of the caller's own block into a group.
+    tasks = [asyncio.create_task(work) for work in (_follow(run, queue), _record(run))]
+    for task in tasks:
+        task.add_done_callback(lambda done: _pass_on(done, queue))
+    try:
+        yield events()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _pass_on(done: asyncio.Task[None], queue: _Queue) -> None:
+    """Hand the error of a finished task to whoever reads the events."""
+    if not done.cancelled() and (error := done.exception()):
+        queue.put_nowait(error)
 
 
 def _opening(run: Run) -> Iterator[AnyEvent]:
@@ -124,7 +144,7 @@ def _ended(run: Run) -> Exited:
     return Exited(max(written, default=run.started_at), None)
 
 
-async def _follow(run: Run, queue: asyncio.Queue[AnyEvent | None]) -> None:
+async def _follow(run: Run, queue: _Queue) -> None:
     for event in _opening(run):
         queue.put_nowait(event)
     source, ended, was_alive = _Source(run), False, False

@@ -36,6 +36,7 @@ class Plan(msgspec.Struct, frozen=True):
     patches: tuple[str, ...]
     build_script: str = ""
     models_folder: str = ""
+    bench_scale: float = 1.0
     warnings: tuple[str, ...] = ()
 
 
@@ -83,6 +84,7 @@ def make(
         patches=recipe.patches,
         build_script=script,
         models_folder=models,
+        bench_scale=recipe.bench_scale,
         warnings=recipe.warnings,
     )
 

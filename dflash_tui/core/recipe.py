@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from dflash_tui.core import paths, yamlfile
-from dflash_tui.errors import RecipeError, UsageError
+from dflash_tui.errors import UsageError
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 FileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$")]
@@ -116,9 +116,9 @@ def load(path: Path) -> Recipe:
     """
     recipe = yamlfile.load(path, Recipe)
     if recipe.name not in {"", path.stem}:
-        raise RecipeError(f"{path}: name: expected '{path.stem}', as the file is called")
-    if reserved := sorted(RESERVED_FLAGS & recipe.flags.keys()):
-        raise RecipeError(f"{path}: flags.{reserved[0]}: is set by the panel itself and cannot be given here")
+        raise yamlfile.wrong(path, ["name"], f"expected '{path.stem}', as the file is called")
+    for name in RESERVED_FLAGS & recipe.flags.keys():
+        raise yamlfile.wrong(path, ["flags", name], "is set by dflash-tui itself and cannot be given here")
     return msgspec.structs.replace(recipe, name=path.stem)
 
 

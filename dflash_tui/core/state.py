@@ -137,13 +137,18 @@ class RunState:
 
     @property
     def status(self) -> str:
-        """One word: preparing, starting, healthy, warm, unhealthy, stopping, stopped or failed."""
+        """One word: preparing, starting, ready, healthy, warm, unhealthy, stopping, stopped or failed.
+
+        `ready` is what the log says while nobody has asked the server yet.
+        """
         if self.exit is not None:
             return "stopped" if self.stopping else "failed"
         if self.stopping:
             return "stopping"
         if self.launched is None:
             return "preparing"
+        if self.health is Health.STARTING and self.ready_at is not None:
+            return "ready"
         return self.health.value
 
     @property

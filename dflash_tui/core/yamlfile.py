@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import re
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
@@ -13,7 +14,7 @@ import yaml
 from dflash_tui.errors import RecipeError
 
 SIZE_LIMIT = 256 * 1024
-_PATH = re.compile(r" - at `(?:key in )?\$(?P<path>[^`]*)`$")
+_PATH = re.compile(r" - at (?P<of_key>`key` in )?`\$(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`")
 T = TypeVar("T")
 
@@ -38,14 +39,23 @@ def load(path: Path, kind: type[T]) -> T:
         line = _line(root) if root else 1
         raise RecipeError(f"{path}:{line}: expected keys and values")
     _refuse_duplicates(path, root)
+    data: Any = None
     try:
-        return msgspec.convert(yaml.load(text, Loader=_Loader), kind)  # noqa: S506 - a SafeLoader
+        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        return msgspec.convert(data, kind)
     except yaml.YAMLError as error:  # e.g. an impossible date
         raise RecipeError(f"{path}: {_one_line(str(error))}") from None
     except (ValueError, TypeError) as error:
         if not isinstance(error, msgspec.ValidationError):
             raise RecipeError(f"{path}: {_one_line(str(error))}") from None
-        raise RecipeError(_explain(path, root, str(error), kind)) from None
+        raise RecipeError(_explain(path, root, data, str(error), kind)) from None
+
+
+def wrong(path: Path, steps: list[str | int], what: str) -> RecipeError:
+    """Return the error `file:line: key: what` for the value at `steps` of a file that was loaded before."""
+    root = _compose(path, path.read_text(encoding="utf-8"))
+    line = _line_of(root, steps) if root else 1
+    return RecipeError(f"{path}:{line}: {_key(steps)}: {what}")
 
 
 class _Loader(yaml.SafeLoader):
@@ -98,10 +108,12 @@ def _refuse_duplicates(path: Path, node: yaml.Node) -> None:
             _refuse_duplicates(path, value)
 
 
-def _explain(path: Path, root: yaml.Node, message: str, kind: type[object]) -> str:
+def _explain(path: Path, root: yaml.Node, data: Any, message: str, kind: type[object]) -> str:
     """Return `file:line: key: what was expected` for a message of msgspec."""
     match = _PATH.search(message)
     steps = _steps(match["path"]) if match else []
+    if match and (match["path"].endswith("[...]") or match["of_key"]):
+        steps += _culprit(data, steps, message, kind)
     what = message[: match.start()] if match else message
     unknown = _UNKNOWN.search(what)
     if unknown:
@@ -109,12 +121,34 @@ def _explain(path: Path, root: yaml.Node, message: str, kind: type[object]) -> s
         near = difflib.get_close_matches(unknown["name"], sorted(_field_names(kind)), 1)
         what = "unknown key" + (f", did you mean '{near[0]}'?" if near else "")
     line = _line_of(root, steps)
-    key = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
+    key = _key(steps)
     return f"{path}:{line}: {key + ': ' if key else ''}{what[0].lower() + what[1:]}"
+
+
+def _key(steps: list[str | int]) -> str:
+    return "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
 
 
 def _steps(path: str) -> list[str | int]:
     return [int(p) if p.isdecimal() else p for p in re.findall(r"[^.\[\]]+", path)]
+
+
+def _culprit(data: Any, steps: list[str | int], message: str, kind: type[object]) -> list[str | int]:
+    """Return the key of the free-form mapping at `steps` that msgspec complains about; it does not name it."""
+    trial = copy.deepcopy(data)
+    mapping = trial
+    for step in steps:
+        mapping = mapping[step]
+    items = dict(mapping)
+    for key, value in items.items():
+        mapping.clear()
+        mapping[key] = value
+        try:
+            msgspec.convert(trial, kind)
+        except msgspec.ValidationError as error:
+            if str(error) == message:
+                return [str(key)]
+    return []
 
 
 def _line_of(node: yaml.Node, steps: list[str | int]) -> int:

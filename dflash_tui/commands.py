@@ -1,0 +1,194 @@
+"""The commands that answer and return: lists, plans, logs, stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dflash_tui import text
+from dflash_tui.core import engine as engines
+from dflash_tui.core import gpu, observe, server
+from dflash_tui.core import plan as plans
+from dflash_tui.core import recipe as recipe_files
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.recipe import Mode, Recipe
+from dflash_tui.core.server import Run
+from dflash_tui.core.vllm_log import clean
+from dflash_tui.errors import RecipeError, UsageError
+
+
+def out(line: str) -> None:
+    """Write a line of data to stdout at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def note(line: str) -> None:
+    """Write a line of narration to stderr."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _json(value: Any) -> None:
+    out(msgspec.json.encode(value).decode())
+
+
+def panel(run: Run | None = None) -> int:
+    """Open the panel, attached to `run` if given, and print how to come back when a server goes on."""
+    from dflash_tui.tui import app
+
+    if farewell := app.run(run=run):
+        out(farewell)
+    return 0
+
+
+def planned(args: argparse.Namespace) -> tuple[Recipe, Plan]:
+    """Return the recipe and the plan that the arguments ask for."""
+    recipe = recipe_files.find(args.recipe)
+    mode = Mode(args.mode) if args.mode else None
+    tokens = args.num_speculative_tokens
+    return recipe, plans.make(recipe, mode=mode, port=args.port, num_speculative_tokens=tokens)
+
+
+def describe(recipe: Recipe, plan: Plan) -> str:
+    """Return the plan for a reader: what is served, with what, and what has to be fetched before."""
+    spec = recipe.engine
+    name = f"{spec.stands_in or 'vllm'} {spec.vllm}"
+    fetched = f"to install: ≈ {spec.download_mb} MB to download, {spec.disk_mb / 1000:.1f} GB on disk"
+    rows = [
+        ("recipe", f"{plan.recipe} ({recipe.status.value}): {plan.title}"),
+        ("target", plan.target),
+        ("drafter", f"{plan.drafter}, {plan.num_speculative_tokens} tokens per step"),
+        ("mode", plan.mode.value),
+        ("engine", f"{name}, {'installed' if engines.find(Path(plan.engine_folder)) else fetched}"),
+        ("patches", ", ".join(plan.patches) or "none"),
+    ]
+    if recipe.build:
+        built = Path(plan.models_folder).is_dir()
+        rows.append(("models", "built" if built else f"to build here: {recipe.build.size_mb} MB, a few seconds"))
+    if plan.synthetic:
+        rows.append(("note", f"{plan.synthetic}: figures say nothing about a real model"))
+    rows += [("warning", warning) for warning in plan.warnings]
+    lines = [f"{label:<8} {value}" for label, value in rows]
+    return "\n".join([*lines, "command", *(f"  {line}" for line in plans.command(plan).splitlines())])
+
+
+def plan(args: argparse.Namespace) -> int:
+    """`plan RECIPE`: print what a launch would do."""
+    recipe, made = planned(args)
+    if args.json:
+        _json(made)
+    else:
+        out(describe(recipe, made))
+    return 0
+
+
+def recipes(args: argparse.Namespace) -> int:
+    """`recipes`: print the recipes; one that does not load is listed with its error."""
+    rows, broken = [], []
+    for name, path in recipe_files.files().items():
+        try:
+            recipe = recipe_files.load(path)
+        except RecipeError as error:
+            broken.append({"name": name, "error": str(error)})
+            continue
+        if args.json:
+            _json(recipe)
+        drafter = str(recipe.drafter.num_speculative_tokens)
+        rows.append((name, recipe.status.value, recipe.mode.value, drafter, recipe.engine.vllm, recipe.title))
+    if args.json:
+        for entry in broken:
+            _json(entry)
+        return 0
+    out(text.table(("RECIPE", "STATUS", "MODE", "N", "VLLM", "TITLE"), rows, right=(3,)))
+    for entry in broken:
+        note(f"! {entry['name']}: {entry['error']}")
+    return 0
+
+
+def gpus(args: argparse.Namespace) -> int:
+    """`gpus`: print the GPUs, or the sentence that says why there are none."""
+    found = gpu.probe()
+    if args.json:
+        _json(found)
+        return 0
+    if not found.gpus:
+        out(f"{found.why_none}; the recipe demo-cpu runs on the CPU")
+        return 0
+    rows = []
+    for card in found.gpus:
+        memory = f"{text.gib(card.memory_used)} of {text.gib(card.memory_total)}{' unified' if card.unified else ''}"
+        busy = text.UNKNOWN if card.utilisation is None else f"{card.utilisation:.0%}"
+        heat = text.UNKNOWN if card.temperature_c is None else f"{card.temperature_c} °C"
+        rows.append((str(card.index), card.name, card.capability or text.UNKNOWN, memory, busy, heat))
+    out(text.table(("GPU", "NAME", "CAPABILITY", "MEMORY", "BUSY", "HEAT"), rows))
+    return 0
+
+
+def ps(args: argparse.Namespace) -> int:
+    """`ps`: print the servers, newest last."""
+    rows = []
+    for run in server.runs():
+        living = server.alive(run)
+        if not living and not args.all:
+            continue
+        state = observe.replay(run)
+        held = server.memory(server.processes(run)) if living else None
+        age = time.time() - run.started_at
+        if args.json:
+            fields = {"run": run.id, "recipe": run.plan.recipe, "status": state.status, "port": run.plan.port}
+            figures = {"pid": run.pid, "age_s": age, "memory_bytes": held, "synthetic": run.plan.synthetic}
+            _json(fields | figures)
+        rows.append(
+            (run.id, state.status, str(run.plan.port), str(run.pid), text.whole(age), text.gib(held), _remark(run))
+        )
+    if not args.json:
+        if rows:
+            out(text.table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", ""), rows, right=(2, 3, 4, 5)))
+        else:
+            note("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists the ended ones")
+    return 0
+
+
+def _remark(run: Run) -> str:
+    return f"({run.plan.synthetic})" if run.plan.synthetic else ""
+
+
+def logs(args: argparse.Namespace) -> int:
+    """`logs [RUN] [-f]`: print the log, free of control characters."""
+    run = server.find(args.run)
+    rest = b""
+    with run.log.open("rb") as file:
+        while True:
+            ended = not server.alive(run)
+            while data := file.read(1 << 20):
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    out(clean(line.rsplit(b"\r", 1)[-1].decode(errors="replace")))
+            if ended or not args.follow:
+                break
+            time.sleep(observe.LOG_INTERVAL)
+    if rest:
+        out(clean(rest.decode(errors="replace")))
+    return 0
+
+
+def stop(args: argparse.Namespace) -> int:
+    """`stop [RUN]`: end a server; without RUN there must be just one."""
+    living = [run for run in server.runs() if server.alive(run)]
+    if args.run is None and len(living) != 1:
+        names = ", ".join(run.id for run in living)
+        raise UsageError(*((f"{len(living)} servers run, name one: {names}",) if living else ("no server runs",)))
+    run = server.find(args.run) if args.run else living[0]
+    if not server.alive(run) and not server.processes(run):
+        note(f"{run.id} has already ended")
+        return 0
+    took = asyncio.run(server.stop(run))
+    note(f"{run.id} stopped in {took:.1f} s, no process of it is left")
+    return 0

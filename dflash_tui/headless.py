@@ -1,0 +1,182 @@
+"""Launching, watching and measuring without a screen: narration on stderr, data on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+
+from dflash_tui.commands import describe, note, out, panel, planned
+from dflash_tui.core import observe, prepare, server, workload
+from dflash_tui.core.events import Health, RequestDone, encode
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.recipe import Recipe
+from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
+from dflash_tui.errors import ServerFailed, UsageError
+from dflash_tui.lines import Figures, Lines, Measured, Planned, PreparingLines, request_row, summary
+
+
+def up(args: argparse.Namespace) -> int:
+    """`up RECIPE`: prepare, launch and watch."""
+    recipe, plan = planned(args)
+    if (port := server.free_port(plan.port)) != plan.port:
+        if args.port:
+            raise UsageError(f"port {plan.port} is in use", do=f"port {port} is free: --port {port}")
+        note(f"port {plan.port} is in use, taking {port}")
+        args.port = port
+        recipe, plan = planned(args)
+    return asyncio.run(_up(args, recipe, plan))
+
+
+def attach(args: argparse.Namespace) -> int:
+    """`attach [RUN]`: watch a server in the panel, or as lines."""
+    run = server.find(args.run)
+    if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return asyncio.run(_watch(args, run))
+    return panel(run)
+
+
+def bench(args: argparse.Namespace) -> int:
+    """`bench [RUN]`: send the prompts and print what each request took."""
+    run = server.find(args.run)
+    if not server.alive(run):
+        raise UsageError(f"{run.id} has ended", do="dflash-tui ps lists the servers that run")
+    work = measure(run, as_json=args.json, scale=args.scale, rounds=args.rounds, temperature=args.temperature)
+    return asyncio.run(work)
+
+
+async def _up(args: argparse.Namespace, recipe: Recipe, plan: Plan) -> int:
+    if args.json:
+        out(encode(Planned(time.time(), plan)).decode())
+    else:
+        note(describe(recipe, plan))
+    report = PreparingLines(as_json=args.json)
+    try:
+        run = await prepare.bring_up(recipe, plan, report)
+    except asyncio.CancelledError:
+        note("stopped before the launch; nothing half-made was left")
+        raise
+    note(f"launched {run.id}, pid {run.pid}, log {run.log}")
+    if args.detach and not args.bench:
+        note(_how_to_return(run))
+        out(encode(run.launched).decode() if args.json else run.id)
+        return 0
+    return await _watch(args, run, recipe)
+
+
+async def _watch(args: argparse.Namespace, run: Run, recipe: Recipe | None = None) -> int:
+    """Print the events of `run` until it ends, or until the bench is done when no more was asked for."""
+    state, answered = RunState(), asyncio.Event()
+    following = asyncio.create_task(_follow(run, state, answered, Lines(state, as_json=args.json)))
+    beat = asyncio.create_task(_beat(state, args.every, as_json=args.json))
+    try:
+        if recipe and args.bench and await _first(answered, following):
+            if state.health is Health.UNHEALTHY:
+                what, do = "the server is ready but its first request failed", f"the log: {run.log}\n  → {_stop(run)}"
+                raise ServerFailed(what, evidence=state.health_detail, do=do)
+            await measure(run, as_json=args.json, scale=recipe.bench_scale)
+            await asyncio.sleep(2 * observe.LOG_INTERVAL)  # let the recorded events through
+            if args.detach:
+                note(_how_to_return(run))
+                return 0
+        await following
+        return _after_end(run, state)
+    except asyncio.CancelledError:
+        note(f"\nno longer watching; the server goes on\n{_how_to_return(run)}")
+        raise
+    finally:
+        following.cancel()
+        beat.cancel()
+
+
+async def _first(answered: asyncio.Event, following: asyncio.Task[None]) -> bool:
+    """Wait until the server has answered its first request, or ended; return whether it answered."""
+    waiting = asyncio.create_task(answered.wait())
+    await asyncio.wait({waiting, following}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    return answered.is_set()
+
+
+async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: Lines) -> None:
+    async with observe.observe(run) as events:
+        async for event in events:
+            state.apply(event)
+            lines.show(event)
+            if state.health in {Health.WARM, Health.UNHEALTHY}:
+                answered.set()
+
+
+def _after_end(run: Run, state: RunState) -> int:
+    """Return 0 when the end was asked for.
+
+    Raises:
+        ServerFailed: it was not.
+    """
+    if state.stopping:
+        note(f"{run.id} was stopped")
+        return 0
+    when = "ended before it was ready" if state.ready_at is None else "died while serving"
+    code = state.exit.code if state.exit else None
+    told = "exit code unknown" if code is None else f"exit code {code}"
+    cause = state.cause.text if state.cause else ""
+    cause = cause or "the log ends without an error: killed, perhaps for want of memory (see dmesg)"
+    steps = [step for step in (state.cause_advice, f"the whole log: {run.log}") if step]
+    raise ServerFailed(f"the server {when} ({told})", evidence=cause, do="\n  → ".join(steps))
+
+
+def _how_to_return(run: Run) -> str:
+    name = run.id
+    return f"  watch: dflash-tui attach {name}\n  log:   dflash-tui logs {name} -f\n  stop:  {_stop(run)}"
+
+
+def _stop(run: Run) -> str:
+    return f"dflash-tui stop {run.id}"
+
+
+async def _beat(state: RunState, every: int, *, as_json: bool) -> None:
+    """Print what the last `every` seconds say, as long as there is something to say."""
+    count = 0
+    while True:
+        await asyncio.sleep(every)
+        if not state.readings or state.exit:
+            continue
+        figures = Figures.of(state, time.time(), every)
+        if as_json:
+            out(encode(figures).decode())
+            continue
+        if count % 20 == 0:
+            out(Figures.HEADER)
+        out(figures.line(state))
+        count += 1
+
+
+async def measure(
+    run: Run,
+    *,
+    as_json: bool,
+    scale: float | None = None,
+    rounds: int = 1,
+    temperature: float | None = None,
+) -> int:
+    """Send the five prompt kinds `rounds` times, print and record each request, then what they sum up to.
+
+    Raises:
+        ServerFailed: no request succeeded.
+    """
+    scale = run.plan.bench_scale if scale is None else scale
+    before, began, done = await observe.read_counters(run), time.monotonic(), list[RequestDone]()
+    if not as_json:
+        out(request_row(None))
+    for _ in range(rounds):
+        async for request in workload.run(run.url, run.plan.served_name, scale=scale, temperature=temperature):
+            server.record(run, request)
+            done.append(request)
+            out(encode(request).decode() if as_json else request_row(request))
+    after, seconds = await observe.read_counters(run), time.monotonic() - began
+    measured = Measured.of(run, done, seconds, before, after)
+    out(encode(measured).decode() if as_json else summary(measured))
+    if measured.failed == len(done):
+        raise ServerFailed("no request succeeded", evidence=done[-1].error, do=f"the log: {run.log}")
+    return 0

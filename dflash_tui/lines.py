@@ -1,0 +1,209 @@
+"""Events and figures as lines of text or JSON, for commands that watch without a screen."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import ClassVar
+
+from dflash_tui import text
+from dflash_tui.commands import note, out
+from dflash_tui.core import vllm_metrics
+from dflash_tui.core.events import (
+    AnyEvent,
+    Counters,
+    Event,
+    HealthChanged,
+    Launched,
+    Phase,
+    PhaseStarted,
+    Preparing,
+    RequestDone,
+    encode,
+)
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
+from dflash_tui.core.workload import WARMUP
+
+
+class Planned(Event, frozen=True, tag="plan"):
+    """The plan of the launch that follows."""
+
+    plan: Plan
+
+
+class Figures(Event, frozen=True, tag="figures"):
+    """What the last `seconds` say; null is unknown. Shares are 0 to 1, memory is in bytes."""
+
+    HEADER: ClassVar[str] = "    time     tok/s   accept     AL   steps/s     memory  running  waiting"
+
+    synthetic: str
+    seconds: float | None
+    tok_s: float | None
+    steps_s: float | None
+    acceptance: float | None
+    acceptance_length: float | None
+    per_position: tuple[float, ...]
+    memory: int | None
+    running: int | None
+    waiting: int | None
+
+    @classmethod
+    def of(cls, state: RunState, now: float, seconds: float) -> Figures:
+        """Return the figures of the last `seconds` of `state`."""
+        rates = state.window(seconds)
+        counters = state.readings[-1].counters if state.readings else None
+        return cls(
+            at=now,
+            synthetic=state.launched.synthetic if state.launched else "",
+            seconds=rates.seconds if rates else None,
+            tok_s=rates.tok_s if rates else None,
+            steps_s=rates.steps_s if rates else None,
+            acceptance=rates.acceptance if rates else None,
+            acceptance_length=rates.acceptance_length if rates else None,
+            per_position=rates.per_position if rates else (),
+            memory=state.memory[-1].used if state.memory else None,
+            running=counters.running if counters else None,
+            waiting=counters.waiting if counters else None,
+        )
+
+    def line(self, state: RunState) -> str:
+        """Return the figures under `HEADER`; the time is since the launch."""
+        age = self.at - state.started_at if state.started_at else None
+        queue = [text.UNKNOWN if n is None else str(n) for n in (self.running, self.waiting)]
+        return (
+            f"{text.whole(age):>8}  {text.number(self.tok_s):>8}  {text.percent(self.acceptance):>7}  "
+            f"{text.number(self.acceptance_length, 2):>5}  {text.number(self.steps_s):>8}  "
+            f"{text.gib(self.memory):>9}  {queue[0]:>7}  {queue[1]:>7}"
+        )
+
+
+class Measured(Event, frozen=True, tag="measured"):
+    """What a bench sums up to. The decode figures are over the requests that succeeded; null is unknown."""
+
+    run: str
+    synthetic: str
+    requests: int
+    failed: int
+    tokens: int
+    seconds: float
+    tok_s: float
+    decode_tok_s: tuple[float, ...]
+    steps: float | None
+    acceptance: float | None
+    acceptance_length: float | None
+    per_position: tuple[float, ...] = ()
+
+    @classmethod
+    def of(
+        cls, run: Run, done: list[RequestDone], seconds: float, before: Counters | None, after: Counters | None
+    ) -> Measured:
+        """Return the sum of `done`; acceptance comes from the server's counters before and after."""
+        good = [request for request in done if not request.error]
+        rates = vllm_metrics.rates(before, after, seconds) if before and after else None
+        return cls(
+            at=time.time(),
+            run=run.id,
+            synthetic=run.plan.synthetic,
+            requests=len(done),
+            failed=len(done) - len(good),
+            tokens=sum(request.tokens for request in good),
+            seconds=seconds,
+            tok_s=sum(request.tokens for request in good) / seconds,
+            decode_tok_s=tuple(request.decode_tok_s for request in good if request.decode_tok_s is not None),
+            steps=rates.steps if rates else None,
+            acceptance=rates.acceptance if rates else None,
+            acceptance_length=rates.acceptance_length if rates else None,
+            per_position=rates.per_position if rates else (),
+        )
+
+
+def summary(measured: Measured) -> str:
+    """Return the sum of a bench in two or three lines."""
+    speeds = measured.decode_tok_s
+    failed = f", {measured.failed} failed" if measured.failed else ""
+    lines = [
+        f"{measured.requests} requests{failed}, {measured.tokens} tokens in {text.seconds(measured.seconds)}: "
+        f"{measured.tok_s:.1f} tok/s"
+    ]
+    if speeds:
+        spread = f"median {statistics.median(speeds):.1f}, {min(speeds):.1f} to {max(speeds):.1f} (n={len(speeds)})"
+        lines[0] += f"; decode tok/s {spread}"
+    if measured.acceptance is not None:
+        positions = " ".join(f"{share:.0%}" for share in measured.per_position)
+        lines.append(
+            f"acceptance {text.percent(measured.acceptance)}, acceptance length "
+            f"{text.number(measured.acceptance_length, 2)} with the bonus token, over {measured.steps:.0f} steps; "
+            f"by position {positions}"
+        )
+    if measured.synthetic:
+        lines.append(f"({measured.synthetic}: these figures say nothing about a real model)")
+    return "\n".join(lines)
+
+
+def request_row(request: RequestDone | None) -> str:
+    """Return a request as a row, or the header for None."""
+    if request is None:
+        return f"{'prompt':<9}  {'TTFT':>8}  {'tok/s':>8}  {'total':>8}  {'tokens':>6}  finish"
+    first = text.UNKNOWN if request.ttft is None else f"{request.ttft:.3f} s"
+    end = f"failed: {request.error}" if request.error else request.finish
+    return (
+        f"{request.kind:<9}  {first:>8}  {text.number(request.decode_tok_s):>8}  "
+        f"{text.seconds(request.total):>8}  {request.tokens:>6}  {end}"
+    )
+
+
+class PreparingLines:
+    """Shows the steps before a launch: each as JSON, or as a line when there is something new to say."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._json, self._at = as_json, 0.0
+
+    def __call__(self, event: Preparing) -> None:
+        """Take one event."""
+        if self._json:
+            if not event.done:  # the finished steps come again as part of the run
+                out(encode(event).decode())
+        elif event.done or event.fraction is None or event.at - self._at >= 2:
+            self._at = event.at
+            note(preparing_line(event))
+
+
+def preparing_line(event: Preparing) -> str:
+    """Return a step before the launch as a line."""
+    share = f" ({event.fraction:.0%})" if event.fraction is not None and not event.done else ""
+    return f"{'✓' if event.done else '·'} {event.step.value:<8} {event.text}{share}"
+
+
+class Lines:
+    """Shows the events of a run: all as JSON, or for a reader the phases and what else is worth a line."""
+
+    def __init__(self, state: RunState, *, as_json: bool) -> None:
+        self._state, self._json = state, as_json
+
+    def show(self, event: AnyEvent) -> None:
+        """Take one event, which the state has already taken."""
+        if self._json:
+            out(encode(event).decode())
+            return
+        match event:
+            case Launched(synthetic=synthetic) if synthetic:
+                note(f"({synthetic}: figures say nothing about a real model)")
+            case PhaseStarted():
+                self._phase(event)
+            case HealthChanged(health=health, detail=detail):
+                note(f"● {health.value}{': ' + detail if detail else ''}")
+            case RequestDone(kind=WARMUP.kind, error=error):
+                note(f"  first request {'failed: ' + error if error else 'took ' + text.seconds(event.total)}")
+            case _:
+                pass
+
+    def _phase(self, event: PhaseStarted) -> None:
+        state = self._state
+        spans = state.spans(event.at)
+        over = [span for span in spans if span.over]
+        if over:
+            note(f"  {over[-1].phase.value:<9} {text.whole(over[-1].seconds):>8}")
+        if event.phase is Phase.READY:
+            note(f"  ready after {text.whole(state.time_to_ready)}")

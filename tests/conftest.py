@@ -1,0 +1,47 @@
+"""Folders of their own for every test, and the demo engine, which is built once and kept outside the checkout."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from dflash_tui.core import server
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path_factory, monkeypatch) -> Path:
+    """Point all XDG folders into a temporary one, and drop whatever the caller has set for us."""
+    root = tmp_path_factory.mktemp("home")
+    for kind in ("DATA", "STATE", "CACHE", "CONFIG"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(root / kind.lower()))
+    for name in [name for name in os.environ if name.startswith("DFLASH_TUI_")]:
+        monkeypatch.delenv(name)
+    for name in ("NO_COLOR", "TEXTUAL_THEME", "TEXTUAL_ANIMATIONS"):
+        monkeypatch.delenv(name, raising=False)
+    return root
+
+
+@pytest.fixture(scope="session")
+def engine_data() -> Path:
+    """Return the XDG data folder with the demo engine; the product builds it when it is absent.
+
+    DFLASH_TUI_TEST_DATA names another place. The engine's folder carries a digest of its recipe, so a changed
+    recipe gets another engine.
+    """
+    given = os.environ.get("DFLASH_TUI_TEST_DATA")
+    return Path(given) if given else platformdirs.user_cache_path("dflash-tui-tests")
+
+
+@pytest.fixture
+def with_engine(folders, engine_data, monkeypatch) -> Iterator[Path]:
+    """Use the kept engine and its caches; end whatever server the test leaves."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(engine_data))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(engine_data / "cache"))
+    yield folders
+    for run in server.runs():
+        if server.processes(run):
+            subprocess.run([sys.executable, "-m", "dflash_tui", "stop", run.id], check=True)

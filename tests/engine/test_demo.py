@@ -1,0 +1,164 @@
+"""The demo recipe end to end: real `vllm serve` on this CPU, by the product's own commands."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dflash_tui.core import observe, server
+from dflash_tui.core.events import Phase
+
+pytestmark = pytest.mark.vllm
+COMMAND = [sys.executable, "-m", "dflash_tui"]
+PHASES = ["import", "config", "engine", "weights", "kv cache", "api", "ready"]
+PORT = "8731"
+
+
+def dflash(*words: str, **settings) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, **settings)
+
+
+def counter(text: str, name: str) -> float:
+    """Read a counter from a /metrics body without the product's own parser."""
+    return sum(s.value for f in text_string_to_metric_families(text) for s in f.samples if s.name == f"vllm:{name}")
+
+
+def json_lines(text: str) -> list[dict[str, Any]]:
+    checked = subprocess.run(
+        [sys.executable, "-m", "json.tool", "--json-lines"], input=text, capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stderr
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_launch_measure_attach_stop(with_engine):
+    """One command ends with a warm, measured server; attaching shows the same; stopping leaves nothing."""
+    up = dflash("--recipe", "demo-cpu", "--port", PORT, "--json", "--bench", "--detach", timeout=540)
+    assert up.returncode == 0, up.stderr
+    events = json_lines(up.stdout)
+    phases = [e["phase"] for e in events if e["event"] == "phase"]
+    assert phases == PHASES
+    measured = next(e for e in events if e["event"] == "measured")
+    assert measured["failed"] == 0
+    assert measured["tok_s"] > 0
+    assert 0 < measured["acceptance"] < 1
+    assert measured["synthetic"]
+
+    [run] = server.runs()
+    _figures_are_those_of_the_server(run, measured)
+    _the_patch_works(measured)
+    _everybody_sees_the_same(run, events)
+    _ctrl_c_and_hangup_leave_the_server(run)
+
+    members = server.processes(run)
+    assert len(members) >= 2
+    stop = dflash("stop", timeout=60)
+    assert stop.returncode == 0, stop.stderr
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in members)
+    assert "no server runs" in dflash("ps").stderr
+    assert observe.replay(run).status == "stopped"
+
+
+def _figures_are_those_of_the_server(run: server.Run, measured: dict[str, Any]) -> None:
+    """AL = 1 + accepted / steps, recomputed from /metrics; only the warm-up's few tokens lie outside the bench."""
+    text = httpx.get(f"{run.url}/metrics").text
+    steps = counter(text, "spec_decode_num_drafts_total")
+    accepted = counter(text, "spec_decode_num_accepted_tokens_total")
+    proposed = counter(text, "spec_decode_num_draft_tokens_total")
+    assert measured["acceptance_length"] == pytest.approx(1 + accepted / steps, rel=0.1)
+    assert measured["acceptance"] == pytest.approx(accepted / proposed, rel=0.1)
+    assert measured["steps"] == pytest.approx(steps, abs=20)
+
+
+def _the_patch_works(measured: dict[str, Any]) -> None:
+    """Without cpu-expand-kernel every position after the first is rejected at temperature 0.7 (AL about 1.5)."""
+    assert measured["acceptance_length"] > 3
+    assert measured["per_position"][3] > 0.2
+
+
+def _everybody_sees_the_same(run: server.Run, events: list[dict[str, Any]]) -> None:
+    """Who attaches later gets the same phases at the same times as who watched, and so does `ps`."""
+    seen = []
+    with subprocess.Popen([*COMMAND, "attach", "--json"], stdout=subprocess.PIPE, text=True) as attach:
+        assert attach.stdout is not None
+        for line in attach.stdout:
+            event = json.loads(line)
+            seen.append(event)
+            if event["event"] == "health" and event["health"] == "warm":
+                attach.send_signal(signal.SIGINT)
+    assert attach.returncode == 130
+    assert [e for e in seen if e["event"] == "phase"] == [e for e in events if e["event"] == "phase"]
+    listed = json_lines(dflash("ps", "--json").stdout)
+    assert [(row["run"], row["status"]) for row in listed] == [(run.id, "warm")]
+    assert listed[0]["memory_bytes"] > 1e9
+    log = dflash("logs", run.id).stdout
+    assert "Application startup complete." in log
+    assert "\x1b" not in log
+
+
+def _ctrl_c_and_hangup_leave_the_server(run: server.Run) -> None:
+    """Neither Ctrl-C nor a lost connection of the watcher reaches the server."""
+    for number, code in ((signal.SIGINT, 130), (signal.SIGHUP, -signal.SIGHUP)):
+        watcher = subprocess.Popen(
+            [*COMMAND, "attach", "--plain", "--every", "1"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert watcher.stdout is not None
+        assert "tok/s" in watcher.stdout.readline()
+        os.killpg(watcher.pid, number)
+        _, told = watcher.communicate(timeout=30)
+        assert watcher.returncode == code
+        if number == signal.SIGINT:
+            assert f"dflash-tui attach {run.id}" in told
+            assert f"dflash-tui stop {run.id}" in told
+        assert server.alive(run)
+        assert httpx.get(f"{run.url}/health").status_code == 200
+
+
+def test_a_server_that_dies_while_starting_is_explained(with_engine, tmp_path):
+    """A flag that vLLM refuses ends in its own words, the path of the log and exit code 6."""
+    from dflash_tui.core import paths
+
+    shipped = (paths.bundled("recipes") / "demo-cpu.yaml").read_text()
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(shipped.replace("max-model-len: 4096", "max-model-len: 400000"))
+    up = dflash("up", str(broken), "--port", PORT, timeout=540)
+    assert up.returncode == 6
+    [run] = server.runs()
+    assert "max_model_len (400000)" in up.stderr
+    assert str(run.log) in up.stderr
+    assert "Traceback" not in up.stderr
+    assert observe.replay(run).status == "failed"
+
+
+def test_a_killed_server_is_noticed_and_its_orphans_can_be_stopped(with_engine):
+    """SIGKILL to the leader ends the watching with exit code 6; `stop` then ends what is left of its session."""
+    launched = dflash("up", "demo-cpu", "--port", PORT, "--detach", timeout=540)
+    assert launched.returncode == 0, launched.stderr
+    run = server.find(launched.stdout.strip())
+    watcher = subprocess.Popen([*COMMAND, "attach", "--plain"], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 200
+    while Phase.WEIGHTS not in observe.replay(run).phases:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    members = server.processes(run)
+    assert len(members) >= 2
+    members[0].kill()
+    _, told = watcher.communicate(timeout=60)
+    assert watcher.returncode == 6, told
+    assert "killed" in told
+    asyncio.run(server.stop(run))
+    assert server.processes(run) == []
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in members)

