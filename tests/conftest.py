@@ -1,5 +1,6 @@
 """Folders of their own for every test, and the demo engine, which is built once and kept outside the checkout."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from dflash_tui.core import server
+from dflash_tui.core import engine, plan, recipe, server
 
 
 @pytest.fixture(autouse=True)
@@ -36,8 +37,17 @@ def engine_data() -> Path:
     return Path(given) if given else platformdirs.user_cache_path("dflash-tui-tests")
 
 
+@pytest.fixture(scope="session")
+def demo_engine(engine_data) -> engine.Engine:
+    """Return the kept demo engine, built when it is absent."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_DATA_HOME", str(engine_data))
+        spec = recipe.find("demo-cpu").engine
+        return asyncio.run(engine.install(spec, plan.engine_folder(spec), lambda _event: None))
+
+
 @pytest.fixture
-def with_engine(folders, engine_data, monkeypatch) -> Iterator[Path]:
+def with_engine(folders, demo_engine, engine_data, monkeypatch) -> Iterator[Path]:
     """Use the kept engine and its caches; end whatever server the test leaves."""
     monkeypatch.setenv("XDG_DATA_HOME", str(engine_data))
     monkeypatch.setenv("XDG_CACHE_HOME", str(engine_data / "cache"))
