@@ -16,7 +16,7 @@ from dflash_tui.core import engine, plan, recipe, server
 @pytest.fixture(autouse=True)
 def folders(tmp_path_factory, monkeypatch) -> Path:
     """Point all XDG folders into a temporary one, and drop whatever the caller has set for us."""
-    root = tmp_path_factory.mktemp("home")
+    root: Path = tmp_path_factory.mktemp("home")
     for kind in ("DATA", "STATE", "CACHE", "CONFIG"):
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(root / kind.lower()))
     for name in [name for name in os.environ if name.startswith("DFLASH_TUI_")]:
