@@ -1,5 +1,19 @@
-"""`python -m dflash_tui` is `dflash-tui`."""
+"""The program's entry: `dflash-tui` and `python -m dflash_tui`."""
 
-from dflash_tui.cli import main
+import sys
 
-raise SystemExit(main())
+from dflash_tui import __version__
+
+
+def main() -> int:
+    """Run the command line; `--version` is answered before argparse is loaded, which costs as much as Python."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"dflash-tui {__version__}")  # noqa: T201
+        return 0
+    from dflash_tui import cli
+
+    return cli.main()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

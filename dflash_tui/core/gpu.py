@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,19 +38,24 @@ class Probe(msgspec.Struct, frozen=True):
 
 def probe() -> Probe:
     """Return the GPUs that NVML shows now; without any, `why_none` is a sentence for the user."""
+    if why_not := _initialise():
+        return Probe(why_none=why_not)
+    driver = str(_ask(pynvml.nvmlSystemGetDriverVersion, default="unknown"))
+    handles = [_ask(pynvml.nvmlDeviceGetHandleByIndex, i, default=None) for i in range(_count())]
+    gpus = tuple(_describe(i, handle) for i, handle in enumerate(handles) if handle is not None)
+    return Probe(gpus, driver, "" if gpus else "no NVIDIA GPU: the driver runs but shows none")
+
+
+@cache
+def _initialise() -> str:
+    """Load NVML once for this process, since the driver may take a second to wake; return why that failed."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError_LibraryNotFound:
-        return Probe(why_none="no NVIDIA GPU: the driver is not installed")
+        return "no NVIDIA GPU: the driver is not installed"
     except pynvml.NVMLError as error:
-        return Probe(why_none=f"no NVIDIA GPU: the driver answers '{error}'")
-    try:
-        driver = str(_ask(pynvml.nvmlSystemGetDriverVersion, default="unknown"))
-        handles = [_ask(pynvml.nvmlDeviceGetHandleByIndex, i, default=None) for i in range(_count())]
-        gpus = tuple(_describe(i, handle) for i, handle in enumerate(handles) if handle is not None)
-        return Probe(gpus, driver, "" if gpus else "no NVIDIA GPU: the driver runs but shows none")
-    finally:
-        _ask(pynvml.nvmlShutdown, default=None)
+        return f"no NVIDIA GPU: the driver answers '{error}'"
+    return ""
 
 
 def _ask(query: Callable[..., T], *args: Any, default: T) -> T:

@@ -18,6 +18,7 @@ FileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$")]
 FlagName = Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9._-]*$")]
 EnvName = Annotated[str, Meta(pattern=r"^[A-Z_][A-Z0-9_]*$")]
 Text = Annotated[str, Meta(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")]
+MaybeText = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]*$")]
 FlagValue = bool | int | float | Text | list[Text] | dict[str, Any]
 
 
@@ -52,9 +53,9 @@ class EngineSpec(_Strict, frozen=True):
     download_mb: Annotated[int, Meta(gt=0)]
     disk_mb: Annotated[int, Meta(gt=0)]
     overrides: tuple[Text, ...] = ()
-    torch_backend: str = ""
+    torch_backend: MaybeText = ""
     exclude_newer: Annotated[str, Meta(pattern=r"^(?:\d{4}-\d\d-\d\d)?$")] = ""
-    stands_in: str = ""
+    stands_in: MaybeText = ""
 
 
 class Target(_Strict, frozen=True):
@@ -92,7 +93,7 @@ class Recipe(_Strict, frozen=True):
     drafter: Drafter
     name: str = ""
     why: str = ""
-    synthetic: str = ""
+    synthetic: MaybeText = ""
     build: Build | None = None
     mode: Mode = Mode.EAGER
     port: Annotated[int, Meta(ge=1, le=65535)] = 8000

@@ -1,0 +1,217 @@
+"""Speed and size of the product: `python tests/bench/measure.py version|paint|observe|panel [options]`.
+
+Machines are noisy, so everything is compared within one run, in pairs where there is something to pair with, and
+printed with n and spread; nothing is asserted.
+
+version   `dflash-tui --version` against a bare interpreter start
+paint     seconds until the panel shows the first recipe, in a pseudo-terminal of 120x36
+observe   time-to-ready of the demo with and without an observer, same argv, in alternation; CPU of the observer
+panel     CPU share and resident memory of the panel on a running server, in a pseudo-terminal of 120x36
+"""
+
+import argparse
+import fcntl
+import os
+import pty
+import select
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+
+from dflash_tui.core import engine, plan, prepare, recipe, server
+from dflash_tui.core.plan import Plan
+
+COMMAND = [sys.executable, "-m", "dflash_tui"]
+
+
+def spread(values: list[float], unit: str = "s", digits: int = 3) -> str:
+    """Return median, least and greatest with n."""
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"median {middle:.{digits}f} {unit}, {low:.{digits}f} to {high:.{digits}f} (n={len(values)})"
+
+
+def seconds(argv: list[str]) -> float:
+    began = time.perf_counter()
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def version(args: argparse.Namespace) -> None:
+    script = str(Path(sys.executable).parent / "dflash-tui")
+    bare, ours = [], []
+    for _ in range(args.n):
+        bare.append(seconds([sys.executable, "-c", "pass"]))
+        ours.append(seconds([script, "--version"]))
+    print(f"bare interpreter      {spread(bare)}")
+    print(f"dflash-tui --version  {spread(ours)}")
+    print(f"ratio of medians      {statistics.median(ours) / statistics.median(bare):.2f}")
+
+
+class Terminal:
+    """A process in a pseudo-terminal of 120x36."""
+
+    def __init__(self, argv: list[str]) -> None:
+        self.pid, self._file = pty.fork()
+        if self.pid == 0:
+            os.environ.update(TERM="xterm-256color", COLORTERM="truecolor", LINES="36", COLUMNS="120")
+            os.execv(argv[0], argv)
+        fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", 36, 120, 0, 0))
+        self.bytes = 0
+
+    def read(self, timeout: float) -> bytes:
+        """Return what was written within `timeout` seconds, or earlier when something was."""
+        if not select.select([self._file], [], [], timeout)[0]:
+            return b""
+        try:
+            data = os.read(self._file, 1 << 16)
+        except OSError:
+            return b""
+        self.bytes += len(data)
+        return data
+
+    def until(self, text: bytes, limit: float = 30.0) -> float:
+        """Return the seconds until `text` was written."""
+        began, seen = time.perf_counter(), b""
+        while text not in seen:
+            seen += self.read(0.05)
+            if time.perf_counter() - began > limit:
+                raise TimeoutError(seen[-500:])
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        """Press q and wait for the end."""
+        os.write(self._file, b"q")
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+            self.read(0.1)
+        os.close(self._file)
+
+
+def paint(args: argparse.Namespace) -> None:
+    found = []
+    for _ in range(args.n):
+        terminal = Terminal(COMMAND)
+        found.append(terminal.until(b"demo-cpu"))
+        terminal.read(0.3)
+        terminal.close()
+    print(f"first paint of the panel, 120x36: {spread(found)}")
+
+
+def wait_ready(url: str, alive: subprocess.Popen[bytes] | server.Run) -> float:
+    """Return the clock when /health answers 200."""
+    while True:
+        try:
+            if httpx.get(f"{url}/health", timeout=1.0).status_code == 200:
+                return time.time()
+        except httpx.HTTPError:
+            pass
+        dead = alive.poll() is not None if isinstance(alive, subprocess.Popen) else not server.alive(alive)
+        if dead:
+            raise RuntimeError("the server ended")
+        time.sleep(0.1)
+
+
+def start_bare(made: Plan) -> float:
+    """Run the plan's argv as a user would by hand and return its time-to-ready."""
+    env = os.environ | made.env | {"PATH": f"{Path(made.argv[0]).parent}:{os.environ['PATH']}"}
+    began = time.time()
+    with (
+        Path(os.devnull).open("wb") as null,
+        subprocess.Popen(made.argv, env=env, stdout=null, stderr=null, start_new_session=True) as process,
+    ):
+        ready = wait_ready(f"http://127.0.0.1:{made.port}", process) - began
+        os.killpg(process.pid, signal.SIGTERM)
+    return ready
+
+
+def start_observed(made: Plan) -> tuple[float, float]:
+    """Launch and observe with the product; return time-to-ready and the observer's CPU seconds until then."""
+    run = server.launch(made, engine="bench")
+    with subprocess.Popen(
+        [*COMMAND, "attach", run.id, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as watcher:
+        ready = wait_ready(run.url, run) - run.started_at
+        used = psutil.Process(watcher.pid).cpu_times()
+        watcher.send_signal(signal.SIGINT)
+    subprocess.run([*COMMAND, "stop", run.id], check=True, stderr=subprocess.DEVNULL)
+    return ready, used.user + used.system
+
+
+def observe(args: argparse.Namespace) -> None:
+    import asyncio
+
+    spec = recipe.find("demo-cpu")
+    made = plan.make(spec, port=server.free_port(8741))
+    if engine.find(plan.engine_folder(spec.engine)) is None or not Path(made.models_folder).is_dir():
+        run = asyncio.run(prepare.bring_up(spec, made, lambda _event: None))
+        wait_ready(run.url, run)
+        asyncio.run(server.stop(run))
+    start_bare(made)  # fills the caches
+    bare, observed, cpu = [], [], []
+    for pair in range(args.n):
+        for ours in (False, True) if pair % 2 else (True, False):
+            if ours:
+                ready, used = start_observed(made)
+                observed.append(ready)
+                cpu.append(used)
+            else:
+                bare.append(start_bare(made))
+    ratios = [b / a for a, b in zip(bare, observed, strict=True)]
+    print(f"bare vllm serve       {spread(bare, digits=2)}")
+    print(f"launched and observed {spread(observed, digits=2)}")
+    print(f"ratio per pair        {spread(ratios, '', 3)}")
+    print(f"observer's CPU        {spread(cpu, digits=2)}")
+    share = statistics.median(cpu) / statistics.median(observed)
+    print(f"                      = {share:.2%} of one core while starting, most of it the start of Python")
+
+
+def panel(args: argparse.Namespace) -> None:
+    run = server.find(args.run)
+    if not server.alive(run):
+        raise SystemExit("start a server first: dflash-tui up demo-cpu --detach")
+    terminal = Terminal([*COMMAND, "attach", run.id])
+    process = psutil.Process(terminal.pid)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        terminal.read(0.2)
+    began, used, written = time.monotonic(), process.cpu_times(), terminal.bytes
+    resident: list[float] = []
+    while time.monotonic() < began + args.seconds:
+        terminal.read(0.5)
+        if len(resident) < (time.monotonic() - began) / 10:
+            resident.append(process.memory_info().rss / 1e6)
+    now, passed = process.cpu_times(), time.monotonic() - began
+    share = (now.user + now.system - used.user - used.system) / passed
+    print(f"panel on {run.id} at 120x36 for {passed:.0f} s: {share:.2%} of a core")
+    print(f"written to the terminal: {(terminal.bytes - written) / passed / 1000:.1f} kB/s")
+    tenth = max(1, len(resident) // 10)
+    print(f"resident memory: first {statistics.mean(resident[:tenth]):.1f} MB, last "
+          f"{statistics.mean(resident[-tenth:]):.1f} MB, most {max(resident):.1f} MB (n={len(resident)})")  # fmt: skip
+    terminal.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    for name, work, n in (("version", version, 20), ("paint", paint, 5), ("observe", observe, 5)):
+        command = commands.add_parser(name)
+        command.add_argument("-n", type=int, default=n)
+        command.set_defaults(work=work)
+    command = commands.add_parser("panel")
+    command.add_argument("run", nargs="?")
+    command.add_argument("--seconds", type=float, default=60)
+    command.set_defaults(work=panel)
+    args = parser.parse_args()
+    args.work(args)
+
+
+if __name__ == "__main__":
+    main()
