@@ -14,6 +14,7 @@ import yaml
 from dflash_tui.errors import RecipeError
 
 SIZE_LIMIT = 256 * 1024
+DEPTH_LIMIT = 16
 _PATH = re.compile(r" - at (?P<of_key>`key` in )?`\$(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`")
 T = TypeVar("T")
@@ -70,10 +71,14 @@ _Loader.yaml_implicit_resolvers = {
 
 def _compose(path: Path, text: str) -> yaml.Node | None:
     """Return the node tree; aliases are refused, since a few lines of them can stand for gigabytes."""
+    depth = 0
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):
                 raise RecipeError(f"{path}:{_line(event)}: aliases (*name) are not supported")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEPTH_LIMIT:
+                raise RecipeError(f"{path}:{_line(event)}: nested too deeply")
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -81,8 +86,6 @@ def _compose(path: Path, text: str) -> yaml.Node | None:
         raise RecipeError(f"{path}{line}: not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise RecipeError(f"{path}: not YAML: {_one_line(str(error))}") from None
-    except RecursionError:
-        raise RecipeError(f"{path}: nested too deeply") from None
 
 
 def _line(part: yaml.Node | yaml.Event) -> int:

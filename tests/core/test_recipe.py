@@ -59,7 +59,15 @@ def test_a_mistake_is_named_with_file_line_and_key(tmp_path, old, new, line, exp
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"just text", b"- a\n- b", b"\xff\xfe\x00", b"a: " + b"x" * 300_000, b"[" * 5000, b"!!python/object:x {}"],
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"just text", id="text"),
+        pytest.param(b"- a\n- b", id="list"),
+        pytest.param(b"\xff\xfe\x00", id="binary"),
+        pytest.param(b"a: " + b"x" * 300_000, id="huge"),
+        pytest.param(b"[" * 5000, id="deep"),
+        pytest.param(b"!!python/object:x {}", id="object"),
+    ],
 )
 def test_what_is_no_recipe_is_refused(tmp_path, content):
     """Empty, huge, binary, deep or malicious files end in a sentence, not a traceback."""
