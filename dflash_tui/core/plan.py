@@ -13,6 +13,8 @@ from dflash_tui.core import paths
 from dflash_tui.core.recipe import EngineSpec, FlagValue, Mode, Recipe
 
 HOST = "127.0.0.1"
+# Asked once a second, these would make up most of the log; the flag is in every release that has DFlash.
+_QUIET = ("--disable-access-log-for-endpoints", "/health,/metrics")
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -66,6 +68,7 @@ def make(
     }
     argv = [str(engine / "bin" / "vllm"), "serve", target, "--served-model-name", recipe.target.served_name]
     argv += ["--host", HOST, "--port", str(port), "--speculative-config", json.dumps(speculation)]
+    argv += _QUIET
     argv += ["--enforce-eager"] if mode is Mode.EAGER else []
     argv += [part for name, value in (recipe.flags | (flags or {})).items() for part in _flag(name, value)]
     return Plan(

@@ -105,7 +105,16 @@ class Recipe(_Strict, frozen=True):
 
 
 RESERVED_FLAGS = frozenset(
-    {"host", "port", "served-model-name", "speculative-config", "enforce-eager", "model", "api-key"}
+    {
+        "host",
+        "port",
+        "served-model-name",
+        "speculative-config",
+        "enforce-eager",
+        "model",
+        "api-key",
+        "disable-access-log-for-endpoints",
+    }
 )
 
 
