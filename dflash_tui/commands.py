@@ -60,7 +60,7 @@ def describe(recipe: Recipe, plan: Plan) -> str:
     """Return the plan for a reader: what is served, with what, and what has to be fetched before."""
     spec = recipe.engine
     name = f"{spec.stands_in or 'vllm'} {spec.vllm}"
-    fetched = f"to install: ≈ {spec.download_mb} MB to download, {spec.disk_mb / 1000:.1f} GB on disk"
+    fetched = f"to install: ≈ {text.megabytes(spec.download_mb)} to download, {text.megabytes(spec.disk_mb)} on disk"
     rows = [
         ("recipe", f"{plan.recipe} ({recipe.status.value}): {plan.title}"),
         ("target", plan.target),
@@ -146,7 +146,7 @@ def ps(args: argparse.Namespace) -> int:
             figures = {"pid": run.pid, "age_s": age, "memory_bytes": held, "synthetic": run.plan.synthetic}
             _json(fields | figures)
         rows.append(
-            (run.id, state.status, str(run.plan.port), str(run.pid), text.whole(age), text.gib(held), _remark(run))
+            (run.id, state.status, str(run.plan.port), str(run.pid), text.duration(age), text.gib(held), _remark(run))
         )
     if not args.json:
         if rows:

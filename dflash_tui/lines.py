@@ -73,7 +73,7 @@ class Figures(Event, frozen=True, tag="figures"):
         age = self.at - state.started_at if state.started_at else None
         queue = [text.UNKNOWN if n is None else str(n) for n in (self.running, self.waiting)]
         return (
-            f"{text.whole(age):>8}  {text.number(self.tok_s):>8}  {text.percent(self.acceptance):>7}  "
+            f"{text.duration(age):>8}  {text.number(self.tok_s):>8}  {text.percent(self.acceptance, 1):>7}  "
             f"{text.number(self.acceptance_length, 2):>5}  {text.number(self.steps_s):>8}  "
             f"{text.gib(self.memory):>9}  {queue[0]:>7}  {queue[1]:>7}"
         )
@@ -124,7 +124,7 @@ def summary(measured: Measured) -> str:
     speeds = measured.decode_tok_s
     failed = f", {measured.failed} failed" if measured.failed else ""
     lines = [
-        f"{measured.requests} requests{failed}, {measured.tokens} tokens in {text.seconds(measured.seconds)}: "
+        f"{measured.requests} requests{failed}, {measured.tokens} tokens in {measured.seconds:.1f} s: "
         f"{measured.tok_s:.1f} tok/s"
     ]
     if speeds:
@@ -133,7 +133,7 @@ def summary(measured: Measured) -> str:
     if measured.acceptance is not None:
         positions = " ".join(f"{share:.0%}" for share in measured.per_position)
         lines.append(
-            f"acceptance {text.percent(measured.acceptance)}, acceptance length "
+            f"acceptance {text.percent(measured.acceptance, 1)}, acceptance length "
             f"{text.number(measured.acceptance_length, 2)} with the bonus token, over {measured.steps:.0f} steps; "
             f"by position {positions}"
         )
@@ -150,7 +150,7 @@ def request_row(request: RequestDone | None) -> str:
     end = f"failed: {request.error}" if request.error else request.finish
     return (
         f"{request.kind:<9}  {first:>8}  {text.number(request.decode_tok_s):>8}  "
-        f"{text.seconds(request.total):>8}  {request.tokens:>6}  {end}"
+        f"{text.number(request.total, 1, 's'):>8}  {request.tokens:>6}  {end}"
     )
 
 
@@ -195,7 +195,7 @@ class Lines:
             case HealthChanged(health=health, detail=detail):
                 note(f"● {health.value}{': ' + detail if detail else ''}")
             case RequestDone(kind=WARMUP.kind, error=error):
-                note(f"  first request {'failed: ' + error if error else 'took ' + text.seconds(event.total)}")
+                note(f"  first request {'failed: ' + error if error else 'took ' + text.number(event.total, 1, 's')}")
             case _:
                 pass
 
@@ -204,6 +204,6 @@ class Lines:
         spans = state.spans(event.at)
         over = [span for span in spans if span.over]
         if over:
-            note(f"  {over[-1].phase.value:<9} {text.whole(over[-1].seconds):>8}")
+            note(f"  {over[-1].phase.value:<9} {text.duration(over[-1].seconds):>8}")
         if event.phase is Phase.READY:
-            note(f"  ready after {text.whole(state.time_to_ready)}")
+            note(f"  ready after {text.duration(state.time_to_ready)}")

@@ -1,44 +1,66 @@
-"""Numbers and tables as text, the same in the panel and on the command line."""
+"""Numbers and tables as text, the same in the panel and on the command line; what is unknown is a dash, never 0."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 UNKNOWN = "—"
+GIB = 1 << 30
 
 
-def seconds(value: float | None) -> str:
-    """Return `9.3 s` below a minute, `6:55` below an hour, `1:02:33` above."""
-    if value is None:
+def duration(seconds: float | None) -> str:
+    """Return seconds as `<1 s`, `42 s`, `9:31` or `1:02:03`: to the second, which is all a log's stamps can tell."""
+    if seconds is None:
         return UNKNOWN
-    if value < 60:
-        return f"{value:.1f} s"
-    whole = round(value)
+    whole = int(seconds)
+    if seconds < 1:
+        return "<1 s"
+    if whole < 60:
+        return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02}"
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
-def whole(value: float | None) -> str:
-    """Return a duration to the second, which is what the stamps of a log can tell: `9 s`, `6:55`, `1:02:33`."""
-    return f"{round(value)} s" if value is not None and round(value) < 60 else seconds(value)
+def ago(seconds: float) -> str:
+    """Return an age for a time axis, `-m:ss` or `now`."""
+    return "now" if seconds < 1 else f"-{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
-def gib(value: float | None) -> str:
-    """Return bytes as GiB, e.g. `87.1 GiB`."""
-    if value is None:
+def number(value: float | None, digits: int = 1, unit: str = "") -> str:
+    """Return the value rounded, with its unit, or a dash when it is not known."""
+    if value is None or not math.isfinite(value):
         return UNKNOWN
-    return f"{value / 2**30:.1f} GiB" if value >= 10 * 2**30 else f"{value / 2**30:.2f} GiB"
+    return f"{value:.{digits}f}{f' {unit}' if unit else ''}"
 
 
-def number(value: float | None, digits: int = 1) -> str:
-    """Return the number with `digits` decimals."""
-    return UNKNOWN if value is None else f"{value:.{digits}f}"
+def percent(share: float | None, digits: int = 0) -> str:
+    """Return a share of one as a percentage, or a dash."""
+    return number(None if share is None else share * 100, digits, "%")
 
 
-def percent(share: float | None) -> str:
-    """Return a share of 0 to 1 as `28.8 %`."""
-    return UNKNOWN if share is None else f"{share * 100:.1f} %"
+def gib(amount: float | None) -> str:
+    """Return bytes as GiB, or a dash."""
+    return number(None if amount is None else amount / GIB, 1, "GiB")
+
+
+def megabytes(amount: int) -> str:
+    """Return megabytes as `585 MB` or `2.6 GB`."""
+    return f"{amount} MB" if amount < 1000 else f"{amount / 1000:.1f} GB"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return `1 patch`, `2 patches` and the like."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count} {noun}{ending}"
+
+
+def cut(text: str, width: int) -> str:
+    """Return `text` in at most `width` characters, with an ellipsis where it was cut."""
+    if len(text) <= width:
+        return text
+    return f"{text[: width - 1]}…" if width > 0 else ""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:

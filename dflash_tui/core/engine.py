@@ -67,7 +67,8 @@ def find(folder: Path) -> Engine | None:
         engine = msgspec.json.decode((folder / _MARKER).read_bytes(), type=Engine)
     except (OSError, msgspec.MsgspecError):
         return None
-    return engine if engine.python.exists() else None
+    # An environment is tied to its path: a copy of the folder is not one.
+    return engine if engine.folder == str(folder) and engine.python.exists() else None
 
 
 async def install(spec: EngineSpec, folder: Path, report: Report) -> Engine:
@@ -162,9 +163,11 @@ class _Progress:
             self._sizes[match["name"]] = float(match["size"]) * _MIB[match["unit"]]
         elif match := _DOWNLOADED.match(text):
             self._mib += self._sizes.pop(match["name"], 0.0)
-        elif text.startswith("Installed"):
-            text += ", now compiling them to byte code"
-        elif not text.startswith(("Prepared", "Bytecode", "Resolved")):
+        elif text.startswith(("Resolved", "Prepared", "Installed", "Bytecode")):
+            told = f"{text}, now compiling them to byte code" if text.startswith("Installed") else text
+            self._report(Preparing(time.time(), Step.INSTALL, told))
+            return
+        else:
             return
         waiting = max(self._sizes, key=lambda name: self._sizes[name], default="")
         what = f"downloading {waiting} ({self._sizes[waiting]:.0f} MiB)" if waiting else text.strip()

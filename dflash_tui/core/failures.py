@@ -70,6 +70,8 @@ KNOWN = _table(
                         r"the provided PTX was compiled with an unsupported toolchain|"
                         r"libcudart\.so\.\d+: cannot open shared object file",
          "This engine was built for another GPU or CUDA; reinstall it."),
+        ("missing_module", r"^ModuleNotFoundError: No module named ",
+         "A feature that was chosen needs a package that this engine lacks; choose another backend or reinstall it."),
         ("driver_old", r"The NVIDIA driver on your system is too old|"
                        r"CUDA driver version is insufficient for CUDA runtime version",
          "CUDA 13 wheels need driver 580 or newer."),

@@ -18,6 +18,11 @@ from dflash_tui.core.server import Run
 from dflash_tui.errors import DflashError
 
 _LAST_LINES = 5
+_WORDS = {
+    patches.State.APPLIED: "is in already",
+    patches.State.APPLIED_BY_OTHER: "is in already, by other hands",
+    patches.State.NOT_APPLICABLE: "is not for this engine",
+}
 
 
 async def bring_up(recipe: Recipe, plan: Plan, report: Report) -> Run:
@@ -96,6 +101,9 @@ async def _patches(plan: Plan, engine: Engine, report: Report) -> list[str]:
         return []
     applied = await asyncio.to_thread(patches.apply, wanted, engine)
     states = {patch.name: patches.state(patch, engine) for patch in wanted}
-    words = [f"{name} {'applied now' if name in applied else state}" for name, state in states.items()]
+    words = [
+        f"{name} {'applied now' if name in applied else _WORDS.get(found, found.value)}"
+        for name, found in states.items()
+    ]
     report(Preparing(time.time(), Step.PATCHES, ", ".join(words), 1.0, done=True))
     return [name for name, state in states.items() if state in {patches.State.APPLIED, patches.State.APPLIED_BY_OTHER}]

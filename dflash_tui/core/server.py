@@ -250,12 +250,15 @@ async def stop(run: Run, grace: float = STOP_GRACE) -> float:
 
 
 def record(run: Run, event: Event) -> None:
-    """Append an event to the run's samples; lines are short enough to be written whole by several processes."""
+    """Append an event to the run's samples; lines are short enough to be written whole by several processes.
+
+    A full disk, or a folder that is not ours or is gone, costs the sample and nothing else.
+    """
     try:
         with run.samples.open("ab", buffering=0) as file:
             file.write(encode(event) + b"\n")
     except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.ENOENT}:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.EACCES, errno.EROFS}:
             raise
 
 

@@ -1,0 +1,246 @@
+"""The panel itself: two screens, one worker that watches a run, one that brings a server up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on, work
+from textual.app import App
+from textual.binding import Binding
+from textual.worker import Worker
+
+from dflash_tui.core import server
+from dflash_tui.core.plan import HOST, Plan
+from dflash_tui.core.recipe import Recipe
+from dflash_tui.core.server import Run
+from dflash_tui.errors import DflashError
+from dflash_tui.text import duration
+from dflash_tui.tui.dialogs import Confirm, ErrorDialog, Help, keys_of
+from dflash_tui.tui.launch import Entries, LaunchScreen, living, load_all, probe
+from dflash_tui.tui.live import RunScreen
+from dflash_tui.tui.theme import DARK, LIGHT, SERIES
+from dflash_tui.tui.widgets import NEEDS
+
+if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
+    from dflash_tui.core.gpu import Probe
+
+_OPEN = ("healthy", "warm", "unhealthy")
+
+
+class DflashApp(App[str]):
+    """The panel; it ends with the text to print afterwards.
+
+    `now`, `probe` and `load` are where time, GPUs and recipes come from.
+    """
+
+    TITLE = "dflash-tui"
+    CSS_PATH = "app.tcss"
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (NEEDS[0], "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual's type
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (NEEDS[1], "-short"), (30, "-tall")]  # noqa: RUF012
+    BINDINGS: ClassVar = [
+        Binding("ctrl+q", "leave", "Leave", show=False, priority=True),
+        Binding("t", "theme", "Light or dark", show=False),
+    ]
+
+    def __init__(
+        self,
+        recipe: str | None = None,
+        run: Run | None = None,
+        *,
+        now: Callable[[], float] = time.time,
+        probe: Callable[[], Probe] = probe,
+        load: Callable[[str | None], Entries] = load_all,
+    ) -> None:
+        super().__init__()
+        self._attach_to = run
+        self.launch_screen, self.run_screen = LaunchScreen(now, probe, load(recipe), recipe), RunScreen(now)
+        self.add_mode("launch", lambda: self.launch_screen)
+        self.add_mode("live", lambda: self.run_screen)
+        self._bringing: Worker[None] | None = None
+        self._sending: Worker[None] | None = None
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return SERIES
+
+    async def on_mount(self) -> None:
+        self.register_theme(DARK)
+        self.register_theme(LIGHT)
+        self.theme = DARK.name
+        if self._attach_to:
+            self.attach(self._attach_to)
+        else:
+            await self.switch_mode("launch")
+
+    @work(exclusive=True, group="observe")
+    async def follow(self, run: Run) -> None:
+        """Feed the run screen with the events of `run`."""
+        from dflash_tui.core.observe import observe  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
+
+        try:
+            async with observe(run) as events:
+                async for event in events:
+                    self.run_screen.take(event)
+        except DflashError as error:
+            self.run_screen.fail(error)
+
+    @work(exclusive=True, group="bring-up")
+    async def bring_up(self, recipe: Recipe, plan: Plan) -> None:
+        """Prepare and launch `plan`, then follow it."""
+        from dflash_tui.core import prepare  # noqa: PLC0415 - as above
+
+        try:
+            run = await prepare.bring_up(recipe, plan, self.run_screen.take)
+        except DflashError as error:
+            self.run_screen.fail(error)
+            return
+        self._bringing = None
+        self.attach(run)
+
+    def attach(self, run: Run) -> None:
+        """Show `run` on the run screen."""
+        self.run_screen.begin(run)
+        self.switch_mode("live")
+        self.follow(run)
+
+    @on(LaunchScreen.Attach)
+    def _on_attach_wanted(self, message: LaunchScreen.Attach) -> None:
+        current = self.run_screen.run
+        if current and current.id == message.run.id:
+            self.switch_mode("live")
+        elif self.preparing:
+            self.notify("a launch is being prepared; 2 shows it", severity="warning")
+        else:
+            self.attach(message.run)
+
+    @on(LaunchScreen.Launch)
+    async def _on_launch_wanted(self, message: LaunchScreen.Launch) -> None:
+        recipe, plan = message.recipe, message.plan
+        if self.preparing:
+            self.notify("another launch is being prepared; 2 shows it", severity="warning")
+            return
+        moved = f" Port {recipe.port} is taken, so it gets {plan.port}." if plan.port != recipe.port else ""
+        others = living()
+        if not others:
+            self._start(recipe, plan, moved)
+            return
+        names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in others)
+        question = Confirm(
+            "Launch beside a running server?",
+            f"{names} runs. The two share the memory and the processor, so figures of both suffer.{moved}",
+            f"launch {plan.recipe} as well",
+        )
+        self.push_screen(question, lambda yes: self._start(recipe, plan, moved) if yes else None)
+
+    def _start(self, recipe: Recipe, plan: Plan, moved: str) -> None:
+        if moved:
+            self.notify(moved.strip())
+        self.workers.cancel_group(self, "observe")
+        self.run_screen.clear(plan)
+        self.switch_mode("live")
+        self._bringing = self.bring_up(recipe, plan)
+
+    @property
+    def preparing(self) -> bool:
+        """Whether a launch is being prepared, which leaving would give up."""
+        return self._bringing is not None and self._bringing.is_running
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        return self.run_screen.has_server if action in {"send_prompts", "stop"} else True
+
+    def action_send_prompts(self) -> None:
+        run = self.run_screen.run
+        if self._sending and self._sending.is_running:
+            self.notify("the five prompts are on their way", severity="warning")
+        elif run is None or self.run_screen.state.status not in _OPEN:
+            self.notify("no server answers yet", severity="warning")
+        else:
+            self._sending = self.send_prompts(run)
+
+    @work(group="prompts")
+    async def send_prompts(self, run: Run) -> None:
+        """Send the five prompts and record each result, so that every observer of the run sees it."""
+        from dflash_tui.core import workload  # noqa: PLC0415 - as above
+
+        kinds = [*(prompt.kind for prompt in workload.PROMPTS), ""]
+        try:
+            self.run_screen.send(run, kinds.pop(0))
+            async for done in workload.run(run.url, run.plan.served_name, scale=run.plan.bench_scale):
+                server.record(run, done)
+                self.run_screen.send(run, kinds.pop(0))
+        finally:
+            self.run_screen.send(run, "")
+
+    def action_stop(self) -> None:
+        if self.preparing and self._bringing:
+            self.push_screen(
+                Confirm("Give up the launch?", "What is half-made is removed.", "give it up"), self._give_up
+            )
+            return
+        run = self.run_screen.run
+        if run is None or not server.alive(run):
+            self.notify("no server runs here", severity="warning")
+            return
+        detail = f"{run.plan.recipe} on :{run.plan.port}, {run.id}. Requests under way are lost."
+        self.push_screen(Confirm("Stop the server?", detail, "stop it", "let it run"), lambda yes: self._stop(yes, run))
+
+    def _stop(self, yes: bool | None, run: Run) -> None:
+        if yes:
+            self.stop(run)
+
+    def _give_up(self, yes: bool | None) -> None:
+        if yes and self._bringing:
+            self._bringing.cancel()
+            self._bringing = None
+            self.run_screen.clear()
+            self.switch_mode("launch")
+
+    @work(exclusive=True, group="stop")
+    async def stop(self, run: Run) -> None:
+        """End the server of `run` and go back to the launch screen."""
+        try:
+            seconds = await server.stop(run)
+        except DflashError as error:
+            self.push_screen(ErrorDialog(error))
+            return
+        self.notify(f"{run.plan.recipe} has stopped, in {duration(seconds)}; its memory is free")
+        if self.current_mode == "live" and self.run_screen.run is run:
+            self.switch_mode("launch")
+
+    def action_show(self, mode: str) -> None:
+        self.switch_mode(mode)
+
+    def action_keys(self) -> None:
+        self.push_screen(Help(keys_of(self.screen)))
+
+    def action_theme(self) -> None:
+        self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
+
+    def action_leave(self) -> None:
+        if self.preparing:
+            question = Confirm(
+                "Leave now?", "A launch is being prepared; leaving gives it up.", "leave", "stay and wait"
+            )
+            self.push_screen(question, self._leave)
+        else:
+            self._leave(True)
+
+    def _leave(self, yes: bool | None) -> None:
+        if yes:
+            self.exit(farewell(living()))
+
+
+def farewell(runs: list[Run]) -> str:
+    """Return what to print after the panel: which servers keep running, how to come back and how to stop them."""
+    return "\n".join(
+        f"{run.plan.recipe} keeps running on {HOST}:{run.plan.port}\n"
+        f"  back:  dflash-tui attach {run.id}\n"
+        f"  stop:  dflash-tui stop {run.id}"
+        for run in runs
+    )
+
+
+def run(recipe: str | None = None, run: Run | None = None) -> str:
+    """Open the panel, on the launch screen or attached to `run`; return what to print after it."""
+    return DflashApp(recipe, run).run() or ""

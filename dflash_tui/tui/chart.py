@@ -1,0 +1,183 @@
+"""A time series in a widget: plotext draws, Textual owns the pixels.
+
+plotext 6 draws in C++ and answers bad input with abort(), not with an exception: a NaN, an infinity or a point
+outside the limits takes the process down. Everything passes through `fit` first, which yields only finite values
+inside the limits, at most one per column.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
+from types import ModuleType
+
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual.color import Color
+from textual.strip import Strip
+from textual.widget import Widget
+
+from dflash_tui.text import ago
+
+_SGR = re.compile(r"\x1b\[([0-9;]*)m")
+_HUGE = 1e15
+_AXIS = 6
+
+
+@cache
+def plotext() -> ModuleType:
+    """Return plotext, told that the widget decides the size; its 0.1 s of import are spared the first paint."""
+    module = importlib.import_module("plotext")
+    module.terminal.limit(False, False)
+    return module
+
+
+def marker() -> str:
+    """Return plotext's marker: braille, or quadrant blocks where the font has no braille (pictures)."""
+    return "hd" if os.environ.get("DFLASH_TUI_MARKER") in {"block", "hd"} else "braille"
+
+
+def fit(values: Sequence[float], columns: int, low: float, high: float) -> Iterator[tuple[float, float]]:
+    """Yield (x, mean) for each column that holds a finite value, clamped to the limits."""
+    step = max(1.0, len(values) / max(1, columns))
+    start = 0.0
+    while start < len(values):
+        last = max(int(start) + 1, int(start + step))
+        known = [max(-_HUGE, min(value, _HUGE)) for value in values[int(start) : last] if math.isfinite(value)]
+        if known:
+            yield start, min(max(sum(known) / len(known), low), high)
+        start += step
+
+
+def nice(value: float) -> float:
+    """Return the axis limit at or above `value`: 1, 2, 2.5, 4, 5, 6 or 8 times a power of ten."""
+    if not math.isfinite(value) or value <= 0:
+        return 1.0
+    value = min(value, _HUGE)
+    base = 10.0 ** math.floor(math.log10(value))
+    return next((base * step for step in (1, 2, 2.5, 4, 5, 6, 8) if base * step >= value), base * 10)
+
+
+@lru_cache(maxsize=256)
+def _style(codes: str) -> Style | None:
+    spans = Text.from_ansi(f"\x1b[{codes}mx").spans
+    return spans[0].style if spans and isinstance(spans[0].style, Style) else None
+
+
+def strips(ansi: str, width: int) -> list[Strip]:
+    """Turn plotext's output into strips; three times cheaper than `Text.from_ansi`."""
+    rows: list[Strip] = []
+    codes = ""
+    for line in ansi.splitlines():
+        segments: list[Segment] = []
+        position = 0
+        for match in _SGR.finditer(line):
+            if match.start() > position:
+                segments.append(Segment(line[position : match.start()], _style(codes)))
+            codes = "" if match[1] in {"", "0"} else f"{codes};{match[1]}".lstrip(";")
+            position = match.end()
+        if position < len(line):
+            segments.append(Segment(line[position:], _style(codes)))
+        rows.append(Strip(segments).adjust_cell_length(width))
+    return rows
+
+
+class Chart(Widget):
+    """Draws one series from zero up; redraws only after `show`, a resize or a change of theme.
+
+    `color` names a theme variable. `top` is the least height of the axis, or its exact height when `fixed`.
+    """
+
+    DEFAULT_CSS = "Chart { width: 1fr; height: 1fr; }"
+
+    def __init__(self, title: str, color: str, *, top: float, fixed: bool = False, id: str | None = None) -> None:  # noqa: A002 - Textual's name
+        super().__init__(id=id)
+        self.border_title = title
+        self.color, self.top, self.fixed = color, top, fixed
+        self.values: Sequence[float] = ()
+        self.span = 600.0
+        self._rows: list[Strip] | None = None
+
+    @property
+    def columns(self) -> int:
+        """How many values one row of the drawing can tell apart."""
+        return max(1, self.size.width - _AXIS)
+
+    def show(self, values: Sequence[float], span: float, top: float | None = None) -> None:
+        """Replace the data; `span` is the seconds that the time axis covers, NaN leaves a gap."""
+        self.values, self.span = values, span
+        self.top = top or self.top
+        self._rows = None
+        self.refresh()
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._rows = None
+
+    def on_resize(self) -> None:
+        self._rows = None
+
+    def render_line(self, y: int) -> Strip:
+        if self._rows is None:
+            self._rows = self._draw(*self.size)
+        row = self._rows[y] if y < len(self._rows) else Strip.blank(self.size.width)
+        return row.apply_style(self.rich_style)
+
+    def _draw(self, width: int, height: int) -> list[Strip]:
+        if width <= 10 or height <= 2:
+            return []
+        peak = max((value for value in self.values if math.isfinite(value)), default=None)
+        if peak is None:
+            blank = Strip.blank(width)
+            text = Strip([Segment("nothing measured yet".center(width))]).crop(0, width)
+            return [text if row == height // 2 else blank for row in range(height)]
+        top = max(1e-3, min(self.top, _HUGE)) if self.fixed else nice(max(peak, self.top))
+        return strips(self._plot(width, height, top), width)
+
+    def _plot(self, width: int, height: int, top: float) -> str:
+        background, library = self.background_colors[1], plotext()
+        ink = _rgb(self.app.theme_variables["foreground"], background, 0.55)
+        library.add_theme("app", canvas=background.rgb, text=library.pixel(ink, background.rgb))
+        figure = library.figure
+        figure.clear()
+        figure.plot_size(width, height)
+        figure.theme("app")
+        figure.axes(False, axis=0, side=1)
+        figure.axes(False, axis=1, side=1)
+        last = max(len(self.values) - 1, 1)
+        figure.ruler("y").lim(0, top)
+        marks = [top * part / 4 for part in ((0, 4) if height < 7 else (0, 2, 4) if height < 12 else range(5))]
+        figure.ruler("y").ticks(marks, [_label(mark) for mark in marks])
+        figure.ruler("x").lim(0, last)
+        parts = 2 if width < 60 else 4
+        ages = [ago(self.span * (1 - part / parts)) for part in range(parts + 1)]
+        figure.ruler("x").ticks([last * part / parts for part in range(parts + 1)], ages)
+        self._line(width, top, background)
+        return str(figure.build().string())
+
+    def _line(self, width: int, top: float, background: Color) -> None:
+        columns = max(1, width - _AXIS)
+        points = list(fit(self.values, columns, 0, top))
+        library = plotext()
+        color = library.pixel(_rgb(self.app.theme_variables[self.color], background, 1), background.rgb)
+        drawn = library.marker(marker(), pixel=color)
+        signal = library.figure.signal([x for x, _ in points], [y for _, y in points], marker=drawn)
+        signal.density("full", scope="line").lines()
+        gap = 1.5 * max(1.0, len(self.values) / columns)
+        for index in range(1, len(points)):
+            if points[index][0] - points[index - 1][0] > gap:
+                signal.line(index, False)
+        library.figure.draw(signal)
+
+
+def _label(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:g}" if value < 1e5 else f"{value:.1e}"
+
+
+def _rgb(color: str, background: Color, alpha: float) -> tuple[int, int, int]:
+    return background.blend(Color.parse(color), alpha).rgb

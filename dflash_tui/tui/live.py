@@ -1,0 +1,228 @@
+"""The run screen: how a server comes up, whether it is healthy and how fast it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Container, VerticalScroll
+from textual.screen import Screen
+from textual.widgets import Footer, Log, Static
+
+from dflash_tui.core.events import AnyEvent, Health, LogLine, Progressed, Stated
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.server import Run
+from dflash_tui.core.state import KEPT_LINES, RunState
+from dflash_tui.errors import DflashError
+from dflash_tui.tui import figures
+from dflash_tui.tui.chart import Chart
+from dflash_tui.tui.starting import failure_of, startup
+from dflash_tui.tui.widgets import Display, Positions, Requests, Tiles, Timeline, TooSmall
+
+WINDOWS = (120.0, 600.0, 3600.0)
+LOG_INTERVAL = 0.25
+_DRAW_EVERY = 4
+
+
+class RunScreen(Screen[None]):
+    """Shows one run, fed by `take`; it draws at most once a second, the log four times.
+
+    Class `-starting`, `-live` or `-idle` says what is seen, `-failed` adds the failure, `-log` leaves only the log.
+    """
+
+    BINDINGS: ClassVar = [
+        Binding("b", "app.send_prompts", "Send prompts", tooltip="Send the five prompts"),
+        Binding("space", "freeze", "Freeze", tooltip="Hold the display still; nothing is lost"),
+        Binding(
+            "left_square_bracket",
+            "window(-1)",
+            "Window",
+            key_display="[ ]",
+            tooltip="Shorter or longer window: 2, 10, 60 min",
+        ),
+        Binding("right_square_bracket", "window(1)", "Longer window", show=False),
+        Binding("l", "log", "Log", tooltip="The log on the whole screen, and back"),
+        Binding("S", "app.stop", "Stop", key_display="S", tooltip="Stop the server, after asking"),
+        Binding("1", "app.show('launch')", "Launch"),
+        Binding("2", "app.show('live')", "Live screen", show=False),
+        Binding("question_mark", "app.keys", "Help", key_display="?"),
+        Binding("q", "app.leave", "Leave", tooltip="Leave the panel; the server keeps running"),
+    ]
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        super().__init__(classes="-idle")
+        self.now = now
+        self.clear()
+        self.window = 1
+        self.frozen = False
+        self._ticks = 0
+        self._keys = ("", False)
+
+    def clear(self, plan: Plan | None = None) -> None:
+        """Forget what was shown; `plan` is what is being prepared, if anything."""
+        self.plan, self.run = plan, None
+        self.state, self.error = RunState(), None
+        self.sending = ""
+        self.changed, self._written = True, 0
+        if self.is_mounted:
+            self.query_one(Log).clear()
+
+    def begin(self, run: Run) -> None:
+        """Start to show `run` from its launch on."""
+        self.clear(run.plan)
+        self.run = run
+
+    def take(self, event: AnyEvent) -> None:
+        """Take one event of the run."""
+        self.state.apply(event)
+        self.changed = self.changed or not isinstance(event, LogLine | Stated)
+        if isinstance(event, Progressed):
+            self.changed = True
+
+    def fail(self, error: DflashError) -> None:
+        """Show why the run could not be prepared, launched or watched."""
+        self.error, self.changed = error, True
+
+    def send(self, run: Run, kind: str) -> None:
+        """Note that a prompt of this kind is on its way to `run`, or none when it is empty."""
+        if self.run is run:
+            self.sending, self.changed = kind, True
+
+    plan: Plan | None
+    run: Run | None
+    error: DflashError | None
+
+    def compose(self) -> ComposeResult:
+        yield Display(id="status")
+        yield Timeline()
+        yield Tiles()
+        with VerticalScroll(id="startup", can_focus=False):
+            yield Display(id="steps")
+        with VerticalScroll(id="failure"):
+            yield Static(id="reason", markup=False)
+        with Container(id="panes"):
+            yield Chart("tok/s", "series-a", top=10, id="tok_s")
+            yield Chart("acceptance %", "series-b", top=100, fixed=True, id="acceptance")
+            yield Chart("memory GiB", "series-c", top=1, fixed=True, id="memory")
+            yield Positions()
+            yield Requests()
+            yield Log(max_lines=KEPT_LINES, id="log")
+        yield TooSmall()
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#startup").border_title = "start-up"
+        self.query_one("#log").border_title = "server.log"
+        self.query_one("#failure").border_title = "failure"
+        self.query_one(Log).focus()
+        self.set_interval(LOG_INTERVAL, self.tick)
+        self.call_after_refresh(self.draw)
+
+    def on_screen_resume(self) -> None:
+        self.changed = True
+        self.call_after_refresh(self.draw)
+
+    def on_resize(self) -> None:
+        self.changed = True
+        self.call_after_refresh(self._show_end)
+        self.call_after_refresh(self.draw)
+
+    def tick(self) -> None:
+        """Write new log lines; every fourth time draw what changed."""
+        if self.frozen or not self.is_active:
+            return
+        self._ticks += 1
+        self.write_log()
+        moving = self.stage == "starting" and self.state.exit is None and self.error is None
+        if self._ticks % _DRAW_EVERY == 0 and (self.changed or moving):
+            self.draw()
+
+    @property
+    def stage(self) -> str:
+        """What is seen: idle without a run, starting until the server answers, then live."""
+        if self.plan is None:
+            return "idle"
+        answers = self.state.health is not Health.STARTING or self.state.ready_at is not None
+        return "live" if answers else "starting"
+
+    @property
+    def has_server(self) -> bool:
+        """Whether a server is there or on its way."""
+        return self.plan is not None and self.error is None and self.state.exit is None
+
+    def write_log(self) -> None:
+        """Write the lines that came since the last time."""
+        new = min(self.state.line_count - self._written, len(self.state.lines))
+        if new > 0:
+            offset = self.run.utc_offset if self.run else 0.0
+            lines = [self.state.lines[index] for index in range(-new, 0)]
+            self.query_one(Log).write_lines([figures.log_line(line, offset) for line in lines])
+            self._written = self.state.line_count
+
+    def draw(self) -> None:
+        """Bring every visible part up to date."""
+        self.changed = False
+        now = self.state.exit.at if self.state.exit else self.now()
+        reason = failure_of(self.run, self.state, self.error)
+        before = self.classes
+        for stage in ("idle", "starting", "live"):
+            self.set_class(stage == self.stage, f"-{stage}")
+        self.set_class(reason is not None, "-failed")
+        if self.classes != before:
+            self.call_after_refresh(self._show_end)
+        self._show_keys()
+        self.write_log()
+        self.query_one("#status", Display).show(
+            figures.status(self.plan, self.run, self.state, self.error, now=now, frozen=self.frozen)
+        )
+        if reason is not None:
+            self.query_one("#reason", Static).update(reason)
+        if self.stage == "starting":
+            steps = self.query_one("#steps", Display)
+            steps.show(startup(self.state, now, self.query_one("#startup").scrollable_content_region.width))
+        elif self.stage == "live":
+            self._draw_live(now)
+
+    def _show_end(self) -> None:
+        """Show the end of the log; a pane that became smaller would show its middle."""
+        self.query_one(Log).scroll_end(animate=False)
+
+    def _show_keys(self) -> None:
+        """Offer the keys of a server only while there is one."""
+        keys = (self.stage, self.has_server)
+        if keys != self._keys:
+            self._keys = keys
+            self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        return self.stage == "live" if action in {"freeze", "window"} else self.stage != "idle" or action != "log"
+
+    def _draw_live(self, now: float) -> None:
+        span = WINDOWS[self.window]
+        self.query_one(Timeline).show(self.state.spans(now))
+        tokens = self.plan.num_speculative_tokens if self.plan else 0
+        self.query_one(Tiles).show(figures.tiles(self.state, tokens, now, span))
+        rates = self.state.window(span)
+        self.query_one(Positions).show(rates.per_position if rates else ())
+        self.query_one(Requests).show(self.state.requests, self.sending)
+        for chart in self.query(Chart):
+            if chart.size.width:
+                chart.show(*figures.series(self.state, str(chart.id), now, span, chart.columns))
+
+    def action_freeze(self) -> None:
+        self.frozen = not self.frozen
+        self.draw()
+
+    def action_window(self, step: int) -> None:
+        self.window = max(0, min(len(WINDOWS) - 1, self.window + step))
+        self.notify(f"charts and means over the last {WINDOWS[self.window] / 60:.0f} min", timeout=2)
+        self.draw()
+
+    def action_log(self) -> None:
+        self.toggle_class("-log")
+        self.query_one(Log).focus()
+        self.changed = True
+        self.call_after_refresh(self._show_end)
+        self.call_after_refresh(self.draw)

@@ -1,0 +1,95 @@
+"""What is seen until a server is ready, or when something failed: steps, phases, and a failure in plain words."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from dflash_tui.core.events import Preparing
+from dflash_tui.core.server import Run
+from dflash_tui.core.state import PhaseSpan, RunState
+from dflash_tui.errors import DflashError
+from dflash_tui.text import cut, duration, percent
+from dflash_tui.tui.widgets import bar
+
+_MUTED = "$foreground 60%"
+_NAME = 9
+_BAR = 24
+_QUOTED = 300
+
+
+def startup(state: RunState, now: float, width: int) -> Content:
+    """Return one row per preparing step and per phase: mark, name, time or share, a bar or the text."""
+    rows = [_step(event, now, width) for event in state.preparing.values()]
+    spans = state.spans(now)
+    longest = max((span.seconds for span in spans), default=0.0)
+    rows += [_phase(state, span, longest, width) for span in spans]
+    return Content("\n").join(rows or [Content.assemble(("preparing …", _MUTED))])
+
+
+def _mark(over: bool, failed: bool = False) -> tuple[str, str]:
+    return ("✗ ", "$error") if failed else ("✓ ", "$success") if over else ("◐ ", "$warning")
+
+
+def _step(event: Preparing, now: float, width: int) -> Content:
+    """Return a step's row; while it is silent the seconds since its last word go on, so that it never looks dead."""
+    since = "" if event.done else duration(max(0.0, now - event.at))
+    drawn = ""
+    if event.fraction and not event.done:
+        drawn = f"{bar(event.fraction, _BAR).ljust(_BAR, '░')} {percent(event.fraction)} "
+    text = cut(event.text, max(10, width - _NAME - 10 - len(drawn)))
+    return Content.assemble(
+        _mark(event.done),
+        (event.step.value.ljust(_NAME), "bold"),
+        f"{since:>6}  ",
+        (drawn, "$series-a"),
+        (text, _MUTED),
+    )
+
+
+def _phase(state: RunState, span: PhaseSpan, longest: float, width: int) -> Content:
+    failed = state.exit is not None and state.ready_at is None and span.phase is list(state.phases)[-1]
+    note = ""
+    if state.progress and state.progress.phase is span.phase and not span.over:
+        note = f"{state.progress.done}/{state.progress.total} "
+    room = max(0, width - _NAME - 10 - len(note))
+    drawn = bar(span.seconds / longest if longest else 0.0, room)
+    return Content.assemble(
+        _mark(span.over, failed),
+        (span.phase.value.ljust(_NAME), "bold"),
+        f"{duration(span.seconds):>6}  ",
+        (note, "bold"),
+        (drawn, "$series-dim" if span.over else "$series-a"),
+    )
+
+
+def failure(what: str, evidence: str, do: str, log: str = "") -> Content:
+    """Return what happened, the line that shows it, what to do about it and where the whole log is."""
+    rows = [Content.assemble(("✗ ", "bold $error"), (what, "bold"))]
+    if evidence:
+        # An error of ours is quoted whole; what a log says is in the log, and the advice must stay in sight.
+        rows.append(Content.assemble("  ", (cut(evidence, _QUOTED) if log else evidence, "$foreground")))
+    if do:
+        rows.append(Content.assemble(("→ ", "bold $primary"), do))
+    if log:
+        rows.append(Content.assemble(("  whole log: ", _MUTED), (log, _MUTED)))
+    return Content("\n").join(rows)
+
+
+def failure_of(run: Run | None, state: RunState, error: DflashError | None) -> Content | None:
+    """Return the failure to show for a run, or None while nothing failed."""
+    if error is not None:
+        return failure(error.what, error.evidence, error.do)
+    log = str(run.log) if run else ""
+    if state.status == "failed" and state.exit:
+        when = "ended before it was ready" if state.ready_at is None else "died while serving"
+        code = "" if state.exit.code is None else f", exit code {state.exit.code}"
+        evidence = state.cause.text if state.cause else state.exit.cause
+        do = state.cause_advice
+        if not evidence:
+            evidence = "the log names no error"
+            do = "It was probably killed, often by the system for want of memory: see dmesg."
+        return failure(f"the server {when}{code}", evidence, do, log)
+    if state.status == "unhealthy":
+        evidence = state.health_detail or (state.cause.text if state.cause else "")
+        return failure("the server runs but does not answer as it should", evidence, state.cause_advice, log)
+    return None

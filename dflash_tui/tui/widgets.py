@@ -1,0 +1,196 @@
+"""Small displays that draw themselves from values: status line, phase bar, tiles, position bars, requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from textual.app import RenderResult
+from textual.content import Content
+from textual.widget import Widget
+
+from dflash_tui.core.events import RequestDone
+from dflash_tui.core.state import PhaseSpan
+from dflash_tui.text import UNKNOWN, cut, duration, number
+
+NEEDS = (60, 18)
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_MUTED = "$foreground 60%"
+
+
+class Display(Widget):
+    """Shows one content, on one line per row: what is too long is cut, never wrapped."""
+
+    DEFAULT_CSS = "Display { height: auto; text-wrap: nowrap; text-overflow: ellipsis; }"
+    content: Content = Content("")
+
+    def show(self, content: Content) -> None:
+        """Replace the content."""
+        if content != self.content:
+            taller = content.plain.count("\n") != self.content.plain.count("\n")
+            self.content = content
+            self.refresh(layout=taller)
+
+    def render(self) -> RenderResult:
+        return self.content
+
+
+class TooSmall(Widget):
+    """Says that the terminal is too small; the style sheet shows it instead of everything else."""
+
+    def render(self) -> RenderResult:
+        width, height = self.app.size
+        return Content(f"terminal too small: {width}x{height}, needs {NEEDS[0]}x{NEEDS[1]}")
+
+
+def bar(share: float, width: int) -> str:
+    """Return a bar of `share` of the width, exact to an eighth of a cell."""
+    eighths = round(max(0.0, min(share, 1.0)) * width * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+class Timeline(Widget):
+    """The start-up folded into two rows: a bar of the phases and their names with durations."""
+
+    def __init__(self) -> None:
+        super().__init__(id="timeline")
+        self.spans: Sequence[PhaseSpan] = ()
+
+    def show(self, spans: Sequence[PhaseSpan]) -> None:
+        """Replace the phases."""
+        if spans != self.spans:
+            self.spans = spans
+            self.refresh()
+
+    def render(self) -> RenderResult:
+        total = sum(span.seconds for span in self.spans)
+        ready = f"  ready in {duration(total)}" if self.spans and self.spans[-1].over else ""
+        pieces = fold([(span.phase.value, span.seconds) for span in self.spans], self.size.width - len(ready))
+        line, labels = Content(""), Content("")
+        for index, (label, width) in enumerate(pieces):
+            line += Content.assemble(("█" * width, "$series-a" if index % 2 == 0 else "$series-dim"))
+            labels += Content.assemble((label.ljust(width), _MUTED))
+        return Content("\n").join([line + Content(ready), labels])
+
+
+def fold(phases: Sequence[tuple[str, float]], width: int) -> list[tuple[str, int]]:
+    """Return (label, cells) per phase; the shortest phases become "other" until every label has room."""
+    kept, other = list(phases), 0.0
+    while True:
+        shown = [*kept, ("other", other)] if other or len(kept) < len(phases) else kept
+        labels = [f"{name} {duration(seconds)}" for name, seconds in shown]
+        free = width - sum(len(label) + 1 for label in labels)
+        if free >= 0 or not kept:
+            break
+        shortest = min(kept, key=lambda phase: phase[1])
+        kept.remove(shortest)
+        other += shortest[1]
+    total = sum(seconds for _, seconds in shown) or 1.0
+    cells = [
+        len(label) + 1 + int(max(0, free) * seconds / total) for label, (_, seconds) in zip(labels, shown, strict=True)
+    ]
+    if cells:
+        cells[-1] += max(0, width - sum(cells))
+    return list(zip(labels, cells, strict=True))
+
+
+class Tile(NamedTuple):
+    """One figure: its name, value and a note that is dropped when there is no room; `share` of 80 columns."""
+
+    name: str
+    value: str
+    note: str
+    share: int
+
+
+class Tiles(Widget):
+    """The figures in one row, each over its share of the width, so that nothing jumps when a number grows."""
+
+    def __init__(self) -> None:
+        super().__init__(id="tiles")
+        self.tiles: Sequence[Tile] = ()
+
+    def show(self, tiles: Sequence[Tile]) -> None:
+        """Replace the figures."""
+        if tiles != self.tiles:
+            self.tiles = tiles
+            self.refresh()
+
+    def render(self) -> RenderResult:
+        names, values = Content(""), Content("")
+        total = sum(tile.share for tile in self.tiles) or 1
+        for tile in self.tiles:
+            width = self.size.width * tile.share // total
+            note = tile.note if len(tile.value) + len(tile.note) + 2 <= width else ""
+            value = cut(tile.value, width - 1)
+            names += Content.assemble((cut(tile.name, width - 1).ljust(width), _MUTED))
+            values += Content.assemble((value, "bold"), (f" {note}".ljust(width - len(value)), _MUTED))
+        return Content("\n").join([names, values])
+
+
+class Positions(Widget):
+    """The share of steps in which each drafted position was accepted, in as many columns as the height asks for."""
+
+    def __init__(self) -> None:
+        super().__init__(id="positions")
+        self.border_title = "accepted per position %"
+        self.shares: Sequence[float] = ()
+
+    def show(self, shares: Sequence[float]) -> None:
+        """Replace the shares."""
+        if shares != self.shares:
+            self.shares = shares
+            self.refresh()
+
+    def render(self) -> RenderResult:
+        width, height = self.size
+        if not self.shares or height < 1:
+            return Content("no step in the window" if height > 0 else "")
+        columns = -(-len(self.shares) // height)
+        count = -(-len(self.shares) // columns)
+        each = (width + 1) // columns
+        rows = [Content("") for _ in range(count)]
+        for index, share in enumerate(self.shares):
+            room = max(0, each - 8)
+            gap = " " if index >= count else ""
+            drawn = bar(share, room)
+            rows[index % count] += Content.assemble(
+                (f"{gap}{index + 1:>2} ", _MUTED), (drawn, "$series-b"), f"{share * 100:>{room - len(drawn) + 4}.0f}"
+            )
+        return Content("\n").join(rows)
+
+
+class Requests(Widget):
+    """The last measured requests, one per row, and the one that is on its way."""
+
+    def __init__(self) -> None:
+        super().__init__(id="requests")
+        self.border_title = "requests"
+        self.requests: Sequence[RequestDone] = ()
+        self.sending = ""
+
+    def show(self, requests: Sequence[RequestDone], sending: str) -> None:
+        """Replace the requests; `sending` names the prompt that is on its way, or is empty."""
+        if (requests, sending) != (self.requests, self.sending):
+            self.requests, self.sending = list(requests), sending
+            self.refresh()
+
+    def render(self) -> RenderResult:
+        width, height = self.size
+        header = Content.assemble((f"{'':9} {'TTFT':>7} {'tok/s':>7} {'tokens':>6}  end", _MUTED))
+        rows = [_request(done, width) for done in self.requests]
+        if self.sending:
+            rows.append(Content.assemble((f"{self.sending:<9}", "bold"), ("  on its way …", _MUTED)))
+        if not rows:
+            rows = [
+                Content.assemble(("none yet; ", _MUTED), ("b", "bold $primary"), (" sends the five prompts", _MUTED))
+            ]
+        return Content("\n").join([header, *rows[-max(1, height - 1) :]])
+
+
+def _request(done: RequestDone, width: int) -> Content:
+    if done.error:
+        return Content.assemble((f"{done.kind:<9}", "bold"), (cut(f" ✗ {done.error}", width - 9), "$error"))
+    ttft = UNKNOWN if done.ttft is None else number(done.ttft, 2, "s")
+    figures = f" {ttft:>7} {number(done.decode_tok_s):>7} {done.tokens:>6}  "
+    return Content.assemble((f"{done.kind:<9}", "bold"), figures, (cut(done.finish, width - 34), _MUTED))

@@ -1,0 +1,70 @@
+"""The panel on real vLLM, driven by keys: launch the demo, send traffic, leave, come back, stop."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Log
+
+from dflash_tui.core import observe, server
+from dflash_tui.core.events import Health, Phase
+from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.chart import Chart
+from tests.tui.panel import text
+
+pytestmark = pytest.mark.vllm
+
+
+async def until(pilot: Pilot[str], true: Callable[[], bool], limit: float = 240.0) -> None:
+    """Let the panel work until something holds; the limit only ends a test that would hang."""
+    deadline = time.monotonic() + limit
+    while not true():
+        assert time.monotonic() < deadline, text(panel_of(pilot))
+        await pilot.pause(0.2)
+        await asyncio.sleep(0.2)
+
+
+def panel_of(pilot: Pilot[str]) -> DflashApp:
+    assert isinstance(pilot.app, DflashApp)
+    return pilot.app
+
+
+async def test_launch_traffic_leave_attach_stop(with_engine):
+    """Enter launches, `b` makes the figures move, `q` leaves the server, attaching shows the same, `S` ends it."""
+    panel = DflashApp()
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await until(pilot, lambda: "demo-cpu" in text(panel))
+        await pilot.press("enter")
+        await until(pilot, lambda: panel.run_screen.state.health is Health.WARM)
+        state = panel.run_screen.state
+        assert list(state.phases) == [
+            Phase.IMPORT, Phase.CONFIG, Phase.ENGINE, Phase.WEIGHTS, Phase.KV_CACHE, Phase.API, Phase.READY,
+        ]  # fmt: skip
+        await pilot.press("b")
+        await until(pilot, lambda: len(state.requests) == 6)  # the warm-up and five prompts
+        assert [r.error for r in state.requests] == [""] * 6
+        await until(pilot, lambda: any(r.rates and (r.rates.acceptance or 0) > 0 for r in state.readings))
+        await until(pilot, lambda: "tok/s" in text(panel) and "WARM" in text(panel))
+        assert "hand-made toy weights" in text(panel)
+        for chart in panel.run_screen.query(Chart):
+            assert any(value > 0 for value in chart.values), chart.id
+        assert panel.run_screen.query_one(Log).line_count > 20
+        await pilot.press("q")
+    assert "dflash-tui attach" in (panel.return_value or "")
+
+    [run] = server.runs()
+    assert server.alive(run)
+    members = server.processes(run)
+    again = DflashApp(run=run)
+    async with again.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: again.run_screen.state.health is Health.WARM)
+        assert again.run_screen.state.phases == state.phases
+        assert len(again.run_screen.state.requests) == 6
+        await pilot.press("S")
+        await pilot.press("y")
+        await until(pilot, lambda: again.current_mode == "launch")
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in members)
+    assert observe.replay(run).status == "stopped"

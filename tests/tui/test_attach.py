@@ -1,0 +1,127 @@
+"""The panel and real run folders: attach, replay, leave, stop. The process is real, what it logs is recorded."""
+
+import asyncio
+import subprocess
+import sys
+import time
+
+import msgspec
+import psutil
+import pytest
+
+from dflash_tui.core import server
+from dflash_tui.core.events import Exited
+from dflash_tui.core.server import Run
+from dflash_tui.tui.app import DflashApp, farewell
+from dflash_tui.tui.dialogs import Confirm
+from dflash_tui.tui.live import RunScreen
+from tests import recordings
+from tests.tui.conftest import a_recipe, a_run, five_requests, traffic
+from tests.tui.panel import NO_GPU, app, text, wait_for
+
+LOG = recordings.raw("cpu-vllm-0.32.0/dflash_compile_cold").split(b"Shutting down")[0]
+
+
+def written(run: Run, log: bytes = LOG) -> Run:
+    """Write the folder of `run`, as a launch and a recorder would have."""
+    run.folder.mkdir(parents=True)
+    (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
+    run.log.write_bytes(log)
+    for event in (*traffic(run.started_at + 90, 60), *five_requests(run.started_at + 140)):
+        server.record(run, event)
+    return run
+
+
+@pytest.fixture
+def running():
+    """A run whose process lives in a session of its own, as a server does."""
+    argv = [sys.executable, "-c", "import time; time.sleep(600)"]
+    process = subprocess.Popen(argv, start_new_session=True)
+    run = a_run(process.pid, psutil.Process(process.pid).create_time(), port=server.free_port(18_000))
+    yield written(run)
+    process.kill()
+    process.wait()
+
+
+async def test_an_ended_run_is_replayed():
+    run = written(a_run())
+    server.record(run, Exited(run.started_at + 160, 1))
+    panel = DflashApp(run=run, now=lambda: run.started_at + 170, probe=lambda: NO_GPU, load=lambda _: {})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await wait_for(pilot, lambda: "died while serving, exit code 1" in text(panel))
+        assert "ready in 1:2" in text(panel)
+        assert len(panel.run_screen.state.requests) == 6
+
+
+async def test_a_running_server_is_listed_attached_and_left_alone(running):
+    panel = app({"toy": a_recipe()}, now=running.started_at + 150)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await wait_for(pilot, lambda: "● toy" in text(panel))
+        await pilot.press("a")
+        await wait_for(pilot, lambda: "LongCode" in text(panel))
+        assert isinstance(panel.screen, RunScreen)
+        await pilot.press("q")
+    assert server.alive(running)
+    assert panel.return_value == (
+        f"toy keeps running on 127.0.0.1:{running.plan.port}\n"
+        f"  back:  dflash-tui attach {running.id}\n"
+        f"  stop:  dflash-tui stop {running.id}"
+    )
+
+
+async def test_stop_asks_and_only_yes_stops(running):
+    panel = DflashApp(run=running, now=time.time, probe=lambda: NO_GPU, load=lambda _: {})
+    async with panel.run_test(size=(120, 36), notifications=True) as pilot:
+        await wait_for(pilot, lambda: "LongCode" in text(panel))
+        await pilot.press("S")
+        await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
+        await pilot.press("n")
+        assert server.alive(running)
+        await pilot.press("S")
+        await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
+        await pilot.press("y")
+        await wait_for(pilot, lambda: panel.current_mode == "launch")
+        assert any("toy has stopped" in notice.message for notice in panel._notifications)
+        assert panel.run_screen.state.status in {"stopping", "stopped"}
+    assert not server.alive(running)
+    assert farewell([]) == ""
+
+
+async def test_launching_beside_a_server_asks_first(running):
+    panel = app({"toy": a_recipe()}, now=running.started_at + 150)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        await pilot.press("enter")
+        await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
+        assert f"toy on :{running.plan.port} runs" in text(panel)
+        await pilot.press("n")
+        assert not panel.preparing
+        assert panel.current_mode == "launch"
+
+
+async def test_a_launch_that_cannot_be_prepared_is_told_on_the_run_screen():
+    spec = msgspec.structs.replace(a_recipe().engine, download_mb=900_000_000, disk_mb=900_000_000)
+    panel = app({"toy": a_recipe(engine=spec)}, now=time.time())
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        await pilot.press("enter")
+        await wait_for(pilot, lambda: "not enough disk for vLLM" in text(panel))
+        assert "✗ FAILED" in text(panel)
+        assert "XDG_DATA_HOME" in text(panel)
+        await pilot.press("q")
+    assert panel.return_value == ""
+
+
+async def test_a_taken_port_is_moved_and_said():
+    listener = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    taken = listener.sockets[0].getsockname()[1]
+    spec = msgspec.structs.replace(a_recipe().engine, download_mb=900_000_000, disk_mb=900_000_000)
+    panel = app({"toy": a_recipe(engine=spec, port=taken)}, now=time.time())
+    async with panel.run_test(size=(120, 36), notifications=True) as pilot:
+        await pilot.pause()
+        await pilot.press("enter")
+        await wait_for(pilot, lambda: "not enough disk" in text(panel))
+        assert panel.run_screen.plan is not None
+        assert panel.run_screen.plan.port != taken
+        assert any(f"Port {taken} is taken" in notice.message for notice in panel._notifications)
+    listener.close()

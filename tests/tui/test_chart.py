@@ -1,0 +1,73 @@
+"""The chart survives whatever it is given; plotext would end the process, so that is tried in another one."""
+
+import math
+import subprocess
+import sys
+
+from dflash_tui.tui.chart import fit, nice
+from dflash_tui.tui.widgets import bar, fold
+
+_FUZZ = """
+import asyncio, math, random
+from textual.app import App
+from dflash_tui.tui.chart import Chart
+
+class Host(App):
+    def compose(self):
+        yield Chart("x", "primary", top=10, id="free")
+        yield Chart("y", "primary", top=5, fixed=True, id="fixed")
+
+async def main():
+    random.seed(7)
+    odd = [math.nan, math.inf, -math.inf, 1e12, -1e12, 1e308, -1e308, 0.0, -0.0, 1e-300, 5, 60]
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        for round in range(250):
+            if round % 25 == 0:
+                await pilot.resize_terminal(random.randint(1, 200), random.randint(1, 60))
+            for chart in app.query(Chart):
+                values = [random.choice(odd) if random.random() < 0.5 else random.uniform(-9, 99)
+                          for _ in range(random.choice([0, 1, 2, 3, 50, 200, 700]))]
+                chart.show(values, random.choice([0.0, 1.0, 120.0, 3600.0]), random.choice([None, 0.0, 5.0, 1e12]))
+                chart._draw(random.randint(0, 200), random.randint(0, 60))
+            if round % 10 == 0:
+                await pilot.pause()
+    print("alive")
+
+asyncio.run(main())
+"""
+
+
+def test_any_values_at_any_size_do_not_end_the_process():
+    result = subprocess.run([sys.executable, "-c", _FUZZ], capture_output=True, text=True, timeout=300, check=False)
+    assert (result.returncode, result.stdout.strip()) == (0, "alive"), result.stderr[-2000:]
+
+
+def test_values_are_reduced_to_one_finite_clamped_point_per_column():
+    points = list(fit([math.nan, 1.0, 3.0, math.inf, 1e12, -5.0], columns=3, low=0, high=10))
+    assert points == [(0.0, 1.0), (2.0, 3.0), (4.0, 10.0)]
+
+
+def test_columns_without_a_value_are_left_out():
+    assert [x for x, _ in fit([1.0, math.nan, math.nan, 2.0], columns=4, low=0, high=10)] == [0.0, 3.0]
+
+
+def test_an_axis_ends_at_a_round_number():
+    assert [nice(value) for value in (0, -1, math.inf, 0.7, 9, 21, 37, 101)] == [1, 1, 1, 0.8, 10, 25, 40, 200]
+
+
+def test_a_bar_is_exact_to_an_eighth():
+    assert [bar(share, 4) for share in (0, 0.5, 0.53, 1, 7)] == ["", "██", "██▏", "████", "████"]
+
+
+def test_phases_without_room_become_other():
+    phases = [("import", 12.0), ("weights", 415.0), ("kv cache", 2.0), ("compile", 314.0), ("api", 3.0)]
+    wide, narrow = fold(phases, 118), fold(phases, 40)
+    assert [label for label, _ in wide] == ["import 12 s", "weights 6:55", "kv cache 2 s", "compile 5:14", "api 3 s"]
+    assert [label for label, _ in narrow] == ["weights 6:55", "compile 5:14", "other 17 s"]
+    assert (sum(cells for _, cells in wide), sum(cells for _, cells in narrow)) == (118, 40)
+
+
+def test_phases_in_no_room_at_all_do_not_fail():
+    assert fold([], 10) == []
+    assert fold([("import", 1.0)], 0) == [("other 1 s", 10)]

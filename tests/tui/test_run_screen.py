@@ -1,0 +1,177 @@
+"""The run screen, fed with recorded logs and real counters."""
+
+from textual.widgets import Log
+
+from dflash_tui.core.events import Exited, Health, HealthChanged, LogLine
+from dflash_tui.errors import EngineError
+from dflash_tui.tui.chart import Chart
+from tests.tui.conftest import HOSTILE, a_run, traffic
+from tests.tui.panel import app, feed, text
+
+
+async def test_a_start_shows_steps_phases_and_the_log(starting):
+    events, now = starting
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), events)
+        assert panel.run_screen.stage == "starting"
+        seen = text(panel)
+        assert "◐ STARTING 1:20" in seen
+        assert "target and drafter built in 9 s" in seen
+        assert "◐ compile" in seen
+        assert panel.run_screen.query_one(Log).line_count > 50
+
+
+async def test_a_live_server_shows_its_figures(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), events)
+        seen = text(panel)
+        for words in (
+            "● WARM :8000",
+            "SYNTHETIC: hand-made toy weights",
+            "ready in 1:26",
+            "of 8",
+            "0.9 GiB 11 %",
+            "n=4",
+        ):
+            assert words in seen
+        for kind in ("Q&A", "Code", "JSON", "Math", "LongCode"):
+            assert f" {kind} " in seen
+        for chart in panel.run_screen.query(Chart):
+            assert len(chart.values) == chart.columns
+
+
+async def test_80x24_keeps_what_matters(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await feed(pilot, a_run(), events)
+        seen = text(panel)
+        for words in ("WARM", "SYNTHETIC", "tok/s", "acceptance", "accepted per position", "LongCode", "server.log"):
+            assert words in seen
+        assert len(seen.splitlines()) == 24
+        assert panel.run_screen.query_one(Log).is_vertical_scroll_end
+
+
+async def test_a_failure_is_a_panel_with_cause_and_advice(failed):
+    events, now = failed
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), events)
+        seen = text(panel)
+        for words in ("✗ FAILED", "exit code 1", "max seq len (32768)", "→ Lower --max-model-len", "whole log:"):
+            assert words in seen
+
+
+async def test_an_error_before_the_launch_is_shown_and_kept():
+    panel = app()
+    async with panel.run_test(size=(80, 24)) as pilot:
+        panel.run_screen.clear(a_run().plan)
+        panel.run_screen.fail(EngineError("vLLM could not be installed", evidence=HOSTILE, do="check the network"))
+        await panel.switch_mode("live")
+        await pilot.press("1", "2")
+        panel.run_screen.draw()
+        await pilot.pause()
+        for words in ("✗ FAILED", "could not be installed", HOSTILE, "→ check the network"):
+            assert words in text(panel)
+
+
+async def test_hostile_texts_neither_crash_nor_colour(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(recipe=HOSTILE, synthetic=HOSTILE), events)
+        panel.run_screen.take(LogLine(now, HOSTILE, "ERROR", HOSTILE))
+        panel.run_screen.take(HealthChanged(now, Health.UNHEALTHY, HOSTILE))
+        panel.run_screen.draw()
+        await pilot.pause()
+        assert panel.run_screen.query_one(Log).lines[-1].endswith(f"✗ {HOSTILE}  [{HOSTILE.rsplit('/')[-1]}]")
+        assert text(panel).count("[/] [red]evil") >= 3
+
+
+async def test_freezing_holds_the_display_and_loses_nothing(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), events)
+        await pilot.press("space")
+        assert "FROZEN" in text(panel)
+        panel.run_screen.take(LogLine(now, "said while frozen"))
+        for _ in range(8):
+            panel.run_screen.tick()
+        assert "said while frozen" not in text(panel)
+        await pilot.press("space")
+        await pilot.pause()
+        assert "said while frozen" in text(panel)
+        assert "FROZEN" not in text(panel)
+
+
+async def test_the_window_has_three_lengths(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), events)
+        spans = []
+        for key in ("left_square_bracket", "left_square_bracket", *["right_square_bracket"] * 3):
+            await pilot.press(key)
+            spans.append(panel.run_screen.query_one("#tok_s", Chart).span)
+        assert spans == [120.0, 120.0, 600.0, 3600.0, 3600.0]
+
+
+async def test_the_log_takes_the_screen_and_gives_it_back(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), events)
+        before = panel.run_screen.query_one(Log).size.height
+        await pilot.press("l")
+        await pilot.pause()
+        assert panel.run_screen.query_one(Log).size.height > 25
+        await pilot.press("l")
+        await pilot.pause()
+        assert panel.run_screen.query_one(Log).size.height == before
+
+
+async def test_nothing_changed_draws_nothing(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), events)
+        chart = panel.run_screen.query_one("#tok_s", Chart)
+        values = chart.values
+        for _ in range(8):
+            panel.run_screen.tick()
+        assert chart.values is values
+        for event in traffic(now, 2):
+            panel.run_screen.take(event)
+        for _ in range(4):
+            panel.run_screen.tick()
+        assert chart.values is not values
+
+
+async def test_keys_that_need_a_server_are_not_offered_without_one(live):
+    panel = app(now=live[1])
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await panel.switch_mode("live")
+        await pilot.press("b", "S", "space", "l", "left_square_bracket")
+        await pilot.pause()
+        assert panel.screen is panel.run_screen
+        assert "NO SERVER" in text(panel)
+        assert "Send prompts" not in text(panel)
+        await feed(pilot, a_run(), live[0])
+        assert "Send prompts" in text(panel)
+        panel.run_screen.take(Exited(live[1], 1))
+        panel.run_screen.draw()
+        await pilot.pause()
+        assert "Send prompts" not in text(panel)
+
+
+async def test_prompts_are_not_sent_before_the_server_answers(starting):
+    panel = app(now=starting[1])
+    async with panel.run_test(size=(120, 36), notifications=True) as pilot:
+        await feed(pilot, a_run(), starting[0])
+        await pilot.press("b")
+        await pilot.pause()
+        assert {notice.message for notice in panel._notifications} == {"no server answers yet"}

@@ -1,0 +1,72 @@
+"""Pictures of the main screens. Everything that moves by itself is held still; update with `--snapshot-update`."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from textual.pilot import Pilot
+
+from dflash_tui.core.events import AnyEvent
+from dflash_tui.core.recipe import Recipe
+from dflash_tui.errors import DflashError, RecipeError
+from dflash_tui.tui import launch
+from dflash_tui.tui.theme import LIGHT
+from tests.tui.conftest import a_recipe, a_run
+from tests.tui.panel import app, feed, wait_for
+
+pytest.importorskip("pytest_textual_snapshot")
+
+
+@pytest.fixture(autouse=True)
+def fixed(monkeypatch):
+    """Take what changes from machine to machine out of the pictures: folders and our version."""
+    for kind in ("DATA", "CACHE", "STATE", "CONFIG"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", f"/nonexistent/{kind.lower()}")
+    monkeypatch.setattr(launch, "__version__", "0.0.0")
+
+
+def fed(events: list[AnyEvent], theme: str = "") -> Callable[[Pilot[str]], Awaitable[None]]:
+    async def act(pilot: Pilot[str]) -> None:
+        await feed(pilot, a_run(), events)
+        if theme:
+            pilot.app.theme = theme
+            await pilot.pause()
+
+    return act
+
+
+def test_launch(snap_compare):
+    entries: dict[str, Recipe | DflashError] = {
+        "toy": a_recipe(),
+        "gemma-4-31b-it-dflash-nvfp4": a_recipe(name="gemma", synthetic="", title="A recipe with a long name"),
+        "mine": RecipeError("mine.yaml:4: port: expected a number"),
+    }
+
+    async def act(pilot):
+        await wait_for(pilot, lambda: pilot.app.launch_screen.machine is not None)
+        await pilot.pause()
+
+    assert snap_compare(app(entries), terminal_size=(120, 36), run_before=act)
+
+
+def test_starting(snap_compare, starting):
+    assert snap_compare(app(now=starting[1]), terminal_size=(120, 36), run_before=fed(starting[0]))
+
+
+def test_live(snap_compare, live):
+    assert snap_compare(app(now=live[1]), terminal_size=(120, 36), run_before=fed(live[0]))
+
+
+def test_live_80x24(snap_compare, live):
+    assert snap_compare(app(now=live[1]), terminal_size=(80, 24), run_before=fed(live[0]))
+
+
+def test_live_light(snap_compare, live):
+    assert snap_compare(app(now=live[1]), terminal_size=(120, 36), run_before=fed(live[0], LIGHT.name))
+
+
+def test_failure(snap_compare, failed):
+    assert snap_compare(app(now=failed[1]), terminal_size=(120, 36), run_before=fed(failed[0]))
+
+
+def test_too_small(snap_compare):
+    assert snap_compare(app(), terminal_size=(50, 12))
