@@ -147,7 +147,9 @@ class DflashApp(App[str]):
         return self._bringing is not None and self._bringing.is_running
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        return self.run_screen.has_server if action in {"send_prompts", "stop"} else True
+        if action == "send_prompts":
+            return self.run_screen.has_server and self.run_screen.stage == "live"
+        return self.run_screen.has_server if action == "stop" else True
 
     def action_send_prompts(self) -> None:
         run = self.run_screen.run

@@ -24,6 +24,8 @@ from dflash_tui.tui.widgets import Display, Positions, Requests, Tiles, Timeline
 WINDOWS = (120.0, 600.0, 3600.0)
 LOG_INTERVAL = 0.25
 _DRAW_EVERY = 4
+# Without any event the figures still grow old: after this many ticks they are drawn again.
+_DRAW_AT_LEAST_EVERY = 40
 
 
 class RunScreen(Screen[None]):
@@ -136,7 +138,8 @@ class RunScreen(Screen[None]):
         self._ticks += 1
         self.write_log()
         moving = self.stage == "starting" and self.state.exit is None and self.error is None
-        if self._ticks % _DRAW_EVERY == 0 and (self.changed or moving):
+        due = self._ticks % _DRAW_EVERY == 0 and (self.changed or moving)
+        if due or self._ticks % _DRAW_AT_LEAST_EVERY == 0:
             self.draw()
 
     @property
