@@ -173,5 +173,8 @@ async def test_prompts_are_not_sent_before_the_server_answers(starting):
     async with panel.run_test(size=(120, 36), notifications=True) as pilot:
         await feed(pilot, a_run(), starting[0])
         await pilot.press("b")
+        assert "Send prompts" not in text(panel)
+        assert panel._sending is None
+        panel.action_send_prompts()  # as from the palette
         await pilot.pause()
         assert {notice.message for notice in panel._notifications} == {"no server answers yet"}
