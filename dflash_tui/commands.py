@@ -13,7 +13,7 @@ import msgspec
 
 from dflash_tui import text
 from dflash_tui.core import engine as engines
-from dflash_tui.core import gpu, observe, server
+from dflash_tui.core import gpu, observe, processes, server
 from dflash_tui.core import plan as plans
 from dflash_tui.core import recipe as recipe_files
 from dflash_tui.core.plan import Plan
@@ -59,7 +59,7 @@ def planned(args: argparse.Namespace) -> tuple[Recipe, Plan]:
 def describe(recipe: Recipe, plan: Plan) -> str:
     """Return the plan for a reader: what is served, with what, and what has to be fetched before."""
     spec = recipe.engine
-    name = f"{spec.stands_in or 'vllm'} {spec.vllm}"
+    name = f"{spec.distribution} {spec.vllm}"
     fetched = f"to install: ≈ {text.megabytes(spec.download_mb)} to download, {text.megabytes(spec.disk_mb)} on disk"
     rows = [
         ("recipe", f"{plan.recipe} ({recipe.status.value}): {plan.title}"),
@@ -139,7 +139,7 @@ def ps(args: argparse.Namespace) -> int:
         if not living and not args.all:
             continue
         state = observe.replay(run)
-        held = server.memory(server.processes(run)) if living else None
+        held = processes.resident(server.members(run)) if living else None
         age = time.time() - run.started_at
         if args.json:
             fields = {"run": run.id, "recipe": run.plan.recipe, "status": state.status, "port": run.plan.port}
@@ -148,6 +148,8 @@ def ps(args: argparse.Namespace) -> int:
         rows.append(
             (run.id, state.status, str(run.plan.port), str(run.pid), text.duration(age), text.gib(held), _remark(run))
         )
+    for path in server.damaged():
+        note(f"! {path} cannot be read; if its server still runs, end it by hand")
     if not args.json:
         if rows:
             out(text.table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", ""), rows, right=(2, 3, 4, 5)))
@@ -186,7 +188,7 @@ def stop(args: argparse.Namespace) -> int:
         names = ", ".join(run.id for run in living)
         raise UsageError(*((f"{len(living)} servers run, name one: {names}",) if living else ("no server runs",)))
     run = server.find(args.run) if args.run else living[0]
-    if not server.alive(run) and not server.processes(run):
+    if not server.alive(run) and not server.members(run):
         note(f"{run.id} has already ended")
         return 0
     took = asyncio.run(server.stop(run))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from dflash_tui.commands import describe, note, out, panel, planned
-from dflash_tui.core import observe, prepare, server, workload
+from dflash_tui.core import observe, prepare, processes, server, workload
 from dflash_tui.core.events import Health, RequestDone, encode
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Recipe
@@ -27,7 +30,10 @@ def up(args: argparse.Namespace) -> int:
         note(f"port {plan.port} is in use, taking {port}")
         args.port = port
         recipe, plan = planned(args)
-    return asyncio.run(_up(args, recipe, plan))
+    try:
+        return asyncio.run(_up(args, recipe, plan))
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
 
 
 def attach(args: argparse.Namespace) -> int:
@@ -43,6 +49,8 @@ def bench(args: argparse.Namespace) -> int:
     run = server.find(args.run)
     if not server.alive(run):
         raise UsageError(f"{run.id} has ended", do="dflash-tui ps lists the servers that run")
+    if not processes.listens(server.members(run), run.plan.port):
+        raise UsageError(f"{run.id} does not answer on port {run.plan.port} yet", do="dflash-tui attach shows when")
     work = measure(run, as_json=args.json, scale=args.scale, rounds=args.rounds, temperature=args.temperature)
     return asyncio.run(work)
 
@@ -52,18 +60,32 @@ async def _up(args: argparse.Namespace, recipe: Recipe, plan: Plan) -> int:
         out(encode(Planned(time.time(), plan)).decode())
     else:
         note(describe(recipe, plan))
-    report = PreparingLines(as_json=args.json)
-    try:
-        run = await prepare.bring_up(recipe, plan, report)
-    except asyncio.CancelledError:
-        note("stopped before the launch; nothing half-made was left")
-        raise
+    with _ended_by_cancelling():
+        try:
+            run = await prepare.bring_up(recipe, plan, PreparingLines(as_json=args.json))
+        except asyncio.CancelledError:
+            note("stopped before the launch; nothing half-made was left")
+            raise
     note(f"launched {run.id}, pid {run.pid}, log {run.log}")
     if args.detach and not args.bench:
         note(_how_to_return(run))
         out(encode(run.launched).decode() if args.json else run.id)
         return 0
     return await _watch(args, run, recipe)
+
+
+@contextmanager
+def _ended_by_cancelling() -> Iterator[None]:
+    """Let SIGTERM and a lost connection clean up like Ctrl-C, as long as there is something half-made."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None  # noqa: S101 - called from a coroutine
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(number)
 
 
 async def _watch(args: argparse.Namespace, run: Run, recipe: Recipe | None = None) -> int:
@@ -81,7 +103,10 @@ async def _watch(args: argparse.Namespace, run: Run, recipe: Recipe | None = Non
             if args.detach:
                 note(_how_to_return(run))
                 return 0
-        await following
+        await asyncio.wait({following, beat}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (beat, following):  # what one of them could not write ends both
+            if task.done():
+                task.result()
         return _after_end(run, state)
     except asyncio.CancelledError:
         note(f"\nno longer watching; the server goes on\n{_how_to_return(run)}")
@@ -103,7 +128,8 @@ async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: Lin
     async with observe.observe(run) as events:
         async for event in events:
             state.apply(event)
-            lines.show(event)
+            # In a thread: a reader that pauses must not hold up the recording.
+            await asyncio.to_thread(lines.show, event)
             if state.health in {Health.WARM, Health.UNHEALTHY}:
                 answered.set()
 
@@ -114,16 +140,11 @@ def _after_end(run: Run, state: RunState) -> int:
     Raises:
         ServerFailed: it was not.
     """
-    if state.stopping:
+    if (end := state.failure) is None:
         note(f"{run.id} was stopped")
         return 0
-    when = "ended before it was ready" if state.ready_at is None else "died while serving"
-    code = state.exit.code if state.exit else None
-    told = "exit code unknown" if code is None else f"exit code {code}"
-    cause = state.cause.text if state.cause else ""
-    cause = cause or "the log ends without an error: killed, perhaps for want of memory (see dmesg)"
-    steps = [step for step in (state.cause_advice, f"the whole log: {run.log}") if step]
-    raise ServerFailed(f"the server {when} ({told})", evidence=cause, do="\n  → ".join(steps))
+    steps = [step for step in (end.do, f"the whole log: {run.log}") if step]
+    raise ServerFailed(end.what, evidence=end.evidence, do="\n  → ".join(steps))
 
 
 def _how_to_return(run: Run) -> str:

@@ -52,8 +52,8 @@ class Figures(Event, frozen=True, tag="figures"):
     @classmethod
     def of(cls, state: RunState, now: float, seconds: float) -> Figures:
         """Return the figures of the last `seconds` of `state`."""
-        rates = state.window(seconds)
-        counters = state.readings[-1].counters if state.readings else None
+        rates = state.window(seconds, now)
+        counters = state.readings[-1].counters if rates else None
         return cls(
             at=now,
             synthetic=state.launched.synthetic if state.launched else "",

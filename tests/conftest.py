@@ -53,5 +53,5 @@ def with_engine(folders, demo_engine, engine_data, monkeypatch) -> Iterator[Path
     monkeypatch.setenv("XDG_CACHE_HOME", str(engine_data / "cache"))
     yield folders
     for run in server.runs():
-        if server.processes(run):
+        if server.members(run):
             subprocess.run([sys.executable, "-m", "dflash_tui", "stop", run.id], check=True)

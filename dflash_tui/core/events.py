@@ -174,7 +174,6 @@ class Exited(Event, frozen=True, tag="exited"):
     """The server process is gone. `code` is None when another process launched it."""
 
     code: int | None
-    cause: str = ""
 
 
 AnyEvent = (
@@ -193,8 +192,11 @@ AnyEvent = (
     | Exited
 )
 
+Recorded = Sampled | MemorySampled | HealthChanged | RequestDone | Stopping | Exited
+
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+_decoder: msgspec.json.Decoder[Recorded] = msgspec.json.Decoder(Recorded)
+_YEAR_2100 = 4_102_444_800.0
 
 
 def encode(event: Event) -> bytes:
@@ -202,9 +204,10 @@ def encode(event: Event) -> bytes:
     return _encoder.encode(event)
 
 
-def decode(line: bytes) -> AnyEvent | None:
-    """Return the event of one JSON line, or None for a line that is not one (half-written, older, foreign)."""
+def decode_recorded(line: bytes) -> Recorded | None:
+    """Return the event of a line of `samples.jsonl`, or None for what is none (half-written, older, foreign)."""
     try:
-        return _decoder.decode(line)
+        event = _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
+    return event if 0 <= event.at < _YEAR_2100 else None

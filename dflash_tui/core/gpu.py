@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import psutil
@@ -28,6 +28,14 @@ class Gpu(msgspec.Struct, frozen=True):
     utilisation: float | None = None
 
 
+class Use(NamedTuple):
+    """Bytes of GPU memory in use and in all, and what `used` covers."""
+
+    used: int
+    total: int
+    source: str
+
+
 class Probe(msgspec.Struct, frozen=True):
     """What NVML says: the GPUs, the driver's version, and why there are none."""
 
@@ -44,6 +52,31 @@ def probe() -> Probe:
     handles = [_ask(pynvml.nvmlDeviceGetHandleByIndex, i, default=None) for i in range(_count())]
     gpus = tuple(_describe(i, handle) for i, handle in enumerate(handles) if handle is not None)
     return Probe(gpus, driver, "" if gpus else "no NVIDIA GPU: the driver runs but shows none")
+
+
+def memory_of(pids: set[int]) -> Use | None:
+    """Return the GPU memory that the processes `pids` use, on the GPUs they use; None without a GPU.
+
+    Where NVML does not say which process uses what (unified memory, containers with their own pids) it is the
+    use of all processes on all GPUs, and `source` says so.
+    """
+    if _initialise():
+        return None
+    devices = [_ask(pynvml.nvmlDeviceGetHandleByIndex, i, default=None) for i in range(_count())]
+    cards = [(_describe(i, handle), _process_memory(handle)) for i, handle in enumerate(devices) if handle is not None]
+    ours = [(card, sum(used[pid] for pid in pids & used.keys())) for card, used in cards if pids & used.keys()]
+    if ours and all(used for _, used in ours):
+        return Use(sum(used for _, used in ours), sum(card.memory_total for card, _ in ours), "GPU")
+    if not cards:
+        return None
+    used, total = sum(card.memory_used for card, _ in cards), sum(card.memory_total for card, _ in cards)
+    return Use(used, total, "unified, all" if cards[0][0].unified else "GPU, all")
+
+
+def _process_memory(handle: Any) -> dict[int, int]:
+    """Return the bytes each process uses on a GPU; 0 where NVML knows the process but not its memory."""
+    found: list[Any] = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle, default=[])
+    return {process.pid: process.usedGpuMemory or 0 for process in found}
 
 
 @cache

@@ -39,6 +39,7 @@ class Plan(msgspec.Struct, frozen=True):
     build_script: str = ""
     models_folder: str = ""
     bench_scale: float = 1.0
+    on_cpu: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -48,7 +49,6 @@ def make(
     mode: Mode | None = None,
     port: int | None = None,
     num_speculative_tokens: int | None = None,
-    flags: dict[str, FlagValue] | None = None,
 ) -> Plan:
     """Return the plan of launching `recipe`; the arguments replace what the recipe says."""
     mode = mode or recipe.mode
@@ -70,7 +70,7 @@ def make(
     argv += ["--host", HOST, "--port", str(port), "--speculative-config", json.dumps(speculation)]
     argv += _QUIET
     argv += ["--enforce-eager"] if mode is Mode.EAGER else []
-    argv += [part for name, value in (recipe.flags | (flags or {})).items() for part in _flag(name, value)]
+    argv += [part for name, value in recipe.flags.items() for part in _flag(name, value)]
     return Plan(
         recipe=recipe.name,
         title=recipe.title,
@@ -88,13 +88,14 @@ def make(
         build_script=script,
         models_folder=models,
         bench_scale=recipe.bench_scale,
+        on_cpu=recipe.engine.torch_backend == "cpu",
         warnings=recipe.warnings,
     )
 
 
 def engine_folder(spec: EngineSpec) -> Path:
     """Return the folder of the engine for `spec`; another spec has another folder."""
-    name = spec.stands_in or "vllm"
+    name = spec.distribution
     return paths.engines() / f"{name}-{spec.vllm}-{_digest(msgspec.json.encode(spec))}"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,13 +20,12 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from dflash_tui.core import paths
+from dflash_tui.core import paths, processes
 from dflash_tui.core.events import Event, Exited, Launched, Preparing, Stopping, encode
 from dflash_tui.core.plan import HOST, Plan
 from dflash_tui.errors import DflashError, ServerFailed, UsageError
 
 _RUN_FILE = "run.json"
-_DROPPED = frozenset({"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"})
 # vLLM ends within 5 s when it ends at all; SIGTERM during a stream hung in 7 of 15 tries on 0.32.0.
 STOP_GRACE = 15.0
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -35,13 +35,13 @@ class Run(msgspec.Struct, frozen=True):
     """One launched server, as recorded in `run.json`.
 
     `started_at` is seconds since the epoch, `utc_offset` the seconds that local time was ahead of UTC (the log
-    stamps local time), `created` the process's create time: with the pid it names one process for good.
+    stamps local time), `born` the identity of the process: with the pid it names one process for good.
     """
 
     id: str
     plan: Plan
     pid: int
-    created: float
+    born: str
     started_at: float
     utc_offset: float
     engine: str
@@ -84,14 +84,12 @@ def launch(plan: Plan, *, engine: str, patches: Iterable[str] = (), prepared: It
         ServerFailed: the process could not be started.
     """
     now = time.time()
-    identity, folder = _new_folder(plan.recipe, now)
-    env = {name: value for name, value in os.environ.items() if name not in _DROPPED} | plan.env
-    env |= {
-        "PATH": f"{Path(plan.argv[0]).parent}{os.pathsep}{env.get('PATH', os.defpath)}",
-        "PYTHONUNBUFFERED": "1",
-    }
-    with (folder / "server.log").open("wb") as log:
-        try:
+    name, folder = _new_folder(plan.recipe, now)
+    # The phases are read from the log, so its level must be the one that has them.
+    env = processes.clean_environment() | {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_CONFIGURE_LOGGING": "1"} | plan.env
+    env |= {"PATH": f"{Path(plan.argv[0]).parent}{os.pathsep}{env.get('PATH', os.defpath)}", "PYTHONUNBUFFERED": "1"}
+    try:
+        with (folder / "server.log").open("wb") as log:
             # Not asyncio's: it kills the child when its transport is collected.
             process = subprocess.Popen(
                 plan.argv,
@@ -102,23 +100,30 @@ def launch(plan: Plan, *, engine: str, patches: Iterable[str] = (), prepared: It
                 cwd=folder,
                 start_new_session=True,
             )
-        except OSError as error:
-            raise ServerFailed(f"{plan.argv[0]} could not be started", evidence=str(error)) from None
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise ServerFailed(f"{plan.argv[0]} could not be started", evidence=str(error)) from None
     _children[process.pid] = process
     run = Run(
-        id=identity,
+        id=name,
         plan=plan,
         pid=process.pid,
-        created=psutil.Process(process.pid).create_time(),
+        born=processes.identity(process.pid),
         started_at=now,
         utc_offset=float(time.localtime(now).tm_gmtoff),
         engine=engine,
         patches=tuple(patches),
         prepared=tuple(prepared),
     )
-    temporary = folder / f"{_RUN_FILE}.new"
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1))
-    temporary.replace(folder / _RUN_FILE)
+    try:
+        temporary = folder / f"{_RUN_FILE}.new"
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1))
+        temporary.replace(folder / _RUN_FILE)
+    except OSError as error:
+        # Nobody could find or stop a server without its record.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise DflashError(f"{folder} cannot be written, so nothing was launched", evidence=str(error)) from None
     return run
 
 
@@ -138,14 +143,22 @@ def _new_folder(recipe: str, now: float) -> tuple[str, Path]:
 
 
 def runs() -> list[Run]:
-    """Return all recorded runs, oldest first; a folder without a readable `run.json` is left out."""
-    found = []
-    for path in sorted(paths.runs().glob(f"*/{_RUN_FILE}")):
-        try:
-            found.append(msgspec.json.decode(path.read_bytes(), type=Run))
-        except (OSError, msgspec.MsgspecError):
-            continue
+    """Return all recorded runs, oldest first; `damaged` names the folders that tell nothing."""
+    found = [run for path in paths.runs().glob(f"*/{_RUN_FILE}") if (run := _load(path))]
     return sorted(found, key=lambda run: run.started_at)
+
+
+def damaged() -> list[Path]:
+    """Return the run files that cannot be read; a server may live behind one."""
+    return [path for path in sorted(paths.runs().glob(f"*/{_RUN_FILE}")) if _load(path) is None]
+
+
+def _load(path: Path) -> Run | None:
+    try:
+        run = msgspec.json.decode(path.read_bytes(), type=Run)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return run if run.id == path.parent.name and run.pid > 1 else None
 
 
 def find(name: str | None = None) -> Run:
@@ -176,7 +189,7 @@ def alive(run: Run) -> bool:
     """Whether the server process itself runs; a zombie does not, nor another process with its pid."""
     if child := _children.get(run.pid):
         child.poll()
-    return _same(run.pid, run.created)
+    return bool(run.born) and processes.identity(run.pid) == run.born
 
 
 def exit_code(run: Run) -> int | None:
@@ -185,36 +198,9 @@ def exit_code(run: Run) -> int | None:
     return child.poll() if child else None
 
 
-def processes(run: Run) -> list[psutil.Process]:
-    """Return the live processes of the server's session, the leader first.
-
-    The session is identified by the leader's pid. Once the leader is gone a member counts only if it carries
-    the run folder as its working directory, since the pid may have been given to another session since.
-    """
-    leader_alive = _same(run.pid, run.created)
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if os.getsid(process.pid) != run.pid or process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            if process.create_time() < run.created:
-                continue
-            if leader_alive or process.cwd() == str(run.folder.resolve()):
-                found.append(process)
-        except (psutil.Error, OSError):
-            continue
-    return sorted(found, key=lambda process: (process.pid != run.pid, process.pid))
-
-
-def memory(members: Iterable[psutil.Process]) -> int:
-    """Return the resident bytes of `members` that still exist."""
-    total = 0
-    for process in members:
-        try:
-            total += process.memory_info().rss
-        except psutil.Error:
-            continue
-    return total
+def members(run: Run) -> list[psutil.Process]:
+    """Return the live processes of the server's session, the leader first."""
+    return processes.session(run.pid, run.born, run.folder)
 
 
 async def stop(run: Run, grace: float = STOP_GRACE) -> float:
@@ -227,19 +213,20 @@ async def stop(run: Run, grace: float = STOP_GRACE) -> float:
     """
     began = time.monotonic()
     record(run, Stopping(time.time()))
-    members = await asyncio.to_thread(processes, run)
-    if _same(run.pid, run.created):
-        _signal(members, run.pid, signal.SIGTERM)
+    known = await asyncio.to_thread(members, run)
+    for process in known:
+        if process.pid == run.pid:
+            processes.send(process, signal.SIGTERM)
     deadline = began + grace
     while time.monotonic() < deadline and alive(run):
         await asyncio.sleep(0.1)
     await asyncio.sleep(0 if alive(run) else 0.5)  # the engine core follows its parent by itself
     for _ in range(50):
-        left = [p for p in {*members, *await asyncio.to_thread(processes, run)} if _running(p)]
+        left = [p for p in {*known, *await asyncio.to_thread(members, run)} if processes.running(p)]
         if not left:
             break
         for process in left:
-            _signal([process], process.pid, signal.SIGKILL)
+            processes.send(process, signal.SIGKILL)
         await asyncio.sleep(0.2)
     else:
         names = ", ".join(str(process.pid) for process in left)
@@ -263,11 +250,13 @@ def record(run: Run, event: Event) -> None:
 
 
 def free_port(wanted: int) -> int:
-    """Return `wanted`, or the next port above it on which nothing listens.
+    """Return `wanted`, or the next port above it that nothing holds and no living server of ours waits for.
 
     Raises:
         UsageError: none of the next hundred is free.
     """
+    # A starting vLLM has bound its port, but does not listen yet; that cannot be told from a port just left.
+    ours = {run.plan.port for run in runs() if alive(run)}
     for port in range(wanted, min(wanted + 100, 65536)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -275,30 +264,6 @@ def free_port(wanted: int) -> int:
                 probe.bind((HOST, port))
             except OSError:
                 continue
-            return port
+            if port not in ours:
+                return port
     raise UsageError(f"no free port from {wanted} on", do="choose one with --port")
-
-
-def _same(pid: int, created: float) -> bool:
-    try:
-        process = psutil.Process(pid)
-        return process.create_time() == created and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
-
-
-def _running(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
-
-
-def _signal(members: Iterable[psutil.Process], pid: int, number: int) -> None:
-    """Send the signal to the member with this pid; psutil checks that it is still the same process."""
-    for process in members:
-        if process.pid == pid:
-            try:
-                process.send_signal(number)
-            except psutil.Error:
-                continue

@@ -34,6 +34,8 @@ KEPT_SAMPLES = 3600
 KEPT_LINES = 5000
 # A recorder writes at least every 10 s; a longer silence is a hole, not a zero.
 LONGEST_GAP = 15.0
+# ... and each change within a second: no line for this long means that nothing changed.
+AT_REST = 2.5
 _PROBLEMS_KEPT = 100
 
 
@@ -43,6 +45,14 @@ class Reading(NamedTuple):
     at: float
     counters: Counters
     rates: Rates | None
+
+
+class Failure(NamedTuple):
+    """What happened, the evidence and what to do about it; the last may be empty."""
+
+    what: str
+    evidence: str
+    do: str
 
 
 class PhaseSpan(NamedTuple):
@@ -105,8 +115,9 @@ class RunState:
                 self.requests.append(event)
             case Stopping():
                 self.stopping = True
-            case Exited():
-                self.exit = event
+            case Exited(code=code):
+                if self.exit is None or (self.exit.code is None and code is not None):
+                    self.exit = event
 
     def _take_health(self, event: HealthChanged) -> None:
         self.health, self.health_detail = event.health, event.detail
@@ -152,14 +163,20 @@ class RunState:
         return self.health.value
 
     @property
-    def cause(self) -> Problem | None:
-        """The line of the log that explains a death best, or None."""
-        return root_cause(self.problems)
-
-    @property
-    def cause_advice(self) -> str:
-        """What to do about the cause, or an empty string."""
-        return advice(self.cause.kind) if self.cause else ""
+    def failure(self) -> Failure | None:
+        """What went wrong, the line of the log that shows it best and what to do; None while nothing did."""
+        cause = root_cause(self.problems)
+        evidence, do = (cause.text, advice(cause.kind)) if cause else ("", "")
+        if self.status == "unhealthy":
+            return Failure("the server runs but does not answer as it should", self.health_detail or evidence, do)
+        if self.exit is None or self.stopping:
+            return None
+        when = "ended before it was ready" if self.ready_at is None else "died while serving"
+        code = "unknown" if self.exit.code is None else str(self.exit.code)
+        if cause is None:
+            evidence = "the log ends without an error"
+            do = "It was probably killed, often by the system for want of memory: see dmesg."
+        return Failure(f"the server {when} (exit code {code})", evidence, do)
 
     def spans(self, now: float) -> list[PhaseSpan]:
         """Return the start-up phases in the order they occurred, the last one still running unless over."""
@@ -171,19 +188,27 @@ class RunState:
             spans.append(PhaseSpan(phase, began, max(0.0, (now if end is None else end) - began), end is not None))
         return spans
 
-    def window(self, seconds: float) -> Rates | None:
-        """Return the rates over the last `seconds` of readings, or None while there are not two of them."""
-        if len(self.readings) < 2:
+    def window(self, seconds: float, now: float) -> Rates | None:
+        """Return the rates over the last `seconds` before `now`, or None when nothing is known of them.
+
+        A recorder writes each change within a second, so a reading that nothing followed for longer still holds
+        now; after `LONGEST_GAP` nobody records any more. A hole in the readings shortens the window.
+        """
+        if not self.readings or now - self.readings[-1].at > LONGEST_GAP:
             return None
         last = self.readings[-1]
-        first = last
+        end = now if now - last.at > AT_REST else last.at
+        begin, first_at, first = end - seconds, last.at, last.counters
+        later = end
         for reading in reversed(self.readings):
-            if last.at - reading.at > seconds:
+            if later - reading.at > LONGEST_GAP:
                 break
-            first = reading
-            if reading.rates is None:
+            resting = later - reading.at > AT_REST
+            first_at, first = (max(reading.at, begin) if resting else reading.at), reading.counters
+            if reading.at <= begin:
                 break
-        return rates(first.counters, last.counters, last.at - first.at)
+            later = reading.at
+        return rates(first, last.counters, end - first_at)
 
     def series(self, value: str, now: float, span: float, columns: int) -> list[float]:
         """Return `columns` means of `value` over the last `span` seconds, oldest first; NaN where nothing is known.

@@ -53,6 +53,12 @@ async def run(
             yield await send(client, model, prompt._replace(max_tokens=tokens), temperature)
 
 
+async def first(url: str, model: str) -> RequestDone:
+    """Send the short request that shows whether a server that says it is ready can generate."""
+    async with httpx.AsyncClient(base_url=url, timeout=_TIMEOUT, trust_env=False) as client:
+        return await send(client, model, WARMUP)
+
+
 async def send(client: httpx.AsyncClient, model: str, prompt: Prompt, temperature: float | None = None) -> RequestDone:
     """Send one prompt as a streaming chat completion and return its measures; a failure is in `error`.
 

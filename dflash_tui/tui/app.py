@@ -60,6 +60,7 @@ class DflashApp(App[str]):
         self.add_mode("live", lambda: self.run_screen)
         self._bringing: Worker[None] | None = None
         self._sending: Worker[None] | None = None
+        self._stopping: Worker[None] | None = None
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return SERIES
@@ -92,8 +93,8 @@ class DflashApp(App[str]):
 
         try:
             run = await prepare.bring_up(recipe, plan, self.run_screen.take)
-        except DflashError as error:
-            self.run_screen.fail(error)
+        except (DflashError, OSError) as error:
+            self.run_screen.fail(error if isinstance(error, DflashError) else DflashError(str(error)))
             return
         self._bringing = None
         self.attach(run)
@@ -189,7 +190,7 @@ class DflashApp(App[str]):
 
     def _stop(self, yes: bool | None, run: Run) -> None:
         if yes:
-            self.stop(run)
+            self._stopping = self.stop(run)
 
     def _give_up(self, yes: bool | None) -> None:
         if yes and self._bringing:
@@ -206,7 +207,7 @@ class DflashApp(App[str]):
         except DflashError as error:
             self.push_screen(ErrorDialog(error))
             return
-        self.notify(f"{run.plan.recipe} has stopped, in {duration(seconds)}; its memory is free")
+        self.notify(f"{run.plan.recipe} has stopped, in {duration(seconds)}")
         if self.current_mode == "live" and self.run_screen.run is run:
             self.switch_mode("launch")
 
@@ -220,7 +221,9 @@ class DflashApp(App[str]):
         self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
 
     def action_leave(self) -> None:
-        if self.preparing:
+        if self._stopping and self._stopping.is_running:
+            self.notify("a server is being stopped; a moment", severity="warning")
+        elif self.preparing:
             question = Confirm(
                 "Leave now?", "A launch is being prepared; leaving gives it up.", "leave", "stay and wait"
             )

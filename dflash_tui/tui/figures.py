@@ -57,13 +57,17 @@ def tiles(state: RunState, tokens: int, now: float, span: float) -> list[Tile]:
     """Return the figures: rates of the last ten seconds with the mean of the window; a silent server has none."""
     last = state.readings[-1] if state.readings else None
     fresh = last is not None and state.exit is None and now - last.at <= LONGEST_GAP
-    # At rest the recorder writes every ten seconds, so the window may hold one reading only.
-    recent = (state.window(_RECENT) or last.rates) if last and fresh else None
-    mean = state.window(span)
+    recent = state.window(_RECENT, now) if fresh else None
+    mean = state.window(span, now)
     memory = state.memory[-1] if state.memory else None
     times = [done.ttft for done in state.requests if done.ttft is not None and done.kind != "warm-up"][-_TTFT_OF:]
     return [
-        Tile("tok/s", number(recent.tok_s if recent else None), f"mean {number(mean.tok_s if mean else None)}", 17),
+        Tile(
+            f"tok/s {_RECENT:.0f} s",
+            number(recent.tok_s if recent else None),
+            f"{number(mean.tok_s if mean else None)} in {span / 60:.0f} min",
+            17,
+        ),
         Tile("acceptance", percent(recent.acceptance if recent else None, 1), "", 12),
         Tile("accept len", number(recent.acceptance_length if recent else None, 2), f"of {tokens + 1}", 12),
         Tile(

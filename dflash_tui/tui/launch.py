@@ -28,6 +28,7 @@ from dflash_tui.core.server import Run
 from dflash_tui.errors import DflashError
 from dflash_tui.text import plural
 from dflash_tui.tui import planview
+from dflash_tui.tui.dialogs import ErrorDialog
 from dflash_tui.tui.widgets import Display, TooSmall
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
@@ -219,7 +220,10 @@ class LaunchScreen(Screen[None]):
         if not isinstance(recipe, Recipe):
             self.notify("this recipe does not load; the right side says why", severity="warning")
             return
-        self.post_message(self.Launch(recipe, self.plan_of(recipe, server.free_port(recipe.port))))
+        try:
+            self.post_message(self.Launch(recipe, self.plan_of(recipe, server.free_port(recipe.port))))
+        except DflashError as error:
+            self.app.push_screen(ErrorDialog(error))
 
 
 def load_all(wanted: str | None) -> Entries:

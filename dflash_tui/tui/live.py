@@ -11,7 +11,7 @@ from textual.containers import Container, VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Footer, Log, Static
 
-from dflash_tui.core.events import AnyEvent, Health, LogLine, Progressed, Stated
+from dflash_tui.core.events import AnyEvent, Health
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import KEPT_LINES, RunState
@@ -57,7 +57,7 @@ class RunScreen(Screen[None]):
         super().__init__(classes="-idle")
         self.now = now
         self.clear()
-        self.window = 1
+        self.window = 0
         self.frozen = False
         self._ticks = 0
         self._keys = ("", False)
@@ -79,9 +79,7 @@ class RunScreen(Screen[None]):
     def take(self, event: AnyEvent) -> None:
         """Take one event of the run."""
         self.state.apply(event)
-        self.changed = self.changed or not isinstance(event, LogLine | Stated)
-        if isinstance(event, Progressed):
-            self.changed = True
+        self.changed = True
 
     def fail(self, error: DflashError) -> None:
         """Show why the run could not be prepared, launched or watched."""
@@ -136,7 +134,8 @@ class RunScreen(Screen[None]):
         if self.frozen or not self.is_active:
             return
         self._ticks += 1
-        self.write_log()
+        if self.stage == "starting" or self.has_class("-log"):
+            self.write_log()  # elsewhere it is drawn with everything else, which costs half as much
         moving = self.stage == "starting" and self.state.exit is None and self.error is None
         due = self._ticks % _DRAW_EVERY == 0 and (self.changed or moving)
         if due or self._ticks % _DRAW_AT_LEAST_EVERY == 0:
@@ -207,7 +206,7 @@ class RunScreen(Screen[None]):
         self.query_one(Timeline).show(self.state.spans(now))
         tokens = self.plan.num_speculative_tokens if self.plan else 0
         self.query_one(Tiles).show(figures.tiles(self.state, tokens, now, span))
-        rates = self.state.window(span)
+        rates = self.state.window(span, now)
         self.query_one(Positions).show(rates.per_position if rates else ())
         self.query_one(Requests).show(self.state.requests, self.sending)
         for chart in self.query(Chart):

@@ -113,6 +113,6 @@ def _engine(recipe: Recipe, engine: Engine | None) -> str:
     if engine:
         return f"{engine.distribution} {engine.vllm}, installed, {plural(len(engine.packages), 'package')}"
     spec = recipe.engine
-    name = spec.stands_in or "vllm"
+    name = spec.distribution
     sizes = f"≈ {megabytes(spec.download_mb)} download, {megabytes(spec.disk_mb)} on disk"
     return f"{name} {spec.vllm} will be installed:\n{'':{_INDENT}}{sizes}"

@@ -79,17 +79,6 @@ def failure_of(run: Run | None, state: RunState, error: DflashError | None) -> C
     """Return the failure to show for a run, or None while nothing failed."""
     if error is not None:
         return failure(error.what, error.evidence, error.do)
-    log = str(run.log) if run else ""
-    if state.status == "failed" and state.exit:
-        when = "ended before it was ready" if state.ready_at is None else "died while serving"
-        code = "" if state.exit.code is None else f", exit code {state.exit.code}"
-        evidence = state.cause.text if state.cause else state.exit.cause
-        do = state.cause_advice
-        if not evidence:
-            evidence = "the log names no error"
-            do = "It was probably killed, often by the system for want of memory: see dmesg."
-        return failure(f"the server {when}{code}", evidence, do, log)
-    if state.status == "unhealthy":
-        evidence = state.health_detail or (state.cause.text if state.cause else "")
-        return failure("the server runs but does not answer as it should", evidence, state.cause_advice, log)
-    return None
+    if (found := state.failure) is None:
+        return None
+    return failure(found.what, found.evidence, found.do, str(run.log) if run else "")

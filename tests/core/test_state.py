@@ -15,7 +15,7 @@ from dflash_tui.core.events import (
     PhaseStarted,
     Sampled,
     Stopping,
-    decode,
+    decode_recorded,
     encode,
 )
 from dflash_tui.core.state import RunState
@@ -65,7 +65,7 @@ def test_the_running_phase_grows_until_the_end():
 def test_windows_are_differences_not_lifetime_ratios():
     """A window looks at its own seconds only: a fast start does not hide a slow now."""
     state = folded(*(reading(float(t), 10.0 * t) for t in range(11)), *(reading(11.0 + t, 101 + t) for t in range(10)))
-    fast_and_slow, slow = state.window(100), state.window(5)
+    fast_and_slow, slow = state.window(100, 20.0), state.window(5, 20.0)
     assert fast_and_slow is not None
     assert slow is not None
     assert slow.tok_s == pytest.approx(4.0)
@@ -81,7 +81,7 @@ def test_a_hole_is_not_a_zero():
     values = state.series("tok_s", now=101.0, span=101.0, columns=101)
     assert math.isnan(values[50])
     assert values[-1] == pytest.approx(40.0)
-    window = state.window(1000)
+    window = state.window(1000, 101.0)
     assert window is not None
     assert window.seconds == pytest.approx(1.0)
 
@@ -131,9 +131,39 @@ def test_status_is_one_word_for_each_stage():
     assert folded(launched(), Stopping(1.0), Exited(2.0, 0)).status == "stopped"
 
 
+def test_the_first_known_exit_code_stays():
+    """Only who launched the server knows its code; what later observers see does not replace it."""
+    assert folded(Exited(1.0, 137), Exited(2.0, None)).exit == Exited(1.0, 137)
+    assert folded(Exited(1.0, None), Exited(2.0, 137)).exit == Exited(2.0, 137)
+
+
+def test_a_window_ends_now_not_at_the_last_change():
+    """After a burst the rate falls to nothing as it leaves the window, and is unknown when nobody records."""
+    state = folded(*(reading(float(t), 10.0 * t) for t in range(6)))
+
+    def speed(now: float) -> float | None:
+        found = state.window(5, now)
+        return found.tok_s if found else None
+
+    assert speed(5.0) == pytest.approx(40.0)
+    assert speed(8.0) == pytest.approx(16.0)
+    assert speed(11.0) == 0.0
+    assert speed(30.0) is None
+
+
+def test_a_window_begins_inside_an_idle_time():
+    """A rest before the burst counts with its seconds inside the window only."""
+    state = folded(reading(0.0, 0), reading(9.0, 0), reading(10.0, 10), reading(11.0, 20))
+    found = state.window(4, 11.0)
+    assert found is not None
+    assert found.seconds == pytest.approx(4.0)
+    assert found.tok_s == pytest.approx(20.0)
+
+
 def test_events_survive_the_file():
     """Every event comes back from its JSON line; a line that is none is skipped."""
-    for event in (launched(), reading(1.5, 3), HealthChanged(2.0, Health.WARM, "ok"), Exited(3.0, None, "gone")):
-        assert decode(encode(event)) == event
-    for line in (b"", b"{", b'{"event":"counters"}', b'{"event":"later","at":1}', b"\xff\xfe"):
-        assert decode(line) is None
+    for event in (reading(1.5, 3), HealthChanged(2.0, Health.WARM, "ok"), Exited(3.0, None)):
+        assert decode_recorded(encode(event)) == event
+    foreign = (b"", b"{", b'{"event":"counters"}', b'{"event":"later","at":1}', b"\xff\xfe")
+    for line in (*foreign, encode(launched()), encode(Exited(1e300, None)), encode(Exited(-1.0, None))):
+        assert decode_recorded(line) is None

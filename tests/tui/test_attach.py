@@ -6,10 +6,9 @@ import sys
 import time
 
 import msgspec
-import psutil
 import pytest
 
-from dflash_tui.core import server
+from dflash_tui.core import processes, server
 from dflash_tui.core.events import Exited
 from dflash_tui.core.server import Run
 from dflash_tui.tui.app import DflashApp, farewell
@@ -37,7 +36,7 @@ def running():
     """A run whose process lives in a session of its own, as a server does."""
     argv = [sys.executable, "-c", "import time; time.sleep(600)"]
     process = subprocess.Popen(argv, start_new_session=True)
-    run = a_run(process.pid, psutil.Process(process.pid).create_time(), port=server.free_port(18_000))
+    run = a_run(process.pid, processes.identity(process.pid), port=server.free_port(18_000))
     yield written(run)
     process.kill()
     process.wait()
@@ -48,7 +47,7 @@ async def test_an_ended_run_is_replayed():
     server.record(run, Exited(run.started_at + 160, 1))
     panel = DflashApp(run=run, now=lambda: run.started_at + 170, probe=lambda: NO_GPU, load=lambda _: {})
     async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: "died while serving, exit code 1" in text(panel))
+        await wait_for(pilot, lambda: "died while serving (exit code 1)" in text(panel))
         assert "ready in 1:2" in text(panel)
         assert len(panel.run_screen.state.requests) == 6
 

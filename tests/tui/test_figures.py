@@ -65,7 +65,7 @@ def test_a_death_before_ready_quotes_the_cause_and_the_log(failed):
     state = folded(*failed[0])
     told = failure_of(a_run(), state, None)
     assert told is not None
-    assert "ended before it was ready, exit code 1" in told.plain
+    assert "ended before it was ready (exit code 1)" in told.plain
     assert "max seq len (32768)" in told.plain
     assert "Lower --max-model-len" in told.plain
     assert str(a_run().log) in told.plain

@@ -1,0 +1,92 @@
+"""The processes of a server: told apart for good, found by their session, signalled only when they are ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+# Set for this program, or would change what the server says and to whom; a server starts without them.
+_DROPPED = frozenset({"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VLLM_API_KEY"})
+
+
+def clean_environment() -> dict[str, str]:
+    """Return our environment for a program that runs in an engine, without what belongs to our own Python."""
+    return {name: value for name, value in os.environ.items() if name not in _DROPPED}
+
+
+def identity(pid: int) -> str:
+    """Return `boot:ticks` of a live process, which names it for good, or an empty string for none or a zombie.
+
+    The ticks since boot (proc_pid_stat(5), field 22) are used, since times of day move with the clock.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except (OSError, ValueError):
+        return ""
+    return "" if stat[0] in {"Z", "X"} else f"{boot}:{stat[19]}"
+
+
+def session(leader: int, born: str, folder: Path) -> list[psutil.Process]:
+    """Return the live processes of the session that `leader`, whose identity was `born`, started; it comes first.
+
+    Once the leader is gone a process counts only if it works in `folder`, since the pid may have been given to
+    another session since.
+    """
+    boot, _, started = born.partition(":")
+    leader_lives = identity(leader) == born
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) != leader:
+                continue
+            its_boot, _, its_start = identity(process.pid).partition(":")
+            if its_boot != boot or int(its_start) < int(started):
+                continue
+            if leader_lives or process.cwd() == str(folder.resolve()):
+                found.append(process)
+        except (psutil.Error, OSError, ValueError):
+            continue
+    return sorted(found, key=lambda process: (process.pid != leader, process.pid))
+
+
+def resident(members: Iterable[psutil.Process]) -> int:
+    """Return the resident bytes of `members` that still exist."""
+    total = 0
+    for process in members:
+        try:
+            total += process.memory_info().rss
+        except psutil.Error:
+            continue
+    return total
+
+
+def listens(members: Iterable[psutil.Process], port: int) -> bool:
+    """Whether one of `members` is the program that answers on TCP `port`."""
+    for process in members:
+        try:
+            sockets = process.net_connections("tcp")
+        except psutil.Error:
+            continue
+        if any(s.status == psutil.CONN_LISTEN and s.laddr.port == port for s in sockets):
+            return True
+    return False
+
+
+def running(process: psutil.Process) -> bool:
+    """Whether the process that this object was made for still runs."""
+    try:
+        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def send(process: psutil.Process, number: int) -> None:
+    """Send the signal, unless the pid has another process by now."""
+    try:
+        process.send_signal(number)
+    except psutil.Error:
+        return

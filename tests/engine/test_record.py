@@ -1,0 +1,255 @@
+"""Launching, recording, watching and stopping, on a process that behaves as badly as a server can."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.core import observe, plan, processes, recipe, server, workload
+from dflash_tui.core.events import Exited, Health, HealthChanged, RequestDone, Sampled, decode_recorded
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
+from dflash_tui.errors import DflashError
+
+FAKE = Path(__file__).parents[1] / "fake_server.py"
+
+
+def made(port: int, *words: str) -> Plan:
+    argv = (sys.executable, str(FAKE), str(port), *words)
+    return replace(plan.make(recipe.find("demo-cpu")), argv=argv, port=port)
+
+
+@pytest.fixture
+def launch() -> Iterator[Callable[..., Run]]:
+    """Launch the stand-in by the product's own launcher, and end whatever is left."""
+    launched: list[Run] = []
+
+    def start(*words: str, port: int | None = None) -> Run:
+        launched.append(server.launch(made(port or server.free_port(18_200), *words), engine="fake"))
+        return launched[-1]
+
+    yield start
+    for run in launched:
+        asyncio.run(server.stop(run, grace=0.1))
+
+
+@asynccontextmanager
+async def watching(run: Run) -> AsyncIterator[RunState]:
+    """Observe `run` into a state for as long as the block lasts."""
+    state = RunState()
+
+    async def follow() -> None:
+        async with observe.observe(run) as events:
+            async for event in events:
+                state.apply(event)
+
+    task = asyncio.create_task(follow())
+    try:
+        yield state
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(true: Callable[[], bool], limit: float = 60.0) -> None:
+    deadline = time.monotonic() + limit
+    while not true():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
+def recorded(run: Run, kind: type[Any]) -> list[Any]:
+    lines = run.samples.read_bytes().splitlines()
+    return [event for line in lines if isinstance(event := decode_recorded(line), kind)]
+
+
+async def test_a_good_server_becomes_warm_and_is_measured_from_the_start_of_a_burst(launch):
+    """Healthy, then warm by a real request; after an idle time a burst is not smeared over it."""
+    run = launch()
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM)
+        await asyncio.sleep(4)
+        server.record(run, await workload.first(run.url, "x"))
+        await until(lambda: len(state.requests) == 2 and bool(state.readings[-1].rates))
+        await until(lambda: any(r.rates and r.rates.steps == 10 and r.rates.seconds < 2.5 for r in state.readings))
+    assert [change.health for change in recorded(run, HealthChanged)] == [Health.HEALTHY, Health.WARM]
+
+
+async def test_the_first_answer_may_take_long(launch):
+    """Kernels are compiled for the first request; waiting for it is not a failure."""
+    run = launch("slow=6")
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM)
+    assert Health.UNHEALTHY not in [change.health for change in recorded(run, HealthChanged)]
+
+
+async def test_a_server_that_cannot_generate_is_unhealthy(launch):
+    """/health answers 200, the first request fails: the state says so and quotes the answer, made harmless."""
+    run = launch("refuse")
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.UNHEALTHY)
+        await asyncio.sleep(2.5)
+        assert state.health is Health.UNHEALTHY
+        assert state.failure
+        assert "HTTP 400" in state.failure.evidence
+        assert "\x1b" not in state.failure.evidence
+
+
+async def test_another_server_on_the_port_is_not_taken_for_ours(launch):
+    """While ours does not listen yet, what answers on its port is somebody else."""
+    first = launch()
+    await until(lambda: processes.listens(server.members(first), first.plan.port))
+    ours = launch("deaf", port=first.plan.port)
+    async with watching(ours) as state:
+        await asyncio.sleep(4)
+        assert state.health is Health.STARTING
+        assert not state.readings
+    assert server.free_port(first.plan.port) != first.plan.port
+
+
+def test_the_port_of_a_starting_server_is_not_given_away(launch):
+    """A server binds its port long before it listens; the next launch gets another one."""
+    run = launch("deaf")
+    assert server.free_port(run.plan.port) == run.plan.port + 1
+
+
+async def test_two_observers_see_the_same_and_ask_once(launch):
+    """Only one of them records; both know everything, and the other takes over when the first leaves."""
+    run = launch()
+    async with watching(run) as second:
+        async with watching(run) as first:
+            await until(lambda: first.health is Health.WARM and second.health is Health.WARM)
+            assert len(recorded(run, RequestDone)) == 1
+            assert list(first.readings)[:2] == list(second.readings)[:2]
+        before = len(recorded(run, Sampled))
+        await workload.first(run.url, "x")
+        await until(lambda: len(recorded(run, Sampled)) > before)
+
+
+async def test_a_suspended_recorder_loses_its_place(launch):
+    """Ctrl-Z in one terminal does not blind the others."""
+    run = launch()
+    command = [sys.executable, "-m", "dflash_tui", "attach", run.id, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        while json.loads(other.stdout.readline()).get("health") != "warm":
+            pass
+        other.send_signal(signal.SIGSTOP)
+        async with watching(run) as state:
+            await workload.first(run.url, "x")
+            await until(lambda: bool(state.readings) and state.readings[-1].counters.steps == 20)
+        other.kill()
+
+
+async def test_a_stubborn_server_and_its_children_end(launch):
+    """SIGTERM is ignored by both: after the grace SIGKILL ends every process of the session."""
+    run = launch("stubborn")
+    await until(lambda: len(server.members(run)) == 2)
+    members = server.members(run)
+    await server.stop(run, grace=0.5)
+    assert not any(processes.running(process) for process in members)
+    state = observe.replay(run)
+    assert (state.status, state.exit and state.exit.code) == ("stopped", -signal.SIGKILL)
+
+
+async def test_a_killed_server_is_seen_with_its_code_by_everybody(launch):
+    """Who launched it knows the code and records it; who comes later reads it."""
+    run = launch()
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM)
+        psutil.Process(run.pid).kill()
+        await until(lambda: state.exit is not None)
+    assert state.exit
+    assert state.exit.code == -signal.SIGKILL
+    assert state.failure
+    assert "killed" in state.failure.do
+    assert observe.replay(run).exit == state.exit
+    assert len(recorded(run, Exited)) == 1
+
+
+def test_what_cannot_be_recorded_is_not_launched(launch, monkeypatch):
+    """With a full disk there would be a server that nobody can find or stop."""
+    before = set(psutil.pids())
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(DflashError, match="nothing was launched"):
+        launch()
+    children = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    assert not any(processes.running(child) for child in children)
+
+
+def test_a_process_is_told_from_the_next_with_its_pid(launch):
+    """The identity holds for a life, is empty for a zombie, and does not depend on the time of day."""
+    run = launch("deaf")
+    assert server.alive(run)
+    assert not server.alive(replace(run, born=run.born + "1"))
+    assert not server.alive(replace(run, born=""))
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    deadline = time.monotonic() + 30
+    while processes.identity(child.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
+    child.wait()
+
+
+def test_a_foreign_process_is_never_counted_as_ours(launch):
+    """A session with our pid but another folder, as after a reuse of the pid, is left alone."""
+    run = launch("deaf")
+    foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    try:
+        assert server.members(replace(run, pid=foreign.pid, born=run.born)) == []
+        assert [process.pid for process in server.members(run)] == [run.pid]
+    finally:
+        foreign.kill()
+        foreign.wait()
+
+
+@pytest.mark.parametrize(
+    ("word", "error"),
+    [
+        ("refuse", "HTTP 400"),
+        ("cut", "no token"),
+        ("garbled", "not JSON"),
+        ("dead", "EngineCore encountered an issue."),
+        ("silent", "no token"),
+    ],
+)
+async def test_a_bad_answer_is_a_failed_request(launch, word, error):
+    """Whatever the server sends, a request ends with a sentence."""
+    run = launch(word)
+    await until(lambda: processes.listens(server.members(run), run.plan.port))
+    done = await workload.first(run.url, "x")
+    assert error in done.error
+
+
+async def test_a_request_is_measured_by_its_usage(launch):
+    """Forty tokens came in three chunks: the speed follows `usage`, not the chunks."""
+    run = launch()
+    await until(lambda: processes.listens(server.members(run), run.plan.port))
+    [done] = [d async for d in workload.run(run.url, "x", workload.PROMPTS[:1], scale=0.5, temperature=0.0)]
+    assert (done.kind, done.tokens, done.prompt_tokens, done.finish, done.error) == ("Q&A", 40, 9, "length", "")
+    assert done.ttft is not None
+    assert done.decode_tok_s is not None
+    span = done.total - done.ttft
+    assert done.decode_tok_s == pytest.approx(39 / span, rel=0.5)
+
+
+async def test_no_server_is_a_failed_request():
+    """Nothing listens: the error names it."""
+    done = await workload.first(f"http://127.0.0.1:{server.free_port(18_900)}", "x")
+    assert "ConnectError" in done.error
