@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +23,7 @@ _ON = {"1", "true", "yes", "on"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
+    _make_streams_safe()
     parser = build_parser()
     args = parser.parse_args(argv)
     try:
@@ -33,6 +36,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read us is gone; nothing more can be said, not even by the interpreter's own flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:  # a full disk, a folder that is not ours
+        what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        return _report(DflashError(what, do="free or allow it, and run the same command again"), as_json=args.json)
+
+
+def _make_streams_safe() -> None:
+    """Never fail over a character that the terminal's encoding lacks, nor over a stream that the caller closed."""
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+        elif isinstance(stream, io.TextIOWrapper) and name != "stdin":
+            stream.reconfigure(errors="replace")
 
 
 def _report(error: DflashError, *, as_json: bool) -> int:
@@ -100,8 +116,8 @@ def build_parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="send the five prompt kinds to a server and measure each request")
     _run_argument(bench)
     _option(bench, "--rounds", type=_positive, default=1, metavar="N", help="how often to send them")
-    _option(bench, "--scale", type=float, metavar="X", help="lengthen or shorten the answers (default: the recipe's)")
-    _option(bench, "--temperature", type=float, metavar="T", help="sampling temperature (default: the model's)")
+    _option(bench, "--scale", type=_scale, metavar="X", help="lengthen or shorten the answers (default: the recipe's)")
+    _option(bench, "--temperature", type=_temperature, metavar="T", help="sampling temperature (default: the model's)")
     _json(bench, inherit=True)
 
     ps = commands.add_parser("ps", help="list the servers")
@@ -139,9 +155,9 @@ def _launch_options(parser: argparse.ArgumentParser, *, inherit: bool = False) -
 
 def _plan_options(parser: argparse.ArgumentParser, *, inherit: bool) -> None:
     _option(parser, "--mode", inherit=inherit, type=_mode, metavar="MODE", help="eager or compile")
-    _option(parser, "--port", inherit=inherit, type=_positive, metavar="PORT", help="port on 127.0.0.1")
+    _option(parser, "--port", inherit=inherit, type=_port, metavar="PORT", help="port on 127.0.0.1")
     tokens = "tokens that the drafter proposes per step"
-    _option(parser, "--num-speculative-tokens", inherit=inherit, type=_positive, metavar="N", help=tokens)
+    _option(parser, "--num-speculative-tokens", inherit=inherit, type=_tokens, metavar="N", help=tokens)
 
 
 def _watch_options(parser: argparse.ArgumentParser, *, inherit: bool) -> None:
@@ -171,11 +187,35 @@ def _option(parser: argparse.ArgumentParser, *names: str, inherit: bool = False,
     parser.add_argument(*names, **settings)
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number above 0, not {text}")
+def _number(text: str, least: float, most: float, *, whole: bool) -> float:
+    try:
+        number = int(text) if whole else float(text)
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most:
+        kind = "a whole number" if whole else "a number"
+        raise argparse.ArgumentTypeError(f"expected {kind} from {least:g} to {most:g}, not '{text}'")
     return number
+
+
+def _positive(text: str) -> int:
+    return int(_number(text, 1, 100_000, whole=True))
+
+
+def _port(text: str) -> int:
+    return int(_number(text, 1, 65_535, whole=True))
+
+
+def _tokens(text: str) -> int:
+    return int(_number(text, 1, 64, whole=True))
+
+
+def _scale(text: str) -> float:
+    return _number(text, 0.001, 100, whole=False)
+
+
+def _temperature(text: str) -> float:
+    return _number(text, 0, 2, whole=False)
 
 
 def _mode(text: str) -> str:

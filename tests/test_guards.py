@@ -1,4 +1,4 @@
-"""What must not creep in: the panel in the core, a slow `--version`, secrets on the way."""
+"""What must not creep in: the panel in the core, a slow `--version`, tracebacks that a user can cause."""
 
 import json
 import os
@@ -59,7 +59,11 @@ def test_without_a_terminal_it_shows_help():
         (("bench",), "nothing was launched yet"),
         (("--json",), "need --recipe NAME"),
         (("up", "demo-cpu", "--mode", "fast"), "expected eager or compile"),
-        (("up", "demo-cpu", "--port", "0"), "above 0"),
+        (("up", "demo-cpu", "--port", "0"), "from 1 to 65535"),
+        (("plan", "demo-cpu", "--port", "99999999"), "from 1 to 65535"),
+        (("plan", "demo-cpu", "--num-speculative-tokens", "5000"), "from 1 to 64"),
+        (("bench", "--scale", "nan"), "from 0.001 to 100, not 'nan'"),
+        (("bench", "--temperature", "inf"), "from 0 to 2"),
         (("fly",), "invalid choice: 'fly'"),
     ],
 )
@@ -108,6 +112,40 @@ def test_a_broken_recipe_does_not_hide_the_others(folders):
     done = dflash("recipes")
     assert "demo-cpu" in done.stdout
     assert "mine.yaml:" in done.stderr
+
+
+@pytest.mark.parametrize("closing", [">&-", "<&-", "2>&-", ">/dev/full"])
+def test_a_closed_or_full_stream_is_no_traceback(closing):
+    """Started by something that closes its streams, or with a full disk behind stdout."""
+    script = f"{sys.executable} -m dflash_tui plan demo-cpu {closing}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+
+
+def test_an_encoding_without_our_dashes_is_no_traceback():
+    """Over an old terminal a dash becomes a question mark."""
+    done = dflash("plan", "demo-cpu", PYTHONIOENCODING="latin-1")
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+def test_folders_that_cannot_be_written_are_named(folders):
+    """HOME on a read-only disk, or a file where a folder should be."""
+    (folders / "data").write_text("not a folder")
+    done = dflash("up", "demo-cpu")
+    assert done.returncode == 1
+    assert str(folders / "data") in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_record_is_named_not_hidden(folders):
+    """A server may live behind a run file that cannot be read; `ps` says so."""
+    folder = folders / "state" / "dflash-tui" / "runs" / "20261121-000000-demo-cpu"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text('{"id":')
+    done = dflash("ps")
+    assert done.returncode == 0
+    assert str(folder / "run.json") in done.stderr
 
 
 def test_a_reader_that_goes_away_ends_it_quietly():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import os
 import re
 import shutil
 import subprocess
@@ -12,12 +11,14 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 
 import msgspec
 import uv
 
 from dflash_tui.core.events import Preparing, Step
+from dflash_tui.core.processes import clean_environment
 from dflash_tui.core.recipe import EngineSpec
 from dflash_tui.errors import EngineError
 
@@ -81,20 +82,21 @@ async def install(spec: EngineSpec, folder: Path, report: Report) -> Engine:
         EngineError: no space, no network, or uv could not resolve or install; the folder is gone then.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    async with _locked(folder.with_name(f".{folder.name}.lock"), report):
+    async with _locked(folder.with_name(f".{folder.name}.lock"), report) as lock:
         if engine := find(folder):
             return engine
         shutil.rmtree(folder, ignore_errors=True)
         _check_space(spec, folder.parent)
         try:
-            return await _build(spec, folder, report)
+            return await _build(spec, folder, report, lock)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
 
 @asynccontextmanager
-async def _locked(path: Path, report: Report) -> AsyncIterator[None]:
+async def _locked(path: Path, report: Report) -> AsyncIterator[int]:
+    """Hold the lock on `path`; yields its descriptor, which uv inherits so that the lock lives as long as it does."""
     with path.open("w") as file:
         told = False
         while True:
@@ -106,7 +108,7 @@ async def _locked(path: Path, report: Report) -> AsyncIterator[None]:
                     report(Preparing(time.time(), Step.INSTALL, "waiting for another dflash-tui to finish"))
                 told = True
                 await asyncio.sleep(0.5)
-        yield
+        yield file.fileno()
 
 
 def _check_space(spec: EngineSpec, folder: Path) -> None:
@@ -120,12 +122,12 @@ def _check_space(spec: EngineSpec, folder: Path) -> None:
         )
 
 
-async def _build(spec: EngineSpec, folder: Path, report: Report) -> Engine:
+async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> Engine:
     started = time.time()
-    name = spec.stands_in or "vllm"
+    name = spec.distribution
     plan = f"{name} {spec.vllm}: about {spec.download_mb} MB to download, {spec.disk_mb / 1000:.1f} GB on disk"
     report(Preparing(started, Step.INSTALL, plan, 0.0))
-    await _uv(["venv", "--python", sys.executable, str(folder)], spec, _Progress(spec, report))
+    await _uv(["venv", "--python", sys.executable, str(folder)], _Progress(spec, report), lock)
     overrides = folder / "dflash-overrides.txt"
     overrides.write_text("".join(f"{line}\n" for line in spec.overrides))
     python = str(folder / "bin" / "python")
@@ -134,10 +136,10 @@ async def _build(spec: EngineSpec, folder: Path, report: Report) -> Engine:
         argv += ["--exclude-newer", spec.exclude_newer]
     if spec.torch_backend and not _wheel_folder_has_torch():
         argv += ["--torch-backend", spec.torch_backend]
-    await _uv([*argv, *spec.packages], spec, _Progress(spec, report))
+    await _uv([*argv, *spec.packages], _Progress(spec, report), lock)
     if spec.stands_in:
         _stand_in(site_packages(folder), spec)
-    frozen = await _uv(["pip", "freeze", "--python", python], spec, _Progress(spec, report))
+    frozen = await _uv(["pip", "freeze", "--python", python], _Progress(spec, report), lock)
     now = time.time()
     packages = tuple(line for line in frozen.splitlines() if "==" in line)
     engine = Engine(str(folder), spec.vllm, name, now, now - started, packages)
@@ -153,7 +155,7 @@ class _Progress:
     """Follows the lines that uv prints for its larger downloads."""
 
     def __init__(self, spec: EngineSpec, report: Report) -> None:
-        self._total, self._report = float(spec.download_mb), report
+        self.spec, self._report = spec, report
         self._sizes: dict[str, float] = {}
         self._mib = 0.0
 
@@ -172,11 +174,11 @@ class _Progress:
         waiting = max(self._sizes, key=lambda name: self._sizes[name], default="")
         what = f"downloading {waiting} ({self._sizes[waiting]:.0f} MiB)" if waiting else text.strip()
         # Packages under a megabyte and wheels from a local folder are not announced, so this is a lower bound.
-        fraction = min(0.99, self._mib * 1.048576 / self._total)
+        fraction = min(0.99, self._mib * 1.048576 / self.spec.download_mb)
         self._report(Preparing(time.time(), Step.INSTALL, f"{what} · {self._mib:.0f} MiB fetched", fraction))
 
 
-async def _uv(argv: list[str], spec: EngineSpec, progress: _Progress) -> str:
+async def _uv(argv: list[str], progress: _Progress, lock: int) -> str:
     """Run uv and return its stdout.
 
     Raises:
@@ -188,7 +190,8 @@ async def _uv(argv: list[str], spec: EngineSpec, progress: _Progress) -> str:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=_environment(),
+        env=await asyncio.to_thread(_environment),
+        pass_fds=(lock,),
         cwd="/",  # no uv.toml of whatever folder we were started in
     )
     assert process.stdout is not None  # noqa: S101 - both are PIPE
@@ -201,7 +204,7 @@ async def _uv(argv: list[str], spec: EngineSpec, progress: _Progress) -> str:
             progress.line(told[-1])
         out = await output
         if await process.wait() != 0:
-            raise _failure(spec, argv, told)
+            raise _failure(progress.spec, argv, told)
         return out.decode(errors="replace")
     finally:
         output.cancel()
@@ -228,7 +231,7 @@ def _failure(spec: EngineSpec, argv: list[str], told: list[str]) -> EngineError:
 
 def _environment() -> dict[str, str]:
     """Return the environment for uv: ours, and what pip is told about wheel folders and mirrors."""
-    env = {k: v for k, v in os.environ.items() if k not in {"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME"}}
+    env = clean_environment()
     for ours, pips in (("UV_FIND_LINKS", "PIP_FIND_LINKS"), ("UV_DEFAULT_INDEX", "PIP_INDEX_URL")):
         if ours not in env and env.get(pips):
             env[ours] = env[pips]
@@ -237,6 +240,7 @@ def _environment() -> dict[str, str]:
     return env
 
 
+@cache
 def _pip_find_links() -> str:
     """Return the wheel folder in pip's configuration, which uv does not read; empty when there is none."""
     argv = [sys.executable, "-m", "pip", "config", "get", "global.find-links"]

@@ -153,7 +153,8 @@ def apply(patches: list[Patch], engine: Engine) -> list[str]:
         if earlier is None:
             _write(Path(engine.folder) / _PRISTINE / pristine, before[path])
         patched = _sha256(text)
-        record[path] = Applied(path, ((*earlier.patches,) if earlier else ()) + names, pristine, patched, time.time())
+        all_names = tuple(dict.fromkeys((*(earlier.patches if earlier else ()), *names)))
+        record[path] = Applied(path, all_names, pristine, patched, time.time())
     # The record goes first: killed after it, the next run finds files that are still pristine and patches them.
     _write(Path(engine.folder) / _MANIFEST, msgspec.json.encode(tuple(record.values())).decode())
     for path, text in after.items():

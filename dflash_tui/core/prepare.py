@@ -13,6 +13,7 @@ from dflash_tui.core import patches, server
 from dflash_tui.core.engine import Engine, Report
 from dflash_tui.core.events import Preparing, Step
 from dflash_tui.core.plan import Plan
+from dflash_tui.core.processes import clean_environment
 from dflash_tui.core.recipe import Recipe
 from dflash_tui.core.server import Run
 from dflash_tui.errors import DflashError
@@ -76,6 +77,7 @@ async def _models(plan: Plan, engine: Engine, report: Report) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            env=clean_environment(),
         )
         try:
             output, _ = await process.communicate()

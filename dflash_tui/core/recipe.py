@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import json
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,6 +58,11 @@ class EngineSpec(_Strict, frozen=True):
     torch_backend: MaybeText = ""
     exclude_newer: Annotated[str, Meta(pattern=r"^(?:\d{4}-\d\d-\d\d)?$")] = ""
     stands_in: MaybeText = ""
+
+    @property
+    def distribution(self) -> str:
+        """The distribution that carries vLLM."""
+        return self.stands_in or "vllm"
 
 
 class Target(_Strict, frozen=True):
@@ -116,6 +123,7 @@ RESERVED_FLAGS = frozenset(
         "disable-access-log-for-endpoints",
     }
 )
+RESERVED_SPECULATION = frozenset({"method", "model", "num_speculative_tokens"})
 
 
 def load(path: Path) -> Recipe:
@@ -127,8 +135,22 @@ def load(path: Path) -> Recipe:
     recipe = yamlfile.load(path, Recipe)
     if recipe.name not in {"", path.stem}:
         raise yamlfile.wrong(path, ["name"], f"expected '{path.stem}', as the file is called")
-    for name in RESERVED_FLAGS & recipe.flags.keys():
-        raise yamlfile.wrong(path, ["flags", name], "is set by dflash-tui itself and cannot be given here")
+    for name in recipe.flags:
+        # As vLLM reads it: `_` for `-`, and what follows a dot is a key inside the flag.
+        if name.replace("_", "-").lower().partition(".")[0] in RESERVED_FLAGS:
+            raise yamlfile.wrong(path, ["flags", name], "is set by dflash-tui itself and cannot be given here")
+    for name in RESERVED_SPECULATION & recipe.drafter.config.keys():
+        raise yamlfile.wrong(path, ["drafter", "config", name], "is set by dflash-tui itself and cannot be given here")
+    for name in recipe.env:
+        if re.search("TOKEN|KEY|SECRET|PASSWORD", name):
+            raise yamlfile.wrong(path, ["env", name], "secrets do not belong into a recipe; export it in your shell")
+    if recipe.build and not (paths.bundled("recipes") / recipe.build.script).is_file():
+        raise yamlfile.wrong(path, ["build", "script"], f"no script called '{recipe.build.script}' is shipped")
+    for part, values in (("flags", recipe.flags), ("drafter", recipe.drafter.config)):
+        try:
+            json.dumps(values, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise yamlfile.wrong(path, [part], f"holds a value that JSON cannot: {error}") from None
     return msgspec.structs.replace(recipe, name=path.stem)
 
 
