@@ -57,7 +57,7 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
 
     [run] = server.runs()
     assert server.alive(run)
-    members = server.processes(run)
+    members = server.members(run)
     again = DflashApp(run=run)
     async with again.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: again.run_screen.state.health is Health.WARM)
