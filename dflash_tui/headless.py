@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dflash_tui import text
 from dflash_tui.commands import describe, note, out, panel, planned
 from dflash_tui.core import observe, prepare, processes, server, workload
 from dflash_tui.core.events import Health, RequestDone, encode
@@ -68,8 +69,11 @@ async def _up(args: argparse.Namespace, recipe: Recipe, plan: Plan) -> int:
             raise
     note(f"launched {run.id}, pid {run.pid}, log {run.log}")
     if args.detach and not args.bench:
-        note(_how_to_return(run))
-        out(encode(run.launched).decode() if args.json else run.id)
+        note(text.how_to_return(run.id))
+        for event in (*run.prepared, run.launched) if args.json else ():
+            out(encode(event).decode())
+        if not args.json:
+            out(run.id)
         return 0
     return await _watch(args, run, recipe)
 
@@ -96,12 +100,15 @@ async def _watch(args: argparse.Namespace, run: Run, recipe: Recipe | None = Non
     try:
         if recipe and args.bench and await _first(answered, following):
             if state.health is Health.UNHEALTHY:
-                what, do = "the server is ready but its first request failed", f"the log: {run.log}\n  → {_stop(run)}"
+                what, do = (
+                    "the server is ready but its first request failed",
+                    f"the log: {run.log}\n  → dflash-tui stop {run.id}",
+                )
                 raise ServerFailed(what, evidence=state.health_detail, do=do)
             await measure(run, as_json=args.json, scale=recipe.bench_scale)
             await asyncio.sleep(2 * observe.LOG_INTERVAL)  # let the recorded events through
             if args.detach:
-                note(_how_to_return(run))
+                note(text.how_to_return(run.id))
                 return 0
         await asyncio.wait({following, beat}, return_when=asyncio.FIRST_COMPLETED)
         for task in (beat, following):  # what one of them could not write ends both
@@ -109,7 +116,7 @@ async def _watch(args: argparse.Namespace, run: Run, recipe: Recipe | None = Non
                 task.result()
         return _after_end(run, state)
     except asyncio.CancelledError:
-        note(f"\nno longer watching; the server goes on\n{_how_to_return(run)}")
+        note(f"\nno longer watching; the server goes on\n{text.how_to_return(run.id)}")
         raise
     finally:
         following.cancel()
@@ -145,15 +152,6 @@ def _after_end(run: Run, state: RunState) -> int:
         return 0
     steps = [step for step in (end.do, f"the whole log: {run.log}") if step]
     raise ServerFailed(end.what, evidence=end.evidence, do="\n  → ".join(steps))
-
-
-def _how_to_return(run: Run) -> str:
-    name = run.id
-    return f"  watch: dflash-tui attach {name}\n  log:   dflash-tui logs {name} -f\n  stop:  {_stop(run)}"
-
-
-def _stop(run: Run) -> str:
-    return f"dflash-tui stop {run.id}"
 
 
 async def _beat(state: RunState, every: int, *, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from dflash_tui import text
 from dflash_tui.commands import note, out
 from dflash_tui.core import vllm_metrics
 from dflash_tui.core.events import (
+    WARM_UP,
     AnyEvent,
     Counters,
     Event,
@@ -24,7 +25,6 @@ from dflash_tui.core.events import (
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
-from dflash_tui.core.workload import WARMUP
 
 
 class Planned(Event, frozen=True, tag="plan"):
@@ -194,7 +194,7 @@ class Lines:
                 self._phase(event)
             case HealthChanged(health=health, detail=detail):
                 note(f"● {health.value}{': ' + detail if detail else ''}")
-            case RequestDone(kind=WARMUP.kind, error=error):
+            case RequestDone(kind=kind, error=error) if kind == WARM_UP:
                 note(f"  first request {'failed: ' + error if error else 'took ' + text.number(event.total, 1, 's')}")
             case _:
                 pass

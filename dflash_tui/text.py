@@ -63,6 +63,11 @@ def cut(text: str, width: int) -> str:
     return f"{text[: width - 1]}…" if width > 0 else ""
 
 
+def how_to_return(run: str) -> str:
+    """Return the commands that watch and stop the server of `run`, one per line."""
+    return f"  watch: dflash-tui attach {run}\n  log:   dflash-tui logs {run} -f\n  stop:  dflash-tui stop {run}"
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     """Return rows in columns, two blanks apart; the columns in `right` are aligned to the right."""
     lines = [list(header), *(list(row) for row in rows)]

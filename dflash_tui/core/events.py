@@ -192,6 +192,8 @@ AnyEvent = (
     | Exited
 )
 
+# The kind of the request that shows that a server can generate; it is no measurement.
+WARM_UP = "warm-up"
 Recorded = Sampled | MemorySampled | HealthChanged | RequestDone | Stopping | Exited
 
 _encoder = msgspec.json.Encoder()

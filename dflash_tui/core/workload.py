@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from dflash_tui.core.events import RequestDone
+from dflash_tui.core.events import WARM_UP, RequestDone
 
 _TIMEOUT = httpx.Timeout(30.0, read=600.0)
 _BODY_LIMIT = 300
@@ -35,7 +35,7 @@ PROMPTS = (
     Prompt("LongCode", "Write a complete Python module that implements an in-memory key-value store with "
                        "transactions, expiry and snapshots, and a test file for it.", 2048),
 )  # fmt: skip
-WARMUP = Prompt("warm-up", "Say hello.", 8)
+_WARM_UP = Prompt(WARM_UP, "Say hello.", 8)
 
 
 async def run(
@@ -56,7 +56,7 @@ async def run(
 async def first(url: str, model: str) -> RequestDone:
     """Send the short request that shows whether a server that says it is ready can generate."""
     async with httpx.AsyncClient(base_url=url, timeout=_TIMEOUT, trust_env=False) as client:
-        return await send(client, model, WARMUP)
+        return await send(client, model, _WARM_UP)
 
 
 async def send(client: httpx.AsyncClient, model: str, prompt: Prompt, temperature: float | None = None) -> RequestDone:

@@ -16,7 +16,7 @@ from dflash_tui.core.plan import HOST, Plan
 from dflash_tui.core.recipe import Recipe
 from dflash_tui.core.server import Run
 from dflash_tui.errors import DflashError
-from dflash_tui.text import duration
+from dflash_tui.text import duration, how_to_return
 from dflash_tui.tui.dialogs import Confirm, ErrorDialog, Help, keys_of
 from dflash_tui.tui.launch import Entries, LaunchScreen, living, load_all, probe
 from dflash_tui.tui.live import RunScreen
@@ -46,16 +46,15 @@ class DflashApp(App[str]):
 
     def __init__(
         self,
-        recipe: str | None = None,
         run: Run | None = None,
         *,
         now: Callable[[], float] = time.time,
         probe: Callable[[], Probe] = probe,
-        load: Callable[[str | None], Entries] = load_all,
+        load: Callable[[], Entries] = load_all,
     ) -> None:
         super().__init__()
         self._attach_to = run
-        self.launch_screen, self.run_screen = LaunchScreen(now, probe, load(recipe), recipe), RunScreen(now)
+        self.launch_screen, self.run_screen = LaunchScreen(now, probe, load()), RunScreen(now)
         self.add_mode("launch", lambda: self.launch_screen)
         self.add_mode("live", lambda: self.run_screen)
         self._bringing: Worker[None] | None = None
@@ -239,13 +238,10 @@ class DflashApp(App[str]):
 def farewell(runs: list[Run]) -> str:
     """Return what to print after the panel: which servers keep running, how to come back and how to stop them."""
     return "\n".join(
-        f"{run.plan.recipe} keeps running on {HOST}:{run.plan.port}\n"
-        f"  back:  dflash-tui attach {run.id}\n"
-        f"  stop:  dflash-tui stop {run.id}"
-        for run in runs
+        f"{run.plan.recipe} keeps running on {HOST}:{run.plan.port}\n{how_to_return(run.id)}" for run in runs
     )
 
 
-def run(recipe: str | None = None, run: Run | None = None) -> str:
+def run(run: Run | None = None) -> str:
     """Open the panel, on the launch screen or attached to `run`; return what to print after it."""
-    return DflashApp(recipe, run).run() or ""
+    return DflashApp(run).run() or ""

@@ -7,15 +7,14 @@ import time
 
 from textual.content import Content
 
-from dflash_tui.core.events import LogLine
+from dflash_tui.core.events import WARM_UP, LogLine
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import LONGEST_GAP, RunState
 from dflash_tui.errors import DflashError
 from dflash_tui.text import GIB, UNKNOWN, cut, duration, gib, number, percent, plural
-from dflash_tui.tui.widgets import Tile
+from dflash_tui.tui.widgets import MUTED, Tile
 
-_MUTED = "$foreground 60%"
 _RECENT = 10.0
 _TTFT_OF = 20
 _MARKS = {
@@ -48,8 +47,8 @@ def status(
     parts.append((facts, "$foreground"))
     parts += [(f" · SYNTHETIC: {plan.synthetic}", "$accent")] if plan.synthetic else []
     if run:
-        parts.append((f" · {run.engine}", _MUTED))
-        parts += [(f" +{plural(len(run.patches), 'patch')}", _MUTED)] if run.patches else []
+        parts.append((f" · {run.engine}", MUTED))
+        parts += [(f" +{plural(len(run.patches), 'patch')}", MUTED)] if run.patches else []
     return Content.assemble(*parts)
 
 
@@ -60,7 +59,7 @@ def tiles(state: RunState, tokens: int, now: float, span: float) -> list[Tile]:
     recent = state.window(_RECENT, now) if fresh else None
     mean = state.window(span, now)
     memory = state.memory[-1] if state.memory else None
-    times = [done.ttft for done in state.requests if done.ttft is not None and done.kind != "warm-up"][-_TTFT_OF:]
+    times = [done.ttft for done in state.requests if done.ttft is not None and done.kind != WARM_UP][-_TTFT_OF:]
     return [
         Tile(
             f"tok/s {_RECENT:.0f} s",

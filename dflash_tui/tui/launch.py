@@ -74,11 +74,9 @@ class LaunchScreen(Screen[None]):
             super().__init__()
             self.run = run
 
-    def __init__(
-        self, now: Callable[[], float], probe: Callable[[], Probe], entries: Entries, wanted: str | None = None
-    ) -> None:
+    def __init__(self, now: Callable[[], float], probe: Callable[[], Probe], entries: Entries) -> None:
         super().__init__()
-        self.now, self.probe, self.entries, self.wanted = now, probe, entries, wanted
+        self.now, self.probe, self.entries = now, probe, entries
         self.changes: dict[str, tuple[Mode, int]] = {}
         self.machine: Probe | None = None
         self.running: list[Run] = []
@@ -103,9 +101,7 @@ class LaunchScreen(Screen[None]):
         self.query_one("#plan").border_title = "plan"
         self.query_one("#servers").border_title = "running"
         self.query_one(OptionList).add_options([Option("", id=str(index)) for index in range(len(self.entries))])
-        names = list(self.entries)
-        wanted = Path(self.wanted).stem if self.wanted else ""
-        self.query_one(OptionList).highlighted = names.index(wanted) if wanted in names else 0 if names else None
+        self.query_one(OptionList).highlighted = 0 if self.entries else None
         self.query_one(OptionList).focus()
         self.draw()
         self.call_after_refresh(self.look)
@@ -226,13 +222,10 @@ class LaunchScreen(Screen[None]):
             self.app.push_screen(ErrorDialog(error))
 
 
-def load_all(wanted: str | None) -> Entries:
-    """Return every recipe by name, or why its file does not load; `wanted` may be a file of its own."""
+def load_all() -> Entries:
+    """Return every recipe by name, or why its file does not load."""
     found: Entries = {}
-    files = recipes.files()
-    if wanted and ("/" in wanted or wanted.endswith((".yaml", ".yml"))):
-        files = {Path(wanted).stem: Path(wanted)} | files
-    for name, path in files.items():
+    for name, path in recipes.files().items():
         try:
             found[name] = recipes.load(path)
         except DflashError as error:

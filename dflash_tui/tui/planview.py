@@ -14,11 +14,11 @@ from dflash_tui.core.recipe import Recipe, Status
 from dflash_tui.core.server import Run
 from dflash_tui.errors import DflashError
 from dflash_tui.text import GIB, cut, duration, megabytes, plural
+from dflash_tui.tui.widgets import MUTED
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
     from dflash_tui.core.gpu import Gpu, Probe
 
-_MUTED = "$foreground 60%"
 _MARKS = {Status.VERIFIED: "✓", Status.REPORTED: "·", Status.EXPERIMENTAL: "?", Status.BROKEN: "✗"}
 _INDENT = 10
 
@@ -26,10 +26,10 @@ _INDENT = 10
 def machine(probe: Probe | None) -> Content:
     """Return one row per GPU, or why there are none and what still works."""
     if probe is None:
-        return Content.assemble(("looking for GPUs …", _MUTED))
+        return Content.assemble(("looking for GPUs …", MUTED))
     if not probe.gpus:
         rows = Content.assemble((probe.why_none, "bold"))
-        return Content("\n").join([rows, Content.assemble(("the CPU demo runs here: real vLLM, toy models", _MUTED))])
+        return Content("\n").join([rows, Content.assemble(("the CPU demo runs here: real vLLM, toy models", MUTED))])
     return Content("\n").join([_gpu(gpu) for gpu in probe.gpus])
 
 
@@ -74,10 +74,10 @@ def plan_text(recipe: Recipe, plan: Plan, engine: Engine | None) -> Content:
     rows.append(_row("port", str(plan.port)))
     rows += [Content.assemble(("! ", "bold $warning"), warning) for warning in plan.warnings]
     if recipe.why:
-        rows += [Content(""), Content.assemble((recipe.why.strip(), _MUTED))]
+        rows += [Content(""), Content.assemble((recipe.why.strip(), MUTED))]
     rows += [
         Content(""),
-        Content.assemble(("command", "bold"), ("  y copies it", _MUTED)),
+        Content.assemble(("command", "bold"), ("  y copies it", MUTED)),
         Content(plans.command(plan)),
     ]
     return Content("\n").join(rows)
@@ -99,7 +99,7 @@ def server_text(run: Run, now: float) -> Content:
 
 
 def _row(name: str, value: str) -> Content:
-    return Content.assemble((f"{name:{_INDENT}}", _MUTED), value)
+    return Content.assemble((f"{name:{_INDENT}}", MUTED), value)
 
 
 def _model(plan: Plan, model: str) -> str:

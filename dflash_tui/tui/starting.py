@@ -9,9 +9,8 @@ from dflash_tui.core.server import Run
 from dflash_tui.core.state import PhaseSpan, RunState
 from dflash_tui.errors import DflashError
 from dflash_tui.text import cut, duration, percent
-from dflash_tui.tui.widgets import bar
+from dflash_tui.tui.widgets import MUTED, bar
 
-_MUTED = "$foreground 60%"
 _NAME = 9
 _BAR = 24
 _QUOTED = 300
@@ -23,7 +22,7 @@ def startup(state: RunState, now: float, width: int) -> Content:
     spans = state.spans(now)
     longest = max((span.seconds for span in spans), default=0.0)
     rows += [_phase(state, span, longest, width) for span in spans]
-    return Content("\n").join(rows or [Content.assemble(("preparing …", _MUTED))])
+    return Content("\n").join(rows or [Content.assemble(("preparing …", MUTED))])
 
 
 def _mark(over: bool, failed: bool = False) -> tuple[str, str]:
@@ -42,7 +41,7 @@ def _step(event: Preparing, now: float, width: int) -> Content:
         (event.step.value.ljust(_NAME), "bold"),
         f"{since:>6}  ",
         (drawn, "$series-a"),
-        (text, _MUTED),
+        (text, MUTED),
     )
 
 
@@ -71,7 +70,7 @@ def failure(what: str, evidence: str, do: str, log: str = "") -> Content:
     if do:
         rows.append(Content.assemble(("→ ", "bold $primary"), do))
     if log:
-        rows.append(Content.assemble(("  whole log: ", _MUTED), (log, _MUTED)))
+        rows.append(Content.assemble(("  whole log: ", MUTED), (log, MUTED)))
     return Content("\n").join(rows)
 
 

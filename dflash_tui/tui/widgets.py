@@ -14,8 +14,8 @@ from dflash_tui.core.state import PhaseSpan
 from dflash_tui.text import UNKNOWN, cut, duration, number
 
 NEEDS = (60, 18)
+MUTED = "$foreground 60%"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_MUTED = "$foreground 60%"
 
 
 class Display(Widget):
@@ -69,7 +69,7 @@ class Timeline(Widget):
         line, labels = Content(""), Content("")
         for index, (label, width) in enumerate(pieces):
             line += Content.assemble(("█" * width, "$series-a" if index % 2 == 0 else "$series-dim"))
-            labels += Content.assemble((label.ljust(width), _MUTED))
+            labels += Content.assemble((label.ljust(width), MUTED))
         return Content("\n").join([line + Content(ready), labels])
 
 
@@ -123,8 +123,8 @@ class Tiles(Widget):
             width = self.size.width * tile.share // total
             note = tile.note if len(tile.value) + len(tile.note) + 2 <= width else ""
             value = cut(tile.value, width - 1)
-            names += Content.assemble((cut(tile.name, width - 1).ljust(width), _MUTED))
-            values += Content.assemble((value, "bold"), (f" {note}".ljust(width - len(value)), _MUTED))
+            names += Content.assemble((cut(tile.name, width - 1).ljust(width), MUTED))
+            values += Content.assemble((value, "bold"), (f" {note}".ljust(width - len(value)), MUTED))
         return Content("\n").join([names, values])
 
 
@@ -155,7 +155,7 @@ class Positions(Widget):
             gap = " " if index >= count else ""
             drawn = bar(share, room)
             rows[index % count] += Content.assemble(
-                (f"{gap}{index + 1:>2} ", _MUTED), (drawn, "$series-b"), f"{share * 100:>{room - len(drawn) + 4}.0f}"
+                (f"{gap}{index + 1:>2} ", MUTED), (drawn, "$series-b"), f"{share * 100:>{room - len(drawn) + 4}.0f}"
             )
         return Content("\n").join(rows)
 
@@ -177,14 +177,12 @@ class Requests(Widget):
 
     def render(self) -> RenderResult:
         width, height = self.size
-        header = Content.assemble((f"{'':9} {'TTFT':>7} {'tok/s':>7} {'tokens':>6}  end", _MUTED))
+        header = Content.assemble((f"{'':9} {'TTFT':>7} {'tok/s':>7} {'tokens':>6}  end", MUTED))
         rows = [_request(done, width) for done in self.requests]
         if self.sending:
-            rows.append(Content.assemble((f"{self.sending:<9}", "bold"), ("  on its way …", _MUTED)))
+            rows.append(Content.assemble((f"{self.sending:<9}", "bold"), ("  on its way …", MUTED)))
         if not rows:
-            rows = [
-                Content.assemble(("none yet; ", _MUTED), ("b", "bold $primary"), (" sends the five prompts", _MUTED))
-            ]
+            rows = [Content.assemble(("none yet; ", MUTED), ("b", "bold $primary"), (" sends the five prompts", MUTED))]
         return Content("\n").join([header, *rows[-max(1, height - 1) :]])
 
 
@@ -193,4 +191,4 @@ def _request(done: RequestDone, width: int) -> Content:
         return Content.assemble((f"{done.kind:<9}", "bold"), (cut(f" ✗ {done.error}", width - 9), "$error"))
     ttft = UNKNOWN if done.ttft is None else number(done.ttft, 2, "s")
     figures = f" {ttft:>7} {number(done.decode_tok_s):>7} {done.tokens:>6}  "
-    return Content.assemble((f"{done.kind:<9}", "bold"), figures, (cut(done.finish, width - 34), _MUTED))
+    return Content.assemble((f"{done.kind:<9}", "bold"), figures, (cut(done.finish, width - 34), MUTED))

@@ -16,7 +16,7 @@ NO_GPU = Probe(why_none="no NVIDIA GPU: the driver is not installed")
 
 def app(entries: dict[str, Recipe | DflashError] | None = None, now: float = 0.0, probe: Probe = NO_GPU) -> DflashApp:
     """Return a panel with these recipes, at a clock that stands still."""
-    return DflashApp(now=lambda: now, probe=lambda: probe, load=lambda _: dict(entries or {}))
+    return DflashApp(now=lambda: now, probe=lambda: probe, load=lambda: dict(entries or {}))
 
 
 async def feed(pilot: Pilot[str], run: Run, events: Iterable[AnyEvent]) -> None:

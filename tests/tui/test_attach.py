@@ -45,7 +45,7 @@ def running():
 async def test_an_ended_run_is_replayed():
     run = written(a_run())
     server.record(run, Exited(run.started_at + 160, 1))
-    panel = DflashApp(run=run, now=lambda: run.started_at + 170, probe=lambda: NO_GPU, load=lambda _: {})
+    panel = DflashApp(run=run, now=lambda: run.started_at + 170, probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "died while serving (exit code 1)" in text(panel))
         assert "ready in 1:2" in text(panel)
@@ -69,7 +69,7 @@ async def test_a_running_server_is_listed_attached_and_left_alone(running):
 
 
 async def test_stop_asks_and_only_yes_stops(running):
-    panel = DflashApp(run=running, now=time.time, probe=lambda: NO_GPU, load=lambda _: {})
+    panel = DflashApp(run=running, now=time.time, probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(120, 36), notifications=True) as pilot:
         await wait_for(pilot, lambda: "LongCode" in text(panel))
         await pilot.press("S")
