@@ -210,6 +210,7 @@ def test_a_process_is_told_from_the_next_with_its_pid(launch):
 def test_a_foreign_process_is_never_counted_as_ours(launch):
     """A session with our pid but another folder, as after a reuse of the pid, is left alone."""
     run = launch("deaf")
+    time.sleep(0.05)  # a later tick of the clock, as any reuse of a pid has
     foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     try:
         assert server.members(replace(run, pid=foreign.pid, born=run.born)) == []
