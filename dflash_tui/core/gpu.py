@@ -104,7 +104,9 @@ def _count() -> int:
 
 
 def _describe(index: int, handle: Any) -> Gpu:
-    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, default=None)
+    # The second version leaves out what the driver reserves for itself, as nvidia-smi does; old drivers lack it.
+    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2, default=None)
+    memory = memory or _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, default=None)
     unified = memory is None or not memory.total
     if unified:
         system = psutil.virtual_memory()
