@@ -63,7 +63,8 @@ async def test_a_running_server_is_listed_attached_and_left_alone(running):
     assert server.alive(running)
     assert panel.return_value == (
         f"toy keeps running on 127.0.0.1:{running.plan.port}\n"
-        f"  back:  dflash-tui attach {running.id}\n"
+        f"  watch: dflash-tui attach {running.id}\n"
+        f"  log:   dflash-tui logs {running.id} -f\n"
         f"  stop:  dflash-tui stop {running.id}"
     )
 
