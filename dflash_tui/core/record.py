@@ -180,7 +180,7 @@ class _Recorder:
 
     async def _look_at_processes(self) -> None:
         now = time.monotonic()
-        if now - self._members_at >= _MEMBERS_INTERVAL or not self._owns_port:
+        if now - self._members_at >= _MEMBERS_INTERVAL:
             self._members, self._members_at = await asyncio.to_thread(server.members, self._run), now
         sample = await asyncio.to_thread(self._memory_now)
         moved = self._memory is None or abs(sample.used - self._memory.used) > sample.total / 500

@@ -32,6 +32,7 @@ from dflash_tui.core.vllm_metrics import Rates, rates
 
 KEPT_SAMPLES = 3600
 KEPT_LINES = 5000
+KEPT_REQUESTS = 500
 # A recorder writes at least every 10 s; a longer silence is a hole, not a zero.
 LONGEST_GAP = 15.0
 # ... and each change within a second: no line for this long means that nothing changed.
@@ -78,7 +79,7 @@ class RunState:
     warm_at: float | None = None
     readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
     memory: deque[MemorySampled] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
-    requests: list[RequestDone] = field(default_factory=list)
+    requests: deque[RequestDone] = field(default_factory=lambda: deque(maxlen=KEPT_REQUESTS))
     lines: deque[LogLine] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     line_count: int = 0
     problems: list[Problem] = field(default_factory=list)

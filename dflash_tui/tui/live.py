@@ -19,7 +19,7 @@ from dflash_tui.errors import DflashError
 from dflash_tui.tui import figures
 from dflash_tui.tui.chart import Chart
 from dflash_tui.tui.starting import failure_of, startup
-from dflash_tui.tui.widgets import Display, Positions, Requests, Tiles, Timeline, TooSmall
+from dflash_tui.tui.widgets import REQUESTS_SHOWN, Display, Positions, Requests, Tiles, Timeline, TooSmall
 
 WINDOWS = (120.0, 600.0, 3600.0)
 LOG_INTERVAL = 0.25
@@ -208,7 +208,7 @@ class RunScreen(Screen[None]):
         self.query_one(Tiles).show(figures.tiles(self.state, tokens, now, span))
         rates = self.state.window(span, now)
         self.query_one(Positions).show(rates.per_position if rates else ())
-        self.query_one(Requests).show(self.state.requests, self.sending)
+        self.query_one(Requests).show(list(self.state.requests)[-REQUESTS_SHOWN:], self.sending)
         for chart in self.query(Chart):
             if chart.size.width:
                 chart.show(*figures.series(self.state, str(chart.id), now, span, chart.columns))

@@ -15,6 +15,8 @@ from dflash_tui.text import UNKNOWN, cut, duration, number
 
 NEEDS = (60, 18)
 MUTED = "$foreground 60%"
+# More than fit on any screen; all of them would cost more with every request.
+REQUESTS_SHOWN = 60
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -172,7 +174,7 @@ class Requests(Widget):
     def show(self, requests: Sequence[RequestDone], sending: str) -> None:
         """Replace the requests; `sending` names the prompt that is on its way, or is empty."""
         if (requests, sending) != (self.requests, self.sending):
-            self.requests, self.sending = list(requests), sending
+            self.requests, self.sending = requests, sending
             self.refresh()
 
     def render(self) -> RenderResult:

@@ -20,6 +20,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 
@@ -133,16 +134,22 @@ def start_bare(made: Plan) -> float:
 
 
 def start_observed(made: Plan) -> tuple[float, float]:
-    """Launch and observe with the product; return time-to-ready and the observer's CPU seconds until then."""
-    run = server.launch(made, engine="bench")
-    with subprocess.Popen(
-        [*COMMAND, "attach", run.id, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as watcher:
+    """Launch and watch with the product; return time-to-ready and the watcher's CPU seconds from launch to then."""
+    words = ["up", made.recipe, "--port", str(made.port), "--json"]
+    with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as watcher:
+        assert watcher.stdout is not None
+        while b'"launched"' not in watcher.stdout.readline():
+            pass
+        before = psutil.Process(watcher.pid).cpu_times()
+        drain = threading.Thread(target=watcher.stdout.read)
+        drain.start()
+        run = server.find(made.recipe)
         ready = wait_ready(run.url, run) - run.started_at
-        used = psutil.Process(watcher.pid).cpu_times()
+        after = psutil.Process(watcher.pid).cpu_times()
         watcher.send_signal(signal.SIGINT)
+        drain.join()
     subprocess.run([*COMMAND, "stop", run.id], check=True, stderr=subprocess.DEVNULL)
-    return ready, used.user + used.system
+    return ready, after.user + after.system - before.user - before.system
 
 
 def observe(args: argparse.Namespace) -> None:
@@ -170,7 +177,7 @@ def observe(args: argparse.Namespace) -> None:
     print(f"ratio per pair        {spread(ratios, '', 3)}")
     print(f"observer's CPU        {spread(cpu, digits=2)}")
     share = statistics.median(cpu) / statistics.median(observed)
-    print(f"                      = {share:.2%} of one core while starting, most of it the start of Python")
+    print(f"                      = {share:.2%} of one core while starting")
 
 
 def panel(args: argparse.Namespace) -> None:
