@@ -75,7 +75,7 @@ async def _up(args: argparse.Namespace, recipe: Recipe, plan: Plan) -> int:
         if not args.json:
             out(run.id)
         return 0
-    return await _watch(args, run, recipe)
+    return await _watch(args, run, bench=args.bench)
 
 
 @contextmanager
@@ -92,20 +92,20 @@ def _ended_by_cancelling() -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-async def _watch(args: argparse.Namespace, run: Run, recipe: Recipe | None = None) -> int:
+async def _watch(args: argparse.Namespace, run: Run, *, bench: bool = False) -> int:
     """Print the events of `run` until it ends, or until the bench is done when no more was asked for."""
     state, answered = RunState(), asyncio.Event()
     following = asyncio.create_task(_follow(run, state, answered, Lines(state, as_json=args.json)))
     beat = asyncio.create_task(_beat(state, args.every, as_json=args.json))
     try:
-        if recipe and args.bench and await _first(answered, following):
+        if bench and await _first(answered, following):
             if state.health is Health.UNHEALTHY:
                 what, do = (
                     "the server is ready but its first request failed",
                     f"the log: {run.log}\n  → dflash-tui stop {run.id}",
                 )
                 raise ServerFailed(what, evidence=state.health_detail, do=do)
-            await measure(run, as_json=args.json, scale=recipe.bench_scale)
+            await measure(run, as_json=args.json, watched=True)
             await asyncio.sleep(2 * observe.LOG_INTERVAL)  # let the recorded events through
             if args.detach:
                 note(text.how_to_return(run.id))
@@ -175,6 +175,7 @@ async def measure(
     run: Run,
     *,
     as_json: bool,
+    watched: bool = False,
     scale: float | None = None,
     rounds: int = 1,
     temperature: float | None = None,
@@ -192,7 +193,10 @@ async def measure(
         async for request in workload.run(run.url, run.plan.served_name, scale=scale, temperature=temperature):
             server.record(run, request)
             done.append(request)
-            out(encode(request).decode() if as_json else request_row(request))
+            if not as_json:
+                out(request_row(request))
+            elif not watched:  # who watches the run prints the recorded event
+                out(encode(request).decode())
     after, seconds = await observe.read_counters(run), time.monotonic() - began
     measured = Measured.of(run, done, seconds, before, after)
     out(encode(measured).decode() if as_json else summary(measured))
