@@ -47,6 +47,7 @@ def test_launch_measure_attach_stop(with_engine):
     # In a session of its own, as from a terminal or over SSH.
     with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, text=True, start_new_session=True) as up:
         lines = _until(up, lambda event: event.get("health") == "warm")
+        before = httpx.get(f"{server.runs()[0].url}/metrics").text
         bench = dflash("bench", "--json", "--scale", "1", timeout=120)
         assert bench.returncode == 0, bench.stderr
         measured = json_lines(bench.stdout)[-1]
@@ -65,7 +66,7 @@ def test_launch_measure_attach_stop(with_engine):
 
     [run] = server.runs()
     assert server.alive(run)
-    _figures_are_those_of_the_server(run, events, measured)
+    _figures_are_those_of_the_server(run, before, events, measured)
     _the_patch_works(measured)
     _everybody_sees_the_same(run, events)
     _ctrl_c_leaves_the_server(run)
@@ -90,20 +91,21 @@ def _until(process: subprocess.Popen[str], true: Callable[[dict[str, Any]], bool
     raise AssertionError("".join(lines[-20:]))
 
 
-def _figures_are_those_of_the_server(run: server.Run, events: list[dict[str, Any]], measured: dict[str, Any]) -> None:
+def _figures_are_those_of_the_server(
+    run: server.Run, before: str, events: list[dict[str, Any]], measured: dict[str, Any]
+) -> None:
     """AL = 1 + accepted / steps and acceptance = accepted / proposed, recomputed from /metrics by other means."""
-    text = httpx.get(f"{run.url}/metrics").text
-    steps = counter(text, "spec_decode_num_drafts_total")
-    accepted = counter(text, "spec_decode_num_accepted_tokens_total")
-    proposed = counter(text, "spec_decode_num_draft_tokens_total")
+    names = ("num_drafts_total", "num_accepted_tokens_total", "num_draft_tokens_total")
+    after = httpx.get(f"{run.url}/metrics").text
+    totals = [counter(after, f"spec_decode_{name}") for name in names]
     last = [e for e in events if e["event"] == "counters"][-1]["counters"]
-    assert (last["steps"], last["accepted"], last["proposed"]) == (steps, accepted, proposed)
-    # The bench lies between the first reading that holds the warm-up only and now.
-    warm_up = next(e["counters"] for e in events if e["event"] == "counters" and e["counters"]["steps"])
-    steps, accepted = steps - warm_up["steps"], accepted - warm_up["accepted"]
+    assert [last["steps"], last["accepted"], last["proposed"]] == totals
+    steps, accepted, proposed = (
+        total - counter(before, f"spec_decode_{name}") for total, name in zip(totals, names, strict=True)
+    )
     assert measured["steps"] == steps
     assert measured["acceptance_length"] == pytest.approx(1 + accepted / steps)
-    assert measured["acceptance"] == pytest.approx(accepted / (proposed - warm_up["proposed"]))
+    assert measured["acceptance"] == pytest.approx(accepted / proposed)
     assert measured["failed"] == 0
 
 
