@@ -1,0 +1,80 @@
+"""Classes of hardware: which one a GPU is, and what is typical of a class that this machine lacks; pure."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+import msgspec
+
+_GIB = 1 << 30
+_MIB = 1 << 20
+
+
+class Hardware(StrEnum):
+    """What recipes tell machines apart by: a machine by name where they know it, else a GPU architecture."""
+
+    GB10 = "gb10"
+    RTX_5090_LAPTOP = "rtx-5090-laptop"
+    RTX_5090 = "rtx-5090"
+    H100 = "h100"
+    H200 = "h200"
+    B200 = "b200"
+    BLACKWELL = "blackwell"
+    HOPPER = "hopper"
+    ADA = "ada"
+    AMPERE = "ampere"
+    OLDER = "older"
+    CPU = "cpu"
+    UNKNOWN = "unknown"
+
+
+class Typical(msgspec.Struct, frozen=True):
+    """What is typical of a class: bytes of memory as the driver reports them, and the processor beside the GPU."""
+
+    capability: str
+    memory_total: int
+    architecture: str
+    unified: bool = False
+
+
+# Totals as nvidia-smi prints them on such a card; for the GB10, whose driver reports none, MemTotal of a DGX Spark.
+# GB10: leptonai/gpud pull request 1170 (2025-12); later systems have up to 121.7 GiB, so this plans with the less.
+# RTX 5090: noonghunna/club-3090 issue 1261. H100: modal-labs/modal-client pull request 2797 (the 80 GB card; PCIe and
+# NVL cards differ). H200 and RTX 5090 Laptop: nvidia-smi with drivers 580 and 590.
+TYPICAL: dict[Hardware, Typical] = {
+    Hardware.GB10: Typical("12.1", 128_501_256_192, "aarch64", unified=True),
+    Hardware.RTX_5090_LAPTOP: Typical("12.0", 24_463 * _MIB, "x86_64"),
+    Hardware.RTX_5090: Typical("12.0", 32_607 * _MIB, "x86_64"),
+    Hardware.H100: Typical("9.0", 81_559 * _MIB, "x86_64"),
+    Hardware.H200: Typical("9.0", 143_771 * _MIB, "x86_64"),
+}
+
+# The first that fits counts: compute capability, words in the name, class.
+_CLASSES = (
+    (r"12\.1", "", Hardware.GB10),
+    (r"12\.0", r"5090.*\bLaptop\b", Hardware.RTX_5090_LAPTOP),
+    (r"12\.0", "5090", Hardware.RTX_5090),
+    (r"10\.\d+", r"\bG?B200\b", Hardware.B200),
+    (r"1[0-2]\.\d+", "", Hardware.BLACKWELL),
+    # A GH200 is no H200: its memory and its processor are others.
+    (r"9\.0", r"\bH100\b", Hardware.H100),
+    (r"9\.0", r"\bH200\b", Hardware.H200),
+    (r"9\.\d+", "", Hardware.HOPPER),
+    (r"8\.9", "", Hardware.ADA),
+    (r"8\.\d+", "", Hardware.AMPERE),
+    (r"[1-7]\.\d+", "", Hardware.OLDER),
+)
+
+
+def classify(name: str, capability: str, memory_total: int | None) -> Hardware:
+    """Return the class of a GPU by its name, compute capability ("12.0") and bytes of memory; it may be UNKNOWN.
+
+    Names are cut short ("NVIDIA GeForce RTX 5090 ...") and differ between drivers, and recipes are sized by memory.
+    So a "5090" with the memory of the laptop's (24 GB, desktop 32 GB) counts as one, whatever else it is called.
+    """
+    for its_capability, words, found in _CLASSES:
+        if re.fullmatch(its_capability, capability) and re.search(words, name, re.IGNORECASE):
+            small = memory_total is not None and 0 < memory_total < 28 * _GIB
+            return Hardware.RTX_5090_LAPTOP if found is Hardware.RTX_5090 and small else found
+    return Hardware.UNKNOWN
