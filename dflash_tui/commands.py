@@ -119,16 +119,38 @@ def gpus(args: argparse.Namespace) -> int:
         _json(found)
         return 0
     if not found.gpus:
-        out(f"{found.why_none}; the recipe demo-cpu runs on the CPU")
+        out(found.why_none)
+        note("the recipe demo-cpu runs on the CPU")
         return 0
-    rows = []
+    out(f"driver {found.driver or text.UNKNOWN}, CUDA {found.cuda or text.UNKNOWN}")
+    header = ("GPU", "NAME", "CLASS", "MEMORY", "BUSY", "HEAT", "POWER", "CLOCK", "THROTTLE")
+    out(text.table(header, [_gpu_row(card) for card in found.gpus]))
     for card in found.gpus:
-        memory = f"{text.gib(card.memory_used)} of {text.gib(card.memory_total)}{' unified' if card.unified else ''}"
-        busy = text.UNKNOWN if card.utilisation is None else f"{card.utilisation:.0%}"
-        heat = text.UNKNOWN if card.temperature_c is None else f"{card.temperature_c} °C"
-        rows.append((str(card.index), card.name, card.capability or text.UNKNOWN, memory, busy, heat))
-    out(text.table(("GPU", "NAME", "CAPABILITY", "MEMORY", "BUSY", "HEAT"), rows))
+        if card.trouble:
+            out(f"! {card.index}: {card.trouble}")
+    held = [
+        (str(card.index), str(holder.pid), holder.name or text.UNKNOWN, text.gib(holder.memory))
+        for card in found.gpus
+        for holder in card.processes or ()
+    ]
+    if held:
+        out("")
+        out(text.table(("GPU", "PID", "PROCESS", "MEMORY"), held, right=(1, 3)))
     return 0
+
+
+def _gpu_row(card: gpu.Gpu) -> tuple[str, ...]:
+    return (
+        str(card.index),
+        card.name or text.UNKNOWN,
+        card.hardware.value,
+        f"{text.of(card.memory_used, card.memory_total, 'GiB', text.GIB)}{' unified' if card.unified else ''}",
+        text.percent(card.utilisation),
+        text.number(card.temperature_c, 0, "°C"),
+        text.of(card.power_w, card.power_limit_w, "W"),
+        text.of(card.sm_clock_mhz, card.sm_clock_max_mhz, "MHz"),
+        text.UNKNOWN if card.throttle is None else ", ".join(card.throttle) or "no",
+    )
 
 
 def ps(args: argparse.Namespace) -> int:

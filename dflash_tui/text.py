@@ -45,6 +45,14 @@ def gib(amount: float | None) -> str:
     return number(None if amount is None else amount / GIB, 1, "GiB")
 
 
+def of(value: float | None, limit: float | None, unit: str, scale: int = 1) -> str:
+    """Return a value and its limit, both divided by `scale`, as `12 of 80 W`; only the value without a limit."""
+    if value is None or limit is None:
+        return number(None if value is None else value / scale, 0, unit)
+    digits = 1 if scale > 1 else 0
+    return f"{value / scale:.{digits}f} of {number(limit / scale, digits, unit)}"
+
+
 def megabytes(amount: int) -> str:
     """Return megabytes as `585 MB` or `2.6 GB`."""
     return f"{amount} MB" if amount < 1000 else f"{amount / 1000:.1f} GB"

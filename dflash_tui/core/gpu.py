@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import psutil
 import pynvml
 
-T = TypeVar("T")
+from dflash_tui.core import nvml
+from dflash_tui.core.hardware import Hardware, classify
+from dflash_tui.errors import UsageError
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A process on a GPU: its name, empty when it cannot be seen, and its bytes there, None when NVML does not say."""
+
+    pid: int
+    name: str = ""
+    memory: int | None = None
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One GPU. Memory is in bytes; on unified memory (GB10) it is the machine's, from /proc/meminfo."""
+    """One GPU, or what is known of it.
+
+    Memory is in bytes; where it is `unified` (GB10) it is the machine's: MemTotal, and what is not MemAvailable.
+    `utilisation` is a share of one, `mig` None where the GPU has no such mode, `throttle` what keeps the clocks down
+    (idling does not count), `trouble` a sentence when the GPU does not work. The uuid names it to CUDA, whose indices
+    may be others.
+    """
 
     index: int
-    name: str
-    uuid: str
-    capability: str
-    memory_total: int
-    memory_used: int
-    unified: bool
+    name: str = ""
+    uuid: str = ""
+    capability: str = ""
+    hardware: Hardware = Hardware.UNKNOWN
+    memory_total: int | None = None
+    memory_used: int | None = None
+    unified: bool = False
     temperature_c: int | None = None
     power_w: float | None = None
+    power_limit_w: float | None = None
     utilisation: float | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    throttle: tuple[str, ...] | None = None
+    mig: bool | None = None
+    processes: tuple[Holder, ...] | None = None
+    trouble: str = ""
 
 
 class Use(NamedTuple):
@@ -37,94 +60,142 @@ class Use(NamedTuple):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """What NVML says: the GPUs, the driver's version, and why there are none."""
+    """What NVML says: the GPUs, the versions of the driver and of its CUDA ("13.0"), and why there are none."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str = ""
+    cuda: str = ""
     why_none: str = ""
 
 
-def probe() -> Probe:
-    """Return the GPUs that NVML shows now; without any, `why_none` is a sentence for the user."""
-    if why_not := _initialise():
-        return Probe(why_none=why_not)
-    driver = str(_ask(pynvml.nvmlSystemGetDriverVersion, default="unknown"))
-    handles = [_ask(pynvml.nvmlDeviceGetHandleByIndex, i, default=None) for i in range(_count())]
-    gpus = tuple(_describe(i, handle) for i, handle in enumerate(handles) if handle is not None)
-    return Probe(gpus, driver, "" if gpus else "no NVIDIA GPU: the driver runs but shows none")
+def probe(patience: float | None = None) -> Probe:
+    """Return the GPUs that NVML shows now; without any, `why_none` says what is the matter and what to do.
+
+    Waits at most `patience` seconds for the driver, by default what `nvml.ask` waits.
+    """
+    try:
+        return nvml.ask(_probe, patience)
+    except nvml.UnavailableError as why:
+        return Probe(why_none=str(why))
 
 
-def memory_of(pids: set[int]) -> Use | None:
-    """Return the GPU memory that the processes `pids` use, on the GPUs they use; None without a GPU.
+def memory_of(pids: set[int], patience: float | None = None) -> Use | None:
+    """Return the GPU memory that the processes `pids` use, on the GPUs they use; None without a GPU that answers.
 
     Where NVML does not say which process uses what (unified memory, containers with their own pids) it is the
     use of all processes on all GPUs, and `source` says so.
     """
-    if _initialise():
+    try:
+        cards = nvml.ask(_look, patience)
+    except nvml.UnavailableError:
         return None
-    devices = [_ask(pynvml.nvmlDeviceGetHandleByIndex, i, default=None) for i in range(_count())]
-    cards = [(_describe(i, handle), _process_memory(handle)) for i, handle in enumerate(devices) if handle is not None]
-    ours = [(card, sum(used[pid] for pid in pids & used.keys())) for card, used in cards if pids & used.keys()]
+    held = [(card, _held(card, pids)) for card in cards]
+    ours = [(card, used) for card, used in held if used is not None]
     if ours and all(used for _, used in ours):
-        return Use(sum(used for _, used in ours), sum(card.memory_total for card, _ in ours), "GPU")
-    if not cards:
+        return Use(sum(used for _, used in ours), sum(card.memory_total or 0 for card, _ in ours), "GPU")
+    known = [card for card in cards if card.memory_total]
+    if not known:
         return None
-    used, total = sum(card.memory_used for card, _ in cards), sum(card.memory_total for card, _ in cards)
-    return Use(used, total, "unified, all" if cards[0][0].unified else "GPU, all")
+    used, total = sum(card.memory_used or 0 for card in known), sum(card.memory_total or 0 for card in known)
+    return Use(used, total, "unified, all" if known[0].unified else "GPU, all")
 
 
-def _process_memory(handle: Any) -> dict[int, int]:
-    """Return the bytes each process uses on a GPU; 0 where NVML knows the process but not its memory."""
-    found: list[Any] = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle, default=[])
-    return {process.pid: process.usedGpuMemory or 0 for process in found}
+def choose(gpus: Sequence[Gpu], wanted: str | None, count: int = 1) -> tuple[Gpu, ...]:
+    """Return `count` GPUs in the order of their indices, as `wanted`: indices, UUIDs or their starts, or a class.
+
+    Several indices or UUIDs are separated by commas. Of a class, and without a wish of the first class that has
+    enough GPUs, those with the most free memory are taken. A GPU in trouble is never chosen.
+
+    Raises:
+        UsageError: There are no such GPUs, or not as many.
+    """
+    well = [card for card in gpus if not card.trouble]
+    if wanted is None or wanted in set(Hardware):
+        kinds = dict.fromkeys(card.hardware for card in well if wanted in {None, card.hardware})
+        groups = [[card for card in well if card.hardware is kind] for kind in kinds]
+        group = next((group for group in groups if len(group) >= count), max(groups, key=len, default=[]))
+        found = sorted(group, key=lambda card: (card.memory_total or 0) - (card.memory_used or 0), reverse=True)[:count]
+    else:
+        found = list(dict.fromkeys(_named(gpus, name.strip()) for name in wanted.split(",")))
+    if len(found) != count:
+        wish = f"as '{wanted}'" if wanted else "of one class"
+        raise UsageError(f"GPUs needed: {count}, found {wish}: {len(found)}", do=_choice(gpus))
+    return tuple(sorted(found, key=lambda card: card.index))
 
 
-@cache
-def _initialise() -> str:
-    """Load NVML once for this process, since the driver may take a second to wake; return why that failed."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError_LibraryNotFound:
-        return "no NVIDIA GPU: the driver is not installed"
-    except pynvml.NVMLError as error:
-        return f"no NVIDIA GPU: the driver answers '{error}'"
-    return ""
+def _named(gpus: Sequence[Gpu], name: str) -> Gpu:
+    """Return the one GPU with this index or start of a UUID."""
+    found = [card for card in gpus if name == str(card.index) or (len(name) > 4 and card.uuid.startswith(name))]
+    if len(found) != 1:
+        what = f"{len(found)} GPUs have a UUID that starts with" if found else "there is no GPU called"
+        raise UsageError(f"{what} '{name}'", do=_choice(gpus))
+    if found[0].trouble:
+        raise UsageError(f"GPU {found[0].index} cannot be used", evidence=found[0].trouble, do=_choice(gpus))
+    return found[0]
 
 
-def _ask(query: Callable[..., T], *args: Any, default: T) -> T:
-    """Return what NVML answers, or `default` when it does not (not supported, lost, unknown)."""
-    try:
-        return query(*args)
-    except pynvml.NVMLError:
-        return default
+def _choice(gpus: Sequence[Gpu]) -> str:
+    """Return what there is to choose from."""
+    there = ", ".join(f"{card.index} ({card.hardware.value}, {card.uuid})" for card in gpus if not card.trouble)
+    return f"there is: {there}" if there else "no GPU here can be used; `dflash-tui gpus` says why"
 
 
-def _count() -> int:
-    return int(_ask(pynvml.nvmlDeviceGetCount, default=0))
+def _held(card: Gpu, pids: set[int]) -> int | None:
+    """Return the bytes that `pids` hold on a GPU, 0 where NVML does not say; None if none of them is there."""
+    memory = [holder.memory or 0 for holder in card.processes or () if holder.pid in pids]
+    return sum(memory) if memory else None
 
 
-def _describe(index: int, handle: Any) -> Gpu:
-    # The second version leaves out what the driver reserves for itself, as nvidia-smi does; old drivers lack it.
-    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2, default=None)
-    memory = memory or _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, default=None)
-    unified = memory is None or not memory.total
+def _probe() -> Probe:
+    gpus = _look()
+    driver, cuda = nvml.get(pynvml.nvmlSystemGetDriverVersion), nvml.get(pynvml.nvmlSystemGetCudaDriverVersion)
+    why = "no NVIDIA GPU: the driver runs but shows none; `lspci` shows whether the machine has one"
+    return Probe(gpus, driver or "", f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "", "" if gpus else why)
+
+
+def _look() -> tuple[Gpu, ...]:
+    return tuple(_describe(index) for index in range(nvml.count()))
+
+
+def _describe(index: int) -> Gpu:
+    device = nvml.Device(index)
+    name = device.get(pynvml.nvmlDeviceGetName) or ""
+    version = device.get(pynvml.nvmlDeviceGetCudaComputeCapability)
+    capability = "{}.{}".format(*version) if version else ""
+    total, used = device.memory()
+    hardware = classify(name, capability, total)
+    # Drivers of the GB10 support no memory query, or answer 0; one that answers would still mean the machine's.
+    unified = hardware is Hardware.GB10 or total == 0
     if unified:
         system = psutil.virtual_memory()
         total, used = system.total, system.total - system.available
-    else:
-        total, used = int(memory.total), int(memory.used)
-    major, minor = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle, default=(0, 0))
-    power = _ask(pynvml.nvmlDeviceGetPowerUsage, handle, default=None)
-    busy = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle, default=None)
+    power, limit = device.get(pynvml.nvmlDeviceGetPowerUsage), device.get(pynvml.nvmlDeviceGetEnforcedPowerLimit)
+    busy = device.get(pynvml.nvmlDeviceGetUtilizationRates)
+    mig, held = device.get(pynvml.nvmlDeviceGetMigMode), device.processes()
     return Gpu(
         index=index,
-        name=str(_ask(pynvml.nvmlDeviceGetName, handle, default="unknown GPU")),
-        uuid=str(_ask(pynvml.nvmlDeviceGetUUID, handle, default="")),
-        capability=f"{major}.{minor}" if major else "",
+        name=name,
+        uuid=device.get(pynvml.nvmlDeviceGetUUID) or "",
+        capability=capability,
+        hardware=hardware,
         memory_total=total,
         memory_used=used,
         unified=unified,
-        temperature_c=_ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU, default=None),
+        temperature_c=device.get(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
         power_w=None if power is None else power / 1000,
+        power_limit_w=None if limit is None else limit / 1000,
         utilisation=None if busy is None else busy.gpu / 100,
+        sm_clock_mhz=device.get(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+        sm_clock_max_mhz=device.get(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+        throttle=device.throttle(),
+        mig=None if mig is None else bool(mig[0]),
+        processes=None if held is None else tuple(_holder(*one) for one in held.items()),
+        trouble=device.trouble,
     )
+
+
+def _holder(pid: int, memory: int | None) -> Holder:
+    try:
+        return Holder(pid, psutil.Process(pid).name(), memory)
+    except psutil.Error:
+        return Holder(pid, memory=memory)

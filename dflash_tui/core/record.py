@@ -183,12 +183,16 @@ class _Recorder:
         if now - self._members_at >= _MEMBERS_INTERVAL:
             self._members, self._members_at = await asyncio.to_thread(server.members, self._run), now
         sample = await asyncio.to_thread(self._memory_now)
+        if sample is None:
+            return
         moved = self._memory is None or abs(sample.used - self._memory.used) > sample.total / 500
         if moved or now - self._memory_at >= _IDLE_INTERVAL:
             self._memory, self._memory_at = sample, now
             server.record(self._run, sample)
 
-    def _memory_now(self) -> MemorySampled:
+    def _memory_now(self) -> MemorySampled | None:
         if not self._run.plan.on_cpu and (use := gpu.memory_of({process.pid for process in self._members})):
             return MemorySampled(time.time(), use.used, use.total, use.source)
+        if self._memory and self._memory.source != "resident":
+            return None  # the driver is silent for now, and another kind of memory would be drawn as its answer
         return MemorySampled(time.time(), processes.resident(self._members), psutil.virtual_memory().total, "resident")

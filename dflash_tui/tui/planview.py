@@ -34,11 +34,16 @@ def machine(probe: Probe | None) -> Content:
 
 
 def _gpu(gpu: Gpu) -> Content:
-    used = round(100 * gpu.memory_used / gpu.memory_total) if gpu.memory_total else 0
-    facts = [f"{gpu.memory_total / GIB:.0f} GiB{' unified' if gpu.unified else ''}", f"{used} % used"]
+    name = Content.assemble((f"{gpu.index} {gpu.name.removeprefix('NVIDIA ')}".rstrip(), "bold"))
+    if gpu.trouble:
+        return name + Content.assemble("  ", (gpu.trouble, "$error"))
+    facts = [f"{gpu.memory_total / GIB:.0f} GiB{' unified' if gpu.unified else ''}"] if gpu.memory_total else []
+    if gpu.memory_total and gpu.memory_used is not None:
+        facts.append(f"{100 * gpu.memory_used / gpu.memory_total:.0f} % used")
     facts += [f"{gpu.temperature_c} °C"] if gpu.temperature_c is not None else []
     facts += [f"sm_{gpu.capability.replace('.', '')}"] if gpu.capability else []
-    return Content.assemble((f"{gpu.index} {gpu.name.removeprefix('NVIDIA ')}", "bold"), f"  {'  '.join(facts)}")
+    facts += gpu.throttle or ()
+    return name + f"  {'  '.join(facts)}"
 
 
 def columns(name: str, mode: str, tokens: str, status: str, width: int) -> str:

@@ -21,7 +21,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 class Display(Widget):
-    """Shows one content, on one line per row: what is too long is cut, never wrapped."""
+    """Shows one content, on one line per row: what is too long is cut, unless the style sheet wraps it."""
 
     DEFAULT_CSS = "Display { height: auto; text-wrap: nowrap; text-overflow: ellipsis; }"
     content: Content = Content("")
@@ -31,7 +31,7 @@ class Display(Widget):
         if content != self.content:
             taller = content.plain.count("\n") != self.content.plain.count("\n")
             self.content = content
-            self.refresh(layout=taller)
+            self.refresh(layout=taller or self.styles.text_wrap == "wrap")
 
     def render(self) -> RenderResult:
         return self.content

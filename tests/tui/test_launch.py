@@ -3,6 +3,7 @@
 from textual.message import Message
 
 from dflash_tui.core.gpu import Gpu, Probe
+from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.recipe import Mode
 from dflash_tui.errors import RecipeError
 from dflash_tui.tui.dialogs import Help
@@ -10,7 +11,18 @@ from dflash_tui.tui.launch import LaunchScreen
 from tests.tui.conftest import HOSTILE, a_recipe
 from tests.tui.panel import app, text, wait_for
 
-GB10 = Gpu(0, "NVIDIA GB10", "GPU-1", "12.1", 119 << 30, 7 << 30, unified=True, temperature_c=47, power_w=11.2)
+GB10 = Gpu(
+    0,
+    "NVIDIA GB10",
+    capability="12.1",
+    hardware=Hardware.GB10,
+    memory_total=119 << 30,
+    memory_used=7 << 30,
+    unified=True,
+    temperature_c=47,
+    throttle=("power cap",),
+)
+LOST = Gpu(1, trouble="GPU is lost: a reboot brings it back")
 
 
 async def test_the_plan_says_what_enter_would_do():
@@ -25,11 +37,22 @@ async def test_the_plan_says_what_enter_would_do():
 
 
 async def test_a_gpu_is_described():
-    panel = app({"toy": a_recipe()}, probe=Probe((GB10,), "580.95"))
+    panel = app({"toy": a_recipe()}, probe=Probe((GB10, LOST), "580.95"))
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "GB10" in text(panel))
         assert "0 GB10  119 GiB unified  6 % used  47 °C  sm_121" in text(panel)
+        assert "│ power cap" in text(panel)
+        assert "1  GPU is lost: a reboot brings it back" in text(panel)
         assert "driver 580.95" in text(panel)
+
+
+async def test_a_driver_that_fails_is_explained_to_the_end():
+    why = "the NVIDIA driver that runs and its library do not match, as after an update; reboot to load the new driver"
+    panel = app({"toy": a_recipe()}, probe=Probe(why_none=why))
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await wait_for(pilot, lambda: "the CPU demo" in text(panel))
+        rows = [row.split("│")[1].strip() for row in text(panel).split("\n")[2:5]]
+        assert " ".join(rows) == why
 
 
 async def test_mode_and_drafts_change_the_command():
