@@ -11,6 +11,7 @@ import platformdirs
 import pytest
 
 from dflash_tui.core import engine, plan, recipe, server
+from tests import stand_in
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +25,12 @@ def folders(tmp_path_factory, monkeypatch) -> Path:
     for name in ("NO_COLOR", "TEXTUAL_THEME", "TEXTUAL_ANIMATIONS"):
         monkeypatch.delenv(name, raising=False)
     return root
+
+
+@pytest.fixture(scope="session")
+def stand_in_nvml(tmp_path_factory) -> Path:
+    """Return a folder with a library that plays NVIDIA's driver; `tests.stand_in` runs programs with it."""
+    return stand_in.build(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture(scope="session")

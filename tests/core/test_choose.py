@@ -1,0 +1,76 @@
+"""Which GPUs are used when somebody names some, or none."""
+
+from typing import Any
+
+import pytest
+
+from dflash_tui.core.gpu import Gpu, choose
+from dflash_tui.core.hardware import Hardware
+from dflash_tui.errors import UsageError
+
+GIB = 1 << 30
+
+
+def card(index: int, hardware: Hardware = Hardware.H200, used: int = 0, **more: Any) -> Gpu:
+    kept: dict[str, Any] = {"uuid": f"GPU-{index}0-x", "memory_total": 140 * GIB, "memory_used": used * GIB}
+    return Gpu(index, hardware=hardware, **(kept | more))
+
+
+MIXED = (
+    card(0, Hardware.RTX_5090),
+    card(1, used=9),
+    card(2, used=3),
+    card(3, used=5),
+    card(4, trouble="GPU is lost: reboot"),
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "count", "chosen"),
+    [
+        (None, 1, [0]),
+        (None, 2, [2, 3]),
+        (None, 3, [1, 2, 3]),
+        ("h200", 1, [2]),
+        ("h200", 2, [2, 3]),
+        ("rtx-5090", 1, [0]),
+        ("1", 1, [1]),
+        ("3, 1", 2, [1, 3]),
+        ("GPU-2", 1, [2]),
+        ("GPU-20-x,GPU-1", 2, [1, 2]),
+    ],
+)
+def test_choosing(wanted, count, chosen):
+    """By index, UUID or class; else the freest of the first class that has enough."""
+    assert [found.index for found in choose(MIXED, wanted, count)] == chosen
+
+
+@pytest.mark.parametrize(
+    ("wanted", "count", "words"),
+    [
+        (None, 4, "needed: 4, found of one class: 3"),
+        ("h100", 1, "needed: 1, found as 'h100': 0"),
+        ("1,2", 1, "needed: 1, found as '1,2': 2"),
+        ("1,1", 2, "needed: 2, found as '1,1': 1"),
+        ("7", 1, "there is no GPU called '7'"),
+        ("GPU-", 1, "there is no GPU called 'GPU-'"),
+        ("", 1, "there is no GPU called ''"),
+        ("4", 1, "GPU 4 cannot be used"),
+    ],
+)
+def test_what_cannot_be_chosen(wanted, count, words):
+    """The error says what there is."""
+    with pytest.raises(UsageError) as error:
+        choose(MIXED, wanted, count)
+    assert words in error.value.what
+    assert "2 (h200, GPU-20-x)" in error.value.do
+
+
+def test_nothing_to_choose_from():
+    """Without a GPU the error says where to look."""
+    with pytest.raises(UsageError, match="found of one class: 0") as error:
+        choose((), None)
+    assert "dflash-tui gpus" in error.value.do
+    twins = (card(0, uuid="GPU-aa1"), card(1, uuid="GPU-aa2"))
+    with pytest.raises(UsageError, match="2 GPUs have a UUID that starts with 'GPU-aa'"):
+        choose(twins, "GPU-aa")
