@@ -24,6 +24,11 @@ def bundled(kind: str) -> Path:
     raise FileNotFoundError(f"{kind} are missing from the installation in {package}")
 
 
+def in_engine(script: str) -> Path:
+    """Return a script that an engine's Python runs."""
+    return Path(__file__).parents[1] / "in_engine" / script
+
+
 def runs() -> Path:
     """Return the folder with one folder per run (XDG state)."""
     return platformdirs.user_state_path(_APP) / "runs"

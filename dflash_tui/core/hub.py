@@ -1,0 +1,123 @@
+"""Models on the Hugging Face hub: may they be fetched, what of them is in the cache, what is missing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from dflash_tui.core import hub_api, hub_cache
+from dflash_tui.core.hub_api import Access, Info, Refused, Sibling
+from dflash_tui.core.hub_cache import File
+
+__all__ = ["Access", "Model", "advice", "look"]
+
+_REPO = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?", re.ASCII)
+_ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_GIVE_TOKEN = "`export HF_TOKEN=…` or `hf auth login`"  # noqa: S105
+_ADVICE = {
+    Access.NEEDS_TOKEN: "accept the terms at {page}, make a token in that account's settings, and give it: {token}",
+    Access.TOKEN_REFUSED: "the hub does not take the token that is set; give a valid one that may read: {token}",
+    Access.TERMS_NOT_ACCEPTED: "open {page} with the account of the token and accept the terms; a fine-grained token "
+    "also needs access to public gated repositories",
+    Access.NOT_FOUND: "check the spelling of {repo}; a private model needs a token that may read it: {token}",
+    Access.REVISION_NOT_FOUND: "choose a branch, tag or commit that is listed at {page}",
+    Access.UNREACHABLE: "check the network, the proxy and HF_ENDPOINT, and try again",
+    Access.OFFLINE: "unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE to ask the hub",
+}
+
+
+class Model(msgspec.Struct, frozen=True):
+    """What is known of a model; sizes are bytes, what could not be learned is None.
+
+    `detail` is the evidence, free of any token. `complete` says that everything that vLLM loads is in the cache,
+    and `folder` is then where. `files` is what vLLM loads, empty when the hub was not asked or did not say.
+    """
+
+    repo: str
+    revision: str
+    access: Access
+    detail: str = ""
+    commit: str | None = None
+    gated: bool | None = None
+    total_bytes: int | None = None
+    cached_bytes: int = 0
+    missing_bytes: int | None = None
+    complete: bool = False
+    folder: str | None = None
+    files: tuple[File, ...] = ()
+
+
+async def look(repo: str, revision: str = "main") -> Model:
+    """Return what the hub and the cache say of `repo` within ten seconds; a folder is taken as it is.
+
+    When the hub is not asked or gives nothing, a snapshot that is whole by its own index counts as complete.
+    """
+    if local := hub_cache.local(repo):
+        return _complete(Model(repo, revision, Access.OPEN, "a folder"), local, hub_cache.local_size(local))
+    if not _REPO.fullmatch(repo) or ".." in repo or "--" in repo:
+        return Model(repo, revision, Access.NOT_FOUND, "it is neither a folder nor owner/name")
+    if not hub_cache.safe(revision):
+        return Model(repo, revision, Access.REVISION_NOT_FOUND, "it is no branch, tag or commit")
+    try:
+        return _from_hub(repo, revision, await hub_api.ask(repo, revision))
+    except Refused as refused:
+        return _from_cache(repo, revision, refused)
+
+
+def advice(model: Model) -> str:
+    """Return what the user can do about the model's `access`, empty when there is nothing to do."""
+    page = f"{hub_cache.endpoint()}/{model.repo}"
+    return _ADVICE.get(model.access, "").format(page=page, repo=model.repo, token=_GIVE_TOKEN)
+
+
+def _from_hub(repo: str, revision: str, info: Info) -> Model:
+    files = hub_cache.wanted(_file(sibling) for sibling in info.siblings)
+    gated = info.gated not in {None, False}
+    access = Access.GRANTED if gated or info.private else Access.OPEN
+    sizes = [file.size for file in files if file.size is not None]
+    detail = "" if len(sizes) == len(files) else "the hub does not say how large its files are"
+    if not hub_cache.weights_of(file.name for file in files):
+        detail = "it holds no *.safetensors and no *.bin"
+    total = None if detail else sum(sizes)
+    complete = not detail and hub_cache.has_all(repo, info.sha, files)
+    cached = hub_cache.held(repo, info.sha, files)
+    return Model(
+        repo,
+        revision,
+        access,
+        detail,
+        commit=info.sha,
+        gated=gated,
+        total_bytes=total,
+        cached_bytes=cached,
+        missing_bytes=None if total is None else total - cached,
+        complete=complete,
+        folder=str(hub_cache.snapshot(repo, info.sha)) if complete else None,
+        files=files,
+    )
+
+
+def _from_cache(repo: str, revision: str, refused: Refused) -> Model:
+    commit = hub_cache.commit_of(repo, revision)
+    model = Model(repo, revision, refused.access, refused.detail, commit=commit, gated=refused.gated)
+    if commit is None or not (at := hub_cache.snapshot(repo, commit)).is_dir():
+        return model
+    size = hub_cache.local_size(at)
+    if not hub_cache.whole(at):
+        return msgspec.structs.replace(model, cached_bytes=size)
+    return _complete(model, at, size)
+
+
+def _complete(model: Model, at: Path, size: int) -> Model:
+    return msgspec.structs.replace(
+        model, complete=True, folder=str(at), total_bytes=size, cached_bytes=size, missing_bytes=0
+    )
+
+
+def _file(sibling: Sibling) -> File:
+    stated = sibling.lfs.sha256 if sibling.lfs else sibling.blob or ""
+    etag = stated if _ETAG.fullmatch(stated) else ""
+    size = sibling.size if sibling.size is None or sibling.size >= 0 else None
+    return File(sibling.rfilename, size, etag, large=sibling.lfs is not None and len(etag) == 64)

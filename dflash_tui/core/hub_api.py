@@ -1,0 +1,163 @@
+"""What the hub says of a repository, over HTTP; all of it is text from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from enum import StrEnum
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from dflash_tui.core import hub_cache
+
+_PATIENCE = 10.0
+_BODY_LIMIT = 8_000_000
+_TEXT_LIMIT = 300
+_REDIRECTS = 5
+
+
+class Access(StrEnum):
+    """Whether the hub gives a model to this user."""
+
+    OPEN = "open"
+    GRANTED = "granted"
+    NEEDS_TOKEN = "needs token"  # noqa: S105 - words for the user
+    TOKEN_REFUSED = "token refused"  # noqa: S105
+    TERMS_NOT_ACCEPTED = "terms not accepted"
+    NOT_FOUND = "not found"
+    REVISION_NOT_FOUND = "revision not found"
+    UNREACHABLE = "unreachable"
+    OFFLINE = "offline"
+
+    @property
+    def ok(self) -> bool:
+        """Whether its files can be fetched."""
+        return self in {Access.OPEN, Access.GRANTED}
+
+
+class Large(msgspec.Struct):
+    """Where a large file is stored."""
+
+    sha256: str = ""
+
+
+class Sibling(msgspec.Struct):
+    """A file as the hub lists it; nothing of it is checked yet."""
+
+    rfilename: str
+    size: int | None = None
+    blob: str | None = msgspec.field(name="blobId", default=None)
+    lfs: Large | None = None
+
+
+class Info(msgspec.Struct):
+    """What the hub tells of a repository."""
+
+    sha: str
+    siblings: list[Sibling] = []
+    gated: bool | str | None = None
+    private: bool = False
+
+
+class Refused(Exception):
+    """The hub gives nothing: why, the evidence, and whether the model is known to be gated."""
+
+    def __init__(self, access: Access, detail: str, gated: bool | None = None) -> None:
+        super().__init__(detail)
+        self.access, self.detail, self.gated = access, detail, gated
+
+
+async def ask(repo: str, revision: str) -> Info:
+    """Return what the hub tells, having asked for a file first: the listing of a gated model is open to all.
+
+    Raises:
+        Refused: the hub gives nothing, may not be asked, or did not answer within ten seconds.
+    """
+    if hub_cache.offline():
+        raise Refused(Access.OFFLINE, "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
+    token = hub_cache.token()
+    if token and not (token.isascii() and token.isprintable()):
+        raise Refused(Access.TOKEN_REFUSED, "the token has characters that no token has")
+    at, quoted = hub_cache.endpoint(), quote(revision, safe="")
+    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    try:
+        async with asyncio.timeout(_PATIENCE), httpx.AsyncClient(timeout=_PATIENCE, headers=headers) as client:
+            await _send(client, "HEAD", f"{at}/{repo}/resolve/{quoted}/config.json")
+            body = await _send(client, "GET", f"{at}/api/models/{repo}/revision/{quoted}?blobs=true")
+        info = msgspec.json.decode(body, type=Info)
+    except TimeoutError:
+        raise Refused(Access.UNREACHABLE, f"no answer within {_PATIENCE:.0f} s") from None
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        raise Refused(Access.UNREACHABLE, one_line(f"{type(error).__name__}: {error}")) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Refused(Access.UNREACHABLE, one_line(f"the answer is not the hub's: {error}")) from None
+    except Refused as refused:
+        raise Refused(refused.access, one_line(refused.detail), refused.gated) from None
+    if not re.fullmatch(r"[0-9a-f]{40}", info.sha):
+        raise Refused(Access.UNREACHABLE, "the answer is not the hub's: `sha` is no commit")
+    return info
+
+
+async def _send(client: httpx.AsyncClient, method: str, url: str) -> bytes:
+    """Return the body of the answer.
+
+    Redirects are followed by hand. httpx leaves the token out of a request to another origin, and a HEAD that is
+    sent to another origin (the storage) has its answer: the file may be read.
+    """
+    request = client.build_request(method, url)
+    for _ in range(_REDIRECTS):
+        response = await client.send(request, stream=True)
+        try:
+            following = response.next_request
+            if following is None:
+                _check(response, with_token="Authorization" in request.headers)
+                return await _body(response)
+        finally:
+            await response.aclose()
+        elsewhere = (following.url.scheme, following.url.netloc) != (request.url.scheme, request.url.netloc)
+        if method == "HEAD" and elsewhere:
+            return b""
+        request = following
+    raise Refused(Access.UNREACHABLE, f"more than {_REDIRECTS} redirects")
+
+
+async def _body(response: httpx.Response) -> bytes:
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > _BODY_LIMIT:
+            raise Refused(Access.UNREACHABLE, f"the answer is larger than {_BODY_LIMIT // 1_000_000} MB")
+    return bytes(body)
+
+
+def _check(response: httpx.Response, *, with_token: bool) -> None:
+    """Read the hub's answer as huggingface_hub's `hf_raise_for_status` does; an absent config.json is no refusal."""
+    status, code = response.status_code, response.headers.get("X-Error-Code", "")
+    if response.is_success or code == "EntryNotFound":
+        return
+    message = response.headers.get("X-Error-Message", "")
+    detail = f"HTTP {status}{f' {code}' if code else ''}{f': {message}' if message else ''}"
+    gated: bool | None = None
+    if "Invalid credentials" in message or (status == 401 and code == "GatedRepo" and with_token):
+        access = Access.TOKEN_REFUSED
+    elif code == "GatedRepo":
+        access, gated = (Access.TERMS_NOT_ACCEPTED if with_token else Access.NEEDS_TOKEN), True
+    elif code == "RevisionNotFound":
+        access = Access.REVISION_NOT_FOUND
+    elif code == "RepoNotFound" or status in {401, 404} or "is disabled" in message:
+        # The hub does not tell a stranger whether a model is private or does not exist.
+        access = Access.NOT_FOUND
+    elif status == 403 and with_token and message:
+        access = Access.TOKEN_REFUSED
+    else:
+        access = Access.UNREACHABLE
+    raise Refused(access, detail, gated)
+
+
+def one_line(text: str) -> str:
+    """Return the start of a text from outside as one line that a terminal does not act on, without the token."""
+    token = hub_cache.token()
+    hidden = text.replace(token, "…") if token else text
+    return " ".join("".join(c if c.isprintable() else " " for c in hidden[:_TEXT_LIMIT]).split())
