@@ -1,0 +1,204 @@
+"""Models are fetched by the engine's own huggingface_hub, in a process that ends with us; its progress is read here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from dflash_tui import text
+from dflash_tui.core import hub, hub_api, hub_cache, paths
+from dflash_tui.core.events import Preparing, Step
+from dflash_tui.core.hub import Access, Model
+from dflash_tui.core.processes import clean_environment
+from dflash_tui.errors import DflashError
+
+_RESERVE = 1_000_000_000
+_INTERVAL = 0.5
+_WINDOW = 10.0
+_STALLED = 60.0
+_GRACE = 5.0
+_KEPT = 64_000
+_AGAIN = "run the same command again: it goes on where it ended"
+_DO = {
+    "damaged": "run the same command again: the file was removed and is fetched anew",
+    "disk": "free some space, or put the cache elsewhere with HF_HOME, and run the same command again",
+    "folder": "make the cache writable, or put it elsewhere with HF_HOME",
+    "library": "the engine has no usable huggingface_hub: remove the engine's folder and start again",
+}
+_ACCESS = {"gated": Access.TERMS_NOT_ACCEPTED, "not found": Access.NOT_FOUND}
+
+
+class _Failure(msgspec.Struct):
+    """What fetch_model.py says of its end."""
+
+    kind: str
+    error: str
+
+
+async def download(model: Model, python: Path, report: Callable[[Preparing], None]) -> Path:
+    """Fetch what `model` misses with the engine's `python` and return the folder of the whole snapshot.
+
+    Cancelling ends the process. What was fetched stays and a later call goes on from there.
+
+    Raises:
+        DflashError: the model may not be fetched, the disk is too small, or fetching failed.
+    """
+    if model.complete and model.folder:
+        report(Preparing(time.time(), Step.MODELS, f"{model.repo}, in the cache", 1.0, done=True))
+        return Path(model.folder)
+    if not model.access.ok or not model.commit or model.missing_bytes is None:
+        evidence = f"{model.access}: {model.detail}" if model.detail else str(model.access)
+        raise DflashError(f"{model.repo} cannot be downloaded", evidence=evidence, do=hub.advice(model))
+    _check_space(model.repo, model.missing_bytes)
+    progress = _Progress(model, model.commit, report)
+    await _fetch(model, python, progress)
+    if not hub_cache.has_all(model.repo, model.commit, model.files):
+        evidence = f"{progress.held()} of {model.total_bytes} bytes are in the cache"
+        raise DflashError(f"{model.repo} is not whole after its download", evidence=evidence, do=_AGAIN)
+    progress.finish()
+    return hub_cache.snapshot(model.repo, model.commit)
+
+
+def _check_space(repo: str, missing: int) -> None:
+    folder = hub_cache.folder()
+    existing = next(path for path in (folder, *folder.parents) if path.is_dir())
+    free, needed = shutil.disk_usage(existing).free, missing + _RESERVE
+    if free < needed:
+        raise DflashError(
+            f"not enough disk for {repo}: {_size(missing)} are missing, and {_size(_RESERVE)} shall stay free",
+            evidence=f"{_size(free)} are free on the disk of {folder}",
+            do="free some space, or put the cache elsewhere with HF_HOME",
+        )
+
+
+class _Progress:
+    """Reads how much is in the cache, whichever way it gets there, and tells the rate of the last ten seconds."""
+
+    def __init__(self, model: Model, commit: str, report: Callable[[Preparing], None]) -> None:
+        self._model, self._commit, self._report = model, commit, report
+        self._total = model.total_bytes or 0
+        self._since, self._began = time.time(), time.monotonic()
+        self._before = self.held()
+        self._readings = deque([(self._began, self._before)])
+        self._moved = self._began
+
+    def held(self) -> int:
+        """Return the bytes that are in the cache."""
+        return hub_cache.held(self._model.repo, self._commit, self._model.files, self._since)
+
+    def tell(self, held: int) -> None:
+        """Report that `held` bytes are in the cache."""
+        now = time.monotonic()
+        if held > self._readings[-1][1]:
+            self._moved = now
+        self._readings.append((now, held))
+        while now - self._readings[1][0] >= _WINDOW:
+            self._readings.popleft()
+        began, before = self._readings[0]
+        rate = (held - before) / (now - began) if now > began else 0.0
+        words = [f"{self._model.repo}: {_size(held)} of {_size(self._total)}"]
+        if now - self._moved >= _STALLED:
+            words.append(f"no byte for {text.duration(now - self._moved)}")
+        elif rate > 0:
+            words += [f"{rate / 1e6:.1f} MB/s", f"{text.duration((self._total - held) / rate)} left"]
+        fraction = min(0.99, held / self._total) if self._total else None
+        self._report(Preparing(time.time(), Step.MODELS, " · ".join(words), fraction))
+
+    def finish(self) -> None:
+        """Report the end."""
+        fetched, took = _size(self._total - self._before), text.duration(time.monotonic() - self._began)
+        words = f"{self._model.repo}: {_size(self._total)}, {fetched} fetched in {took}"
+        self._report(Preparing(time.time(), Step.MODELS, words, 1.0, done=True))
+
+
+async def _fetch(model: Model, python: Path, progress: _Progress) -> None:
+    request = {
+        "repo": model.repo,
+        "revision": model.revision,
+        "commit": model.commit,
+        "cache": str(hub_cache.folder()),
+        "files": model.files,
+    }
+    process = await asyncio.create_subprocess_exec(
+        python,
+        paths.in_engine("fetch_model.py"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=_environment(),
+        start_new_session=True,
+    )
+    assert process.stdin is not None  # noqa: S101 - both are PIPE
+    assert process.stdout is not None  # noqa: S101
+    output = asyncio.create_task(_tail(process.stdout))
+    try:
+        # It ends when its stdin does: kept open, it says that we live.
+        process.stdin.write(msgspec.json.encode(request) + b"\n")
+        while not output.done():
+            progress.tell(await asyncio.to_thread(progress.held))
+            await asyncio.wait({output}, timeout=_INTERVAL)
+        if await process.wait() != 0:
+            raise _failure(model, process.returncode, output.result())
+    finally:
+        output.cancel()
+        process.stdin.close()
+        await _end(process)
+
+
+async def _tail(stream: asyncio.StreamReader) -> str:
+    """Return the end of what a process prints."""
+    kept = b""
+    while chunk := await stream.read(_KEPT):
+        kept = (kept + chunk)[-_KEPT:]
+    return kept.decode(errors="replace")
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End the process and whatever it started, by force if it does not listen."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _GRACE)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of the script; the token is nowhere else."""
+    env = clean_environment()
+    # What is not in the order of its bytes cannot be resumed, and hf_transfer is not.
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_ENABLE_HF_TRANSFER"):
+        env.pop(name, None)
+    env |= {"HF_ENDPOINT": hub_cache.endpoint(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    token = hub_cache.token()
+    return env | ({"HF_TOKEN": token} if token else {})
+
+
+def _failure(model: Model, code: int | None, output: str) -> DflashError:
+    """Return the error for what the script said last."""
+    lines = output.strip().splitlines()
+    failure = _Failure("", f"it ended with code {code}: {' | '.join(lines[-3:])}")
+    for line in lines:
+        with contextlib.suppress(msgspec.MsgspecError):
+            failure = msgspec.json.decode(line, type=_Failure)
+    access = _ACCESS.get(failure.kind)
+    do = hub.advice(msgspec.structs.replace(model, access=access)) if access else _DO.get(failure.kind, _AGAIN)
+    # The address of a file on the storage carries a signature that opens it.
+    evidence = re.sub(r"\?[^\s'\"]+", "?…", failure.error)
+    return DflashError(f"{model.repo} could not be downloaded", evidence=hub_api.one_line(evidence), do=do)
+
+
+def _size(amount: int) -> str:
+    return text.megabytes(round(amount / 1e6))
