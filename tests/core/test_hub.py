@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ TOTAL = sum(len(data) for data in LOADED.values())
 
 
 @pytest.fixture
-def server(monkeypatch, folders) -> Iterator[Hub]:
+def server(monkeypatch, settings) -> Iterator[Hub]:
     with hub_server.running() as served:
         served.repos["owner/m"] = FILES
         monkeypatch.setenv("HF_ENDPOINT", served.url)
@@ -46,9 +47,8 @@ def server(monkeypatch, folders) -> Iterator[Hub]:
 @pytest.fixture(autouse=True)
 def settings(monkeypatch, tmp_path):
     """Start from an empty cache and no token."""
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE",
-                 "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_ENDPOINT"):  # fmt: skip
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
@@ -244,33 +244,6 @@ def test_what_is_no_revision_is_not_asked_for(server):
     assert look(revision="refs/pr/1").access == Access.OPEN
     assert look(revision="a?b#c").access == Access.OPEN
     assert server.asked[-1].path.endswith("/revision/a?b#c")
-
-
-def test_places_are_those_of_huggingface_hub(monkeypatch, tmp_path):
-    assert hub_cache.folder() == tmp_path / "hf" / "hub"
-    monkeypatch.setenv("HF_HUB_CACHE", "$HF_HOME/elsewhere")
-    assert hub_cache.folder() == tmp_path / "hf" / "elsewhere"
-    monkeypatch.delenv("HF_HUB_CACHE")
-    monkeypatch.delenv("HF_HOME")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert hub_cache.folder() == tmp_path / "xdg" / "huggingface" / "hub"
-    assert hub_cache.endpoint() == "https://huggingface.co"
-
-
-def test_tokens_are_found_where_huggingface_hub_finds_them(monkeypatch, tmp_path):
-    assert hub_cache.token() is None
-    (tmp_path / "hf").mkdir()
-    (tmp_path / "hf" / "token").write_text(" from_file\n")
-    assert hub_cache.token() == "from_file"
-    (tmp_path / "other").write_text("from_path")
-    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "other"))
-    assert hub_cache.token() == "from_path"
-    monkeypatch.setenv("HUGGING_FACE_HUB_TOKEN", "older")
-    assert hub_cache.token() == "older"
-    monkeypatch.setenv("HF_TOKEN", "newer")
-    assert hub_cache.token() == "newer"
-    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
-    assert hub_cache.token() is None
 
 
 def test_a_token_that_is_none_is_not_sent(server, monkeypatch):
