@@ -102,7 +102,8 @@ def state(patch: Patch, engine: Engine) -> State:
             text = _target(engine, file.path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError, PatchError):
             return State.DRIFTED
-        counts += [(text.count(edit.old), text.count(edit.new)) for edit in file.edits]
+        # An edit that only inserts has its old text within the new one.
+        counts += [(text.replace(edit.new, "").count(edit.old), text.count(edit.new)) for edit in file.edits]
     if all(count == (1, 0) for count in counts):
         return State.NEEDED
     if all(count == (0, 1) for count in counts):
