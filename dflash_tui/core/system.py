@@ -1,0 +1,187 @@
+"""What Linux says of this machine: memory, swap, disks, power, compilers, orphaned engines. Each answer may be unknown.
+
+`root` stands for `/`, so that a recorded machine can be read as well.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from dflash_tui.core import processes
+
+_ROOT = Path("/")
+_PROBE_BYTES = 256 << 20
+_PROBE_SECONDS = 3.0
+_CHUNK = 4 << 20
+# How vLLM names the processes that a server starts, by setproctitle; the kernel keeps 15 letters of that. The server
+# itself is VLLM::APIServer at most.
+_STARTED = ("VLLM::EngineCor", "VLLM::Worker", "VLLM::DPCoordin")
+_NETWORK = re.compile(r"nfs|cifs|smb|9p|sshfs|ceph|lustre")
+
+
+class Memory(NamedTuple):
+    """Bytes of /proc/meminfo: what there is, what a program can get, file pages that are cached, and swap."""
+
+    total: int
+    available: int
+    cached: int
+    swap_total: int
+    swap_used: int
+
+
+class Orphan(NamedTuple):
+    """An engine process whose server is gone: its pid, its name, and the resident bytes of it and its children."""
+
+    pid: int
+    name: str
+    resident: int
+
+
+class Disk(NamedTuple):
+    """What a folder lies on: the device's name, and how it is attached (`nvme`, `usb`, `disk`, `network`, or empty)."""
+
+    device: str
+    kind: str
+
+
+def memory(root: Path = _ROOT) -> Memory:
+    """Return the machine's memory in bytes."""
+    fields: dict[str, int] = {}
+    for line in (root / "proc/meminfo").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        amount = rest.split()
+        fields[name] = int(amount[0]) * 1024 if amount and amount[0].isdigit() else 0
+    total, available = fields.get("MemTotal", 0), fields.get("MemAvailable", 0)
+    swap = fields.get("SwapTotal", 0)
+    return Memory(total, available, fields.get("Cached", 0), swap, swap - fields.get("SwapFree", 0))
+
+
+def orphans() -> list[Orphan]:
+    """Return vLLM's engine and worker processes that outlived who started them.
+
+    Who started one is in the same session. When that ends, init or another reaper (systemd --user, a container's
+    init) adopts the process, and that is in a session of its own.
+    """
+    found = []
+    for process in psutil.process_iter():
+        try:
+            title = (process.cmdline() or [""])[0]
+            if title.startswith(_STARTED) and _adopted(process):
+                family = (process, *process.children(recursive=True))
+                found.append(Orphan(process.pid, title.strip(), processes.resident(family)))
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def _adopted(process: psutil.Process) -> bool:
+    parent = process.parent()
+    return parent is None or os.getsid(parent.pid) != os.getsid(process.pid)
+
+
+def disk_of(folder: Path, root: Path = _ROOT) -> Disk:
+    """Return what kind of disk `folder`, or the nearest folder above it that exists, lies on."""
+    folder = next(place for place in (folder, *folder.parents) if place.exists()).resolve()
+    number = folder.stat().st_dev
+    device = root / f"sys/dev/block/{os.major(number)}:{os.minor(number)}"
+    if not device.exists():  # a file system of no single disk has a number of its own, and may name one all the same
+        source, kind = _mount(folder)
+        if _NETWORK.search(kind):
+            return Disk("", "network")
+        if not source.startswith("/dev/"):
+            return Disk("", "")
+        device = root / "sys/class/block" / Path(source).name
+    device = device.resolve()
+    # An encrypted or logical volume is made of others; the first tells what they are.
+    while below := sorted(device.glob("slaves/*")):
+        device = below[0].resolve()
+    path = str(device)
+    return Disk(device.name, "usb" if "/usb" in path else "nvme" if "/nvme" in path else "disk")
+
+
+def _mount(folder: Path) -> tuple[str, str]:
+    """Return what is mounted where `folder` lies, and its kind of file system; empty strings without."""
+    mounts = [part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)]
+    nearest = max(mounts, key=lambda part: len(part.mountpoint), default=None)
+    return (nearest.device, nearest.fstype) if nearest else ("", "")
+
+
+def read_speed(files: Iterable[Path], limit: int = _PROBE_BYTES) -> float | None:
+    """Return bytes per second of reading the start of the largest file from its disk, not from memory; None without.
+
+    Its pages are dropped from the cache first, which needs no rights and changes nothing on the disk. Three seconds
+    of a slow disk tell enough.
+    """
+    largest = max(files, key=lambda file: file.stat().st_size, default=None)
+    if largest is None or largest.stat().st_size < _CHUNK:
+        return None
+    with largest.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, limit, os.POSIX_FADV_DONTNEED)
+        began, done, seconds = time.monotonic(), 0, 0.0
+        while done < limit and seconds < _PROBE_SECONDS and (chunk := file.read(_CHUNK)):
+            done += len(chunk)
+            seconds = time.monotonic() - began
+    return done / seconds if seconds > 0 else None
+
+
+def release_pages(files: Iterable[Path]) -> int:
+    """Drop the files' pages from the page cache and return the bytes of /proc/meminfo's `Cached` that this freed.
+
+    Needs no rights: the kernel may forget clean pages of a file that one can read (posix_fadvise(2), DONTNEED).
+    """
+    before = memory().cached
+    for path in files:
+        try:
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        except OSError:
+            continue
+    return max(0, before - memory().cached)
+
+
+def on_battery(root: Path = _ROOT) -> bool | None:
+    """Whether a laptop runs from its battery; None when there is no power supply to ask."""
+    supplies = root.glob("sys/class/power_supply/*")
+    # The battery of a wireless mouse is online, too.
+    online = [_word(supply / "online") for supply in supplies if _word(supply / "type") in {"Mains", "USB"}]
+    return "1" not in online if online else None
+
+
+def _word(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def compiler(variable: str = "CC", names: Sequence[str] = ("gcc", "clang")) -> str | None:
+    """Return the compiler that Triton and Inductor would take, by the variable or one of the names; None without."""
+    given = os.environ.get(variable, "").split()
+    return next((path for name in given[:1] or names if (path := shutil.which(name))), None)
+
+
+def nvcc() -> str | None:
+    """Return the CUDA compiler, in the path or where CUDA is usually put, or None."""
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    return shutil.which("nvcc") or shutil.which("nvcc", path=f"{home}/bin")
+
+
+def holder_of(port: int) -> str:
+    """Return who listens on TCP `port` as `name (pid 1234)`; empty when nobody does or it may not be known."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+                if connection.pid is None:
+                    return "a process of another user"
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    except (psutil.Error, OSError):
+        return ""
+    return ""

@@ -1,0 +1,55 @@
+"""Engine processes without a server, told from those of living servers by real process trees."""
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from dflash_tui.core import system
+
+MIB = 1 << 20
+
+
+def end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def lost() -> dict[int, system.Orphan]:
+    return {orphan.pid: orphan for orphan in system.orphans()}
+
+
+@pytest.mark.parametrize("title", ["VLLM::EngineCore", "VLLM::EngineCore_DP1", "VLLM::Worker_TP0", "VLLM::EngineCor"])
+def test_an_engine_whose_server_is_gone_is_an_orphan(tree, title):
+    """As long as its parent lives it is none; once that is killed it is one, with the memory that it holds."""
+    server, engine = tree(title)
+    assert engine not in lost()
+    end(server)
+    found = lost()[engine]
+    assert found.name == title
+    assert 64 * MIB < found.resident < 128 * MIB
+
+
+def test_the_workers_of_an_orphan_are_part_of_it(tree):
+    """A core with a worker is one orphan with the memory of both; when the core goes, too, the worker is one."""
+    server, core, worker = tree("VLLM::EngineCore", "VLLM::Worker_TP0")
+    end(server)
+    assert worker not in lost()
+    assert 128 * MIB < lost()[core].resident < 256 * MIB
+    os.kill(core, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while worker not in lost():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert core not in lost()
+
+
+def test_what_outlives_its_parent_by_design_is_no_orphan(tree):
+    """A server does, and so may a program that has nothing to do with vLLM."""
+    for title in ("VLLM::APIServer", "sleeper"):
+        launcher, launched = tree(title)
+        end(launcher)
+        assert psutil.Process(launched).cmdline()[0] == title
+        assert launched not in lost()
