@@ -6,21 +6,15 @@ import argparse
 import asyncio
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from dflash_tui import text
-from dflash_tui.core import engine as engines
 from dflash_tui.core import gpu, observe, processes, server
-from dflash_tui.core import plan as plans
-from dflash_tui.core import recipe as recipe_files
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import Mode, Recipe
 from dflash_tui.core.server import Run
 from dflash_tui.core.vllm_log import clean
-from dflash_tui.errors import RecipeError, UsageError
+from dflash_tui.errors import UsageError
 
 
 def out(line: str) -> None:
@@ -45,70 +39,6 @@ def panel(run: Run | None = None) -> int:
 
     if farewell := app.run(run=run):
         out(farewell)
-    return 0
-
-
-def planned(args: argparse.Namespace) -> tuple[Recipe, Plan]:
-    """Return the recipe and the plan that the arguments ask for."""
-    recipe = recipe_files.find(args.recipe)
-    mode = Mode(args.mode) if args.mode else None
-    tokens = args.num_speculative_tokens
-    return recipe, plans.make(recipe, mode=mode, port=args.port, num_speculative_tokens=tokens)
-
-
-def describe(recipe: Recipe, plan: Plan) -> str:
-    """Return the plan for a reader: what is served, with what, and what has to be fetched before."""
-    spec = recipe.engine
-    name = f"{spec.distribution} {spec.vllm}"
-    fetched = f"to install: ≈ {text.megabytes(spec.download_mb)} to download, {text.megabytes(spec.disk_mb)} on disk"
-    rows = [
-        ("recipe", f"{plan.recipe} ({recipe.status.value}): {plan.title}"),
-        ("target", plan.target),
-        ("drafter", f"{plan.drafter}, {plan.num_speculative_tokens} tokens per step"),
-        ("mode", plan.mode.value),
-        ("engine", f"{name}, {'installed' if engines.find(Path(plan.engine_folder)) else fetched}"),
-        ("patches", ", ".join(plan.patches) or "none"),
-    ]
-    if recipe.build:
-        built = Path(plan.models_folder).is_dir()
-        rows.append(("models", "built" if built else f"to build here: {recipe.build.size_mb} MB, a few seconds"))
-    if plan.synthetic:
-        rows.append(("note", f"{plan.synthetic}: figures say nothing about a real model"))
-    rows += [("warning", warning) for warning in plan.warnings]
-    lines = [f"{label:<8} {value}" for label, value in rows]
-    return "\n".join([*lines, "command", *(f"  {line}" for line in plans.command(plan).splitlines())])
-
-
-def plan(args: argparse.Namespace) -> int:
-    """`plan RECIPE`: print what a launch would do."""
-    recipe, made = planned(args)
-    if args.json:
-        _json(made)
-    else:
-        out(describe(recipe, made))
-    return 0
-
-
-def recipes(args: argparse.Namespace) -> int:
-    """`recipes`: print the recipes; one that does not load is listed with its error."""
-    rows, broken = [], []
-    for name, path in recipe_files.files().items():
-        try:
-            recipe = recipe_files.load(path)
-        except RecipeError as error:
-            broken.append({"name": name, "error": str(error)})
-            continue
-        if args.json:
-            _json(recipe)
-        drafter = str(recipe.drafter.num_speculative_tokens)
-        rows.append((name, recipe.status.value, recipe.mode.value, drafter, recipe.engine.vllm, recipe.title))
-    if args.json:
-        for entry in broken:
-            _json(entry)
-        return 0
-    out(text.table(("RECIPE", "STATUS", "MODE", "N", "VLLM", "TITLE"), rows, right=(3,)))
-    for entry in broken:
-        note(f"! {entry['name']}: {entry['error']}")
     return 0
 
 

@@ -4,10 +4,11 @@
   + UsageError           2  a flag, a name or a recipe is wrong; nothing was started
     - RecipeError           file:line: key: what was expected
   + EngineError          3  the vLLM environment cannot be built or is not usable
+  + PreflightFailed      4  it would not start: it does not fit, or something is missing
   + PatchError           5  a patch neither applies nor is applied
   + ServerFailed         6  the server ended before it was ready, or died while serving
 
-4 is kept for "does not fit the GPU". Watching that ends with Ctrl-C exits with 130.
+Watching that ends with Ctrl-C exits with 130.
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ class EngineError(DflashError):
     exit_code = 3
 
 
+class PreflightFailed(DflashError):
+    """A launch would fail, by what can be known before it; nothing was started."""
+
+    exit_code = 4
+
+
 class PatchError(DflashError):
     """A patch neither applies nor is applied."""
 
@@ -65,7 +72,7 @@ exit codes:
   1    the operation failed
   2    a flag, a name or a recipe is wrong; nothing was started
   3    the vLLM environment cannot be built or is not usable
-  4    (kept for: does not fit the GPU)
+  4    it would not start: it does not fit, or something is missing; nothing was started
   5    a patch neither applies nor is applied
   6    the server ended before it was ready, or died while serving
   130  watching ended with Ctrl-C; the server goes on"""

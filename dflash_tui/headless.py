@@ -11,28 +11,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dflash_tui import text
-from dflash_tui.commands import describe, note, out, panel, planned
-from dflash_tui.core import observe, prepare, processes, server, workload
+from dflash_tui.commands import note, out, panel
+from dflash_tui.core import observe, preflight, prepare, processes, server, workload
 from dflash_tui.core.events import Health, RequestDone, encode
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import Recipe
+from dflash_tui.core.preflight import Level
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import ServerFailed, UsageError
-from dflash_tui.lines import Figures, Lines, Measured, Planned, PreparingLines, request_row, summary
+from dflash_tui.lines import Checked, Figures, Lines, Measured, PlanMade, PreparingLines, request_row, summary
+from dflash_tui.planning import Planned, describe, planned
+from dflash_tui.words import check_line
 
 
 def up(args: argparse.Namespace) -> int:
     """`up RECIPE`: prepare, launch and watch."""
-    recipe, plan = planned(args)
-    if (port := server.free_port(plan.port)) != plan.port:
+    made = planned(args)
+    wanted = made.plan.port
+    if (port := server.free_port(wanted)) != wanted:
         if args.port:
-            raise UsageError(f"port {plan.port} is in use", do=f"port {port} is free: --port {port}")
-        note(f"port {plan.port} is in use, taking {port}")
+            raise UsageError(f"port {wanted} is in use", do=f"port {port} is free: --port {port}")
+        note(f"port {wanted} is in use, taking {port}")
         args.port = port
-        recipe, plan = planned(args)
+        made = planned(args)
     try:
-        return asyncio.run(_up(args, recipe, plan))
+        return asyncio.run(_up(args, made))
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
 
@@ -56,14 +58,23 @@ def bench(args: argparse.Namespace) -> int:
     return asyncio.run(work)
 
 
-async def _up(args: argparse.Namespace, recipe: Recipe, plan: Plan) -> int:
+async def _up(args: argparse.Namespace, made: Planned) -> int:
     if args.json:
-        out(encode(Planned(time.time(), plan)).decode())
+        out(encode(PlanMade(time.time(), made.plan)).decode())
     else:
-        note(describe(recipe, plan))
+        note(describe(made))
+    report = await preflight.run(made.setup, made.plan)
+    for check in report.checks:
+        if args.json:
+            out(encode(Checked(time.time(), check)).decode())
+        elif check.level is not Level.OK:
+            note(check_line(check))
+    if not args.force:
+        report.raise_failed()
     with _ended_by_cancelling():
         try:
-            run = await prepare.bring_up(recipe, plan, PreparingLines(as_json=args.json))
+            lines = PreparingLines(as_json=args.json)
+            run = await prepare.bring_up(made.setup, made.plan, lines, forced=args.force or "")
         except asyncio.CancelledError:
             note("stopped before the launch; nothing half-made was left")
             raise

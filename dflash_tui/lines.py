@@ -23,14 +23,21 @@ from dflash_tui.core.events import (
     encode,
 )
 from dflash_tui.core.plan import Plan
+from dflash_tui.core.preflight import Check
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
 
 
-class Planned(Event, frozen=True, tag="plan"):
+class PlanMade(Event, frozen=True, tag="plan"):
     """The plan of the launch that follows."""
 
     plan: Plan
+
+
+class Checked(Event, frozen=True, tag="check"):
+    """What a check before the launch found."""
+
+    check: Check
 
 
 class Figures(Event, frozen=True, tag="figures"):

@@ -58,6 +58,11 @@ def megabytes(amount: int) -> str:
     return f"{amount} MB" if amount < 1000 else f"{amount / 1000:.1f} GB"
 
 
+def gigabytes(amount: int | None) -> str:
+    """Return bytes as `62.0 GB` or `585 MB` (powers of ten, as files and downloads are told), or a dash."""
+    return UNKNOWN if amount is None else megabytes(round(amount / 1e6))
+
+
 def plural(count: int, noun: str) -> str:
     """Return `1 patch`, `2 patches` and the like."""
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"

@@ -10,8 +10,13 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from dflash_tui.core import engine, plan, recipe, server
+from dflash_tui.core import engine, plan, recipe_files, server, setup
 from tests import stand_in
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `--update-plans` write the texts in data/plans anew."""
+    parser.addoption("--update-plans", action="store_true", help="write tests/data/plans anew")
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +54,7 @@ def demo_engine(engine_data) -> engine.Engine:
     """Return the kept demo engine, built when it is absent."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_DATA_HOME", str(engine_data))
-        spec = recipe.find("demo-cpu").engine
+        spec = setup.resolve(recipe_files.find("demo-cpu")).engine
         return asyncio.run(engine.install(spec, plan.engine_folder(spec), lambda _event: None))
 
 

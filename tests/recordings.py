@@ -30,3 +30,9 @@ def raw(name: str) -> bytes:
 def metrics(name: str, which: str) -> str:
     """Return the body of /metrics at the `start` or the `end` of the recording."""
     return (FOLDER / name / f"metrics_{which}.txt").read_text(encoding="utf-8")
+
+
+def said(name: str, words: str) -> float:
+    """Return the last number that the recorded server said in `words`, a pattern with one group."""
+    found = re.findall(words, raw(name).decode())
+    return float(found[-1].replace(",", ""))

@@ -61,7 +61,7 @@ def test_without_a_terminal_it_shows_help():
         (("up", "demo-cpu", "--mode", "fast"), "expected eager or compile"),
         (("up", "demo-cpu", "--port", "0"), "from 1 to 65535"),
         (("plan", "demo-cpu", "--port", "99999999"), "from 1 to 65535"),
-        (("plan", "demo-cpu", "--num-speculative-tokens", "5000"), "from 1 to 64"),
+        (("plan", "demo-cpu", "--num-speculative-tokens", "5000"), "from 0 to 64"),
         (("bench", "--scale", "nan"), "from 0.001 to 100, not 'nan'"),
         (("bench", "--temperature", "inf"), "from 0 to 2"),
         (("fly",), "invalid choice: 'fly'"),

@@ -30,7 +30,10 @@ _DOWNLOADED = re.compile(r"^\s*Downloaded (?P<name>\S+)")
 
 
 class Engine(msgspec.Struct, frozen=True):
-    """A finished environment: its folder, what vLLM it holds and every installed distribution (`name==version`)."""
+    """A finished environment: its folder, what vLLM it holds and every installed distribution (`name==version`).
+
+    An adopted one was made by the user; its files are changed only when it is `patchable`.
+    """
 
     folder: str
     vllm: str
@@ -38,6 +41,8 @@ class Engine(msgspec.Struct, frozen=True):
     installed_at: float
     seconds: float
     packages: tuple[str, ...]
+    adopted: bool = False
+    patchable: bool = True
 
     @property
     def python(self) -> Path:

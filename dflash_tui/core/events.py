@@ -15,6 +15,7 @@ class Step(StrEnum):
     """What is prepared before a launch, in order."""
 
     INSTALL = "install"
+    CHECK = "check"
     MODELS = "models"
     PATCHES = "patches"
 

@@ -1,26 +1,47 @@
-"""Recipe -> Plan: the exact command, environment, patches and models of a launch. Pure."""
+"""Setup -> Plan: the exact command, environment, patches and models of a launch. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from packaging.version import Version
 
 from dflash_tui.core import paths
-from dflash_tui.core.recipe import EngineSpec, FlagValue, Mode, Recipe
+from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.recipe import EngineSpec, FlagValue, Mode, Standing, Status
+from dflash_tui.core.setup import Setup
 
 HOST = "127.0.0.1"
-# Asked once a second, these would make up most of the log; the flag is in every release that has DFlash.
+# What every plan has beside what a recipe says, and why.
+OURS = {
+    "host": "we bind to this machine only",
+    "port": "any free port will do",
+    "served-model-name": "a short name for clients",
+    # Asked once a second, these would make up most of the log; the flag is in every release that has DFlash.
+    "disable-access-log-for-endpoints": "/health and /metrics are asked once a second",
+}
 _QUIET = ("--disable-access-log-for-endpoints", "/health,/metrics")
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A model that a plan needs: a hub repository at a revision, or a folder."""
+
+    name: str
+    revision: str = "main"
+    size_gb: float | None = None
+    gated: bool | None = None
 
 
 class Plan(msgspec.Struct, frozen=True):
     """What a launch will do. `env` is what is added to the caller's environment; paths are absolute.
 
-    `build_script` and `models_folder` are empty when the models come from elsewhere.
+    `build_script` and `models_folder` are empty when the models come from elsewhere. Without speculation
+    `num_speculative_tokens` is 0 and `drafter` empty. `engine_folder` may be an environment of the user's.
     """
 
     recipe: str
@@ -41,62 +62,133 @@ class Plan(msgspec.Struct, frozen=True):
     bench_scale: float = 1.0
     on_cpu: bool = False
     warnings: tuple[str, ...] = ()
+    profile: str = ""
+    variant: str = ""
+    vllm: str = ""
+    hardware: Hardware = Hardware.CPU
+    gpus: tuple[str, ...] = ()
+    standing: Standing | None = None
+    differs: dict[str, str] = {}
+    models: tuple[Model, ...] = ()
+    driver: str = ""
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """What makes two launches alike: the times of one tell about the other."""
+        models = (self.target, self.drafter, str(self.num_speculative_tokens))
+        return (self.recipe, self.profile, self.variant, self.mode.value, self.engine_folder, *models)
 
 
 def make(
-    recipe: Recipe,
+    setup: Setup,
     *,
     mode: Mode | None = None,
     port: int | None = None,
     num_speculative_tokens: int | None = None,
+    gpus: Sequence[tuple[int, str]] = (),
+    engine: Path | None = None,
 ) -> Plan:
-    """Return the plan of launching `recipe`; the arguments replace what the recipe says."""
-    mode = mode or recipe.mode
+    """Return the plan of launching `setup`; the arguments replace what it says.
+
+    `gpus` are index and UUID of the GPUs it may see (all when empty), `engine` the folder of another environment.
+    """
+    recipe = setup.recipe
+    mode = mode or setup.mode
     port = port or recipe.port
-    tokens = num_speculative_tokens or recipe.drafter.num_speculative_tokens
-    engine = engine_folder(recipe.engine)
-    target, drafter, script, models = recipe.target.model, recipe.drafter.model, "", ""
+    tokens = setup.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens
+    folder = engine or engine_folder(setup.engine)
+    target, drafter, script, models = setup.target.model, setup.drafter.model, "", ""
     if recipe.build:
         script = str(paths.bundled("recipes") / recipe.build.script)
-        folder = paths.models() / f"{recipe.name}-{_digest(Path(script).read_bytes())}"
-        models, target, drafter = str(folder), str(folder / target), str(folder / drafter)
-    speculation = {
-        "method": "dflash",
-        "model": drafter,
-        "num_speculative_tokens": tokens,
-        **recipe.drafter.config,
-    }
-    argv = [str(engine / "bin" / "vllm"), "serve", target, "--served-model-name", recipe.target.served_name]
-    argv += ["--host", HOST, "--port", str(port), "--speculative-config", json.dumps(speculation)]
+        built = paths.models() / f"{recipe.name}-{_digest(Path(script).read_bytes())}"
+        models, target, drafter = str(built), str(built / target), str(built / drafter)
+    argv = [str(folder / "bin" / "vllm"), "serve", target]
+    argv += _revision("--revision", setup.target.revision)
+    argv += ["--served-model-name", setup.target.served_name, "--host", HOST, "--port", str(port)]
+    if tokens:
+        argv += ["--speculative-config", json.dumps(_speculation(setup, drafter, tokens))]
     argv += _QUIET
     argv += ["--enforce-eager"] if mode is Mode.EAGER else []
-    argv += [part for name, value in recipe.flags.items() for part in _flag(name, value)]
+    argv += [part for name, value in setup.flags.items() for part in flag(name, value)]
+    env = {name: value.replace("{cache}", str(paths.cache())) for name, value in setup.env.items()}
+    env |= _visible(gpus, setup.engine.vllm)
     return Plan(
         recipe=recipe.name,
         title=recipe.title,
-        synthetic=recipe.synthetic,
+        synthetic=setup.synthetic,
         mode=mode,
         target=target,
-        drafter=drafter,
+        drafter=drafter if tokens else "",
         num_speculative_tokens=tokens,
-        served_name=recipe.target.served_name,
+        served_name=setup.target.served_name,
         port=port,
-        engine_folder=str(engine),
+        engine_folder=str(folder),
         argv=tuple(argv),
-        env={name: value.replace("{cache}", str(paths.cache())) for name, value in recipe.env.items()},
-        patches=recipe.patches,
+        env=env,
+        patches=setup.patches,
         build_script=script,
         models_folder=models,
         bench_scale=recipe.bench_scale,
-        on_cpu=recipe.engine.torch_backend == "cpu",
-        warnings=recipe.warnings,
+        on_cpu=recipe.for_cpu,
+        warnings=_warnings(setup, mode),
+        profile=setup.profile,
+        variant=setup.variant,
+        vllm=setup.engine.vllm,
+        hardware=setup.hardware,
+        gpus=tuple(uuid for _, uuid in gpus),
+        standing=setup.standing,
+        differs=setup.differs,
+        models=() if recipe.build else _models(setup, tokens),
+        driver=setup.engine.driver,
     )
+
+
+def _visible(gpus: Sequence[tuple[int, str]], vllm: str) -> dict[str, str]:
+    """Return the variables that show a server these GPUs only.
+
+    By UUID, which nothing can reorder; before 0.24 vLLM takes indices only (platforms/interface.py), and NVML's are
+    those of the PCI bus.
+    """
+    if not gpus:
+        return {}
+    by_uuid = Version(vllm) >= Version("0.24.0")
+    names = [uuid if by_uuid else str(index) for index, uuid in gpus]
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(names)}
+
+
+def _speculation(setup: Setup, drafter: str, tokens: int) -> dict[str, object]:
+    words: dict[str, object] = {"method": "dflash", "model": drafter, "num_speculative_tokens": tokens}
+    if setup.drafter.revision != "main":
+        words["revision"] = setup.drafter.revision
+    return words | setup.speculation
+
+
+def _revision(name: str, revision: str) -> list[str]:
+    return [] if revision == "main" else [name, revision]
+
+
+def _models(setup: Setup, tokens: int) -> tuple[Model, ...]:
+    target, drafter = setup.target, setup.drafter
+    needed = [Model(target.model, target.revision, target.size_gb, target.gated)]
+    if tokens:
+        needed.append(Model(drafter.model, drafter.revision, drafter.size_gb, drafter.gated))
+    return tuple(needed)
+
+
+def _warnings(setup: Setup, mode: Mode) -> tuple[str, ...]:
+    """Return what somebody should know before the launch, the standing and the mode included."""
+    said = list(setup.warnings)
+    if setup.standing.status in {Status.EXPERIMENTAL, Status.BROKEN}:
+        said.insert(0, f"{setup.standing.status.value}: {setup.standing.why}")
+    if setup.modes and mode not in setup.modes:
+        said.append(f"the recipe knows nothing of {mode.value}, only of {', '.join(setup.modes)}")
+    return tuple(said)
 
 
 def engine_folder(spec: EngineSpec) -> Path:
     """Return the folder of the engine for `spec`; another spec has another folder."""
-    name = spec.distribution
-    return paths.engines() / f"{name}-{spec.vllm}-{_digest(msgspec.json.encode(spec))}"
+    installs = (spec.vllm, spec.packages, spec.overrides, spec.torch_backend, spec.exclude_newer, spec.stands_in)
+    return paths.engines() / f"{spec.distribution}-{spec.vllm}-{_digest(msgspec.json.encode(installs))}"
 
 
 def command(plan: Plan) -> str:
@@ -111,18 +203,20 @@ def command(plan: Plan) -> str:
     return " \\\n  ".join([*(f"{k}={shlex.quote(v)}" for k, v in plan.env.items()), *lines])
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:8]
+def flag(name: str, value: FlagValue) -> list[str]:
+    """Return the words of one flag: a switch for true, JSON for a mapping, several words for a list.
 
-
-def _flag(name: str, value: FlagValue) -> list[str]:
-    """Return the words of one flag: a switch for true, JSON for a mapping, several words for a list."""
+    A value that starts with a dash is joined to the flag: by itself vLLM would take it for another flag.
+    """
     if value is True:
         return [f"--{name}"]
     if value is False:
         return [f"--no-{name}"]
-    if isinstance(value, dict):
-        return [f"--{name}", json.dumps(value)]
     if isinstance(value, list):
         return [f"--{name}", *value]
-    return [f"--{name}", str(value)]
+    word = json.dumps(value) if isinstance(value, dict) else str(value)
+    return [f"--{name}={word}"] if word.startswith("-") else [f"--{name}", word]
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:8]

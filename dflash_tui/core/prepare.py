@@ -8,15 +8,16 @@ import subprocess
 import time
 from pathlib import Path
 
+from dflash_tui.core import download, flags, hub, inventory, patches, server
 from dflash_tui.core import engine as engines
-from dflash_tui.core import patches, server
 from dflash_tui.core.engine import Engine, Report
 from dflash_tui.core.events import Preparing, Step
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.processes import clean_environment
-from dflash_tui.core.recipe import Recipe
+from dflash_tui.core.recipe import EngineSpec, Status
 from dflash_tui.core.server import Run
-from dflash_tui.errors import DflashError
+from dflash_tui.core.setup import Setup
+from dflash_tui.errors import DflashError, PatchError, UsageError
 
 _LAST_LINES = 5
 _WORDS = {
@@ -26,13 +27,14 @@ _WORDS = {
 }
 
 
-async def bring_up(recipe: Recipe, plan: Plan, report: Report) -> Run:
-    """Prepare what `plan` needs, launch its server and return the run.
+async def bring_up(setup: Setup, plan: Plan, report: Report, *, forced: str = "") -> Run:
+    """Prepare what `plan` needs, launch its server and return the run; `forced` says why failed checks were overruled.
 
     Raises:
         EngineError: the environment could not be built.
-        DflashError: the models could not be made.
-        PatchError: a patch does not fit.
+        UsageError: the engine's vLLM does not know a flag of the plan.
+        DflashError: the models could not be made or fetched.
+        PatchError: a patch does not fit, or may not be applied.
         ServerFailed: the process could not be started.
     """
     kept: list[Preparing] = []
@@ -42,22 +44,45 @@ async def bring_up(recipe: Recipe, plan: Plan, report: Report) -> Run:
             kept.append(event)
         report(event)
 
-    engine = await _engine(recipe, plan, note)
-    await _models(plan, engine, note)
+    engine = await _engine(setup.engine, plan, note)
+    await _flags(setup, plan, engine, note, forced=forced)
+    await _build(plan, engine, note)
+    await _fetch(plan, engine, note)
     applied = await _patches(plan, engine, note)
     label = f"{engine.distribution} {engine.vllm}"
-    return server.launch(plan, engine=label, patches=applied, prepared=kept)
+    return server.launch(plan, engine=label, patches=applied, prepared=kept, forced=forced)
 
 
-async def _engine(recipe: Recipe, plan: Plan, report: Report) -> Engine:
+async def _engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine:
     folder = Path(plan.engine_folder)
-    if found := engines.find(folder):
+    if found := await asyncio.to_thread(inventory.find, folder):
         report(Preparing(time.time(), Step.INSTALL, f"{found.distribution} {found.vllm}, as installed", 1.0, done=True))
         return found
-    return await engines.install(recipe.engine, folder, report)
+    return await engines.install(spec, folder, report)
 
 
-async def _models(plan: Plan, engine: Engine, report: Report) -> None:
+async def _flags(setup: Setup, plan: Plan, engine: Engine, report: Report, *, forced: str) -> None:
+    """Have the engine's own parser look at the flags, unless a verified recipe runs as it is on its own engine."""
+    if setup.standing.status is Status.VERIFIED and not setup.changed and not engine.adopted:
+        return
+    report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))
+    wrong = flags.mistakes(plan, await asyncio.to_thread(inventory.options, engine))
+    if wrong and not forced:
+        raise UsageError("this vLLM does not know what the recipe asks for", evidence="; ".join(wrong),
+                         do="correct the recipe, or take a flag away with --set NAME=null")  # fmt: skip
+    words = "; ".join(wrong) or f"vLLM {engine.vllm} knows every flag of the plan"
+    report(Preparing(time.time(), Step.CHECK, words, 1.0, done=True))
+
+
+async def _fetch(plan: Plan, engine: Engine, report: Report) -> None:
+    """Fetch what the hub has of the plan's models and the cache lacks."""
+    for model in plan.models:
+        found = await hub.look(model.name, model.revision)
+        if not found.complete:
+            await download.download(found, engine.python, report)
+
+
+async def _build(plan: Plan, engine: Engine, report: Report) -> None:
     """Run the recipe's builder into a folder beside the final one, which is renamed when it is complete."""
     if not plan.build_script:
         return
@@ -101,6 +126,10 @@ async def _patches(plan: Plan, engine: Engine, report: Report) -> list[str]:
     wanted = [patches.load(name) for name in plan.patches]
     if not wanted:
         return []
+    needed = [patch.name for patch in wanted if patches.state(patch, engine) is patches.State.NEEDED]
+    if needed and not engine.patchable:
+        raise PatchError(f"{', '.join(needed)} needed in {engine.folder}, which was adopted without leave to patch it",
+                         do=f"dflash-tui engine adopt --patch {engine.folder}")  # fmt: skip
     applied = await asyncio.to_thread(patches.apply, wanted, engine)
     states = {patch.name: patches.state(patch, engine) for patch in wanted}
     words = [

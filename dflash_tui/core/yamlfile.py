@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import difflib
+import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +30,8 @@ def load(path: Path, kind: type[T]) -> T:
             `file:line: key`.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise RecipeError(f"{path}: not a file")
         if path.stat().st_size > SIZE_LIMIT:
             raise RecipeError(f"{path}: larger than {SIZE_LIMIT // 1024} KiB, so not a recipe")
         text = path.read_text(encoding="utf-8")
@@ -42,7 +46,9 @@ def load(path: Path, kind: type[T]) -> T:
     _refuse_duplicates(path, root)
     data: Any = None
     try:
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        data = value(text)
+        for steps, what in _bad_numbers(data):
+            raise RecipeError(f"{path}:{_line_of(root, steps)}: {_key(steps)}: {what}")
         return msgspec.convert(data, kind)
     except yaml.YAMLError as error:  # e.g. an impossible date
         raise RecipeError(f"{path}: {_one_line(str(error))}") from None
@@ -50,6 +56,15 @@ def load(path: Path, kind: type[T]) -> T:
         if not isinstance(error, msgspec.ValidationError):
             raise RecipeError(f"{path}: {_one_line(str(error))}") from None
         raise RecipeError(_explain(path, root, data, str(error), kind)) from None
+
+
+def value(text: str) -> Any:
+    """Return what YAML text says, with dates as the text that they are written as.
+
+    Raises:
+        yaml.YAMLError: it is not YAML.
+    """
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
 
 
 def wrong(path: Path, steps: list[str | int], what: str) -> RecipeError:
@@ -111,12 +126,25 @@ def _refuse_duplicates(path: Path, node: yaml.Node) -> None:
             _refuse_duplicates(path, value)
 
 
+def _bad_numbers(data: Any, steps: tuple[str | int, ...] = ()) -> Iterator[tuple[list[str | int], str]]:
+    """Yield where a number is that JSON does not have, and why."""
+    if isinstance(data, float) and not math.isfinite(data):
+        yield list(steps), "expected a finite number"
+    elif isinstance(data, int) and not -(1 << 63) <= data < 1 << 63:
+        yield list(steps), "expected a number of at most 64 bits"
+    elif isinstance(data, dict):
+        for key, part in data.items():
+            yield from _bad_numbers(part, (*steps, str(key)))
+    elif isinstance(data, list):
+        for index, part in enumerate(data):
+            yield from _bad_numbers(part, (*steps, index))
+
+
 def _explain(path: Path, root: yaml.Node, data: Any, message: str, kind: type[object]) -> str:
     """Return `file:line: key: what was expected` for a message of msgspec."""
     match = _PATH.search(message)
-    steps = _steps(match["path"]) if match else []
-    if match and (match["path"].endswith("[...]") or match["of_key"]):
-        steps += _culprit(data, steps, message, kind)
+    steps = _steps(match["path"] + ("[...]" if match["of_key"] else "")) if match else []
+    steps = _culprits(data, steps, message, kind)
     what = message[: match.start()] if match else message
     unknown = _UNKNOWN.search(what)
     if unknown:
@@ -133,25 +161,38 @@ def _key(steps: list[str | int]) -> str:
 
 
 def _steps(path: str) -> list[str | int]:
-    return [int(p) if p.isdecimal() else p for p in re.findall(r"[^.\[\]]+", path)]
+    """Return the keys and indices of a path of msgspec; `[...]` stands for a key that it does not name."""
+    parts = re.findall(r"\[\.\.\.\]|\[\d+\]|[^.\[\]]+", path)
+    return [int(part[1:-1]) if re.fullmatch(r"\[\d+\]", part) else part for part in parts]
 
 
-def _culprit(data: Any, steps: list[str | int], message: str, kind: type[object]) -> list[str | int]:
-    """Return the key of the free-form mapping at `steps` that msgspec complains about; it does not name it."""
+def _culprits(data: Any, steps: list[str | int], message: str, kind: type[object]) -> list[str | int]:
+    """Return `steps` with the keys that msgspec complains about for each `[...]`, as far as they can be told.
+
+    A mapping cut down to the culprit alone gives the same message.
+    """
     trial = copy.deepcopy(data)
-    mapping = trial
+    found: list[str | int] = []
+    place = trial
     for step in steps:
-        mapping = mapping[step]
-    items = dict(mapping)
-    for key, value in items.items():
-        mapping.clear()
-        mapping[key] = value
-        try:
-            msgspec.convert(trial, kind)
-        except msgspec.ValidationError as error:
-            if str(error) == message:
-                return [str(key)]
-    return []
+        if step != "[...]":
+            found.append(step)
+            place = place[step]
+            continue
+        items = dict(place)
+        for key, value in items.items():
+            place.clear()
+            place[key] = value
+            try:
+                msgspec.convert(trial, kind)
+            except msgspec.ValidationError as error:
+                if str(error) == message:
+                    found.append(str(key))
+                    place = value
+                    break
+        else:
+            return found
+    return found
 
 
 def _line_of(node: yaml.Node, steps: list[str | int]) -> int:

@@ -13,13 +13,14 @@ from textual.worker import Worker
 
 from dflash_tui.core import server
 from dflash_tui.core.plan import HOST, Plan
-from dflash_tui.core.recipe import Recipe
 from dflash_tui.core.server import Run
+from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
 from dflash_tui.text import duration, how_to_return
 from dflash_tui.tui.dialogs import Confirm, ErrorDialog, Help, keys_of
-from dflash_tui.tui.launch import Entries, LaunchScreen, living, load_all, probe
+from dflash_tui.tui.launch import LaunchScreen, living, load_all, probe
 from dflash_tui.tui.live import RunScreen
+from dflash_tui.tui.recipe_list import Entries
 from dflash_tui.tui.theme import DARK, LIGHT, SERIES
 from dflash_tui.tui.widgets import NEEDS
 
@@ -86,12 +87,12 @@ class DflashApp(App[str]):
             self.run_screen.fail(error)
 
     @work(exclusive=True, group="bring-up")
-    async def bring_up(self, recipe: Recipe, plan: Plan) -> None:
+    async def bring_up(self, setup: Setup, plan: Plan, forced: str) -> None:
         """Prepare and launch `plan`, then follow it."""
         from dflash_tui.core import prepare  # noqa: PLC0415 - as above
 
         try:
-            run = await prepare.bring_up(recipe, plan, self.run_screen.take)
+            run = await prepare.bring_up(setup, plan, self.run_screen.take, forced=forced)
         except (DflashError, OSError) as error:
             self.run_screen.fail(error if isinstance(error, DflashError) else DflashError(str(error)))
             return
@@ -116,14 +117,14 @@ class DflashApp(App[str]):
 
     @on(LaunchScreen.Launch)
     async def _on_launch_wanted(self, message: LaunchScreen.Launch) -> None:
-        recipe, plan = message.recipe, message.plan
+        plan, port = message.plan, message.setup.recipe.port
         if self.preparing:
             self.notify("another launch is being prepared; 2 shows it", severity="warning")
             return
-        moved = f" Port {recipe.port} is taken, so it gets {plan.port}." if plan.port != recipe.port else ""
+        moved = f" Port {port} is taken, so it gets {plan.port}." if plan.port != port else ""
         others = living()
         if not others:
-            self._start(recipe, plan, moved)
+            self._start(message, moved)
             return
         names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in others)
         question = Confirm(
@@ -131,15 +132,15 @@ class DflashApp(App[str]):
             f"{names} runs. The two share the memory and the processor, so figures of both suffer.{moved}",
             f"launch {plan.recipe} as well",
         )
-        self.push_screen(question, lambda yes: self._start(recipe, plan, moved) if yes else None)
+        self.push_screen(question, lambda yes: self._start(message, moved) if yes else None)
 
-    def _start(self, recipe: Recipe, plan: Plan, moved: str) -> None:
+    def _start(self, message: LaunchScreen.Launch, moved: str) -> None:
         if moved:
             self.notify(moved.strip())
         self.workers.cancel_group(self, "observe")
-        self.run_screen.clear(plan)
+        self.run_screen.clear(message.plan)
         self.switch_mode("live")
-        self._bringing = self.bring_up(recipe, plan)
+        self._bringing = self.bring_up(message.setup, message.plan, message.forced)
 
     @property
     def preparing(self) -> bool:

@@ -14,58 +14,61 @@ from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Footer, OptionList, Static
-from textual.widgets.option_list import Option
+from textual.widgets import Footer, Static
 
 from dflash_tui import __version__
-from dflash_tui.core import engine as engines
+from dflash_tui.core import inventory, recipe_files, server
 from dflash_tui.core import plan as plans
-from dflash_tui.core import recipe as recipes
-from dflash_tui.core import server
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode, Recipe
 from dflash_tui.core.server import Run
+from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
 from dflash_tui.text import plural
 from dflash_tui.tui import planview
+from dflash_tui.tui.choice import MOST_TOKENS, Choice
 from dflash_tui.tui.dialogs import ErrorDialog
+from dflash_tui.tui.doctor import Doctor
+from dflash_tui.tui.recipe_list import Entries, RecipeList
 from dflash_tui.tui.widgets import Display, TooSmall
 
-if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
+if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
     from dflash_tui.core.gpu import Probe
+    from dflash_tui.core.history import Ready
+    from dflash_tui.core.hub import Model
 
-Entries = dict[str, Recipe | DflashError]
-_MOST_TOKENS = 64
+_SETTLED = 0.4  # seconds on a recipe before the hub is asked about its models
 
 
 class LaunchScreen(Screen[None]):
     """Shows the machine, the recipes, the plan of the highlighted one and the running servers."""
 
     BINDINGS: ClassVar = [
-        Binding("enter", "launch", "Launch", priority=True, tooltip="Do what the plan says"),
+        Binding("enter", "launch", "Launch", priority=True, tooltip="Check, and do what the plan says"),
         Binding("e", "mode", "Eager/compile", tooltip="Switch between eager and compile"),
-        Binding(
-            "plus,equals_sign",
-            "tokens(1)",
-            "Drafts",
-            key_display="+/-",
-            tooltip="More or fewer drafted tokens per step",
-        ),
+        Binding("plus,equals_sign", "tokens(1)", "Drafts", key_display="+/-",
+                tooltip="More or fewer drafted tokens per step; 0 is the baseline without speculation"),
         Binding("minus", "tokens(-1)", "One drafted token less", show=False),
-        Binding("y", "copy", "Copy", tooltip="Copy the command"),
+        Binding("p", "profile", "Profile", tooltip="The next profile: newest vLLM, or the published set-up"),
+        Binding("v", "variant", "Variant", show=False, tooltip="The next variant, another drafter for instance"),
+        Binding("g", "gpu", "GPU", show=False, tooltip="The next GPU"),
+        Binding("d", "doctor", "Doctor", tooltip="Check whether the launch would work"),
+        Binding("slash", "filter", "Filter", key_display="/", tooltip="Show only recipes with these words"),
+        Binding("y", "copy", "Copy", show=False, tooltip="Copy the command"),
         Binding("a", "attach", "Attach", tooltip="Watch the newest running server"),
+        Binding("escape", "unfilter", "All recipes", show=False),
         Binding("1", "app.show('launch')", "Launch screen", show=False),
         Binding("2", "app.show('live')", "Live", tooltip="The run that is watched"),
         Binding("question_mark", "app.keys", "Help", key_display="?"),
         Binding("q", "app.leave", "Quit", tooltip="Leave the panel; servers keep running"),
-    ]
+    ]  # fmt: skip
 
     class Launch(Message):
-        """Somebody wants this plan launched."""
+        """Somebody wants this plan launched; `forced` says why failed checks are overruled."""
 
-        def __init__(self, recipe: Recipe, plan: Plan) -> None:
+        def __init__(self, setup: Setup, plan: Plan, forced: str = "") -> None:
             super().__init__()
-            self.recipe, self.plan = recipe, plan
+            self.setup, self.plan, self.forced = setup, plan, forced
 
     class Attach(Message):
         """Somebody wants to watch this run."""
@@ -77,18 +80,18 @@ class LaunchScreen(Screen[None]):
     def __init__(self, now: Callable[[], float], probe: Callable[[], Probe], entries: Entries) -> None:
         super().__init__()
         self.now, self.probe, self.entries = now, probe, entries
-        self.changes: dict[str, tuple[Mode, int]] = {}
-        self.machine: Probe | None = None
+        self.choice = Choice()
         self.running: list[Run] = []
+        self.models: dict[str, Model] = {}
+        self._asked: tuple[plans.Model, ...] = ()
+        self.before: dict[tuple[str, ...], Ready | None] = {}
 
     def compose(self) -> ComposeResult:
         yield Display(id="head")
         with Container(id="body"):
             with Vertical(id="left"):
                 yield Display(id="machine")
-                with Vertical(id="list"):
-                    yield Static(id="columns")
-                    yield OptionList(id="recipes", markup=False)
+                yield RecipeList(self.entries, self.choice)
                 yield Display(id="servers")
             with VerticalScroll(id="plan"):
                 yield Static(id="text", markup=False)
@@ -96,18 +99,14 @@ class LaunchScreen(Screen[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.query_one("#machine").border_title = "machine"
-        self.query_one("#list").border_title = "recipes"
-        self.query_one("#plan").border_title = "plan"
-        self.query_one("#servers").border_title = "running"
-        self.query_one(OptionList).add_options([Option("", id=str(index)) for index in range(len(self.entries))])
-        self.query_one(OptionList).highlighted = 0 if self.entries else None
-        self.query_one(OptionList).focus()
+        for name, title in (("machine", "machine"), ("plan", "plan"), ("servers", "running")):
+            self.query_one(f"#{name}").border_title = title
         self.draw()
         self.call_after_refresh(self.look)
         self.set_interval(2.0, self.look)
 
     def on_screen_resume(self) -> None:
+        self.models, self._asked = {}, ()  # something may have been fetched meanwhile
         self.look()
 
     def on_resize(self) -> None:
@@ -116,93 +115,132 @@ class LaunchScreen(Screen[None]):
     @work(exclusive=True, group="look")
     async def look(self) -> None:
         """Look at the machine and for running servers, away from the screen's own thread."""
-        if not self.is_active and self.machine:
+        if not self.is_active and self.choice.probe:
             return
         self.running = await asyncio.to_thread(living)
         self.draw()
-        self.machine = await asyncio.to_thread(self.probe)
+        self.choice.probe = await asyncio.to_thread(self.probe)
+        if self.query("#recipes"):
+            self.query_one(RecipeList).choose_for_gpu()
         self.draw()
+        await self._look_back()
+
+    async def _look_back(self) -> None:
+        """Find out how long such a launch took before; an ended run is read once."""
+        from dflash_tui.core import history  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
+
+        if isinstance(recipe := self.chosen, Recipe):
+            plan = self.choice.plan(recipe)
+            self.before[plan.kind] = await asyncio.to_thread(history.ready, plan)
+            self._draw_plan()
+
+    @work(exclusive=True, group="models")
+    async def look_for_models(self, plan: Plan) -> None:
+        """Ask the cache and the hub about the models of `plan`, when it has been looked at for a moment."""
+        await asyncio.sleep(_SETTLED)
+        from dflash_tui.core import hub  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
+
+        for model in plan.models:
+            self.models[f"{model.name}@{model.revision}"] = await hub.look(model.name, model.revision)
+            self._draw_plan()
 
     def draw(self) -> None:
         """Bring every part up to date; a worker may come back when the panel is closing."""
-        if not self.query("#head, #plan"):
+        if not all(self.query(part) for part in ("#machine", "#recipes", "#text", "#servers")):
             return
         count = plural(len(self.running), "server")
         state = f"{count} running" if self.running else "no server running"
-        driver = f" · driver {self.machine.driver}" if self.machine and self.machine.driver else ""
+        probe = self.choice.probe
+        driver = f" · driver {probe.driver}" if probe and probe.driver else ""
         head = Content.assemble(("dflash-tui", "bold"), f" {__version__}{driver} · {state}")
         self.query_one("#head", Display).show(head)
-        self.query_one("#machine", Display).show(planview.machine(self.machine))
+        self.query_one("#machine", Display).show(planview.machine(probe, self.choice.card))
         now = self.now()
         servers = [planview.server_text(run, now) for run in reversed(self.running)]
         self.query_one("#servers", Display).show(Content("\n").join(servers))
         self.set_class(bool(self.running), "-servers")
-        self._draw_recipes()
+        self.query_one(RecipeList).draw()
         self._draw_plan()
-        self.refresh_bindings()
-
-    def _draw_recipes(self) -> None:
-        table = self.query_one(OptionList)
-        width = table.scrollable_content_region.width - 4
-        self.query_one("#columns", Static).update(
-            Content(f"  {planview.columns('recipe', 'mode', 'n', 'status', width)}"), layout=False
-        )
-        for index, (name, entry) in enumerate(self.entries.items()):
-            shown = planview.row(name, entry, width)
-            if table.get_option_at_index(index).prompt != shown:
-                table.replace_option_prompt_at_index(index, shown)
 
     def _draw_plan(self) -> None:
-        entry = self.chosen
-        text = self.query_one("#text", Static)
-        if entry is None:
-            text.update(Content("no recipe was found"))
-        elif isinstance(entry, DflashError):
-            text.update(planview.error_text(entry))
-        else:
-            try:
-                plan = self.plan_of(entry)
-                engine = engines.find(Path(plan.engine_folder))
-                text.update(planview.plan_text(entry, plan, engine))
-            except DflashError as error:
-                text.update(planview.error_text(error))
+        """Show the plan of the highlighted recipe; what has not changed is not laid out again."""
+        if not self.query("#text"):
+            return
+        entry, text = self.chosen, self.query_one("#text", Static)
+        try:
+            if isinstance(entry, Recipe):
+                shown = self._plan_text(entry)
+            else:
+                shown = planview.error_text(entry) if entry else Content("no recipe was found")
+        except DflashError as error:
+            shown = planview.error_text(error)
+        if shown != text.content:
+            text.update(shown)
+
+    def _plan_text(self, recipe: Recipe) -> Content:
+        plan, choice = self.choice.plan(recipe), self.choice
+        known = [self.models.get(f"{model.name}@{model.revision}") for model in plan.models]
+        if None in known and plan.models != self._asked and self.is_active:
+            self._asked = plan.models
+            self.look_for_models(plan)
+        return planview.plan_text(
+            choice.setup(recipe),
+            plan,
+            engine=inventory.find(Path(plan.engine_folder)),
+            fit=choice.fit(recipe),
+            suited=choice.suited(recipe),
+            models=tuple(model for model in known if model) if None not in known else (),
+            before=self.before.get(plan.kind),
+            width=self.query_one("#plan").scrollable_content_region.width,
+        )
 
     @property
     def chosen(self) -> Recipe | DflashError | None:
         """The highlighted recipe, why its file does not load, or None when there is none."""
-        index = self.query_one(OptionList).highlighted
-        return None if index is None else list(self.entries.values())[index]
+        return self.query_one(RecipeList).chosen
 
-    def plan_of(self, recipe: Recipe, port: int | None = None) -> Plan:
-        """Return the plan of `recipe` with the mode and the drafts chosen here."""
-        mode, tokens = self.changes.get(recipe.name, (recipe.mode, recipe.drafter.num_speculative_tokens))
-        return plans.make(recipe, mode=mode, num_speculative_tokens=tokens, port=port)
-
-    @on(OptionList.OptionHighlighted)
+    @on(RecipeList.Highlighted)
     def _highlighted(self) -> None:
         self.query_one("#plan", VerticalScroll).scroll_home(animate=False)
         self._draw_plan()
 
-    def _change(self, mode: Mode, tokens: int) -> None:
-        recipe = self.chosen
-        if isinstance(recipe, Recipe):
-            self.changes[recipe.name] = (mode, tokens)
-            self._draw_plan()
-
     def action_mode(self) -> None:
         if isinstance(recipe := self.chosen, Recipe):
-            plan = self.plan_of(recipe)
-            other = Mode.COMPILE if plan.mode is Mode.EAGER else Mode.EAGER
-            self._change(other, plan.num_speculative_tokens)
+            mode = self.choice.plan(recipe).mode
+            self.choice.changes(recipe).mode = Mode.COMPILE if mode is Mode.EAGER else Mode.EAGER
+            self.draw()
 
     def action_tokens(self, more: int) -> None:
         if isinstance(recipe := self.chosen, Recipe):
-            plan = self.plan_of(recipe)
-            self._change(plan.mode, max(1, min(_MOST_TOKENS, plan.num_speculative_tokens + more)))
+            tokens = self.choice.plan(recipe).num_speculative_tokens + more
+            most = self.choice.setup(recipe).drafter.max_tokens or MOST_TOKENS
+            self.choice.changes(recipe).tokens = max(0, min(most, tokens))
+            self.draw()
+
+    def action_profile(self) -> None:
+        if isinstance(recipe := self.chosen, Recipe) and not self.choice.next_profile(recipe):
+            self.notify("this recipe has one profile only")
+        self.draw()
+
+    def action_variant(self) -> None:
+        if isinstance(recipe := self.chosen, Recipe) and not self.choice.next_variant(recipe):
+            self.notify("this recipe has no variants")
+        self.draw()
+
+    def action_gpu(self) -> None:
+        if not self.choice.next_gpu():
+            self.notify("there is no other GPU")
+        self.draw()
+
+    def action_filter(self) -> None:
+        self.query_one(RecipeList).open_filter()
+
+    def action_unfilter(self) -> None:
+        self.query_one(RecipeList).close_filter(keep=False)
 
     def action_copy(self) -> None:
         if isinstance(recipe := self.chosen, Recipe):
-            self.app.copy_to_clipboard(plans.command(self.plan_of(recipe)))
+            self.app.copy_to_clipboard(plans.command(self.choice.plan(recipe)))
             self.notify("the command is in the clipboard, if the terminal allows OSC 52")
 
     def action_attach(self) -> None:
@@ -211,23 +249,41 @@ class LaunchScreen(Screen[None]):
         else:
             self.notify("no server is running", severity="warning")
 
+    def action_doctor(self) -> None:
+        self._check(launching=False)
+
     def action_launch(self) -> None:
+        if self.query_one(RecipeList).filtering:
+            self.query_one(RecipeList).close_filter(keep=True)
+            return
+        self._check(launching=True)
+
+    def _check(self, *, launching: bool) -> None:
+        """Show the checks of the plan; a launch goes on by itself when none fails."""
         recipe = self.chosen
         if not isinstance(recipe, Recipe):
             self.notify("this recipe does not load; the right side says why", severity="warning")
             return
         try:
-            self.post_message(self.Launch(recipe, self.plan_of(recipe, server.free_port(recipe.port))))
+            plan = self.choice.plan(recipe, server.free_port(recipe.port) if launching else None)
+            setup = self.choice.setup(recipe)
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
+            return
+
+        def launch(reason: str | None) -> None:
+            if launching and reason is not None:
+                self.post_message(self.Launch(setup, plan, reason))
+
+        self.app.push_screen(Doctor(setup, plan, launching=launching), launch)
 
 
 def load_all() -> Entries:
     """Return every recipe by name, or why its file does not load."""
     found: Entries = {}
-    for name, path in recipes.files().items():
+    for name, path in recipe_files.files().items():
         try:
-            found[name] = recipes.load(path)
+            found[name] = recipe_files.load(path)
         except DflashError as error:
             found[name] = error
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,32 +10,40 @@ from textual.content import Content
 
 from dflash_tui.core import plan as plans
 from dflash_tui.core.engine import Engine
+from dflash_tui.core.fit import Fit
 from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import Recipe, Status
+from dflash_tui.core.recipe import EngineSpec, Recipe
 from dflash_tui.core.server import Run
+from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
-from dflash_tui.text import GIB, cut, duration, megabytes, plural
+from dflash_tui.text import GIB, UNKNOWN, cut, duration, gib, gigabytes, megabytes, plural
+from dflash_tui.tui.choice import Choice, Suited
 from dflash_tui.tui.widgets import MUTED
+from dflash_tui.words import band_line, ready_line
 
-if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
+if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
     from dflash_tui.core.gpu import Gpu, Probe
+    from dflash_tui.core.history import Ready
+    from dflash_tui.core.hub import Model
 
-_MARKS = {Status.VERIFIED: "✓", Status.REPORTED: "·", Status.EXPERIMENTAL: "?", Status.BROKEN: "✗"}
 _INDENT = 10
+_FIT = 24
+_SHARES = {"weights": "$series-a", "drafter": "$series-b", "activations": "$series-c"}
 
 
-def machine(probe: Probe | None) -> Content:
-    """Return one row per GPU, or why there are none and what still works."""
+def machine(probe: Probe | None, chosen: Gpu | None) -> Content:
+    """Return one row per GPU, the chosen one marked, or why there are none and what still works."""
     if probe is None:
         return Content.assemble(("looking for GPUs …", MUTED))
     if not probe.gpus:
         rows = Content.assemble((probe.why_none, "bold"))
         return Content("\n").join([rows, Content.assemble(("the CPU demo runs here: real vLLM, toy models", MUTED))])
-    return Content("\n").join([_gpu(gpu) for gpu in probe.gpus])
+    several = len(probe.gpus) > 1
+    return Content("\n").join([_gpu(gpu, "▸ " if several and gpu == chosen else "") for gpu in probe.gpus])
 
 
-def _gpu(gpu: Gpu) -> Content:
-    name = Content.assemble((f"{gpu.index} {gpu.name.removeprefix('NVIDIA ')}".rstrip(), "bold"))
+def _gpu(gpu: Gpu, mark: str) -> Content:
+    name = Content.assemble((mark, "$primary"), (f"{gpu.index} {gpu.name.removeprefix('NVIDIA ')}".rstrip(), "bold"))
     if gpu.trouble:
         return name + Content.assemble("  ", (gpu.trouble, "$error"))
     facts = [f"{gpu.memory_total / GIB:.0f} GiB{' unified' if gpu.unified else ''}"] if gpu.memory_total else []
@@ -46,40 +55,56 @@ def _gpu(gpu: Gpu) -> Content:
     return name + f"  {'  '.join(facts)}"
 
 
-def columns(name: str, mode: str, tokens: str, status: str, width: int) -> str:
+def columns(name: str, tokens: str, vllm: str, status: str, width: int) -> str:
     """Return one row of the recipe table in `width` cells."""
-    room = max(8, width - 34)
-    return f"{cut(name, room):{room}} {mode:8}{tokens:>3}  {status}"
+    room = max(8, width - 30)
+    return f"{cut(name, room):{room}} {tokens:>3}  {vllm:7} {status}"
 
 
-def row(name: str, entry: Recipe | DflashError, width: int) -> Content:
+def row(name: str, entry: Recipe | DflashError, choice: Choice, width: int) -> Content:
     """Return the row of a recipe, or of a file that is not one."""
     if isinstance(entry, DflashError):
         return Content(f"✗ {columns(name, '—', '—', 'does not load', width)}")
-    status = f"{entry.status.value}{', synthetic' if entry.synthetic else ''}"
-    tokens = str(entry.drafter.num_speculative_tokens)
-    return Content(f"{_MARKS[entry.status]} {columns(name, entry.mode.value, tokens, status, width)}")
+    try:
+        setup = choice.setup(entry)
+    except DflashError:
+        return Content(f"✗ {columns(name, '—', '—', 'not possible', width)}")
+    status = f"{setup.standing.status.value}{', synthetic' if setup.synthetic else ''}"
+    tokens = str(choice.plan(entry).num_speculative_tokens)
+    mark = choice.suited(entry).suits.value
+    return Content(f"{mark} {columns(name, tokens, setup.engine.vllm, status, width)}")
 
 
-def plan_text(recipe: Recipe, plan: Plan, engine: Engine | None) -> Content:
-    """Return what pressing enter would do, in the order in which it happens."""
-    own = recipe.drafter.num_speculative_tokens
-    tokens = f"{plan.num_speculative_tokens} per step"
-    tokens += f" (the recipe says {own})" if own != plan.num_speculative_tokens else ""
-    mode = plan.mode.value + (f" (the recipe says {recipe.mode.value})" if plan.mode is not recipe.mode else "")
+def plan_text(
+    setup: Setup,
+    plan: Plan,
+    *,
+    engine: Engine | None,
+    fit: Fit | None,
+    suited: Suited,
+    models: tuple[Model, ...] = (),
+    before: Ready | None = None,
+    width: int = 60,
+) -> Content:
+    """Return what pressing enter would do, in the order in which it happens, in rows of `width` cells."""
     rows = [Content.assemble((plan.title, "bold"))]
     if plan.synthetic:
         rows.append(Content.assemble(("~ synthetic: ", "bold $accent"), (plan.synthetic, "$accent")))
+    if not plan.on_cpu:
+        rows.append(Content.assemble((f"{suited.suits.value} ", _mark_style(suited)), suited.why))
     rows.append(Content(""))
-    rows += [_row("target", _model(plan, plan.target)), _row("drafter", _model(plan, plan.drafter))]
-    rows += [_row("drafts", tokens), _row("mode", mode), _row("engine", _engine(recipe, engine))]
-    if recipe.build and not Path(plan.models_folder).is_dir():
-        rows.append(_row("models", f"will be built here, {recipe.build.size_mb} MB"))
-    rows.append(_row("patches", ", ".join(plan.patches) or "none needed"))
-    rows.append(_row("port", str(plan.port)))
-    rows += [Content.assemble(("! ", "bold $warning"), warning) for warning in plan.warnings]
-    if recipe.why:
-        rows += [Content(""), Content.assemble((recipe.why.strip(), MUTED))]
+    facts = [*_what(setup, plan)]
+    facts += [("ready", ready)] if (ready := ready_line(plan, setup, before)) else []
+    facts.append(("engine", _engine(setup.engine, engine)))
+    facts += [("models", text) for text in _models(setup, plan, models)]
+    facts += [("patches", ", ".join(plan.patches) or "none needed"), ("port", str(plan.port))]
+    rows += [_row(name, value, width) for name, value in facts]
+    rows += fit_rows(fit, width) if fit else []
+    rows += [_row("expected", band_line(band), width) for band in setup.expected]
+    rows += [_hung(("! ", "bold $warning"), warning, width) for warning in plan.warnings]
+    rows += [_row("differs", f"{name}: {why}", width) for name, why in plan.differs.items()]
+    if setup.recipe.why and plan.on_cpu:
+        rows += [Content(""), Content.assemble((setup.recipe.why.strip(), MUTED))]
     rows += [
         Content(""),
         Content.assemble(("command", "bold"), ("  y copies it", MUTED)),
@@ -88,8 +113,73 @@ def plan_text(recipe: Recipe, plan: Plan, engine: Engine | None) -> Content:
     return Content("\n").join(rows)
 
 
+def _what(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
+    own, recipe = setup.num_speculative_tokens, setup.recipe
+    tokens = f"{plan.num_speculative_tokens} per step" if plan.num_speculative_tokens else "none: the baseline"
+    tokens += f" (the recipe says {own})" if own != plan.num_speculative_tokens else ""
+    mode = plan.mode.value + (f" (the recipe says {setup.mode.value})" if plan.mode is not setup.mode else "")
+    mode += f": {why}" if (why := setup.modes.get(plan.mode)) else ""
+    rows = []
+    if recipe.profiles:
+        rows.append(("profile", f"{plan.profile}: {recipe.profiles[plan.profile].title}"))
+    if recipe.variants:
+        title = recipe.variants[plan.variant].title if plan.variant else f"v chooses {' or '.join(recipe.variants)}"
+        rows.append(("variant", f"{plan.variant or 'none'}: {title}"))
+    quantization = f" ({setup.target.quantization})" if setup.target.quantization else ""
+    drafter = _model(plan, plan.drafter) if plan.drafter else "none"
+    rows += [("target", _model(plan, plan.target) + quantization), ("drafter", drafter)]
+    return [*rows, ("drafts", tokens), ("mode", mode)]
+
+
+def _models(setup: Setup, plan: Plan, models: tuple[Model, ...]) -> list[str]:
+    """Return a line per model: here, to fetch, or why it cannot be."""
+    if build := setup.recipe.build:
+        return [] if Path(plan.models_folder).is_dir() else [f"will be built here, {build.size_mb} MB"]
+    if not models:
+        sizes = [model.size_gb for model in plan.models]
+        return [f"{' + '.join(UNKNOWN if size is None else f'{size:g} GB' for size in sizes)}, looking …"]
+    lines = []
+    for model in models:
+        if model.complete:
+            said = f"{gigabytes(model.total_bytes)}, here"
+        elif model.access.ok:
+            said = f"{gigabytes(model.missing_bytes)} of {gigabytes(model.total_bytes)} to fetch"
+        else:
+            said = model.access.value
+        lines.append(f"{model.repo.rpartition('/')[2]}: {said}")
+    return lines
+
+
+def fit_rows(fit: Fit, width: int) -> list[Content]:
+    """Return the memory arithmetic as a bar of what vLLM would take, and its parts in words."""
+    parts = [(share.name, share.size or 0) for share in fit.shares]
+    kv = max(0, fit.kv_left)
+    scale = _FIT / max(fit.total, fit.fixed)
+    drawn: list[tuple[str, str] | str] = []
+    for name, size in parts:
+        drawn.append(("█" * round(size * scale), _SHARES.get(name, "$foreground 60%")))
+    drawn.append(("▒" * round(kv * scale), "$series-a"))
+    used = sum(len(part[0]) for part in drawn)
+    drawn.append(("░" * max(0, _FIT - used), "$border"))
+    enough = fit.kv_needed is None or fit.kv_needed <= fit.kv_left
+    words = [f"{share.name} {gib(share.size)}" for share in fit.shares]
+    words.append(f"KV cache ▒ {gib(fit.kv_left)}" if fit.kv_left > 0 else "nothing left for the KV cache")
+    need = f"one request of {fit.max_model_len} tokens needs {gib(fit.kv_needed)}" if fit.kv_needed else ""
+    kind = "unified" if fit.unified else "GPU"
+    whole = f" {gib(fit.budget)} of {gib(fit.total)} {kind}"
+    rows = [Content.assemble((f"{'memory':{_INDENT}}", MUTED), *drawn, whole)]
+    rows.append(_row("", f"≈ {', '.join(words)}", width))
+    if need:
+        rows.append(Content.assemble(" " * _INDENT, ("" if enough else "! ", "bold $warning"), need))
+    return rows
+
+
+def _mark_style(suited: Suited) -> str:
+    return {"✓": "bold $success", "!": "bold $warning", "✗": "bold $error"}[suited.suits.value]
+
+
 def error_text(error: DflashError) -> Content:
-    """Return why a recipe file cannot be launched."""
+    """Return why a recipe cannot be launched."""
     rows = [Content.assemble(("✗ ", "bold $error"), ("this recipe does not load", "bold")), Content(error.what)]
     rows += [Content(error.evidence)] if error.evidence else []
     rows += [Content.assemble(("→ ", "bold $primary"), error.do)] if error.do else []
@@ -103,8 +193,15 @@ def server_text(run: Run, now: float) -> Content:
     return Content.assemble(("● ", "$success"), (plan.recipe, "bold"), facts)
 
 
-def _row(name: str, value: str) -> Content:
-    return Content.assemble((f"{name:{_INDENT}}", MUTED), value)
+def _row(name: str, value: str, width: int) -> Content:
+    """Return a name and its value, whose further lines hang below the first."""
+    return _hung((f"{name:{_INDENT}}", MUTED), value, width)
+
+
+def _hung(head: tuple[str, str], text: str, width: int) -> Content:
+    indent = len(head[0])
+    lines = [wrapped for line in text.split("\n") for wrapped in textwrap.wrap(line, max(20, width - indent)) or [""]]
+    return Content.assemble(head, f"\n{'':{indent}}".join(lines))
 
 
 def _model(plan: Plan, model: str) -> str:
@@ -114,10 +211,8 @@ def _model(plan: Plan, model: str) -> str:
     return model
 
 
-def _engine(recipe: Recipe, engine: Engine | None) -> str:
+def _engine(spec: EngineSpec, engine: Engine | None) -> str:
     if engine:
         return f"{engine.distribution} {engine.vllm}, installed, {plural(len(engine.packages), 'package')}"
-    spec = recipe.engine
-    name = spec.distribution
     sizes = f"≈ {megabytes(spec.download_mb)} download, {megabytes(spec.disk_mb)} on disk"
-    return f"{name} {spec.vllm} will be installed:\n{'':{_INDENT}}{sizes}"
+    return f"{spec.distribution} {spec.vllm} will be installed:\n{sizes}"

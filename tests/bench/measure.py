@@ -27,7 +27,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from dflash_tui.core import engine, plan, prepare, recipe, server
+from dflash_tui.core import engine, plan, prepare, recipe_files, server, setup
 from dflash_tui.core.plan import Plan
 
 COMMAND = [sys.executable, "-m", "dflash_tui"]
@@ -155,7 +155,7 @@ def start_observed(made: Plan) -> tuple[float, float]:
 def observe(args: argparse.Namespace) -> None:
     import asyncio
 
-    spec = recipe.find("demo-cpu")
+    spec = setup.resolve(recipe_files.find("demo-cpu"))
     made = plan.make(spec, port=server.free_port(8741))
     if engine.find(plan.engine_folder(spec.engine)) is None or not Path(made.models_folder).is_dir():
         run = asyncio.run(prepare.bring_up(spec, made, lambda _event: None))

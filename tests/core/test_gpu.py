@@ -8,7 +8,7 @@ import msgspec
 import psutil
 import pytest
 
-from dflash_tui.core import gpu, plan, recipe, record
+from dflash_tui.core import gpu, plan, recipe_files, record, setup
 from dflash_tui.core.gpu import Gpu, Holder, Probe, Use
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.server import Run
@@ -200,7 +200,7 @@ def test_a_driver_that_was_mended_is_found(stand_in_nvml):
 
 def test_a_driver_that_falls_silent_leaves_a_hole(monkeypatch):
     """The recorder does not draw the processes' own memory where the GPU's was drawn before."""
-    made = msgspec.structs.replace(plan.make(recipe.find("demo-cpu")), on_cpu=False)
+    made = msgspec.structs.replace(plan.make(setup.resolve(recipe_files.find("demo-cpu"))), on_cpu=False)
     recorder = record._Recorder(Run("nobody", made, 1, "boot:1", 0.0, 0.0, "vllm"), record._Lease(Path("lease")))
     answers = iter([None, Use(1, 2, "GPU"), None])
     monkeypatch.setattr(gpu, "memory_of", lambda _: next(answers))

@@ -1,130 +1,371 @@
 """Recipe files: what is right, and what is said about what is wrong."""
 
-import pytest
-from msgspec.structs import replace
+import os
+import subprocess
+import sys
+from pathlib import Path
 
-from dflash_tui.core import paths, plan, recipe
-from dflash_tui.core.recipe import FlagValue, Mode
+import pytest
+
+from dflash_tui.core import paths, recipe_files
+from dflash_tui.core.recipe import layers
 from dflash_tui.errors import RecipeError, UsageError
 
 DEMO = paths.bundled("recipes") / "demo-cpu.yaml"
+FULL = """\
+title: A pair with every part of a recipe
+status: reported
+why: >
+  Folded over
+  two lines.
+target:
+  model: owner/target
+  served_name: mine
+  size_gb: 54
+  config: {num_hidden_layers: 64, num_key_value_heads: 4, head_dim: 256}
+drafter:
+  model: owner/drafter
+  config:
+    num_hidden_layers: 5
+num_speculative_tokens: 15
+speculation:
+  attention_backend: flash_attn
+mode: compile
+modes:
+  compile: as published
+flags:
+  max-model-len: 8192
+  gpu-memory-utilization: 0.8
+  limit-mm-per-prompt: {image: 0}
+env:
+  VLLM_MARLIN_USE_ATOMIC_ADD: "1"
+warnings:
+  - Slow above eight requests.
+differs:
+  vllm: published on a nightly
+profiles:
+  stock:
+    title: newest
+    engine:
+      vllm: 0.33.0
+  seed:
+    engine:
+      vllm: 0.20.2
+      packages:
+        - vllm==0.20.2
+      download_mb: 4000
+      disk_mb: 9000
+    patches:
+      - qwen3-next-eagle3
+hardware:
+  gb10:
+    standing:
+      seed:
+        status: reported
+        why: by a user
+        link: https://example.org/thread
+    flags:
+      max-num-seqs: 4
+    expected:
+      - source: a user
+        profile: seed
+        runs: 2
+        tok_s: [27, 108]
+        acceptance: [0.1, 0.5]
+  h100: {}
+variants:
+  other:
+    title: another drafter
+    env:
+      RAY_TIMEOUT: "1800"
+    drafter:
+      model: owner/other
+failures:
+  - sign: out of memory
+    cause: too little memory
+    fix: use less
+"""
 
 
-def edited(tmp_path, old: str, new: str):
-    """Write the demo recipe with one change."""
-    text = DEMO.read_text()
-    assert text.count(old) == 1, old
+def written(tmp_path: Path, content: str) -> Path:
     path = tmp_path / "mine.yaml"
-    path.write_text(text.replace(old, new))
+    path.write_text(content)
     return path
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "line", "expected"),
-    [
-        ("num_speculative_tokens: 7", "num_speculative_tokens: seven", "num_speculative_tokens", "expected `int`"),
-        ("num_speculative_tokens: 7", "num_spec_tokens: 7", "num_spec_tokens", "did you mean 'num_speculative_tokens'"),
-        ("num_speculative_tokens: 7", "num_speculative_tokens: 0", "num_speculative_tokens", ">= 1"),
-        ("port: 8000", "port: 80000", "port", "<= 65535"),
-        ("mode: eager", "mode: fast", "mode", "invalid enum value 'fast'"),
-        ("status: verified", "status: perfect", "status", "invalid enum value 'perfect'"),
-        ("  vllm: 0.32.0", "  vllm: 0.32", "vllm", "expected `str`"),
-        ("  vllm: 0.32.0", "  vllm: latest", "vllm", "matching regex"),
-        ("  disk_mb: 2600", "", "engine:", "missing required field `disk_mb`"),
-        ("max-model-len: 4096", "max model len: 4096", "max model len", "matching regex"),
-        ("max-model-len: 4096", "port: 1", "port: 1", "set by dflash-tui itself"),
-        ("max-model-len: 4096", "api_key: x", "api_key", "set by dflash-tui itself"),
-        ("max-model-len: 4096", "Speculative_Config.model: x", "Speculative_Config", "set by dflash-tui itself"),
-        ("max-model-len: 4096", "rope-scale: .inf", "flags", "JSON cannot"),
-        ("max-model-len: 4096", "hf-overrides: {b: !!binary aGk=}", "flags", "JSON cannot"),
-        ("num_speculative_tokens: 7", "num_speculative_tokens: 7\n  config: {model: x}", "model: x", "itself"),
-        ('HF_HUB_OFFLINE: "1"', "HF_TOKEN: hf_x", "HF_TOKEN", "export it in your shell"),
-        ("script: build_demo_pair.py", "script: nope.py", "nope.py", "no script called"),
-        ("bench_scale: 0.5", "bench_scale: 0.5\nbench_scale: 1", "bench_scale: 1", "given twice"),
-        ("bench_scale: 0.5", "bench_scale: *x", "bench_scale", "aliases"),
-        ("bench_scale: 0.5", "bench_scale: [0.5", "", "not YAML"),
-        ("script: build_demo_pair.py", "script: ../../evil.py", "script", "matching regex"),
-        ("HF_HUB_OFFLINE:", "hf-hub:", "hf-hub", "matching regex"),
-        ('HF_HUB_OFFLINE: "1"', "HF_HUB_OFFLINE: 1", "HF_HUB_OFFLINE", "expected `str`"),
-        ("  - cpu-expand-kernel", "  - ../../x", "../../x", "matching regex"),
-        ("title: Demo", "title: 5 #", "title", "expected `str`"),
-    ],
-)
-def test_a_mistake_is_named_with_file_line_and_key(tmp_path, old, new, line, expected):
-    """The message starts with file:line, and says what was expected."""
-    path = edited(tmp_path, old, new)
+def refused(path: Path) -> tuple[str, int, str]:
+    """The key, the line's number and the reason of the error; the message must have them all."""
     with pytest.raises(RecipeError) as caught:
-        recipe.load(path)
+        recipe_files.load(path)
     text = str(caught.value)
-    assert expected in text
-    where = text.partition(": ")[0]
-    assert where.startswith(str(path))
-    if line:
-        number = int(where.rpartition(":")[2])
-        assert line in path.read_text().splitlines()[number - 1]
+    assert text.startswith(f"{path}:"), text
     assert caught.value.exit_code == 2
+    line, key, reason = text.removeprefix(f"{path}:").split(": ", 2)
+    return key, int(line), reason
+
+
+def test_the_whole_recipe_is_right(tmp_path):
+    """What the mistakes below are made in has none, and has every part."""
+    recipe = recipe_files.load(written(tmp_path, FULL))
+    assert recipe.name == "mine"
+    assert [steps for steps, _ in layers(recipe)] == [
+        [],
+        ["profiles", "stock"],
+        ["profiles", "seed"],
+        ["hardware", "gb10"],
+        ["hardware", "h100"],
+        ["variants", "other"],
+    ]
+
+
+TOP = "A pair with every part of a recipe"
+ITSELF = "set by dflash-tui itself"
+MISTAKES = [
+    # what is replaced, by what, the key that is named, what the reason holds
+    ("title: A pair", "title: 5 #", "title", "expected `str`"),
+    ("title: A pair", "title: #", "title", "got `null`"),
+    ("title: A pair", 'title: "A\\e[2Jpair" #', "title", "matching regex"),
+    ("status: reported\nwhy", "status: perfect\nwhy", "status", "invalid enum value 'perfect'"),
+    ("status: reported\nwhy", "Status: reported\nwhy", "Status", "did you mean 'status'"),
+    ("mode: compile", "mode: fast", "mode", "invalid enum value 'fast'"),
+    ("  compile: as", "  fast: as", "modes.fast", "invalid enum value 'fast'"),
+    ("mode: compile", "mode: compile\nport: 80000", "port", "<= 65535"),
+    ("mode: compile", "mode: compile\nport: 22.5", "port", "expected `int`"),
+    ("mode: compile", "mode: compile\nname: other", "name", "expected 'mine'"),
+    ("mode: compile", "mode: compile\nbench_scale: .nan", "bench_scale", "a finite number"),
+    ("mode: compile", "mode: compile\nlink: http://example.org", "link", "https://"),
+    ("mode: compile", "mode: compile\noldest_vllm: 0.26", "oldest_vllm", "expected `str"),
+    ("mode: compile", "mode: compile\nbuild: {script: nope.py, size_mb: 1}", "build.script", "no script called"),
+    ("mode: compile", "mode: compile\nbuild: {script: ../x.py, size_mb: 1}", "build.script", "matching regex"),
+    ("num_speculative_tokens: 15", "num_speculative_tokens: seven", "num_speculative_tokens", "expected `int"),
+    ("num_speculative_tokens: 15", "num_speculative_tokens: -1", "num_speculative_tokens", ">= 0"),
+    ("num_speculative_tokens: 15", "num_speculative_tokens: 65", "num_speculative_tokens", "<= 64"),
+    ("num_speculative_tokens: 15", "num_spec_tokens: 15", "num_spec_tokens", "did you mean 'num_speculative_tokens'"),
+    ("  model: owner/target", "  model:", "target.model", "got `null`"),
+    ("  model: owner/target", '  model: ""', "target.model", "length >= 1"),
+    ("  model: owner/target", "  model: --host", "target.model", "matching regex"),
+    ("  served_name: mine", "  served_nam: mine", "target.served_nam", "did you mean 'served_name'"),
+    ("  served_name: mine", "  served_name: --uds", "target.served_name", "matching regex"),
+    ("  size_gb: 54", "  size_gb: .inf", "target.size_gb", "a finite number"),
+    ("  size_gb: 54", "  size_gb: 0", "target.size_gb", "> 0"),
+    ("  size_gb: 54", "  size_gb: 54GB", "target.size_gb", "expected `float"),
+    ("  size_gb: 54", f"  size_gb: {10**30}", "target.size_gb", "at most 64 bits"),
+    ("head_dim: 256}", "head_dim: wide}", "target.config.head_dim", "expected `int"),
+    ("    num_hidden_layers: 5", "    num_hiden_layers: 5", "drafter.config.num_hiden_layers", "num_hidden_layers'"),
+    ("    num_hidden_layers: 5", "    num_hidden_layers: 5000000", "drafter.config.num_hidden_layers", "<= 1000"),
+    ("  attention_backend: flash_attn", "  model: owner/x", "speculation.model", ITSELF),
+    ("  attention_backend: flash_attn", "  num_speculative_tokens: 3", "speculation.num_speculative_tokens", ITSELF),
+    ("  attention_backend: flash_attn", "  attention_backend: !!binary aGk=", "speculation.attention_backend", "JSON"),
+    ("max-model-len: 8192", "max model len: 8192", "flags.max model len", "matching regex"),
+    ("max-model-len: 8192", "max_model_len: 8192", "flags.max_model_len", "matching regex"),
+    ("max-model-len: 8192", "port: 1", "flags.port", ITSELF),
+    ("max-model-len: 8192", "speculative-config.model: x", "flags.speculative-config.model", ITSELF),
+    ("max-model-len: 8192", "speculative-conf: x", "flags.speculative-conf", ITSELF),
+    ("max-model-len: 8192", "spec-model: x", "flags.spec-model", ITSELF),
+    ("max-model-len: 8192", "no-enforce-eager: true", "flags.no-enforce-eager", ITSELF),
+    ("max-model-len: 8192", "config: flags.yaml", "flags.config", ITSELF),
+    ("max-model-len: 8192", "hf-token: hf_x", "flags.hf-token", "export HF_TOKEN"),
+    ("max-model-len: 8192", "rope-scale: .inf", "flags.rope-scale", "a finite number"),
+    ("max-model-len: 8192", "hf-overrides: {b: !!set {c}}", "flags.hf-overrides", "JSON"),
+    ("max-model-len: 8192", 'middleware: [a, "--host"]', "flags.middleware[1]", "matching regex"),
+    ("max-model-len: 8192", 'chat-template: "a\\n"', "flags.chat-template", "text in one line"),
+    ("max-model-len: 8192", "max-model-len: 1\n  max-model-len: 2", "max-model-len", "given twice"),
+    ("{image: 0}", "{image: {a: 1, a: 2}}", "a", "given twice"),
+    ("gpu-memory-utilization: 0.8", "gpu-memory-utilization: 80", "flags.gpu-memory-utilization", "up to 1"),
+    ("gpu-memory-utilization: 0.8", "tensor-parallel-size: two", "flags.tensor-parallel-size", "a number of GPUs"),
+    ('VLLM_MARLIN_USE_ATOMIC_ADD: "1"', "VLLM_MARLIN_USE_ATOMIC_ADD: 1", "env.VLLM_MARLIN_USE_ATOMIC_ADD", "`str"),
+    ('VLLM_MARLIN_USE_ATOMIC_ADD: "1"', 'vllm-marlin: "1"', "env.vllm-marlin", "matching regex"),
+    ('VLLM_MARLIN_USE_ATOMIC_ADD: "1"', "HF_TOKEN: hf_x", "env.HF_TOKEN", "export it in your shell"),
+    ("  - Slow above", "  - [Slow] #", "warnings[0]", "expected `str`"),
+    ("  vllm: published on", '  "": published on', "differs.", "length >= 1"),
+    ("    title: newest", "    titel: newest", "profiles.stock.titel", "did you mean 'title'"),
+    ("    title: newest", "    title: 1", "profiles.stock.title", "expected `str`"),
+    ("  stock:\n", "  Stock:\n", "profiles.Stock", "matching regex"),
+    ("      vllm: 0.33.0", "      vllm: 0.33", "profiles.stock.engine.vllm", "expected `str`"),
+    ("      vllm: 0.33.0", "      vllm: latest", "profiles.stock.engine.vllm", "matching regex"),
+    ("      vllm: 0.33.0", "      vllm: 0.19.1", "profiles.stock.engine.vllm", "has no DFlash"),
+    ("      vllm: 0.33.0", "      vllm: 0.99.0", "profiles.stock.engine.vllm", "not in the table of releases"),
+    ("      vllm: 0.33.0", "      vllm: 0.33.0\n      extra: 1", "profiles.stock.engine.extra", "unknown key"),
+    ("    engine:\n      vllm: 0.33.0", "    mode: eager", "profiles.stock", "expected an `engine`"),
+    ("      disk_mb: 9000\n", "", "profiles.seed.engine.packages", "`disk_mb` are missing"),
+    ("        - vllm==0.20.2", "        - -r requirements.txt", "profiles.seed.engine.packages[0]", "matching regex"),
+    ("        - vllm==0.20.2", "        - vllm is nice", "profiles.seed.engine.packages[0]", "not a requirement"),
+    ("      download_mb: 4000", "      download_mb: 4 GB", "profiles.seed.engine.download_mb", "expected `int`"),
+    ("      - qwen3-next-eagle3", "      - nope", "profiles.seed.patches[0]", "no patch called 'nope'"),
+    ("      - qwen3-next-eagle3", "      - ../../x", "profiles.seed.patches[0]", "matching regex"),
+    ("  gb10:\n", "  gb11:\n", "hardware.gb11", "invalid enum value 'gb11'"),
+    ("  h100: {}", "  h100:", "hardware.h100", "got `null`"),
+    ("      max-num-seqs: 4", "      host: 0.0.0.0", "hardware.gb10.flags.host", ITSELF),
+    (
+        "      seed:\n        status",
+        "      sed:\n        status",
+        "hardware.gb10.standing.sed",
+        "no profile called 'sed'",
+    ),
+    ("        status: reported", "        status: solid", "hardware.gb10.standing.seed.status", "invalid enum value"),
+    ("        why: by a user\n", "", "hardware.gb10.standing.seed", "missing required field `why`"),
+    ("https://example.org/thread", "http://example.org", "hardware.gb10.standing.seed.link", "https://"),
+    ("https://example.org/thread", "https://e.org/a b", "hardware.gb10.standing.seed.link", "matching regex"),
+    ("        profile: seed", "        profile: sed", "hardware.gb10.expected[0].profile", "no profile called 'sed'"),
+    ("        runs: 2", "        runs: 0", "hardware.gb10.expected[0].runs", ">= 1"),
+    ("[27, 108]", "[27, 60, 108]", "hardware.gb10.expected[0].tok_s", "length"),
+    ("[27, 108]", "27", "hardware.gb10.expected[0].tok_s", "expected `array"),
+    ("[27, 108]", "[108, 27]", "hardware.gb10.expected[0].tok_s", "smaller figure first"),
+    ("[27, 108]", "[27, .nan]", "hardware.gb10.expected[0].tok_s[1]", "a finite number"),
+    ("[0.1, 0.5]", "[10, 50]", "hardware.gb10.expected[0].acceptance[0]", "<= 1"),
+    ("      - source: a user\n        profile", "      - profile", "hardware.gb10.expected[0]", "field `source`"),
+    ('      RAY_TIMEOUT: "1800"', "      API_KEY: x", "variants.other.env.API_KEY", "export it in your shell"),
+    ('      RAY_TIMEOUT: "1800"', "      RAY_TIMEOUT: 1800", "variants.other.env.RAY_TIMEOUT", "expected `str"),
+    ("      model: owner/other", "      modell: owner/other", "variants.other.drafter.modell", "did you mean 'model'"),
+    ("    cause: too little memory\n", "", "failures[0]", "missing required field `cause`"),
+    ("    fix: use less", "    fix: use less\n    links: x", "failures[0].links", "did you mean 'link'"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "key", "expected"), MISTAKES)
+def test_a_mistake_is_named_with_file_line_and_key(tmp_path, old, new, key, expected):
+    """The message is file:line: key: what was expected; the line is the one with the key, or the item's first."""
+    assert FULL.count(old) == 1, old
+    path = written(tmp_path, FULL.replace(old, new))
+    named, line, reason = refused(path)
+    assert (named, expected in reason) == (key, True), reason
+    last = key.rpartition(".")[2] or '""'
+    found = path.read_text().splitlines()[line - 1]
+    assert last.partition("[")[0] in found or ("[" in last and found.lstrip().startswith("- ")), found
+
+
+def test_a_recipe_without_any_engine_is_refused(tmp_path):
+    """Neither here nor in a profile."""
+    path = written(tmp_path, FULL[: FULL.index("profiles:")])
+    assert refused(path) == ("title", 1, "expected an `engine`, here or in every profile")
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "expected"),
     [
-        pytest.param(b"", id="empty"),
-        pytest.param(b"just text", id="text"),
-        pytest.param(b"- a\n- b", id="list"),
-        pytest.param(b"\xff\xfe\x00", id="binary"),
-        pytest.param(b"a: " + b"x" * 300_000, id="huge"),
-        pytest.param(b"[" * 5000, id="deep"),
-        pytest.param(b"!!python/object:x {}", id="object"),
+        ("a: &x 1\nb: *x", ":2: aliases"),
+        ("title: x\nmode: [0.5", ":2: not YAML"),
+        ("title: x\n\tmode: eager", ":2: not YAML"),
+        ("title: a\n---\ntitle: b", ":2: not YAML"),
+        ("- a\n- b", ":1: expected keys and values"),
+        ("just text", ":1: expected keys and values"),
+        ("title: !!python/object:x {}", "could not determine a constructor"),
+        ("? [a]\n: b", "unhashable key"),
+        ("title: !!timestamp 2020-99-99", "month must be in 1..12"),
+        ("title: x\nmodes: " + "[" * 30, ":2: nested too deeply"),
+        ("", ":1: expected keys and values"),
     ],
 )
-def test_what_is_no_recipe_is_refused(tmp_path, content):
-    """Empty, huge, binary, deep or malicious files end in a sentence, not a traceback."""
+def test_what_is_no_recipe_is_refused(tmp_path, content, expected):
+    """YAML that is none, or that is more than a recipe needs, ends in a sentence with its line."""
+    path = written(tmp_path, content)
+    with pytest.raises(RecipeError) as caught:
+        recipe_files.load(path)
+    assert str(caught.value).startswith(str(path))
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"a: " + b"x" * 300_000, b"[" * 5000, b"a: \x00"])
+def test_a_file_that_is_no_text_or_too_large_is_refused(tmp_path, content):
+    """Binary, huge and deep files cost neither memory nor a traceback."""
     path = tmp_path / "bad.yaml"
     path.write_bytes(content)
     with pytest.raises(RecipeError, match=r"bad\.yaml"):
-        recipe.load(path)
+        recipe_files.load(path)
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    """A pipe would be waited for, a folder cannot be read, and a missing file is named."""
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    for path, expected in ((pipe, "not a file"), (tmp_path, "not a file"), (tmp_path / "no.yaml", "No such file")):
+        with pytest.raises(RecipeError, match=expected):
+            recipe_files.load(path)
+
+
+@pytest.mark.parametrize("name", ["my recipe", "-rf", "a\nb", "x" * 65, "é"])
+def test_a_name_that_no_run_could_have_is_refused(tmp_path, name):
+    """Runs and their folders are called after the recipe."""
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(FULL)
+    with pytest.raises(RecipeError, match="its name cannot be a recipe's"):
+        recipe_files.load(path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["TOKENIZERS_PARALLELISM", "VLLM_MAX_TOKENS_PER_EXPERT_FUSED_MOE", "VLLM_DISABLE_COMPILE_CACHE"],
+)
+def test_a_variable_about_tokens_is_no_secret(name):
+    """TOKENIZERS_PARALLELISM holds no token."""
+    assert not recipe_files.is_secret(name)
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY", "hf_token", "DB_PASSWORD"])
+def test_a_variable_with_a_secret_is_told(name):
+    """In either case of letters."""
+    assert recipe_files.is_secret(name)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["host", "port", "Served_Model_Name", "speculative_config.model", "por", "enforce", "no-enforce-eager", "rev"],
+)
+def test_a_flag_of_ours_is_reserved_however_it_is_spelled(flag):
+    """As vLLM's parser reads it: underscores, dots, cut short, negated."""
+    assert recipe_files.reserved(flag)
+
+
+@pytest.mark.parametrize("flag", ["max-model-len", "hf-overrides", "model-impl", "config-format", "special"])
+def test_other_flags_are_free(flag):
+    """Names that only look alike."""
+    assert not recipe_files.reserved(flag)
 
 
 def test_an_unknown_name_gets_a_suggestion():
     """A near miss is named; without one, what there is."""
     with pytest.raises(UsageError, match="did you mean 'demo-cpu'"):
-        recipe.find("demo-gpu")
-    with pytest.raises(UsageError, match="there are: demo-cpu"):
-        recipe.find("zzzzzz")
+        recipe_files.find("demo-gpu")
+    with pytest.raises(UsageError, match=r"there are: demo-cpu, gemma-4-26b-a4b, .*qwen3\.5-35b-a3b"):
+        recipe_files.find("zzzzzz")
 
 
-def test_the_users_recipe_wins(tmp_path, monkeypatch):
-    """A file of the same name in the user's folder replaces the shipped one."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    folder = tmp_path / "dflash-tui" / "recipes"
+def test_the_users_recipe_wins(folders):
+    """A file of the same name in the user's folder replaces the shipped one; a path is taken as it is."""
+    folder = folders / "config" / "dflash-tui" / "recipes"
     folder.mkdir(parents=True)
     (folder / "demo-cpu.yaml").write_text(DEMO.read_text().replace("port: 8000", "port: 9000"))
-    assert recipe.find("demo-cpu").port == 9000
+    assert recipe_files.find("demo-cpu").port == 9000
+    assert recipe_files.find(str(DEMO)).port == 8000
 
 
-def test_the_plan_is_the_exact_command():
-    """The plan of the demo recipe has one drafter, binds to this machine only and passes no shell."""
-    made = plan.make(recipe.find("demo-cpu"), mode=Mode.COMPILE, port=8123, num_speculative_tokens=3)
-    words = list(made.argv)
-    assert words[1] == "serve"
-    assert words[words.index("--host") + 1] == "127.0.0.1"
-    assert words[words.index("--port") + 1] == "8123"
-    assert "--enforce-eager" not in words
-    assert '"num_speculative_tokens": 3' in words[words.index("--speculative-config") + 1]
-    assert words[words.index("--max-model-len") + 1] == "4096"
-    assert plan.make(recipe.find("demo-cpu")).argv.count("--enforce-eager") == 1
+def test_templates_and_schemas_are_no_recipes(folders):
+    """What starts with _ or . is not listed, nor is anything but .yaml."""
+    folder = folders / "config" / "dflash-tui" / "recipes"
+    folder.mkdir(parents=True)
+    for name in ("_mine.yaml", ".mine.yaml", "mine.json", "mine.yaml.bak"):
+        (folder / name).write_text(FULL)
+    assert sorted(recipe_files.files()) == [
+        "demo-cpu",
+        "gemma-4-26b-a4b",
+        "gemma-4-31b",
+        "qwen3-coder-next",
+        "qwen3.5-27b",
+        "qwen3.5-35b-a3b",
+    ]
 
 
-def test_flags_become_words():
-    """True is a switch, false its negation, a mapping JSON, a list several words."""
-    flags: dict[str, FlagValue] = {"a": True, "b": False, "c": {"x": 1}, "d": ["p", "q r"], "e": 0.5}
-    made = plan.make(replace(recipe.find("demo-cpu"), flags=flags))
-    assert list(made.argv[-9:]) == ["--a", "--no-b", "--c", '{"x": 1}', "--d", "p", "q r", "--e", "0.5"]
-    assert "'q r'" in plan.command(made)
-
-
-def test_another_engine_spec_has_another_folder():
-    """Engines are keyed by everything that goes into them."""
-    spec = recipe.find("demo-cpu").engine
-    assert plan.engine_folder(spec) == plan.engine_folder(spec)
-    assert plan.engine_folder(replace(spec, exclude_newer="2026-01-01")) != plan.engine_folder(spec)
+def test_python_survives_the_types_of_a_recipe():
+    """Some unions make msgspec free a pattern once too often, which kills Python sooner or later."""
+    code = (
+        "import gc, typing\n"
+        "from msgspec import Struct\n"
+        "from msgspec.json import Decoder\n"
+        "from dflash_tui.core import recipe\n"
+        "parts = [part for part in vars(recipe).values() if isinstance(part, type) and issubclass(part, Struct)]\n"
+        "kinds = [kind for part in parts for kind in typing.get_type_hints(part, include_extras=True).values()]\n"
+        "assert len(kinds) > 100\n"
+        "for _ in range(100): [Decoder(kind) for kind in kinds]; gc.collect()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()

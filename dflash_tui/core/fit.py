@@ -1,0 +1,200 @@
+"""Memory arithmetic: what a launch needs on the GPU, against what is there. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from packaging.version import Version
+
+from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.kv_cache import STEP, Cache
+from dflash_tui.core.recipe import Config, Mode
+from dflash_tui.core.setup import Setup
+
+GIB = 1 << 30
+# vLLM's own defaults, engine/arg_utils.py and config/cache.py of 0.20.2 to 0.33.0.
+DEFAULT_UTILIZATION = 0.92
+_LARGE_GPU = 70 * GIB
+# CUDA context and libraries: 0.22 to 0.24 GiB on an H200 with vLLM 0.26.0.
+_CONTEXT = int(0.25 * GIB)
+# CUDA graphs: 0.56 GiB on an H200 with vLLM 0.26.0, Gemma 4 26B-A4B shape, target and drafter.
+_GRAPHS = int(0.6 * GIB)
+# Peak activations measured there with 1024 sequences and a vocabulary of 262144: 5.13 GiB without and 9.13 GiB with
+# speculation at 16384 batched tokens. One float32 matrix of logits is 1 GiB: four, and four more for the drafted ones.
+_LOGITS = 4
+_HIDDEN = 13
+# From 0.26.0 on vLLM reserves a sliding window for two batches under way (pull request 47728).
+_TWO_BATCHES = Version("0.26.0")
+_SUFFIXES = {letter: 1000**power for power, letter in enumerate("kmgt", 1)}
+_SUFFIXES |= {letter: 1024**power for power, letter in enumerate("KMGT", 1)}
+
+
+class Machine(NamedTuple):
+    """The memory a launch may use: bytes of one GPU in all and free, and whether it is the system's (unified)."""
+
+    hardware: Hardware
+    total: int
+    free: int
+    unified: bool
+
+
+class Share(msgspec.Struct, frozen=True):
+    """One part of the memory of a launch in bytes, None when it is unknown, and how it was found."""
+
+    name: str
+    size: int | None
+    source: str
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """What a launch needs on one GPU, in bytes.
+
+    `budget` is what vLLM takes (`--gpu-memory-utilization` of the whole), `kv_needed` the KV cache of one request of
+    `max_model_len`, `kv_left` what the budget leaves for the KV cache, `longest` the length, in whole 1024, of the
+    longest request that fits into that. `shares` are in the order of loading; what is `unknown` is left out of the
+    sums, which are lower bounds then.
+    """
+
+    shares: tuple[Share, ...]
+    budget: int
+    total: int
+    free: int
+    unified: bool
+    kv_needed: int | None
+    kv_left: int
+    max_model_len: int | None
+    utilization: float
+    longest: int | None = None
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def fixed(self) -> int:
+        """What is needed whatever the KV cache."""
+        return sum(share.size or 0 for share in self.shares)
+
+    @property
+    def certain(self) -> int:
+        """What is needed at least: everything but the activations, which are an estimate, and one request's cache."""
+        return sum(share.size or 0 for share in self.shares if share.name != "activations") + (self.kv_needed or 0)
+
+    @property
+    def requests(self) -> float | None:
+        """How many requests of the longest length fit into the KV cache at a time."""
+        return self.kv_left / self.kv_needed if self.kv_needed else None
+
+
+def estimate(
+    setup: Setup,
+    machine: Machine,
+    *,
+    mode: Mode,
+    tokens: int,
+    target: Config | None = None,
+    drafter: Config | None = None,
+    target_bytes: int | None = None,
+    drafter_bytes: int | None = None,
+) -> Fit:
+    """Return what launching `setup` needs on each GPU of `machine`.
+
+    `target` and `drafter` are what the models' config.json says, when they are here; the recipe's extract is used
+    otherwise. `target_bytes` and `drafter_bytes` are the sizes of their files, likewise. Weights and KV cache are
+    divided by `tensor-parallel-size`.
+    """
+    flags = _flags(setup)
+    target = target or setup.target.config
+    split = _whole(flags, "tensor-parallel-size") or 1
+    batched, sequences = batch(setup, machine)
+    # A quantization while loading leaves something else than the files.
+    files = None if setup.weights_gb else target_bytes
+    shares = [_share("weights", files, setup.weights_gb or setup.target.size_gb, split)]
+    if tokens:
+        shares.append(_share("drafter", drafter_bytes, setup.drafter.size_gb, split))
+    shares.append(Share("activations", _activations(target, batched, sequences, tokens), "estimate from an H200"))
+    if mode is Mode.COMPILE:
+        shares.append(Share("CUDA graphs", _GRAPHS, "measured on an H200"))
+    shares.append(Share("CUDA context", _CONTEXT, "measured on an H200"))
+    cache = Cache(
+        models=(target, drafter or setup.drafter.config) if tokens else (target,),
+        in_flight=batched * (2 if Version(setup.engine.vllm) >= _TWO_BATCHES else 1),
+        tokens=tokens,
+        split=split,
+        dtype=str(flags.get("kv-cache-dtype", "auto")),
+    )
+    return _against(machine, flags, tuple(shares), cache, target.max_position_embeddings if target else None)
+
+
+def _against(
+    machine: Machine, flags: Mapping[str, Any], shares: tuple[Share, ...], cache: Cache, most: int | None
+) -> Fit:
+    """Return the fit of `shares` and `cache` for a model that takes `most` tokens."""
+    fixed = sum(share.size or 0 for share in shares)
+    given = _whole(flags, "kv-cache-memory-bytes")
+    utilization = _fraction(flags, "gpu-memory-utilization", DEFAULT_UTILIZATION)
+    budget = fixed + given if given else int(machine.total * utilization)
+    longest = cache.longest(budget - fixed, most)
+    # With `auto` vLLM takes what fits.
+    automatic = str(flags.get("max-model-len")) in {"-1", "auto"}
+    length = (longest or STEP) if automatic else _whole(flags, "max-model-len") or most
+    needed = cache.needed(length) if length else None
+    missing = cache.unknown or (("KV cache",) if needed is None else ())
+    return Fit(
+        shares=shares,
+        budget=budget,
+        total=machine.total,
+        free=machine.free,
+        unified=machine.unified,
+        kv_needed=needed,
+        kv_left=budget - fixed,
+        max_model_len=length,
+        utilization=utilization,
+        longest=longest,
+        unknown=(*(share.name for share in shares if share.size is None), *missing),
+    )
+
+
+def batch(setup: Setup, machine: Machine) -> tuple[int, int]:
+    """Return the tokens and the sequences that vLLM schedules at most in a step, by flag or by its default."""
+    flags = _flags(setup)
+    # vLLM leaves the A100 out by name; no other Ampere GPU has that much memory.
+    large = machine.total >= _LARGE_GPU and machine.hardware is not Hardware.AMPERE
+    if machine.hardware is Hardware.GB10 and Version(setup.engine.vllm) >= Version("0.33.0"):
+        large = False
+    tokens, sequences = (8192, 1024) if large else (2048, 256)
+    return _whole(flags, "max-num-batched-tokens") or tokens, _whole(flags, "max-num-seqs") or sequences
+
+
+def _activations(model: Config | None, batched: int, sequences: int, tokens: int) -> int | None:
+    if model is None or not (model.hidden_size and model.vocab_size):
+        return None
+    logits = sequences * model.vocab_size * 4 * _LOGITS * (2 if tokens else 1)
+    return logits + batched * model.hidden_size * 2 * _HIDDEN
+
+
+def _share(name: str, files: int | None, recipe_gb: float | None, split: int) -> Share:
+    if files:
+        return Share(name, files // split, "files")
+    return Share(name, int(recipe_gb * 1e9) // split, "recipe") if recipe_gb else Share(name, None, "unknown")
+
+
+def _flags(setup: Setup) -> dict[str, Any]:
+    """Return the flags as vLLM reads them: `_` is `-`, and the last one counts."""
+    return {name.replace("_", "-"): value for name, value in setup.flags.items()}
+
+
+def _whole(flags: Mapping[str, Any], name: str) -> int | None:
+    """Return a flag that is a whole number, as `16384` or as vLLM's `16k` and `16K`; None without one."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)", str(flags.get(name)).strip())
+    return int(float(found[1]) * _SUFFIXES.get(found[2], 1)) if found else None
+
+
+def _fraction(flags: Mapping[str, Any], name: str, default: float) -> float:
+    """Return a flag that is a share of one; the default for what vLLM will refuse."""
+    try:
+        value = float(str(flags[name]))
+    except (KeyError, ValueError):
+        return default
+    return value if math.isfinite(value) else default

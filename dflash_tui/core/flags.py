@@ -1,0 +1,49 @@
+"""The flags of a plan against the engine's own parser, so that a wrong one is named before vLLM dies of it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+
+from dflash_tui.core.inventory import Options
+from dflash_tui.core.plan import Plan
+
+
+def mistakes(plan: Plan, options: Options) -> list[str]:
+    """Return a sentence for each flag, value or key of speculative-config that this vLLM does not know."""
+    words = plan.argv[3:]
+    found = []
+    for index, word in enumerate(words):
+        if not word.startswith("--"):
+            continue
+        spelled, joined, given = word.partition("=")
+        name, _, key = spelled.partition(".")
+        name = _whole(name.replace("_", "-"), options)
+        follows = index + 1 < len(words) and not words[index + 1].startswith("--")
+        value = given if joined else words[index + 1] if follows else None
+        if name not in options.flags:
+            near = difflib.get_close_matches(name, options.flags, 1)
+            found.append(f"vLLM {plan.vllm} has no flag {name}{f', did you mean {near[0]}?' if near else ''}")
+        elif (choices := options.flags[name]) and value is not None and not key and value not in choices:
+            near = difflib.get_close_matches(value, choices, 1)
+            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(choices)}"
+            found.append(f"{name} {value} is not known to vLLM {plan.vllm}; {hint}")
+        elif name == "--speculative-config" and value and not key:
+            found += _keys(value, options, plan.vllm)
+    return found
+
+
+def _whole(name: str, options: Options) -> str:
+    """Return the flag that `name` is the beginning of, as argparse takes it; `name` itself when there are several."""
+    longer = [flag for flag in options.flags if flag.startswith(name)]
+    return longer[0] if len(longer) == 1 else name
+
+
+def _keys(value: str, options: Options, vllm: str) -> list[str]:
+    found = []
+    for key in json.loads(value):
+        if key not in options.speculation:
+            near = difflib.get_close_matches(key, options.speculation, 1)
+            hint = f", did you mean {near[0]}?" if near else ""
+            found.append(f"vLLM {vllm} has no key {key} in --speculative-config{hint}")
+    return found

@@ -1,0 +1,113 @@
+"""The KV cache that one request needs, by the models' config.json and as vLLM reserves it. Pure."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dflash_tui.core.recipe import Config
+
+STEP = 1024
+_BYTES = {"auto": 2, "float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1}
+
+
+class Cache(NamedTuple):
+    """The KV cache of a target and, with speculation, its drafter.
+
+    `in_flight` is how many tokens may be under way, `tokens` how many are drafted per step, `split` over how many GPUs
+    it is divided, `dtype` vLLM's kv-cache-dtype.
+    """
+
+    models: tuple[Config | None, ...]
+    in_flight: int
+    tokens: int = 0
+    split: int = 1
+    dtype: str = "auto"
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """What of it cannot be computed."""
+        target, *drafter = (self._of(model, 1) for model in self.models)
+        if target is None:
+            return ("KV cache",)
+        return ("KV cache of the drafter",) if None in drafter else ()
+
+    def needed(self, length: int) -> int | None:
+        """Return the bytes on each GPU for a request of `length` tokens, without the drafter's where it is unknown.
+
+        On an H200 vLLM 0.26.0 said 3.753 GiB for 16384 tokens of Gemma 4 26B-A4B with its drafter; this gives 3.750.
+        """
+        target, *drafter = (self._of(model, length) for model in self.models)
+        return None if target is None else target + sum(size or 0 for size in drafter)
+
+    def longest(self, room: int, most: int | None) -> int | None:
+        """Return the longest request that fits into `room` bytes, in whole 1024 tokens; None when not even 1024 do."""
+        if self.needed(1) is None:
+            return None
+        lengths = range(STEP, max(most or 1 << 20, STEP) + 1, STEP)
+        fitting = bisect.bisect_right(lengths, room, key=lambda length: self.needed(length) or 0)
+        return lengths[fitting - 1] if fitting else None
+
+    def _of(self, model: Config | None, length: int) -> int | None:
+        """Return the bytes for one model, None when its config or the data type does not tell.
+
+        Each full-attention layer keeps keys and values of all tokens; a sliding layer those of its window and of the
+        tokens that are under way (vLLM's SlidingWindowSpec); a linear layer has states of fixed size.
+        """
+        element = _BYTES.get(self.dtype)
+        if model is None or element is None:
+            return None
+        heads, width = model.num_key_value_heads, model.head_dim or _ratio(model)
+        if not (model.num_hidden_layers and heads and width):
+            return None
+        kinds = layer_kinds(model)
+        sliding = min(length, (model.sliding_window or length) - 1 + self.in_flight)
+        full_heads, full_width = model.num_global_key_value_heads or heads, model.global_head_dim or width
+        # A head is never divided: where there are more GPUs than heads, several keep the same one.
+        full = 2 * max(1, full_heads // self.split) * full_width * element * length
+        window = 2 * max(1, heads // self.split) * width * element * sliding
+        states = _states(model, self.tokens) // self.split
+        return kinds.count("full") * full + kinds.count("sliding") * window + kinds.count("linear") * states
+
+
+def read(config: Mapping[str, Any]) -> Config | None:
+    """Return what a config.json says of its language model; None when it says what no model can have."""
+    inner = config.get("text_config")
+    text = inner if isinstance(inner, Mapping) else config
+    try:
+        return msgspec.convert({name: text.get(name) for name in Config.__struct_fields__}, Config)
+    except msgspec.ValidationError:
+        return None
+
+
+def layer_kinds(model: Config) -> list[str]:
+    """Return `full`, `sliding` or `linear` for each layer."""
+    count = model.num_hidden_layers or 0
+    if model.layer_types:
+        names = {"sliding_attention": "sliding", "linear_attention": "linear"}
+        return [names.get(kind, "full") for kind in model.layer_types][:count]
+    if every := model.full_attention_interval:
+        return ["linear" if (i + 1) % every else "full" for i in range(count)]
+    if every := model.sliding_window_pattern:
+        kinds = ["sliding" if (i + 1) % every else "full" for i in range(count)]
+        return [*kinds[:-1], "full"]
+    return ["full"] * count
+
+
+def _states(model: Config, tokens: int) -> int:
+    """Return the bytes that one request keeps in one layer of gated delta network (vLLM's MambaSpec, 0.32.0).
+
+    A state is float32 matrices and the convolution's tail. There is one for what was accepted, one per drafted token,
+    and one where a prefix begins that is cached.
+    """
+    keys, values = model.linear_num_key_heads or 0, model.linear_num_value_heads or 0
+    key, value = model.linear_key_head_dim or 0, model.linear_value_head_dim or 0
+    tail = (model.linear_conv_kernel_dim or 1) - 1 + tokens
+    return (values * key * value * 4 + (2 * keys * key + values * value) * tail * 2) * (2 + tokens)
+
+
+def _ratio(model: Config) -> int | None:
+    return model.hidden_size // model.num_attention_heads if model.hidden_size and model.num_attention_heads else None

@@ -1,0 +1,75 @@
+"""Everything that can be known to fail before a launch: one list of checks, each with its evidence and a fix."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from dflash_tui.core import gpu, hub, inventory, preflight_launch, preflight_machine
+from dflash_tui.core.checks import Check, Level, Situation, local_files
+from dflash_tui.core.fit import Fit
+from dflash_tui.core.gpu import Gpu, Probe
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.setup import Setup
+from dflash_tui.errors import PreflightFailed
+
+__all__ = ["Check", "Level", "Report", "local_files", "look", "run", "run_machine"]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The checks of a launch and what they looked at."""
+
+    checks: tuple[Check, ...]
+    fit: Fit | None = None
+    models: tuple[hub.Model, ...] = ()
+
+    @property
+    def failed(self) -> tuple[Check, ...]:
+        """The checks that block the launch."""
+        return tuple(check for check in self.checks if check.level is Level.FAIL)
+
+    def raise_failed(self) -> None:
+        """Raise when something blocks the launch.
+
+        Raises:
+            PreflightFailed: naming each, with its fix.
+        """
+        if failed := self.failed:
+            found = "; ".join(f"{check.name}: {check.found}" for check in failed)
+            steps = "\n  → ".join(check.fix for check in failed if check.fix)
+            raise PreflightFailed(f"it would not start ({found})", do=steps)
+
+
+async def look(setup: Setup, plan: Plan, *, bare: bool = False) -> Situation:
+    """Return what launching `plan` would meet here; the hub is asked about the models, for ten seconds at most."""
+    probing = asyncio.to_thread(gpu.probe) if bare or not plan.on_cpu else asyncio.sleep(0, Probe())
+    finding = asyncio.to_thread(inventory.find, Path(plan.engine_folder))
+    asking = asyncio.gather(*(hub.look(model.name, model.revision) for model in plan.models))
+    probe, engine, models = await asyncio.gather(probing, finding, asking)
+    return Situation(setup, plan, probe, _chosen(probe, setup, plan), engine, tuple(models), bare)
+
+
+def _chosen(probe: Probe, setup: Setup, plan: Plan) -> tuple[Gpu, ...]:
+    """Return the GPUs that the server would take: those of the plan, else the first of its class."""
+    if plan.gpus:
+        return tuple(card for card in probe.gpus if card.uuid in plan.gpus)
+    count = int(str(setup.flags.get("tensor-parallel-size", 1)))
+    return tuple(card for card in probe.gpus if card.hardware is plan.hardware)[:count] or probe.gpus[:count]
+
+
+async def run(setup: Setup, plan: Plan, *, thorough: bool = False) -> Report:
+    """Return every check of launching `plan` here, the machine's first; `thorough` ones may read disks for seconds."""
+    situation = await look(setup, plan)
+    machine, launch = await asyncio.gather(
+        asyncio.to_thread(preflight_machine.checks, situation, thorough=thorough),
+        asyncio.to_thread(preflight_launch.checks, situation),
+    )
+    return Report((*machine, *launch), situation.fit(), situation.models)
+
+
+async def run_machine(setup: Setup, plan: Plan) -> Report:
+    """Return the checks of this machine alone; `plan` is one that needs nothing of it, the CPU demo's."""
+    situation = await look(setup, plan, bare=True)
+    return Report(tuple(await asyncio.to_thread(preflight_machine.checks, situation, thorough=True)))

@@ -1,0 +1,170 @@
+"""Checks of one launch: how far the recipe can be trusted here, engine, patches, models, disk, port, Ray."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from packaging.version import Version
+
+from dflash_tui import text
+from dflash_tui.core import hub, hub_cache, inventory, patches, paths, preflight_ray, releases, server, system
+from dflash_tui.core import setup as setups
+from dflash_tui.core.checks import Check, Situation, fail, ok, warn
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.patches import State
+from dflash_tui.core.recipe import EngineSpec, Status
+from dflash_tui.errors import EngineError, UsageError
+
+_SPARE = 1_000_000_000
+_FILES = 4096
+
+
+def checks(situation: Situation) -> list[Check]:
+    """Return the checks of a plan on this machine."""
+    found = [*_standing(situation), *_engine(situation), *_patches(situation), *_models(situation)]
+    found += [*_disk(situation), *_port(situation), *_limits(), *preflight_ray.checks(situation)]
+    return found
+
+
+def _standing(situation: Situation) -> Iterator[Check]:
+    plan, recipe = situation.plan, situation.setup.recipe
+    if standing := plan.standing:
+        said = f"{standing.status.value} on {plan.hardware.value}: {' '.join(standing.why.split())}"
+        if standing.status is Status.BROKEN:
+            others = [f"--profile {name}" for name in setups.profiles(recipe) if name != plan.profile]
+            yield fail("recipe", said, " or ".join([*others, "another recipe: dflash-tui recipes"]))
+        else:
+            yield (warn if standing.status is Status.EXPERIMENTAL else ok)("recipe", said)
+    oldest = recipe.oldest_vllm
+    if oldest and Version(plan.vllm) < Version(oldest) and plan.profile != "seed":
+        known = sorted(map(Version, releases.table()))
+        newer = next((version for version in known if version >= Version(oldest)), oldest)
+        yield fail("vLLM", f"{plan.vllm} runs this pair wrong; {oldest} is the first release that runs it unpatched",
+                   f"--vllm {newer}")  # fmt: skip
+
+
+def _engine(situation: Situation) -> Iterator[Check]:
+    spec, engine = situation.setup.engine, situation.engine
+    if engine:
+        yield from _adopted(engine) if engine.adopted else _ours(engine, spec)
+        return
+    if not Path(situation.plan.engine_folder).is_relative_to(paths.engines()):
+        yield fail("engine", f"{situation.plan.engine_folder} is not an engine we know",
+                   f"dflash-tui engine adopt {situation.plan.engine_folder}")  # fmt: skip
+        return
+    size = f"{text.megabytes(spec.download_mb)} to download, {text.megabytes(spec.disk_mb)} on disk"
+    yield ok("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}")
+
+
+def _ours(engine: Engine, spec: EngineSpec) -> Iterator[Check]:
+    yield ok("engine", f"{engine.distribution} {engine.vllm}, in {engine.folder}")
+    if engine.vllm != spec.vllm:
+        yield warn("engine", f"it holds vLLM {engine.vllm}, the recipe is for {spec.vllm}")
+
+
+def _adopted(engine: Engine) -> Iterator[Check]:
+    """What its owner did to it since it was adopted is seen only by looking."""
+    again = f"dflash-tui engine adopt {engine.folder}"
+    try:
+        held = inventory.describe(engine.python)
+    except EngineError as error:
+        yield fail("engine", f"{error.what}: {error.evidence}", f"mend it, and {again}")
+        return
+    if held.release != engine.vllm:
+        now = f"holds {held.vllm}" if held.vllm else "holds none"
+        yield fail("engine", f"{engine.folder} was adopted with vLLM {engine.vllm} and {now} now", again)
+    else:
+        yield ok("engine", f"{engine.distribution} {engine.vllm}, adopted, in {engine.folder}")
+
+
+def _patches(situation: Situation) -> Iterator[Check]:
+    for name in situation.plan.patches:
+        patch = patches.load(name)
+        if situation.engine is None:
+            yield ok("patch", f"{name} will be applied")
+            continue
+        state = patches.state(patch, situation.engine)
+        if state is State.DRIFTED:
+            files = ", ".join(file.path for file in patch.files)
+            again = f"dflash-tui engine remove {Path(situation.engine.folder).name}, and launch again"
+            theirs = f"reinstall vLLM {situation.engine.vllm} in it, or leave --engine away for an engine of ours"
+            fix = theirs if situation.engine.adopted else again
+            yield fail("patch", f"{name}: the text it replaces is not in {files}", fix)
+        elif state is State.NEEDED and not situation.engine.patchable:
+            yield fail("patch", f"{name} is needed, and this environment was adopted without leave to patch it",
+                       f"dflash-tui engine adopt --patch {situation.engine.folder}")  # fmt: skip
+        else:
+            yield ok("patch", f"{name}: {state.value}")
+
+
+def _models(situation: Situation) -> Iterator[Check]:
+    for role, model in zip(("target", "drafter"), situation.models, strict=False):
+        if model.complete and not _loadable(Path(model.folder or "")):
+            yield fail(
+                role, f"{model.repo}: no config.json, or no weights beside it", "name a folder that holds a model"
+            )
+        elif model.complete:
+            yield ok(role, f"{model.repo}, {text.gigabytes(model.total_bytes)}, here")
+        elif model.access.ok and not model.detail:
+            yield ok(role, f"{model.repo}, {text.gigabytes(model.missing_bytes)} of "
+                     f"{text.gigabytes(model.total_bytes)} to download")  # fmt: skip
+        else:
+            evidence = f" ({model.detail})" if model.detail else ""
+            fix = hub.advice(model) or "choose a repository that holds a model"
+            yield fail(role, f"{model.repo}: {model.access.value}{evidence}", fix)
+
+
+def _disk(situation: Situation) -> Iterator[Check]:
+    """The engine and the models may lie on one disk or on two."""
+    needs: dict[int, tuple[Path, int]] = {}
+    spec = situation.setup.engine
+    wanted = [(hub_cache.folder(), sum(model.missing_bytes or 0 for model in situation.models))]
+    if situation.engine is None:
+        wanted.append((paths.engines(), (spec.download_mb + spec.disk_mb) * 1_000_000))
+    for folder, amount in wanted:
+        there = next(place for place in (folder, *folder.parents) if place.exists())
+        device = there.stat().st_dev
+        needs[device] = (there, needs.get(device, (there, 0))[1] + amount)
+    for there, amount in needs.values():
+        if not amount:
+            continue
+        free = shutil.disk_usage(there).free
+        said = f"{text.gigabytes(amount)} to write, {text.gigabytes(free)} free on the disk of {there}"
+        fix = "free some space, or move the folders with XDG_DATA_HOME and HF_HOME"
+        yield ok("disk", said) if free > amount + _SPARE else fail("disk", said, fix)
+
+
+def _port(situation: Situation) -> Iterator[Check]:
+    wanted = situation.plan.port
+    try:
+        free = server.free_port(wanted)
+    except UsageError as error:
+        yield fail("port", error.what, error.do)
+        return
+    if free == wanted:
+        yield ok("port", f"{wanted} is free")
+        return
+    # A server of ours that starts has its port, but does not listen there yet.
+    ours = (f"{run.id} (pid {run.pid})" for run in server.runs() if run.plan.port == wanted and server.alive(run))
+    holder = next(ours, "") or system.holder_of(wanted) or "another program"
+    yield warn("port", f"{wanted} is held by {holder}", f"{free} is the next free one: --port {free}")
+
+
+def _limits() -> Iterator[Check]:
+    # vLLM raises the soft limit by itself.
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != resource.RLIM_INFINITY and files < _FILES:
+        said = f"at most {files}; vLLM opens a file per shard and socket"
+        yield warn("open files", said, f"raise the hard limit: ulimit -Hn {_FILES * 16}, as root")
+    if os.environ.get("LD_PRELOAD"):
+        yield warn("LD_PRELOAD", os.environ["LD_PRELOAD"], "unset it, unless you know why it is there")
+
+
+def _loadable(folder: Path) -> bool:
+    """Whether a folder holds what a model is made of; one of the user's need not."""
+    names = [path.name for path in folder.iterdir()]
+    return "config.json" in names and bool(hub_cache.weights_of(names))

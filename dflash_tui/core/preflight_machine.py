@@ -1,0 +1,156 @@
+"""Checks of the machine: GPU, driver, who else uses it, power, compilers, disks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from dflash_tui import text
+from dflash_tui.core import hub_cache, preflight_memory, system
+from dflash_tui.core.checks import Check, Situation, fail, local_files, ok, warn
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.gpu import Gpu
+from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.recipe import Mode
+
+_CPU_DEMO = "dflash-tui --recipe demo-cpu runs on the CPU"
+_SLOW_DISK = 500e6  # bytes/s; an NVMe disk reads several GB/s, a USB 3 one 0.4
+_FOREIGN = 256 << 20
+
+
+def checks(situation: Situation, *, thorough: bool = False) -> list[Check]:
+    """Return the checks of this machine for a plan; `thorough` ones read from the disk for a second or two."""
+    found = [*_gpu(situation), *preflight_memory.checks(situation)]
+    return [*found, *_compilers(situation), *_storage(situation, thorough=thorough)]
+
+
+def _gpu(situation: Situation) -> Iterator[Check]:
+    probe, plan = situation.probe, situation.plan
+    if plan.on_cpu and not situation.bare:
+        yield ok("GPU", "none is needed on the CPU")
+        return
+    if not probe.gpus:
+        yield (
+            ok("GPU", f"{probe.why_none}; none is needed on the CPU")
+            if situation.bare
+            else fail("GPU", probe.why_none, f"this recipe needs an NVIDIA GPU; {_CPU_DEMO}")
+        )
+        return
+    yield from _enough(situation)
+    for card in probe.gpus if situation.bare else situation.gpus:
+        yield from _card(situation, card)
+    yield _driver(probe.driver, plan.driver)
+    if any(card.hardware is Hardware.GB10 for card in situation.gpus) and probe.driver.startswith("590."):
+        said = f"{probe.driver}: the 590 series was reported to hang while CUDA graphs are captured"
+        yield warn("driver on GB10", said, "stay on 580, or launch eager (--mode eager)")
+
+
+def _enough(situation: Situation) -> Iterator[Check]:
+    """Tensor parallelism needs a GPU per part, in this machine unless a Ray cluster brings more."""
+    flags = situation.setup.flags
+    wanted = int(str(flags.get("tensor-parallel-size", 1)))
+    there = sum(not card.trouble for card in situation.probe.gpus)
+    if wanted > there and flags.get("distributed-executor-backend") != "ray":
+        fix = f"--set tensor-parallel-size={there}" if there else "see what is the matter with the GPUs"
+        yield fail("GPU", f"tensor-parallel-size {wanted}, but {text.plural(there, 'GPU')} here", fix)
+
+
+def _card(situation: Situation, card: Gpu) -> Iterator[Check]:
+    name, plan = f"GPU {card.index}", situation.plan
+    if card.trouble:
+        yield fail(name, card.trouble, "choose another GPU with --gpu, or restart the machine")
+        return
+    if not situation.bare and card.hardware is not plan.hardware:
+        said = f"the plan is for {plan.hardware.value}, and this is {card.name}, class {card.hardware.value}"
+        yield fail(name, said, f"--gpu {card.index} plans for this one")
+        return
+    yield ok(name, f"{card.name}, class {card.hardware.value}, compute capability {card.capability}")
+    if card.mig:
+        whole = f"sudo nvidia-smi -i {card.index} -mig 0 makes it whole again"
+        yield warn(f"{name} MIG", "it is divided, and vLLM sees one slice of it", whole)
+    yield from _power(card, name)
+    yield from _foreign(card, name)
+
+
+def _driver(driver: str, least: str) -> Check:
+    if not least:
+        return ok("driver", driver or "unknown")
+    major = driver.partition(".")[0]
+    if not major.isdigit():
+        return warn("driver", "its version is unknown", f"this engine needs {least} or newer (CUDA 13)")
+    if int(major) < int(least):
+        return fail("driver", f"{driver}; this engine is built for CUDA 13, which needs {least} or newer",
+                    f"install driver {least} or newer (apt: nvidia-driver-{least}-open) and restart")  # fmt: skip
+    return ok("driver", f"{driver}, {least} or newer is needed")
+
+
+def _power(card: Gpu, name: str) -> Iterator[Check]:
+    if card.throttle:
+        why = ", ".join(card.throttle)
+        yield warn(f"{name} clocks", f"held down by {why}", "let it cool and check the power supply before measuring")
+    if card.hardware is Hardware.RTX_5090_LAPTOP and system.on_battery():
+        yield warn(f"{name} power", "on battery", "plug it in and take the performance mode before measuring")
+
+
+def _foreign(card: Gpu, name: str) -> Iterator[Check]:
+    """Everything on the GPU is foreign before a launch, servers of ours included."""
+    heavy = [holder for holder in card.processes or () if holder.memory is None or holder.memory >= _FOREIGN]
+    if heavy:
+        said = ", ".join(f"{h.name or 'a process'} (pid {h.pid}) {text.gib(h.memory)}" for h in heavy)
+        yield warn(f"{name} is shared", said, "end what is not needed: it takes memory and spoils measurements")
+
+
+def _compilers(situation: Situation) -> Iterator[Check]:
+    plan = situation.plan
+    if plan.on_cpu and plan.mode is Mode.EAGER and not situation.bare:
+        yield ok("compilers", "none needed: eager on the CPU compiles nothing")
+        return
+    yield _compiler(situation, "C compiler", "CC", ("gcc", "clang"))
+    if plan.on_cpu and not situation.bare:
+        yield _compiler(situation, "C++ compiler", "CXX", ("g++", "clang++"))
+    if situation.engine and not _headers(situation.engine):
+        yield fail("Python headers", "Python.h of the engine's Python is missing; Triton's kernels include it",
+                   "apt install python3-dev")  # fmt: skip
+    if plan.on_cpu and not situation.probe.gpus:
+        return
+    if nvcc := system.nvcc():
+        yield ok("CUDA compiler", nvcc)
+    else:
+        yield warn("CUDA compiler", "no nvcc; FlashInfer compiles some kernels with it when it has no built ones",
+                   "should the start fail there: install the CUDA toolkit, or "
+                   "--set env.VLLM_USE_FLASHINFER_SAMPLER=0")  # fmt: skip
+
+
+def _compiler(situation: Situation, name: str, variable: str, names: tuple[str, ...]) -> Check:
+    if found := system.compiler(variable, names):
+        return ok(name, found)
+    given = f"{variable} is '{os.environ[variable]}', which is no program here" if os.environ.get(variable) else "none"
+    fix = f"unset {variable}, or name a compiler with it" if os.environ.get(variable) else f"apt install {names[0]}"
+    said = f"{given}; Triton and Inductor compile while the server starts"
+    return warn(name, said, fix) if situation.bare else fail(name, said, fix)
+
+
+def _headers(engine: Engine) -> bool:
+    """Whether Python.h of the interpreter that the engine was made from is there."""
+    base, version = engine.python.resolve().parent.parent, engine.site_packages.parent.name
+    return (base / "include" / version / "Python.h").is_file()
+
+
+def _storage(situation: Situation, *, thorough: bool) -> Iterator[Check]:
+    files = local_files(situation.models)
+    place = files[0].parent if files else hub_cache.folder()
+    disk = system.disk_of(Path(place))
+    if disk.kind in {"usb", "network"}:
+        slow = "a USB disk took 7 of 9.5 minutes of one published start"
+        yield warn("models' disk", f"{disk.kind} {disk.device}".strip(), f"move the models to an NVMe disk; {slow}")
+    if not thorough or not files:
+        return
+    if (speed := system.read_speed(files)) is None:
+        return
+    said = f"{speed / 1e9:.2f} GB/s read from {disk.device or 'it'}"
+    yield (
+        warn("disk speed", said, "loading will take long; a local NVMe disk is faster")
+        if speed < _SLOW_DISK
+        else ok("disk speed", said)
+    )

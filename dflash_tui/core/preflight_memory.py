@@ -1,0 +1,98 @@
+"""Checks of memory: whether the launch fits, by the arithmetic of `fit`, and what takes memory that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dflash_tui import text
+from dflash_tui.core import system
+from dflash_tui.core.checks import Check, Situation, fail, ok, warn
+from dflash_tui.core.fit import Fit
+
+_OF_DEMO = 3 << 30  # measured: 2.2 GiB for the demo with 1 GiB of KV cache
+_MUCH_SWAP = 1 << 30
+_MUCH_CACHE = 8 << 30
+# What CUDA takes before vLLM looks at what is free: 0.51 GiB on an H200.
+_STARTING = 1 << 29
+# Shorter requests than that are of no use.
+_USEFUL = 4096
+_SMALL: dict[str, int | float] = {"max_num_seqs": 4, "max_num_batched_tokens": 4096}
+_OTHERWISE = "choose a smaller or quantized target (a variant, or --set target.model=…), or a GPU with more memory"
+
+
+def checks(situation: Situation) -> Iterator[Check]:
+    """Yield the checks of memory for a plan."""
+    if situation.plan.on_cpu:
+        available = system.memory().available
+        said = f"{text.gib(available)} available, about {text.gib(_OF_DEMO)} wanted"
+        yield ok("memory", said) if available >= _OF_DEMO else warn("memory", said, "end what uses much of it")
+    elif fit := situation.fit():
+        yield _gpu_memory(situation, fit)
+        if fit.unified:
+            yield from _unified(situation, fit)
+    yield from _orphans()
+
+
+def _gpu_memory(situation: Situation, fit: Fit) -> Check:
+    kind = "unified memory" if fit.unified else "GPU memory"
+    lacking = f" (without {', '.join(fit.unknown)}, whose size is unknown)" if fit.unknown else ""
+    wanted = f"vLLM will take {text.gib(fit.budget)} ({fit.utilization:.0%} of {text.gib(fit.total)})"
+    request = f"one request of {fit.max_model_len or 'unknown many'} tokens"
+    if fit.certain > fit.budget:
+        need = f"weights, drafter and the KV cache of {request} need {text.gib(fit.certain)}{lacking}"
+        return fail(kind, f"{need}; {wanted}", _remedy(situation, fit))
+    if _too_much(fit):
+        said = f"{wanted}, and {text.gib(fit.free)} are free"
+        return fail(kind, said, f"end what uses the rest, or {_remedy(situation, fit)}")
+    if fit.kv_needed is not None and fit.kv_left < fit.kv_needed:
+        left = f"it may not fit: by our estimate {text.gib(fit.kv_left)} are left for the KV cache"
+        return warn(kind, f"{left}, and {request} takes {text.gib(fit.kv_needed)}", _remedy(situation, fit))
+    room = f"about {text.gib(fit.kv_left)} for the KV cache"
+    many = f": {text.number(fit.requests, 1)} times {request}" if fit.requests else ""
+    return ok(kind, f"{wanted}; {room}{many}{lacking}")
+
+
+def _too_much(fit: Fit) -> bool:
+    return fit.budget + _STARTING > fit.free
+
+
+def _remedy(situation: Situation, fit: Fit) -> str:
+    """Return the settings with which it fits, by the same arithmetic; as long requests as possible are kept."""
+    wanted = fit.max_model_len or 0
+    share = int(100 * (fit.free - _STARTING) / fit.total) / 100
+    base: dict[str, int | float] = {"gpu_memory_utilization": share} if _too_much(fit) else {}
+    for changes in (base, base | _SMALL):
+        tried = situation.fit(**changes)
+        if tried is None or _too_much(tried):
+            continue
+        if tried.kv_needed is None and tried.certain <= tried.budget:
+            return _settings(changes)
+        length = min(tried.longest or 0, wanted)
+        if length >= min(_USEFUL, wanted) > 0:
+            return _settings(changes | ({"max_model_len": length} if length < wanted else {}))
+    return _OTHERWISE
+
+
+def _settings(changes: Mapping[str, int | float]) -> str:
+    return " ".join(f"--set {name.replace('_', '-')}={value}" for name, value in changes.items())
+
+
+def _unified(situation: Situation, fit: Fit) -> Iterator[Check]:
+    """What counts where the GPU has no memory of its own: page cache and swap."""
+    memory = system.memory()
+    if memory.cached > _MUCH_CACHE and fit.budget > fit.free - memory.cached:
+        said = f"{text.gib(memory.cached)} of the unified memory hold file pages, and CUDA may not count them as free"
+        give_back = f"dflash-tui doctor {situation.plan.recipe} --release-page-cache gives those of the models back"
+        yield warn("page cache", said, give_back)
+    if memory.swap_used > _MUCH_SWAP:
+        said = f"{text.gib(memory.swap_used)} in use; a GB10 that swaps stalls"
+        yield warn("swap", said, "end what uses much memory, then sudo swapoff -a")
+
+
+def _orphans() -> Iterator[Check]:
+    lost = system.orphans()
+    if not lost:
+        yield ok("orphans", "no engine process without its server")
+    for orphan in lost:
+        found = f"{orphan.name} (pid {orphan.pid}) outlived its server and holds {text.gib(orphan.resident)}"
+        yield warn("orphans", found, f"if nobody needs it: kill {orphan.pid}")

@@ -1,0 +1,80 @@
+"""Checks of a launch over several hosts: one Ray cluster that runs, has the GPUs, and the same vLLM everywhere."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from dflash_tui import text
+from dflash_tui.core import paths
+from dflash_tui.core.checks import Check, Situation, fail, ok, warn
+from dflash_tui.core.processes import clean_environment
+
+_PATIENCE = 60.0
+_START = "on the first host: ray start --head --port=6379; on the others: ray start --address=FIRST_HOST:6379"
+
+
+class Node(msgspec.Struct, frozen=True):
+    """One host of a cluster, its GPUs and the vLLM that a worker would find there; empty for none."""
+
+    host: str
+    gpus: int
+    vllm: str
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """The living nodes of the Ray cluster that runs here, or why there are none to be seen."""
+
+    nodes: tuple[Node, ...] = ()
+    error: str = ""
+
+
+def checks(situation: Situation) -> Iterator[Check]:
+    """Yield the check of the cluster, when the plan needs one."""
+    flags = situation.setup.flags
+    if flags.get("distributed-executor-backend") != "ray":
+        return
+    wanted = int(str(flags.get("tensor-parallel-size", 1)))
+    if situation.engine is None:
+        said = "not looked at: the engine is not installed yet"
+        yield warn("Ray", said, f"install it on every host (dflash-tui engine install), then {_START}")
+        return
+    found = cluster(situation.engine.python)
+    if found.error:
+        yield fail("Ray", found.error, f"{_START} (with the ray of {situation.engine.folder}/bin)")
+        return
+    gpus, versions = sum(node.gpus for node in found.nodes), sorted({node.vllm or "none" for node in found.nodes})
+    said = f"{text.plural(len(found.nodes), 'host')}, {text.plural(gpus, 'GPU')}, vLLM {', '.join(versions)}"
+    if gpus < wanted:
+        yield fail("Ray", f"{said}; tensor-parallel-size {wanted} needs {wanted} GPUs", _START)
+    elif len(versions) > 1 or "none" in versions:
+        where = ", ".join(f"{node.host} {node.vllm or 'none'}" for node in found.nodes)
+        yield fail("Ray", f"{said}: every host needs the same", f"install the same engine on every host: {where}")
+    else:
+        yield ok("Ray", said)
+
+
+def cluster(python: Path) -> Cluster:
+    """Return the running Ray cluster as the Ray of an engine sees it."""
+    command = [python, paths.in_engine("ray_nodes.py")]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=clean_environment(),
+            timeout=_PATIENCE,
+            check=False,
+        )
+        lines = done.stdout.splitlines() or [b""]
+        return msgspec.json.decode(lines[-1], type=Cluster)
+    except subprocess.TimeoutExpired:
+        return Cluster(error=f"Ray has not answered for {_PATIENCE:.0f} s")
+    except OSError as error:
+        return Cluster(error=str(error))
+    except msgspec.MsgspecError:
+        told = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
+        return Cluster(error=f"the engine's Python could not look at it, it said: {told[-1][:200]}")

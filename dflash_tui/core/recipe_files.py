@@ -1,0 +1,215 @@
+"""Recipe files: found, read, checked."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Container, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import Version
+
+from dflash_tui.core import paths, releases, yamlfile
+from dflash_tui.core.recipe import PLAIN_TEXT, EngineSpec, Layer, OnHardware, Recipe, layers
+from dflash_tui.errors import RecipeError, UsageError
+
+FIRST_WITH_DFLASH = Version("0.20.0")
+RESERVED_FLAGS = frozenset(
+    {
+        "host",
+        "port",
+        "served-model-name",
+        "speculative-config",
+        "enforce-eager",
+        "model",
+        "revision",
+        "api-key",
+        "disable-access-log-for-endpoints",
+        "spec-method",
+        "spec-model",
+        "spec-tokens",
+        "config",  # a file of flags, which would hide these
+        "uds",  # in place of host and port
+    }
+)
+RESERVED_SPECULATION = frozenset({"method", "model", "revision", "num_speculative_tokens"})
+
+
+def load(path: Path) -> Recipe:
+    """Return the recipe in the file; its name is the file's.
+
+    Raises:
+        RecipeError: with `file:line: key: what was expected`.
+    """
+    recipe = yamlfile.load(path, Recipe)
+    if not re.fullmatch(r"\w[\w.-]{0,63}", path.stem, re.ASCII):
+        raise RecipeError(f"{path}: its name cannot be a recipe's: letters, digits, . _ and -, at most 64")
+    if recipe.name not in {"", path.stem}:
+        raise yamlfile.wrong(path, ["name"], f"expected '{path.stem}', as the file is called")
+    if recipe.build and not (paths.bundled("recipes") / recipe.build.script).is_file():
+        raise yamlfile.wrong(path, ["build", "script"], f"no script called '{recipe.build.script}' is shipped")
+    for steps, layer in layers(recipe):
+        for place, reason in _mistakes(layer):
+            raise yamlfile.wrong(path, [*steps, *place], reason)
+    for place, reason in _gaps(recipe):
+        raise yamlfile.wrong(path, place, reason)
+    return msgspec.structs.replace(recipe, name=path.stem)
+
+
+def _mistakes(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
+    """Yield where a layer asks for what it may not, and why."""
+    for name, value in layer.flags.items():
+        if reason := reserved(name) or unusable(name, value):
+            yield ["flags", name], reason
+    for name in sorted(RESERVED_SPECULATION & layer.speculation.keys()):
+        yield ["speculation", name], "is set by dflash-tui itself and cannot be given here"
+    for name in layer.env:
+        if is_secret(name):
+            yield ["env", name], "secrets do not belong into a recipe; export it in your shell"
+    for name, value in layer.speculation.items():
+        if reason := unusable(name, value):
+            yield ["speculation", name], reason
+    if layer.engine:
+        yield from _no_engine(layer.engine)
+
+
+def _gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
+    """Yield what the parts of a recipe lack together."""
+    if recipe.engine is None and not recipe.profiles:
+        yield ["title"], "expected an `engine`, here or in every profile"
+    for name, profile in recipe.profiles.items():
+        if not (profile.engine or recipe.engine):
+            yield ["profiles", name], "expected an `engine`, here or in the recipe"
+    for kind, there in recipe.hardware.items():
+        for place, reason in _unknown_or_swapped(there, recipe.profiles or {"stock"}):
+            yield ["hardware", kind.value, *place], reason
+    for steps, layer in layers(recipe):
+        for index, name in enumerate(layer.patches):
+            if not (paths.bundled("patches") / f"{name}.yaml").is_file():
+                yield [*steps, "patches", index], f"no patch called '{name}' is shipped"
+
+
+def _unknown_or_swapped(there: OnHardware, profiles: Container[str]) -> Iterator[tuple[list[str | int], str]]:
+    """Yield where a class of GPU names a profile that is not there, or the larger of two figures first."""
+    for name in there.standing:
+        if name not in profiles:
+            yield ["standing", name], f"no profile called '{name}'"
+    for index, band in enumerate(there.expected):
+        if band.profile not in profiles:
+            yield ["expected", index, "profile"], f"no profile called '{band.profile}'"
+        for name in ("tok_s", "baseline_tok_s", "acceptance", "acceptance_length", "ready_s"):
+            figures: tuple[float, ...] = getattr(band, name) or ()
+            if list(figures) != sorted(figures):
+                yield ["expected", index, name], "expected the smaller figure first"
+
+
+def reserved(flag: str) -> str:
+    """Return why a recipe may not give `flag`; empty when it may.
+
+    As vLLM reads it: `_` for `-`, any beginning of a name for the name, and what follows a dot is a key inside it.
+    """
+    plain = flag.replace("_", "-").lower().partition(".")[0].removeprefix("no-")
+    if plain == "hf-token":
+        return "secrets do not belong into a recipe; export HF_TOKEN in your shell"
+    taken = any(name.startswith(plain) for name in RESERVED_FLAGS)
+    return "is set by dflash-tui itself and cannot be given here" if taken else ""
+
+
+def unusable(flag: str, value: Any) -> str:
+    """Return why `value` cannot be passed on, or cannot be reckoned with; empty when it can."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"holds a value that JSON cannot: {error}"
+    if value is None:
+        return ""
+    if isinstance(value, str) and not re.search(PLAIN_TEXT, value):
+        return "expected text in one line, without control characters"
+    if flag == "tensor-parallel-size" and not (type(value) is int and value > 0):
+        return f"expected a number of GPUs, not {value!r}"
+    if flag == "gpu-memory-utilization" and not (type(value) in {int, float} and 0 < value <= 1):
+        return f"expected a share above 0 and up to 1, not {value!r}"
+    return ""
+
+
+def is_secret(variable: str) -> bool:
+    """Whether a variable of that name is likely to hold a secret."""
+    return bool(re.search("TOKEN(?!S|IZER)|KEY|SECRET|PASSW|CREDENTIAL", variable, re.IGNORECASE))
+
+
+def _no_engine(spec: EngineSpec) -> Iterator[tuple[list[str | int], str]]:
+    """Yield where an engine cannot be installed as it is described, and why."""
+    if Version(spec.vllm) < FIRST_WITH_DFLASH:
+        reason = f"vLLM {spec.vllm} has no DFlash; {FIRST_WITH_DFLASH} is the first release that has it"
+        yield ["engine", "vllm"], reason
+    elif not spec.packages and spec.vllm not in releases.table():
+        reason = f"vLLM {spec.vllm} is not in the table of releases, so `packages` must say what is installed"
+        yield ["engine", "vllm"], reason
+    elif spec.packages and not (spec.download_mb and spec.disk_mb):
+        reason = "`download_mb` and `disk_mb` are missing: what they download and take on disk"
+        yield ["engine", "packages"], reason
+    for part, lines in (("packages", spec.packages), ("overrides", spec.overrides)):
+        for index, line in enumerate(lines):
+            try:
+                Requirement(line)
+            except InvalidRequirement:
+                yield ["engine", part, index], f"'{line}' is not a requirement such as vllm==0.33.0"
+
+
+def engine_of(vllm: str) -> EngineSpec:
+    """Return the engine of a release as its table has it.
+
+    Raises:
+        UsageError: the table does not have that version.
+    """
+    table = releases.table()
+    if vllm not in table:
+        raise UsageError(f"no engine is known for vLLM {vllm}", do=f"there are: {', '.join(table)}")
+    release = table[vllm]
+    return EngineSpec(
+        vllm=vllm,
+        packages=release.packages,
+        download_mb=release.download_mb,
+        disk_mb=release.disk_mb,
+        overrides=release.overrides,
+        exclude_newer=release.exclude_newer,
+        driver=release.driver,
+    )
+
+
+def files() -> dict[str, Path]:
+    """Return the recipe files by name, sorted; the user's own win over the shipped ones."""
+    found: dict[str, Path] = {}
+    for folder in (paths.bundled("recipes"), paths.user_recipes()):
+        found |= {path.stem: path for path in sorted(folder.glob("[!_.]*.yaml"))}
+    return dict(sorted(found.items()))
+
+
+def find(name: str) -> Recipe:
+    """Return the recipe called `name`, or the one in the file `name` when that is a path.
+
+    Raises:
+        UsageError: there is no such recipe; the message names the nearest one.
+        RecipeError: the file is not valid.
+    """
+    return load(path_of(name))
+
+
+def path_of(name: str) -> Path:
+    """Return the file of the recipe called `name`, or `name` itself when that is a path.
+
+    Raises:
+        UsageError: there is no such recipe; the message names the nearest one.
+    """
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        return Path(name)
+    known = files()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known)}"
+        raise UsageError(f"no recipe called '{name}'", do=hint)
+    return known[name]

@@ -1,0 +1,266 @@
+"""Recipe + choices -> Setup: what a recipe comes to on one kind of machine, in one profile. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.recipe import (
+    Band,
+    Drafter,
+    EngineSpec,
+    FlagValue,
+    Layer,
+    MaybeText,
+    Mode,
+    OnHardware,
+    Part,
+    Recipe,
+    Standing,
+    Status,
+    Target,
+)
+from dflash_tui.core.recipe_files import RESERVED_SPECULATION, engine_of, is_secret, reserved, unusable
+from dflash_tui.errors import UsageError
+
+STOCK = "stock"
+_NAMES = {"target": ("model", "revision", "served_name"), "drafter": ("model", "revision")}
+AnyModel = TypeVar("AnyModel", Target, Drafter)
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """What is served, with what and how, when a recipe's layers have been laid over each other.
+
+    The order is recipe, hardware, profile, variant, and last what the user set by hand. `num_speculative_tokens`
+    0 means without speculation, the baseline.
+    """
+
+    recipe: Recipe
+    hardware: Hardware
+    profile: str
+    variant: str
+    engine: EngineSpec
+    target: Target
+    drafter: Drafter
+    weights_gb: float | None
+    num_speculative_tokens: int
+    speculation: dict[str, Any]
+    mode: Mode
+    modes: dict[Mode, str]
+    flags: dict[str, FlagValue]
+    env: dict[str, str]
+    patches: tuple[str, ...]
+    warnings: tuple[str, ...]
+    differs: dict[str, str]
+    standing: Standing
+    expected: tuple[Band, ...]
+    synthetic: str
+    changed: tuple[str, ...] = ()
+
+
+def profiles(recipe: Recipe) -> tuple[str, ...]:
+    """Return the names of the recipe's profiles, the one that is taken unasked first."""
+    names = list(recipe.profiles) or [STOCK]
+    return tuple(sorted(names, key=lambda name: name != STOCK))
+
+
+def resolve(
+    recipe: Recipe,
+    hardware: Hardware | None = None,
+    *,
+    profile: str = "",
+    variant: str = "",
+    engine: EngineSpec | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Setup:
+    """Return what `recipe` comes to; without `hardware` for the first class it knows, or the CPU.
+
+    `engine` replaces the recipe's. `settings` are changes by hand: `target.model`,
+    `drafter.model` (and `.revision`), `n`, `synthetic`, `env.NAME`, `speculation.KEY`, anything else is a flag;
+    None takes a flag or variable away.
+
+    Raises:
+        UsageError: no such profile or variant, or a setting that may not be given.
+    """
+    hardware = hardware or next(iter(recipe.hardware), Hardware.CPU)
+    profile = profile or profiles(recipe)[0]
+    _known("profile", profile, profiles(recipe), recipe)
+    if variant:
+        _known("variant", variant, recipe.variants, recipe)
+    parts: list[Layer | None] = [recipe, recipe.hardware.get(hardware), recipe.profiles.get(profile)]
+    parts += [recipe.variants.get(variant)]
+    by_hand, synthetic = _layer(settings or {}, recipe, [part for part in parts if part])
+    flat = _merge([part for part in [*parts, by_hand] if part])
+    changed = tuple(settings or ())
+    return Setup(
+        recipe=recipe,
+        hardware=hardware,
+        profile=profile,
+        variant=variant,
+        engine=_whole(engine or flat.engine),
+        target=flat.target or recipe.target,
+        drafter=flat.drafter or recipe.drafter,
+        weights_gb=flat.weights_gb,
+        num_speculative_tokens=flat.num_speculative_tokens or 0,
+        speculation=flat.speculation,
+        mode=flat.mode or Mode.EAGER,
+        modes=flat.modes,
+        flags={name: value for name, value in flat.flags.items() if value is not None},
+        env={name: value for name, value in flat.env.items() if value is not None},
+        patches=flat.patches,
+        warnings=flat.warnings,
+        differs=flat.differs,
+        standing=_standing(recipe, hardware, profile, variant, engine),
+        expected=_expected(recipe, hardware, profile, variant, changed),
+        synthetic=synthetic or recipe.synthetic or _noise(flat),
+        changed=changed,
+    )
+
+
+def _known(kind: str, name: str, there: Any, recipe: Recipe) -> None:
+    if name not in there:
+        what = f"it has {', '.join(there)}" if there else "it has none"
+        raise UsageError(f"{recipe.name} has no {kind} called '{name}'", do=what)
+
+
+def _merge(parts: list[Layer]) -> Layer:
+    """Lay each part over the ones before it."""
+    flat = Layer()
+    for part in parts:
+        flat = Layer(
+            engine=part.engine or flat.engine,
+            target=_over(part.target, flat.target),
+            drafter=_over(part.drafter, flat.drafter),
+            weights_gb=part.weights_gb or flat.weights_gb,
+            num_speculative_tokens=(
+                flat.num_speculative_tokens if part.num_speculative_tokens is None else part.num_speculative_tokens
+            ),
+            speculation={k: v for k, v in (flat.speculation | part.speculation).items() if v is not None},
+            mode=part.mode or flat.mode,
+            modes=flat.modes | part.modes,
+            flags=flat.flags | part.flags,
+            env=flat.env | part.env,
+            patches=tuple(dict.fromkeys((*flat.patches, *part.patches))),
+            warnings=(*flat.warnings, *part.warnings),
+            differs=flat.differs | part.differs,
+        )
+    return flat
+
+
+def _over(upper: AnyModel | None, lower: AnyModel | None) -> AnyModel | None:
+    """Return the model of the upper layer, with the lower one's config when it says none of its own."""
+    if upper is None or lower is None:
+        return upper or lower
+    return upper if upper.config else msgspec.structs.replace(upper, config=lower.config)
+
+
+def _layer(settings: Mapping[str, Any], recipe: Recipe, below: list[Layer]) -> tuple[Layer, str]:
+    """Return what was set by hand as a layer, and what makes its figures synthetic."""
+    given: dict[str, dict[str, Any]] = {part: {} for part in ("", "flags", "env", "speculation", *_NAMES)}
+    for key, value in settings.items():
+        part, name = _place(key)
+        given[part][name] = value
+    for name, value in (given["flags"] | given["speculation"]).items():
+        if reason := unusable(name, value):
+            raise UsageError(f"--set {name}: {reason}")
+    fields: dict[str, Any] = {part: given[part] for part in ("flags", "speculation")}
+    fields["env"] = {name: value if value is None else str(value) for name, value in given["env"].items()}
+    fields["num_speculative_tokens"] = given[""].get("n")
+    base = _merge(below)
+    try:
+        layer = msgspec.structs.replace(
+            msgspec.convert(fields, Layer),
+            target=_other(base.target or recipe.target, given["target"]) if given["target"] else None,
+            drafter=_other(base.drafter or recipe.drafter, given["drafter"]) if given["drafter"] else None,
+        )
+        return layer, msgspec.convert(given[""].get("synthetic", ""), MaybeText)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"--set: {error}", do="--set KEY=VALUE, with the flag's name as vLLM spells it") from None
+
+
+def _place(key: str) -> tuple[str, str]:
+    """Return the part of a layer that a setting belongs to, and its name there.
+
+    Raises:
+        UsageError: it may not be set.
+    """
+    part, _, name = key.partition(".")
+    if key in {"n", "num_speculative_tokens", "synthetic"}:
+        return "", key if key == "synthetic" else "n"
+    if part in _NAMES and name not in _NAMES[part]:
+        raise UsageError(f"{key} cannot be set", do=f"of {part} there is {', '.join(_NAMES[part])}")
+    if part == "env" and is_secret(name):
+        raise UsageError(f"{key} looks like a secret", do=f"export {name} in your shell instead")
+    if part == "speculation" and name in RESERVED_SPECULATION:
+        raise UsageError(f"{key} is set by dflash-tui itself", do="--set drafter.model=NAME and --set n=N are there")
+    if part in {"env", "speculation", *_NAMES} and name:
+        return part, name
+    if reason := reserved(key):
+        raise UsageError(f"{key} {reason}", do="--mode, --port, --num-speculative-tokens and --set n=N are there")
+    return "flags", part.replace("_", "-") + key[len(part) :]
+
+
+def _other(model: AnyModel, names: dict[str, Any]) -> AnyModel:
+    """Return the model with other names; what the recipe knows of sizes and access holds for its own only.
+
+    The architecture is taken to be the same: that is what makes it the same recipe.
+    """
+    changes: dict[str, Any] = dict(names)
+    if "model" in names:
+        changes = {"revision": "main", "size_gb": None, "gated": None, **names}
+        changes |= {"quantization": ""} if "quantization" in model.__struct_fields__ else {}
+    return msgspec.convert(msgspec.to_builtins(model) | changes, type(model))
+
+
+def _whole(spec: EngineSpec | None) -> EngineSpec:
+    """Return the spec with what the table of releases says; recipes are checked to have one when they are read."""
+    if spec is None:
+        raise UsageError("this recipe names no engine", do="--vllm VERSION chooses one")
+    return spec if spec.packages else engine_of(spec.vllm)
+
+
+def _standing(recipe: Recipe, hardware: Hardware, profile: str, variant: str, engine: EngineSpec | None) -> Standing:
+    if engine:
+        return Standing(Status.EXPERIMENTAL, f"vLLM {engine.vllm} was chosen by hand")
+    if variant:
+        return _of_variant(recipe.variants[variant], variant, hardware, profile)
+    there = recipe.hardware.get(hardware)
+    if there and profile in there.standing:
+        return there.standing[profile]
+    if recipe.hardware and there is None:
+        known = ", ".join(kind.value for kind in recipe.hardware)
+        return Standing(Status.EXPERIMENTAL, f"nobody reported it on {hardware.value}; it is known on {known}")
+    if (part := recipe.profiles.get(profile)) and part.standing:
+        return part.standing
+    return Standing(recipe.status, recipe.why or "as the recipe says", recipe.link)
+
+
+def _of_variant(part: Part, name: str, hardware: Hardware, profile: str) -> Standing:
+    here = hardware in (part.reported_on or (hardware,)) and profile in (part.reported_in or (profile,))
+    if part.standing and here:
+        return part.standing
+    return Standing(
+        Status.EXPERIMENTAL, f"nobody reported the {name} variant on {hardware.value} with profile {profile}"
+    )
+
+
+def _expected(
+    recipe: Recipe, hardware: Hardware, profile: str, variant: str, changed: tuple[str, ...]
+) -> tuple[Band, ...]:
+    """Return the published figures; none for a variant or for other models, which nobody measured."""
+    if variant or any(re.match(r"(?:target|drafter)\.(?:model|revision)$", key) for key in changed):
+        return ()
+    return tuple(band for band in recipe.hardware.get(hardware, OnHardware()).expected if band.profile == profile)
+
+
+def _noise(flat: Layer) -> str:
+    """Return why figures of these settings say nothing about a real model; empty when they may."""
+    if flat.flags.get("load-format") == "dummy":
+        return "random weights (load-format dummy)"
+    if flat.speculation.get("rejection_sample_method") == "synthetic":
+        return "synthetic acceptance"
+    return ""

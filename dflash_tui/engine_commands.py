@@ -1,0 +1,125 @@
+"""`engine`: the vLLM environments of this machine, listed, installed, inspected, adopted, removed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import msgspec
+
+from dflash_tui import text
+from dflash_tui.commands import note, out
+from dflash_tui.core import engine as engines
+from dflash_tui.core import inventory, patches, paths
+from dflash_tui.core.engine import Engine
+from dflash_tui.errors import UsageError
+from dflash_tui.lines import PreparingLines
+from dflash_tui.planning import planned
+
+
+def engine(args: argparse.Namespace) -> int:
+    """`engine list|install|inspect|remove|adopt`."""
+    actions = {"list": listed, "install": install, "inspect": inspect, "remove": remove, "adopt": adopt}
+    return actions[args.action](args)
+
+
+def listed(args: argparse.Namespace) -> int:
+    """Print the engines, ours and adopted ones, and what killed installs left."""
+    rows = []
+    for found in inventory.engines_here():
+        size = None if found.adopted else inventory.size(found)
+        patched = sorted({name for entry in patches.manifest(found) for name in entry.patches})
+        if args.json:
+            out(json.dumps(msgspec.to_builtins(found) | {"bytes": size, "patches": patched}))
+        kind = "adopted" if found.adopted else time.strftime("%Y-%m-%d", time.localtime(found.installed_at))
+        patched_text = ", ".join(patched) or "none"
+        rows.append((f"{found.distribution} {found.vllm}", kind, text.gib(size), patched_text, found.folder))
+    if not args.json:
+        note("no engine yet; launching a recipe installs its own") if not rows else out(
+            text.table(("ENGINE", "MADE", "SIZE", "PATCHES", "FOLDER"), rows, right=(2,))
+        )
+    for folder in inventory.leftovers():
+        clears = f"was left half-way; `dflash-tui engine remove {folder.name}` clears it"
+        note(f"! {folder} {'is being installed' if inventory.busy(folder) else clears}")
+    return 0
+
+
+def install(args: argparse.Namespace) -> int:
+    """Build the engine of a recipe."""
+    made = planned(args)
+    folder = Path(made.plan.engine_folder)
+    spec = made.setup.engine
+    if found := inventory.find(folder):
+        note(f"{found.distribution} {found.vllm} is installed")
+    else:
+        found = asyncio.run(engines.install(spec, folder, PreparingLines(as_json=args.json)))
+    out(msgspec.json.encode(found).decode() if args.json else found.folder)
+    return 0
+
+
+def inspect(args: argparse.Namespace) -> int:
+    """Print what an engine holds, by its own Python, and how every shipped patch stands in it."""
+    found = inventory.named(args.engine)
+    held = inventory.describe(found.python)
+    states = {path.stem: patches.state(patches.load(path.stem), found) for path in _patch_files()}
+    if args.json:
+        known = {"patches": {name: state.value for name, state in states.items()}}
+        out(json.dumps(msgspec.to_builtins(held) | {"folder": found.folder, "adopted": found.adopted} | known))
+        return 0
+    named = ("torch", "transformers", "flashinfer-python", "triton", "huggingface_hub", "ray")
+    parts = [(name, held.packages[name]) for name in named if name in held.packages]
+    rows = [("folder", f"{found.folder}{' (adopted)' if found.adopted else ''}"), ("Python", held.python)]
+    rows += [(held.distribution, f"{held.vllm}{'' if held.dflash else ', without DFlash'}"), *parts]
+    rows += [("packages", str(len(held.packages)))]
+    rows += [("patch", f"{name}: {state.value}") for name, state in states.items()]
+    rows += [("drift", line) for line in _drift(found, held)]
+    out("\n".join(f"{label:<18} {value}" for label, value in rows))
+    return 0
+
+
+def remove(args: argparse.Namespace) -> int:
+    """Delete an engine of ours, or forget an adopted one."""
+    half = paths.engines() / args.engine
+    if half in inventory.leftovers():
+        inventory.clear(half)
+        note(f"removed what was left in {half}")
+        return 0
+    found = inventory.named(args.engine)
+    inventory.remove(found)
+    note(
+        f"{found.folder} is no longer listed; nothing in it was changed" if found.adopted else f"removed {found.folder}"
+    )
+    return 0
+
+
+def adopt(args: argparse.Namespace) -> int:
+    """Use an environment that the user made."""
+    found = inventory.adopt(Path(args.folder), patch=args.patch)
+    out(msgspec.json.encode(found).decode() if args.json else found.folder)
+    leave = "recipes may patch it" if found.patchable else "it is not patched"
+    note(f"{found.distribution} {found.vllm}, adopted; {leave}. Use it with --engine {found.folder}")
+    return 0
+
+
+def _drift(found: Engine, held: inventory.Described) -> list[str]:
+    """Return what differs from what was installed."""
+    if found.adopted:
+        return []
+    then = dict(line.split("==", 1) for line in found.packages)
+    now = {name.lower().replace("_", "-"): version for name, version in held.packages.items()}
+    changed = [
+        f"{name} {version} was installed, now {now.get(name.lower().replace('_', '-'), 'gone')}"
+        for name, version in then.items()
+        if now.get(name.lower().replace("_", "-")) != version
+    ]
+    return sorted(changed)
+
+
+def _patch_files() -> list[Path]:
+    files = sorted(paths.bundled("patches").glob("*.yaml"))
+    if not files:
+        raise UsageError("no patches are shipped with this installation")
+    return files

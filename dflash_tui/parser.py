@@ -1,0 +1,206 @@
+"""The command line's grammar: every command and option, with defaults from DFLASH_TUI_ variables."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from typing import Any
+
+from dflash_tui import __version__
+from dflash_tui.errors import EXIT_CODES
+
+_DESCRIPTION = """\
+Launch, watch and measure DFlash speculative decoding on vLLM.
+
+Without a command: the panel, on a terminal. With --recipe NAME: the same engine without a screen (as `up NAME`).
+Narration goes to stderr, data to stdout. A server outlives the program that launched it."""
+_ON = {"1", "true", "yes", "on"}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line; each option's default comes from its variable, if set."""
+    parser = argparse.ArgumentParser(
+        prog="dflash-tui",
+        description=_DESCRIPTION,
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"dflash-tui {__version__}")
+    _option(parser, "--recipe", metavar="NAME", help="launch this recipe without a screen")
+    _launch_options(parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+
+    up = commands.add_parser("up", help="launch a recipe and watch it")
+    _recipe_argument(up)
+    _launch_options(up, inherit=True)
+
+    attach = commands.add_parser("attach", help="watch a server that runs, in the panel or as lines")
+    _run_argument(attach)
+    _option(attach, "--plain", action="store_true", help="lines instead of the panel")
+    _watch_options(attach, inherit=True)
+
+    bench = commands.add_parser("bench", help="send the five prompt kinds to a server and measure each request")
+    _run_argument(bench)
+    _option(bench, "--rounds", type=_positive, default=1, metavar="N", help="how often to send them")
+    _option(bench, "--scale", type=_scale, metavar="X", help="lengthen or shorten the answers (default: the recipe's)")
+    _option(bench, "--temperature", type=_temperature, metavar="T", help="sampling temperature (default: the model's)")
+    _json(bench, inherit=True)
+
+    ps = commands.add_parser("ps", help="list the servers")
+    _option(ps, "--all", action="store_true", help="the ended ones, too")
+    _json(ps, inherit=True)
+
+    logs = commands.add_parser("logs", help="print a server's log")
+    _run_argument(logs)
+    _option(logs, "-f", "--follow", action="store_true", help="go on until the server ends")
+
+    stop = commands.add_parser("stop", help="end a server and all its processes")
+    _run_argument(stop)
+
+    plan = commands.add_parser("plan", help="show what launching a recipe would do")
+    _recipe_argument(plan)
+    _plan_options(plan, inherit=True)
+    _json(plan, inherit=True)
+
+    doctor = commands.add_parser("doctor", help="check the machine, and a recipe's launch on it")
+    doctor.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe's name, or the path of a recipe file")
+    release = "give the page cache of the models' files back to the system"
+    _option(doctor, "--release-page-cache", action="store_true", help=release)
+    _plan_options(doctor, inherit=True)
+    _json(doctor, inherit=True)
+
+    gpus = commands.add_parser("gpus", help="show the GPUs")
+    _json(gpus, inherit=True)
+
+    _recipe_commands(commands.add_parser("recipes", help="list, check, show or begin recipes"))
+    _engine_commands(commands.add_parser("engine", help="list, install, inspect, adopt or remove vLLM environments"))
+    return parser
+
+
+def _recipe_commands(recipes: argparse.ArgumentParser) -> None:
+    _json(recipes, inherit=True)
+    actions = recipes.add_subparsers(dest="action", metavar="ACTION", title="actions (default: list)")
+    check = actions.add_parser("check", help="read recipe files and say what is wrong with them")
+    check.add_argument("files", metavar="FILE", nargs="*", help="names or files (default: all recipes)")
+    _json(check, inherit=True)
+    show = actions.add_parser("show", help="print a recipe's file and where it is")
+    _recipe_argument(show)
+    new = actions.add_parser("new", help="begin a recipe of your own")
+    new.add_argument("name", metavar="NAME", help="its name: lower case, digits, . _ -")
+    _option(new, "--like", metavar="RECIPE", help="copy this recipe instead of the template")
+    actions.add_parser("schema", help="print the JSON Schema of recipe files, for editors")
+
+
+def _engine_commands(engine: argparse.ArgumentParser) -> None:
+    actions = engine.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
+    _json(actions.add_parser("list", help="the engines of this machine"), inherit=True)
+    install = actions.add_parser("install", help="build the engine that a recipe needs, without launching")
+    _recipe_argument(install)
+    _plan_options(install, inherit=True)
+    _json(install, inherit=True)
+    for name, text in (("inspect", "what is in it, and how its patches stand"), ("remove", "delete it")):
+        action = actions.add_parser(name, help=text)
+        action.add_argument("engine", metavar="ENGINE", help="its folder, the folder's name, or the start of that")
+        _json(action, inherit=True)
+    adopt = actions.add_parser("adopt", help="use an environment that you made yourself")
+    adopt.add_argument("folder", metavar="FOLDER", help="the environment's folder, with bin/vllm in it")
+    _option(adopt, "--patch", action="store_true", help="recipes may patch its vLLM")
+    _json(adopt, inherit=True)
+
+
+def _launch_options(parser: argparse.ArgumentParser, *, inherit: bool = False) -> None:
+    _plan_options(parser, inherit=inherit)
+    detach = "return as soon as the server is launched (with --bench: measured)"
+    _option(parser, "--detach", inherit=inherit, action="store_true", help=detach)
+    bench = "send the five prompt kinds once the server answers"
+    _option(parser, "--bench", inherit=inherit, action="store_true", help=bench)
+    force = "launch although a check fails, and record why"
+    _option(parser, "--force", inherit=inherit, metavar="REASON", help=force)
+    _watch_options(parser, inherit=inherit)
+
+
+def _plan_options(parser: argparse.ArgumentParser, *, inherit: bool) -> None:
+    _option(parser, "--mode", inherit=inherit, type=_mode, metavar="MODE", help="eager or compile")
+    _option(parser, "--port", inherit=inherit, type=_port, metavar="PORT", help="port on 127.0.0.1")
+    tokens = "tokens that the drafter proposes per step; 0 is without speculation"
+    _option(parser, "--num-speculative-tokens", inherit=inherit, type=_tokens, metavar="N", help=tokens)
+    gpu = "the GPU: index, UUID, or a class such as gb10 (for `plan`, one that is not here)"
+    _option(parser, "--gpu", inherit=inherit, metavar="GPU", help=gpu)
+    _option(parser, "--profile", inherit=inherit, metavar="NAME", help="stock or seed, as the recipe has them")
+    _option(parser, "--variant", inherit=inherit, metavar="NAME", help="another way to run the pair, if it has one")
+    _option(parser, "--vllm", inherit=inherit, metavar="VERSION", help="another release than the recipe's")
+    _option(parser, "--engine", inherit=inherit, metavar="ENGINE", help="an engine of `engine list` instead")
+    change = "change any flag of vllm serve, env.NAME, speculation.KEY, target.model or drafter.model; may be repeated"
+    parser.add_argument(
+        "--set", dest="settings", action="append", metavar="KEY=VALUE", help=change,
+        default=argparse.SUPPRESS if inherit else None,
+    )  # fmt: skip
+
+
+def _watch_options(parser: argparse.ArgumentParser, *, inherit: bool) -> None:
+    every = "seconds between two lines (default 5)"
+    _option(parser, "--every", inherit=inherit, type=_positive, default=5, metavar="SECONDS", help=every)
+    _json(parser, inherit=inherit)
+
+
+def _json(parser: argparse.ArgumentParser, *, inherit: bool) -> None:
+    _option(parser, "--json", inherit=inherit, action="store_true", help="one JSON object per line on stdout")
+
+
+def _recipe_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name, or the path of a recipe file")
+
+
+def _run_argument(parser: argparse.ArgumentParser) -> None:
+    text = "a run, the start of its name, or a recipe (default: the newest server)"
+    parser.add_argument("run", metavar="RUN", nargs="?", help=text)
+
+
+def _option(parser: argparse.ArgumentParser, *names: str, inherit: bool = False, **settings: Any) -> None:
+    """Add an option whose default is its DFLASH_TUI_ variable; with `inherit` it is the top level's value."""
+    variable = "DFLASH_TUI_" + names[-1].lstrip("-").upper().replace("-", "_")
+    value = os.environ.get(variable)
+    settings["help"] = f"{settings['help']} [env: {variable}]"
+    if inherit:
+        settings["default"] = argparse.SUPPRESS
+    elif value:
+        settings["default"] = value.lower() in _ON if settings.get("action") == "store_true" else value
+    parser.add_argument(*names, **settings)
+
+
+def _number(text: str, least: float, most: float, *, whole: bool) -> float:
+    try:
+        number = int(text) if whole else float(text)
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most:
+        kind = "a whole number" if whole else "a number"
+        raise argparse.ArgumentTypeError(f"expected {kind} from {least:g} to {most:g}, not '{text}'")
+    return number
+
+
+def _positive(text: str) -> int:
+    return int(_number(text, 1, 100_000, whole=True))
+
+
+def _port(text: str) -> int:
+    return int(_number(text, 1, 65_535, whole=True))
+
+
+def _tokens(text: str) -> int:
+    return int(_number(text, 0, 64, whole=True))
+
+
+def _scale(text: str) -> float:
+    return _number(text, 0.001, 100, whole=False)
+
+
+def _temperature(text: str) -> float:
+    return _number(text, 0, 2, whole=False)
+
+
+def _mode(text: str) -> str:
+    if text not in {"eager", "compile"}:
+        raise argparse.ArgumentTypeError(f"expected eager or compile, not '{text}'")
+    return text

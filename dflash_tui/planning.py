@@ -1,0 +1,206 @@
+"""What a launch would do and whether it would work: `plan`, `doctor`, and the plan that every launch starts from."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import yaml
+
+from dflash_tui import text
+from dflash_tui.commands import note, out
+from dflash_tui.core import fit as fits
+from dflash_tui.core import gpu, history, inventory, preflight, recipe_files, system, yamlfile
+from dflash_tui.core import plan as plans
+from dflash_tui.core import setup as setups
+from dflash_tui.core.fit import Fit, Machine
+from dflash_tui.core.gpu import Gpu, Probe
+from dflash_tui.core.hardware import TYPICAL, Hardware
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.recipe import EngineSpec, Mode, Recipe
+from dflash_tui.core.setup import Setup
+from dflash_tui.errors import UsageError
+from dflash_tui.words import band_line, check_line, memory_line, ready_line, verdict
+
+
+class Planned(NamedTuple):
+    """A plan, its setup, and the GPUs it is for: none when it is planned for a class that is not here."""
+
+    setup: Setup
+    plan: Plan
+    gpus: tuple[Gpu, ...]
+
+
+def planned(args: argparse.Namespace) -> Planned:
+    """Return the plan that the arguments ask for, on the GPUs of this machine or for the class that they name.
+
+    Raises:
+        UsageError: a name or a setting is wrong.
+    """
+    recipe = recipe_files.find(args.recipe)
+    engine, spec = _engine(args)
+    settings = parse_settings(args.settings or [])
+    probe = Probe() if recipe.for_cpu else gpu.probe()
+    hardware, cards = _where(args.gpu, recipe, probe)
+
+    def resolve() -> Setup:
+        return setups.resolve(
+            recipe,
+            hardware,
+            profile=args.profile or "",
+            variant=args.variant or "",
+            engine=spec,
+            settings=settings,
+        )
+
+    setup = resolve()
+    if cards and (count := int(str(setup.flags.get("tensor-parallel-size", 1)))) > 1:
+        cards = gpu.choose(probe.gpus, args.gpu, min(count, len(probe.gpus)))
+    return Planned(
+        setup,
+        plans.make(
+            setup,
+            mode=Mode(args.mode) if args.mode else None,
+            port=args.port,
+            num_speculative_tokens=args.num_speculative_tokens,
+            gpus=[(card.index, card.uuid) for card in cards],
+            engine=engine,
+        ),
+        cards,
+    )
+
+
+def _engine(args: argparse.Namespace) -> tuple[Path | None, EngineSpec | None]:
+    """Return the folder and the spec of the engine that was chosen by hand, if any."""
+    if args.engine:
+        found = inventory.named(args.engine)
+        spec = EngineSpec(vllm=found.vllm, packages=(f"{found.distribution}=={found.vllm}",), driver="")
+        return Path(found.folder), spec
+    return None, recipe_files.engine_of(args.vllm) if args.vllm else None
+
+
+def _where(wanted: str | None, recipe: Recipe, probe: Probe) -> tuple[Hardware | None, tuple[Gpu, ...]]:
+    """Return the class to plan for and the GPUs; a class may be named that is not here, for looking ahead."""
+    if recipe.for_cpu:
+        return Hardware.CPU, ()
+    here = {card.hardware for card in probe.gpus}
+    if wanted in {kind.value for kind in Hardware} and Hardware(wanted) not in here:
+        return Hardware(wanted), ()
+    if wanted or any(not card.trouble for card in probe.gpus):
+        cards = gpu.choose(probe.gpus, wanted)
+        return cards[0].hardware, cards
+    return None, ()
+
+
+def parse_settings(words: list[str]) -> dict[str, Any]:
+    """Return the settings of `--set KEY=VALUE`; values are read as YAML, and `null` takes a key away.
+
+    Names of models and values of variables are text as they stand: 1.10 is not 1.1, and true is not True.
+
+    Raises:
+        UsageError: one is not of that form.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        key = key.strip().removeprefix("--")
+        if not equals or not key:
+            raise UsageError(f"--set {word}: expected KEY=VALUE", do="for instance --set max-model-len=8192")
+        try:
+            as_it_is = key.startswith(("target.", "drafter.", "env.")) and value != "null"
+            found[key] = value if as_it_is or not value else yamlfile.value(value)
+        except yaml.YAMLError as error:
+            raise UsageError(f"--set {key}: its value is not YAML", evidence=" ".join(str(error).split())) from None
+    return found
+
+
+def machine_of(hardware: Hardware, cards: tuple[Gpu, ...]) -> Machine | None:
+    """Return the memory of the GPU that is planned for, or what is typical of the class; None when neither is known."""
+    if cards and cards[0].memory_total is not None:
+        used = max(card.memory_used or 0 for card in cards)
+        return Machine(hardware, cards[0].memory_total, cards[0].memory_total - used, cards[0].unified)
+    typical = TYPICAL.get(hardware)
+    return Machine(hardware, typical.memory_total, typical.memory_total, typical.unified) if typical else None
+
+
+def fit_of(made: Planned) -> Fit | None:
+    """Return the memory arithmetic of a plan by what the recipe says of its models; None on the CPU."""
+    machine = machine_of(made.plan.hardware, made.gpus)
+    if machine is None or made.plan.on_cpu:
+        return None
+    return fits.estimate(made.setup, machine, mode=made.plan.mode, tokens=made.plan.num_speculative_tokens)
+
+
+def describe(made: Planned) -> str:
+    """Return the plan for a reader: what is served, with what, what has to be fetched, and what is known about it."""
+    setup, plan = made.setup, made.plan
+    spec, recipe = setup.engine, setup.recipe
+    engine = inventory.find(Path(plan.engine_folder))
+    fetched = f"to install: ≈ {text.megabytes(spec.download_mb)} to download, {text.megabytes(spec.disk_mb)} on disk"
+    drafter = f"{plan.drafter}, {plan.num_speculative_tokens} tokens per step"
+    rows = [("recipe", f"{plan.recipe}: {plan.title}")]
+    if not plan.on_cpu:
+        here = ", ".join(f"GPU {card.index} {card.name}" for card in made.gpus) or "not in this machine"
+        rows.append(("for", f"{plan.hardware.value} ({here})"))
+    if recipe.profiles:
+        rows.append(("profile", f"{plan.profile}: {recipe.profiles[plan.profile].title}"))
+    if plan.variant:
+        rows.append(("variant", f"{plan.variant}: {recipe.variants[plan.variant].title}"))
+    rows += [
+        ("status", f"{setup.standing.status.value}: {setup.standing.why.strip()}"),
+        ("target", " ".join([plan.target, f"({setup.target.quantization})" if setup.target.quantization else ""])),
+        ("drafter", drafter if plan.num_speculative_tokens else "none: the baseline without speculation"),
+        ("mode", f"{plan.mode.value}{': ' + why if (why := setup.modes.get(plan.mode)) else ''}"),
+        ("engine", f"{spec.distribution} {spec.vllm}, {'installed' if engine else fetched}"),
+        ("patches", ", ".join(plan.patches) or "none"),
+    ]
+    if recipe.build:
+        built = Path(plan.models_folder).is_dir()
+        rows.append(("models", "built" if built else f"to build here: {recipe.build.size_mb} MB, a few seconds"))
+    if ready := ready_line(plan, setup, history.ready(plan)):
+        rows.append(("ready", ready))
+    if fit := fit_of(made):
+        rows.append(("memory", memory_line(fit)))
+    rows += [("expected", band_line(band)) for band in setup.expected]
+    if plan.synthetic:
+        rows.append(("note", f"{plan.synthetic}: figures say nothing about a real model"))
+    rows += [("differs", f"{name}: {why}") for name, why in plan.differs.items()]
+    rows += [("warning", warning) for warning in plan.warnings]
+    lines = [f"{label:<8} {value}".rstrip() for label, value in rows]
+    return "\n".join([*lines, "command", *(f"  {line}" for line in plans.command(plan).splitlines())])
+
+
+def plan(args: argparse.Namespace) -> int:
+    """`plan RECIPE`: print what a launch would do."""
+    made = planned(args)
+    if args.json:
+        expected = [msgspec.to_builtins(band) for band in made.setup.expected]
+        known = {"expected": expected, "fit": msgspec.to_builtins(fit_of(made))}
+        out(json.dumps(msgspec.to_builtins(made.plan) | known))
+    else:
+        out(describe(made))
+    return 0
+
+
+def doctor(args: argparse.Namespace) -> int:
+    """`doctor [RECIPE]`: print every check; the exit code is 4 when one fails."""
+    if args.recipe is None:
+        args.recipe = "demo-cpu"
+        made = planned(args)
+        report = asyncio.run(preflight.run_machine(made.setup, made.plan))
+    else:
+        made = planned(args)
+        if args.release_page_cache:
+            models = asyncio.run(preflight.look(made.setup, made.plan)).models
+            freed = system.release_pages(preflight.local_files(models))
+            note(f"{text.gib(freed)} of page cache given back")
+        report = asyncio.run(preflight.run(made.setup, made.plan, thorough=True))
+    for check in report.checks:
+        out(msgspec.json.encode(check).decode() if args.json else check_line(check))
+    if not args.json:
+        out(verdict(report))
+    return 4 if report.failed else 0

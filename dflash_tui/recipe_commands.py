@@ -1,0 +1,118 @@
+"""`recipes`: list them, check them, show one, begin one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+import msgspec
+
+from dflash_tui import text
+from dflash_tui.commands import note, out
+from dflash_tui.core import paths, recipe_files, setup
+from dflash_tui.core.recipe import Recipe
+from dflash_tui.errors import RecipeError, UsageError
+
+
+def recipes(args: argparse.Namespace) -> int:
+    """`recipes [check|show|new|schema]`: without an action the list."""
+    actions = {"check": check, "show": show, "new": new, "schema": schema}
+    return actions.get(args.action, listed)(args)
+
+
+def listed(args: argparse.Namespace) -> int:
+    """Print the recipes; one that does not load is listed with its error."""
+    rows, broken = [], []
+    for name, path in recipe_files.files().items():
+        try:
+            recipe = recipe_files.load(path)
+        except RecipeError as error:
+            broken.append({"name": name, "error": str(error)})
+            continue
+        if args.json:
+            out(msgspec.json.encode(recipe).decode())
+        made = setup.resolve(recipe)
+        known = ", ".join(kind.value for kind in recipe.hardware) or "any CPU"
+        tokens = str(made.num_speculative_tokens)
+        rows.append((name, recipe.status.value, tokens, made.engine.vllm, known, recipe.title))
+    if args.json:
+        for entry in broken:
+            out(json.dumps(entry))
+        return 0
+    out(text.table(("RECIPE", "STATUS", "N", "VLLM", "FOR", "TITLE"), rows, right=(2,)))
+    for entry in broken:
+        note(f"! {entry['name']}: {entry['error']}")
+    return 0
+
+
+def check(args: argparse.Namespace) -> int:
+    """Read recipe files and print what is wrong with each; the exit code is 2 when anything is."""
+    wanted = [recipe_files.path_of(name) for name in args.files] or list(recipe_files.files().values())
+    wrong = 0
+    for path in wanted:
+        try:
+            recipe = recipe_files.load(path)
+        except RecipeError as error:
+            wrong += 1
+            out(json.dumps({"file": str(path), "error": str(error)}) if args.json else f"✗ {error}")
+            continue
+        count = len(setup.profiles(recipe)) * max(1, len(recipe.hardware)) * (1 + len(recipe.variants))
+        says = {"file": str(path), "error": "", "plans": count}
+        out(json.dumps(says) if args.json else f"✓ {path}: {text.plural(count, 'plan')}")
+    return 2 if wrong else 0
+
+
+def show(args: argparse.Namespace) -> int:
+    """Print a recipe's file; where it is goes to stderr."""
+    path = recipe_files.path_of(args.recipe)
+    recipe_files.load(path)
+    note(str(path))
+    out(path.read_text(encoding="utf-8").rstrip())
+    return 0
+
+
+def new(args: argparse.Namespace) -> int:
+    """Write a recipe into the user's folder, from the template or from another recipe, and say where."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", args.name):
+        raise UsageError(f"'{args.name}' cannot be a recipe's name", do="lower case letters, digits, . _ and -")
+    source = recipe_files.path_of(args.like) if args.like else paths.bundled("recipes") / "_template.yaml"
+    target = paths.user_recipes() / f"{args.name}.yaml"
+    if target.exists():
+        raise UsageError(
+            f"{target} is there already", do=f"edit it, or see it with dflash-tui recipes show {args.name}"
+        )
+    if args.like:
+        recipe_files.load(source)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    content = source.read_text(encoding="utf-8")
+    schema_file = target.parent / "recipe.schema.json"
+    schema_file.write_text(schema_text(), encoding="utf-8")
+    head = f"# yaml-language-server: $schema={schema_file.name}\n"
+    target.write_text(re.sub(r"\A(# yaml-language-server:[^\n]*\n)?", head, content), encoding="utf-8")
+    out(str(target))
+    note(f"edit it, then: dflash-tui recipes check {args.name}; dflash-tui plan {args.name}")
+    return 0
+
+
+def schema(_args: argparse.Namespace) -> int:
+    """Print the JSON Schema of recipe files."""
+    out(schema_text().rstrip())
+    return 0
+
+
+def schema_text() -> str:
+    """Return the JSON Schema of recipe files, as it is shipped."""
+    made = msgspec.json.schema(Recipe)
+    for part in made["$defs"].values():
+        part["description"] = " ".join(part["description"].split())
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "dflash-tui recipe"}
+    return json.dumps(head | made, indent=1, sort_keys=False) + "\n"
+
+
+def save_schema(folder: Path) -> Path:
+    """Write the schema beside the shipped recipes; for whoever changes the structs."""
+    path = folder / "recipe.schema.json"
+    path.write_text(schema_text(), encoding="utf-8")
+    return path

@@ -1,0 +1,139 @@
+"""What was chosen on the launch screen: GPU, recipe, profile, variant, mode, drafts; and what that comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from dflash_tui.core import fit as fits
+from dflash_tui.core import plan as plans
+from dflash_tui.core import setup as setups
+from dflash_tui.core.fit import Fit, Machine
+from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.recipe import Mode, Recipe, Status
+from dflash_tui.core.setup import Setup
+from dflash_tui.errors import DflashError
+from dflash_tui.text import gib
+
+if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
+    from dflash_tui.core.gpu import Gpu, Probe
+
+MOST_TOKENS = 64
+
+
+class Suits(StrEnum):
+    """How a recipe suits the machine, as the mark beside it."""
+
+    YES = "✓"
+    MAYBE = "!"
+    NO = "✗"
+
+
+class Changes(msgspec.Struct):
+    """What was changed about one recipe; None and empty are as the recipe says."""
+
+    profile: str = ""
+    variant: str = ""
+    mode: Mode | None = None
+    tokens: int | None = None
+
+
+class Suited(NamedTuple):
+    """How a recipe suits the machine, and why."""
+
+    suits: Suits
+    why: str
+
+
+class Choice:
+    """The choices of the launch screen. Nothing here looks at the machine: `probe` is handed in."""
+
+    def __init__(self) -> None:
+        self.probe: Probe | None = None
+        self.gpu: int | None = None
+        self._changes: dict[str, Changes] = {}
+
+    def changes(self, recipe: Recipe) -> Changes:
+        """Return what was changed about `recipe`, to be changed further."""
+        return self._changes.setdefault(recipe.name, Changes())
+
+    @property
+    def card(self) -> Gpu | None:
+        """The chosen GPU, at first the one with the most free memory; None while there is none to choose."""
+        cards = self._cards()
+        if not cards:
+            return None
+        if self.gpu is None:
+            return max(cards, key=lambda card: (card.memory_total or 0) - (card.memory_used or 0))
+        return cards[self.gpu % len(cards)]
+
+    def _cards(self) -> Sequence[Gpu]:
+        return [card for card in self.probe.gpus if not card.trouble] if self.probe else ()
+
+    def next_gpu(self) -> bool:
+        """Choose the next GPU; return whether there is another."""
+        cards, card = self._cards(), self.card
+        if card:
+            self.gpu = cards.index(card) + 1
+        return len(cards) > 1
+
+    def next_profile(self, recipe: Recipe) -> bool:
+        """Choose the next profile of `recipe`; return whether there is another."""
+        names, changed = setups.profiles(recipe), self.changes(recipe)
+        changed.profile = names[(names.index(changed.profile or names[0]) + 1) % len(names)]
+        return len(names) > 1
+
+    def next_variant(self, recipe: Recipe) -> bool:
+        """Choose the next variant of `recipe`, or none; return whether it has any."""
+        names, changed = ["", *recipe.variants], self.changes(recipe)
+        changed.variant = names[(names.index(changed.variant) + 1) % len(names)]
+        changed.tokens = None
+        return len(names) > 1
+
+    def setup(self, recipe: Recipe) -> Setup:
+        """Return what `recipe` comes to on the chosen GPU; without one on the first class that it knows."""
+        changed = self.changes(recipe)
+        hardware = Hardware.CPU if recipe.for_cpu else self.card.hardware if self.card else None
+        return setups.resolve(recipe, hardware, profile=changed.profile, variant=changed.variant)
+
+    def plan(self, recipe: Recipe, port: int | None = None) -> Plan:
+        """Return the plan of `recipe` as chosen."""
+        setup, changed = self.setup(recipe), self.changes(recipe)
+        several = self.probe is not None and len(self.probe.gpus) > 1
+        cards = [(self.card.index, self.card.uuid)] if several and self.card and not recipe.for_cpu else []
+        if int(str(setup.flags.get("tensor-parallel-size", 1))) > 1:
+            cards = []
+        return plans.make(setup, mode=changed.mode, port=port, num_speculative_tokens=changed.tokens, gpus=cards)
+
+    def fit(self, recipe: Recipe) -> Fit | None:
+        """Return the memory arithmetic on the chosen GPU; None on the CPU or without a GPU."""
+        card = self.card
+        if recipe.for_cpu or card is None or card.memory_total is None:
+            return None
+        free = card.memory_total - (card.memory_used or 0)
+        machine = Machine(card.hardware, card.memory_total, free, card.unified)
+        plan = self.plan(recipe)
+        return fits.estimate(self.setup(recipe), machine, mode=plan.mode, tokens=plan.num_speculative_tokens)
+
+    def suited(self, recipe: Recipe) -> Suited:
+        """Return how `recipe` suits the chosen GPU; preflight looks closer before a launch."""
+        if recipe.for_cpu:
+            return Suited(Suits.YES, "runs on any CPU")
+        if self.card is None:
+            looking = "looking for GPUs" if self.probe is None else "no GPU here"
+            return Suited(Suits.NO, f"{looking}; it is for {', '.join(recipe.hardware) or 'a GPU'}")
+        try:
+            standing, fit = self.setup(recipe).standing, self.fit(recipe)
+        except DflashError as error:
+            return Suited(Suits.NO, error.what)
+        if fit and fit.certain > fit.budget:
+            return Suited(Suits.NO, f"it needs {gib(fit.certain)} at least, and vLLM may take {gib(fit.budget)}")
+        tight = fit is not None and fit.requests is not None and fit.requests < 1
+        why = f"{standing.status.value}: {standing.why}"
+        marks = {Status.BROKEN: Suits.NO, Status.EXPERIMENTAL: Suits.MAYBE}
+        mark = marks.get(standing.status, Suits.MAYBE if tight else Suits.YES)
+        return Suited(mark, f"{why}; by our estimate it may not fit" if tight else why)

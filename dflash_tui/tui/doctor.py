@@ -1,0 +1,101 @@
+"""The checks before a launch, laid over the launch screen: what fails, what would help, and a way to insist."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.setup import Setup
+from dflash_tui.errors import DflashError
+from dflash_tui.tui.widgets import MUTED
+
+if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared
+    from dflash_tui.core.preflight import Check, Report
+
+_STYLES = {"ok": ("✓ ", "$success"), "warn": ("! ", "bold $warning"), "fail": ("✗ ", "bold $error")}
+
+
+class Doctor(ModalScreen[str | None]):
+    """Runs the checks of a plan and shows them.
+
+    When `launching` it closes by itself with an empty text as soon as nothing fails; with a reason when somebody
+    insists on a launch that would fail; with None when it is given up.
+    """
+
+    BINDINGS: ClassVar = [
+        Binding("escape,q", "dismiss(None)", "close"),
+        Binding("r", "look", "look again"),
+        Binding("F", "insist", "launch anyway"),
+    ]
+
+    def __init__(self, setup: Setup, plan: Plan, *, launching: bool) -> None:
+        super().__init__()
+        self.setup, self.plan, self.launching = setup, plan, launching
+        self.report: Report | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -wide"):
+            yield Static(Content(f"checking {self.plan.recipe} …"), id="verdict", markup=False)
+            with VerticalScroll(id="checks"):
+                yield Static(id="found", markup=False)
+            yield Input(id="because", placeholder="launch anyway, because …")
+            yield Static(id="keys", classes="muted", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#because").display = False
+        self.action_look()
+
+    def action_look(self) -> None:
+        """Run the checks (again)."""
+        self.query_one("#verdict", Static).update(Content(f"checking {self.plan.recipe} …"))
+        self.check()
+
+    @work(exclusive=True)
+    async def check(self) -> None:
+        """Run the checks and show what they found."""
+        from dflash_tui.core import preflight  # noqa: PLC0415 - as above
+        from dflash_tui.words import verdict  # noqa: PLC0415 - as above
+
+        try:
+            report = await preflight.run(self.setup, self.plan, thorough=not self.launching)
+        except DflashError as error:
+            self.query_one("#found", Static).update(Content(str(error)))
+            return
+        self.report = report
+        if self.launching and not report.failed:
+            self.dismiss("")
+            return
+        first = sorted(report.checks, key=lambda check: ("fail", "warn", "ok").index(check.level.value))
+        self.query_one("#verdict", Static).update(Content.assemble((verdict(report), "bold")))
+        self.query_one("#found", Static).update(Content("\n").join([row(check) for check in first]))
+        insist = "   F  launch anyway" if self.launching else ""
+        self.query_one("#keys", Static).update(Content(f"\nr  look again   esc  close{insist}"))
+        self.query_one("#checks").focus()
+
+    def action_insist(self) -> None:
+        """Ask for the reason of a launch that would fail."""
+        if self.launching and self.report:
+            self.query_one("#because").display = True
+            self.query_one("#because").focus()
+
+    @on(Input.Submitted, "#because")
+    def _insist(self, message: Input.Submitted) -> None:
+        if reason := message.value.strip():
+            self.dismiss(reason)
+
+
+def row(check: Check) -> Content:
+    """Return a check as a row, with its fix beneath when it is not right."""
+    mark, style = _STYLES[check.level.value]
+    shown = Content.assemble((mark, style), (f"{check.name}: ", "bold"), check.found)
+    if check.fix and check.level.value != "ok":
+        shown = Content("\n").join([shown, Content.assemble(("  → ", "bold $primary"), (check.fix, MUTED))])
+    return shown

@@ -1,0 +1,76 @@
+"""Plans, published figures and checks in words, the same in the panel and on the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dflash_tui import text
+from dflash_tui.core.fit import Fit
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.recipe import Band
+from dflash_tui.core.setup import Setup
+
+if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint is spared
+    from dflash_tui.core.history import Ready
+    from dflash_tui.core.preflight import Check, Report
+
+MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
+
+
+def memory_line(fit: Fit) -> str:
+    """Return the memory arithmetic in a line; what is unknown is named."""
+    parts = [f"{share.name} {text.gib(share.size)}" for share in fit.shares]
+    parts.append(f"KV for {fit.max_model_len or text.UNKNOWN} tokens {text.gib(fit.kv_needed)}")
+    kind = "unified memory" if fit.unified else "GPU memory"
+    return f"≈ {', '.join(parts)}; {text.gib(fit.budget)} of {text.gib(fit.total)} {kind} taken"
+
+
+def ready_line(plan: Plan, setup: Setup, before: Ready | None) -> str:
+    """Return how long a start will take, by earlier runs here or else by what was published; empty when unknown."""
+    if before:
+        often = "the last time" if before.runs == 1 else f"the last {before.runs} times (median)"
+        return f"after about {text.duration(before.seconds)}, as {often} here"
+    bands = [band for band in setup.expected if band.ready_s and band.mode in {None, plan.mode}]
+    if not bands or not bands[0].ready_s:
+        return ""
+    low, high = (text.duration(seconds) for seconds in bands[0].ready_s)
+    return f"after {low if low == high else f'{low} to {high}'} elsewhere ({bands[0].source})"
+
+
+def band_line(band: Band) -> str:
+    """Return published figures in a line, with what they are from."""
+    mode = f"{band.mode.value}: " if band.mode else ""
+    figures = [
+        f"{name} {_range(values, scale, unit)}"
+        for name, values, scale, unit in (
+            ("tok/s", band.tok_s, 1, ""),
+            ("without speculation", band.baseline_tok_s, 1, ""),
+            ("acceptance", band.acceptance, 100, " %"),
+            ("AL", band.acceptance_length, 1, ""),
+            ("ready after", band.ready_s, 1, " s"),
+        )
+        if values
+    ]
+    runs = f", n={band.runs}" if band.runs else ""
+    remark = f"; {band.note}" if band.note else ""
+    return f"{mode}{', '.join(figures)} ({band.source}{runs}){remark}"
+
+
+def _range(values: tuple[float, ...], scale: float, unit: str) -> str:
+    low, high = (f"{value * scale:.4g}" for value in values)
+    return f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
+
+
+def check_line(check: Check) -> str:
+    """Return a check in one line, or two with its fix."""
+    fix = f"\n{'':4}→ {check.fix}" if check.fix and check.level.value != "ok" else ""
+    return f"{MARKS[check.level.value]} {check.name}: {check.found}{fix}"
+
+
+def verdict(report: Report) -> str:
+    """Return what the checks come to."""
+    warnings = sum(check.level.value == "warn" for check in report.checks)
+    noted = f", {text.plural(warnings, 'warning')}" if warnings else ""
+    if failed := len(report.failed):
+        return f"{failed} of {len(report.checks)} checks failed{noted}: it would not start"
+    return f"{len(report.checks)} checks, none failed{noted}"

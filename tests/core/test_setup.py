@@ -1,0 +1,377 @@
+"""What a recipe's layers come to, and how a plan follows from it."""
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.core import plan as plans
+from dflash_tui.core import recipe_files, setup
+from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.recipe import (
+    Band,
+    Config,
+    Drafter,
+    EngineSpec,
+    FlagValue,
+    Mode,
+    OnHardware,
+    Part,
+    Recipe,
+    Standing,
+    Status,
+    Target,
+)
+from dflash_tui.core.setup import Setup, resolve
+from dflash_tui.errors import UsageError
+
+RECIPE = Recipe(
+    name="mine",
+    title="a pair",
+    status=Status.REPORTED,
+    why="as I say",
+    link="https://example.org",
+    target=Target("owner/target", "mine", size_gb=54, gated=True, quantization="bf16", config=Config(head_dim=256)),
+    drafter=Drafter("owner/drafter", size_gb=1, config=Config(head_dim=128)),
+    num_speculative_tokens=15,
+    speculation={"attention_backend": "flash_attn", "from_recipe": 1},
+    mode=Mode.COMPILE,
+    modes={Mode.COMPILE: "as published"},
+    flags={"who": "recipe", "only-recipe": 1, "taken": True},
+    env={"WHO": "recipe", "TAKEN": "1"},
+    patches=("a",),
+    warnings=("recipe",),
+    differs={"who": "recipe", "only": "recipe"},
+    profiles={
+        "seed": Part(
+            engine=EngineSpec("0.20.2"),
+            flags={"who": "profile", "only-profile": 1},
+            env={"WHO": "profile"},
+            patches=("b", "a"),
+            warnings=("profile",),
+            differs={"who": "profile"},
+            standing=Standing(Status.REPORTED, "by the profile"),
+        ),
+        "stock": Part(engine=EngineSpec("0.33.0")),
+    },
+    hardware={
+        Hardware.GB10: OnHardware(
+            mode=Mode.EAGER,
+            weights_gb=33,
+            num_speculative_tokens=8,
+            target=Target("owner/quantized", "mine", size_gb=17),
+            flags={"who": "hardware", "only-hardware": 1, "taken": None},
+            env={"WHO": "hardware", "TAKEN": None},
+            speculation={"attention_backend": None, "from_hardware": 1},
+            patches=("c",),
+            warnings=("hardware",),
+            differs={"who": "hardware", "more": "hardware"},
+            standing={"seed": Standing(Status.VERIFIED, "on this hardware")},
+            expected=(Band("a user", "seed", tok_s=(1, 2)), Band("another", "stock", tok_s=(3, 4))),
+        ),
+        Hardware.H100: OnHardware(),
+    },
+    variants={
+        "other": Part(
+            drafter=Drafter("owner/other"),
+            num_speculative_tokens=3,
+            flags={"who": "variant", "only-variant": 1},
+            env={"WHO": "variant"},
+            warnings=("variant",),
+            standing=Standing(Status.BROKEN, "the variant is"),
+        ),
+        "plain": Part(flags={"who": "variant"}),
+    },
+)
+
+
+def layered(upto: int) -> Setup:
+    """The recipe with its first `upto` layers: itself, hardware, profile, variant, by hand."""
+    return resolve(
+        RECIPE,
+        Hardware.GB10 if upto > 1 else Hardware.H100,
+        profile="seed" if upto > 2 else "stock",
+        variant="other" if upto > 3 else "",
+        settings={"who": "hand", "env.WHO": "hand", "n": 1} if upto > 4 else None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("upto", "who", "tokens"),
+    [(1, "recipe", 15), (2, "hardware", 8), (3, "profile", 8), (4, "variant", 3), (5, "hand", 1)],
+)
+def test_each_layer_lies_over_the_ones_before(upto, who, tokens):
+    """Recipe, hardware, profile, variant, by hand; what only one of them says stays."""
+    made = layered(upto)
+    assert (made.flags["who"], made.env["WHO"], made.num_speculative_tokens) == (who, who, tokens)
+    names = ["only-recipe", "only-hardware", "only-profile", "only-variant"]
+    assert [name in made.flags for name in names] == [upto > index for index in range(4)]
+
+
+def test_null_takes_away():
+    """A flag, a variable or a key of the speculation, by a layer or by hand; what is not there may be taken, too."""
+    below, made = layered(1), layered(2)
+    assert below.flags["taken"] is True
+    assert below.env["TAKEN"] == "1"
+    assert "taken" not in made.flags
+    assert "TAKEN" not in made.env
+    assert made.speculation == {"from_recipe": 1, "from_hardware": 1}
+    by_hand = {"who": None, "env.WHO": None, "speculation.from_recipe": None, "nothing": None}
+    made = resolve(RECIPE, Hardware.H100, settings=by_hand)
+    assert not {"who", "nothing"} & set(made.flags)
+    assert "WHO" not in made.env
+    assert made.speculation == {"attention_backend": "flash_attn"}
+
+
+def test_patches_warnings_and_differences_add_up():
+    """In the order of the layers, a patch only once; the upper layer explains a difference."""
+    made = layered(4)
+    assert made.patches == ("a", "c", "b")
+    assert made.warnings == ("recipe", "hardware", "profile", "variant")
+    assert made.differs == {"who": "profile", "only": "recipe", "more": "hardware"}
+
+
+def test_whole_values_replace():
+    """Mode, weights and models; an engine comes from the profile or the recipe."""
+    assert (layered(1).mode, layered(2).mode) == (Mode.COMPILE, Mode.EAGER)
+    assert (layered(1).weights_gb, layered(2).weights_gb) == (None, 33)
+    assert (layered(2).engine.vllm, layered(3).engine.vllm) == ("0.33.0", "0.20.2")
+    assert layered(4).drafter.model == "owner/other"
+
+
+def test_a_model_without_a_config_keeps_the_one_below():
+    """A quantized target has the architecture of the one it was made from, but no other property of it."""
+    made = layered(4)
+    assert made.target == Target("owner/quantized", "mine", size_gb=17, config=Config(head_dim=256))
+    assert made.drafter == Drafter("owner/other", config=Config(head_dim=128))
+    own = replace(RECIPE, variants={"own": Part(drafter=Drafter("owner/own", config=Config(head_dim=64)))})
+    assert resolve(own, variant="own").drafter.config == Config(head_dim=64)
+
+
+def test_models_by_hand_drop_what_is_known_of_others():
+    """Size, access, quantization, revision and figures are the recipe's models' only; the architecture stays."""
+    changes = {"target.model": "me/target", "drafter.model": "me/drafter", "drafter.revision": "abc"}
+    made = resolve(RECIPE, Hardware.GB10, profile="seed", settings=changes)
+    assert made.target == Target("me/target", "mine", config=Config(head_dim=256))
+    assert made.drafter == Drafter("me/drafter", revision="abc", config=Config(head_dim=128))
+    assert made.expected == ()
+    assert [band.source for band in layered(3).expected] == ["a user"]
+    named = resolve(RECIPE, Hardware.GB10, profile="seed", settings={"target.served_name": "x"})
+    assert named.target.size_gb == 17
+    assert named.expected
+
+
+def test_nobody_measured_a_variant():
+    """Figures are those of the profile on that hardware, without a variant."""
+    assert layered(4).expected == ()
+    assert [band.source for band in layered(2).expected] == ["another"]
+    assert resolve(RECIPE, Hardware.H200).expected == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"load-format": "dummy"}, "random weights (load-format dummy)"),
+        ({"load_format": "dummy"}, "random weights (load-format dummy)"),
+        ({"speculation.rejection_sample_method": "synthetic"}, "synthetic acceptance"),
+        ({"synthetic": "made up"}, "made up"),
+        ({"synthetic": "made up", "load-format": "dummy"}, "made up"),
+        ({"load-format": "safetensors"}, ""),
+        ({}, ""),
+    ],
+)
+def test_figures_that_say_nothing_are_labelled(changes, expected):
+    """Random weights and synthetic acceptance, in a recipe or by hand."""
+    made = resolve(RECIPE, settings=changes)
+    assert (made.synthetic, plans.make(made).synthetic) == (expected, expected)
+
+
+def test_a_recipes_own_label_holds():
+    """A recipe of toy weights stays one; another layer may label its own."""
+    assert resolve(replace(RECIPE, synthetic="toys"), settings={"load-format": "dummy"}).synthetic == "toys"
+    dummy = replace(RECIPE, variants={"dummy": Part(flags={"load-format": "dummy"})})
+    assert resolve(dummy, variant="dummy").synthetic
+    assert not resolve(dummy).synthetic
+
+
+@pytest.mark.parametrize(
+    ("choice", "what", "do"),
+    [
+        ({"profile": "sed"}, "mine has no profile called 'sed'", "it has stock, seed"),
+        ({"variant": "odd"}, "mine has no variant called 'odd'", "it has other, plain"),
+        ({"settings": {"port": 1}}, "port is set by dflash-tui itself", "--port"),
+        ({"settings": {"served_model_name": "x"}}, "is set by dflash-tui itself", "--set n=N"),
+        ({"settings": {"speculative-config.model": "x"}}, "is set by dflash-tui itself", "--set n=N"),
+        ({"settings": {"speculation.model": "x"}}, "is set by dflash-tui itself", "drafter.model"),
+        ({"settings": {"env.HF_TOKEN": "hf_x"}}, "env.HF_TOKEN looks like a secret", "export HF_TOKEN in your shell"),
+        ({"settings": {"hf_token": "hf_x"}}, "secrets do not belong", ""),
+        ({"settings": {"n": 65}}, "<= 64", "KEY=VALUE"),
+        ({"settings": {"n": "many"}}, "Expected `int", "KEY=VALUE"),
+        ({"settings": {"max model len": 1}}, "matching regex", "as vLLM spells it"),
+        ({"settings": {"max-model-len": [1]}}, "Expected `str`", "as vLLM spells it"),
+        ({"settings": {"chat-template": ""}}, "text in one line", ""),
+        ({"settings": {"env.A-B": "1"}}, "matching regex", "KEY=VALUE"),
+        ({"settings": {"target.model": None}}, "got `null`", "KEY=VALUE"),
+        ({"settings": {"target.model": "--host"}}, "matching regex", "KEY=VALUE"),
+        ({"settings": {"target.size_gb": 5}}, "target.size_gb cannot be set", "model, revision, served_name"),
+        ({"settings": {"drafter.served_name": "x"}}, "drafter.served_name cannot be set", "model, revision"),
+        ({"settings": {"tensor-parallel-size": "two"}}, "a number of GPUs, not 'two'", ""),
+        ({"settings": {"gpu_memory_utilization": 85}}, "up to 1, not 85", ""),
+        ({"settings": {"hf-overrides": {"a": {1}}}}, "a value that JSON cannot", ""),
+    ],
+)
+def test_a_wrong_choice_is_named(choice, what, do):
+    """What there is instead is said, too."""
+    with pytest.raises(UsageError) as caught:
+        resolve(RECIPE, **choice)
+    assert what in caught.value.what
+    assert do in caught.value.do
+
+
+def test_a_choice_of_none_is_none():
+    """A recipe without profiles has one called stock, and no variant."""
+    plain = replace(RECIPE, engine=EngineSpec("0.33.0"), profiles={}, variants={})
+    assert setup.profiles(plain) == ("stock",)
+    assert resolve(plain).profile == "stock"
+    with pytest.raises(UsageError, match="it has none"):
+        resolve(plain, variant="x")
+
+
+def test_what_is_taken_unasked():
+    """The profile stock, the first class of hardware the recipe knows, no variant."""
+    made = resolve(RECIPE)
+    assert (made.profile, made.variant, made.hardware) == ("stock", "", Hardware.GB10)
+    assert setup.profiles(RECIPE) == ("stock", "seed")
+    assert resolve(replace(RECIPE, hardware={})).hardware is Hardware.CPU
+
+
+def standing(hardware: Hardware, profile: str, variant: str = "", engine: EngineSpec | None = None) -> tuple[str, str]:
+    found = resolve(RECIPE, hardware, profile=profile, variant=variant, engine=engine).standing
+    return found.status.value, found.why
+
+
+def test_who_says_how_far_it_can_be_trusted():
+    """An engine by hand, then the variant, the hardware, a hardware nobody named, the profile, the recipe."""
+    engine = EngineSpec("0.26.0")
+    assert standing(Hardware.GB10, "seed", "other", engine) == ("experimental", "vLLM 0.26.0 was chosen by hand")
+    assert standing(Hardware.GB10, "seed", "other") == ("broken", "the variant is")
+    nobody = "nobody reported the plain variant on gb10 with profile seed"
+    assert standing(Hardware.GB10, "seed", "plain") == ("experimental", nobody)
+    assert standing(Hardware.GB10, "seed") == ("verified", "on this hardware")
+    assert standing(Hardware.GB10, "stock") == ("reported", "as I say")
+    assert standing(Hardware.H100, "seed") == ("reported", "by the profile")
+    assert standing(Hardware.H200, "seed") == (
+        "experimental",
+        "nobody reported it on h200; it is known on gb10, h100",
+    )
+    assert resolve(RECIPE, Hardware.H100).standing.link == "https://example.org"
+
+
+def test_what_was_reported_of_a_variant_elsewhere_says_nothing_here():
+    """A standing that is about one class and profile makes the variant experimental on the others."""
+    recipe = recipe_files.find("gemma-4-31b")
+
+    def status(hardware: Hardware, profile: str) -> str:
+        return resolve(recipe, hardware, profile=profile, variant="z-lab").standing.status.value
+
+    assert status(Hardware.H100, "stock") == "reported"
+    assert status(Hardware.H100, "seed") == status(Hardware.GB10, "stock") == "experimental"
+
+
+def test_doubts_are_warnings():
+    """Experimental and broken come before the recipe's own warnings; a mode it says nothing of is one."""
+    made = plans.make(resolve(RECIPE, Hardware.GB10, variant="other"), mode=Mode.EAGER)
+    assert made.warnings[0] == "broken: the variant is"
+    assert made.warnings[-1] == "the recipe knows nothing of eager, only of compile"
+    assert plans.make(resolve(RECIPE, Hardware.H100), mode=Mode.COMPILE).warnings == ("recipe",)
+
+
+def words(plan: Plan, flag: str) -> str:
+    return plan.argv[plan.argv.index(flag) + 1]
+
+
+def test_without_drafted_tokens_it_is_the_baseline():
+    """No speculation, no drafter to fetch; everything else is the same."""
+    with_it = plans.make(resolve(RECIPE))
+    assert [model.name for model in with_it.models] == ["owner/quantized", "owner/drafter"]
+    assert with_it.drafter == "owner/drafter"
+    for baseline in (
+        plans.make(resolve(RECIPE, settings={"n": 0})),
+        plans.make(resolve(RECIPE), num_speculative_tokens=0),
+        plans.make(resolve(replace(RECIPE, num_speculative_tokens=0, hardware={}))),
+    ):
+        assert "--speculative-config" not in baseline.argv
+        assert (baseline.drafter, baseline.num_speculative_tokens) == ("", 0)
+        assert [model.name for model in baseline.models][1:] == []
+    assert len(with_it.argv) - len(plans.make(resolve(RECIPE, settings={"n": 0})).argv) == 2
+
+
+def test_the_plan_is_the_exact_command():
+    """The plan of the demo binds to this machine only and says how it drafts."""
+    demo = resolve(recipe_files.find("demo-cpu"))
+    made = plans.make(demo, mode=Mode.COMPILE, port=8123, num_speculative_tokens=3)
+    assert made.argv[1] == "serve"
+    assert (words(made, "--host"), words(made, "--port")) == ("127.0.0.1", "8123")
+    assert "--enforce-eager" not in made.argv
+    assert json.loads(words(made, "--speculative-config"))["num_speculative_tokens"] == 3
+    assert words(made, "--max-model-len") == "4096"
+    assert plans.make(demo).argv.count("--enforce-eager") == 1
+
+
+def test_revisions_are_flags():
+    """Of the target as a flag, of the drafter in its configuration; the newest needs none."""
+    made = plans.make(resolve(RECIPE, settings={"target.revision": "abc", "drafter.revision": "def"}))
+    assert words(made, "--revision") == "abc"
+    assert json.loads(words(made, "--speculative-config"))["revision"] == "def"
+    assert [model.revision for model in made.models] == ["abc", "def"]
+    plain = plans.make(resolve(RECIPE))
+    assert "--revision" not in plain.argv
+    assert "revision" not in json.loads(words(plain, "--speculative-config"))
+
+
+def test_flags_become_words():
+    """True is a switch, false its negation, a mapping JSON, a list several words; a dash keeps to its flag."""
+    flags: dict[str, FlagValue] = {
+        "a": True,
+        "b": False,
+        "c": {"x": 1},
+        "d": ["p", "q r"],
+        "e": 0.5,
+        "f": -1,
+        "g": "-x",
+    }
+    made = plans.make(replace(resolve(RECIPE), flags=flags))
+    assert list(made.argv[-11:]) == [
+        *("--a", "--no-b", "--c", '{"x": 1}', "--d", "p", "q r", "--e", "0.5"),
+        *("--f=-1", "--g=-x"),
+    ]
+    assert "'q r'" in plans.command(made)
+
+
+@pytest.mark.parametrize(
+    ("vllm", "expected"), [("0.20.2", "3,1"), ("0.24.0", "GPU-x,GPU-y"), ("0.33.0", "GPU-x,GPU-y")]
+)
+def test_a_server_sees_the_chosen_gpus_only(vllm, expected):
+    """By UUID, or by the index of the PCI bus where vLLM knows no UUIDs."""
+    made = replace(resolve(RECIPE), engine=EngineSpec(vllm, ("vllm",)))
+    plan = plans.make(made, gpus=[(3, "GPU-x"), (1, "GPU-y")])
+    assert plan.env["CUDA_VISIBLE_DEVICES"] == expected
+    assert plan.env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert plan.gpus == ("GPU-x", "GPU-y")
+    assert "CUDA_VISIBLE_DEVICES" not in plans.make(made).env
+
+
+def test_another_engine_spec_has_another_folder():
+    """Engines are keyed by everything that goes into them, and by nothing else."""
+    spec = resolve(recipe_files.find("demo-cpu")).engine
+    assert plans.engine_folder(spec) == plans.engine_folder(replace(spec, download_mb=1))
+    for change in (
+        {"exclude_newer": "2026-01-01"},
+        {"packages": (*spec.packages, "x")},
+        {"overrides": ()},
+        {"torch_backend": "cu130"},
+        {"stands_in": ""},
+        {"vllm": "0.32.1"},
+    ):
+        assert plans.engine_folder(replace(spec, **change)) != plans.engine_folder(spec)

@@ -1,0 +1,99 @@
+"""The flags of a plan against the parser of the real vLLM 0.32.0 for CPUs."""
+
+import subprocess
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.core import flags, inventory, paths, plan, recipe_files, setup
+from dflash_tui.core.inventory import Options
+from dflash_tui.core.plan import Plan
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory, demo_engine) -> Options:
+    """Return what vLLM says it takes; it is asked once, and what it said is kept for the next time."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        paths.engines().mkdir(parents=True)
+        asked = inventory.options(demo_engine)
+        patched.setattr(subprocess, "run", None)
+        assert inventory.options(demo_engine) == asked
+    return asked
+
+
+def made(*words: str, settings: dict[str, Any] | None = None) -> Plan:
+    """Return the demo's plan with settings, and with words as a recipe of another release may have them."""
+    found = plan.make(setup.resolve(recipe_files.find("demo-cpu"), settings=settings or {}))
+    return replace(found, argv=(*found.argv, *words))
+
+
+def test_what_vllm_serve_takes(options):
+    """Flags by name, each with its choices if it has any, and the keys of speculative-config."""
+    assert {"--max-model-len", "--port", "--speculative-config", "--no-enable-prefix-caching"} <= set(options.flags)
+    assert options.flags["--max-model-len"] is None
+    kinds = options.flags["--kv-cache-dtype"]
+    assert kinds
+    assert {"auto", "fp8"} <= set(kinds)
+    assert "--calculate-kv-scales" not in options.flags
+    assert {"method", "model", "num_speculative_tokens", "attention_backend"} <= set(options.speculation)
+
+
+def test_the_demo_and_its_like_are_right(options):
+    """In every way that vLLM itself takes a flag."""
+    assert flags.mistakes(made(), options) == []
+    settings = {"kv-cache-dtype": "auto", "enable-prefix-caching": False, "speculation.attention_backend": "TORCH_SDPA"}
+    assert flags.mistakes(made(settings=settings), options) == []
+    for words in (
+        ["--max_num_seqs", "4"],
+        ["--max-num-seqs", "4"],
+        ["--no-enable-prefix-caching"],
+        ["--enable-prefix-caching"],
+        ["--kv_cache_dtype", "fp8_e5m2"],
+        ["--compilation-config.mode", "3"],
+        ["--gpu-memory-util", "0.5"],
+        ["--seed", "-1"],
+    ):
+        assert flags.mistakes(made(*words), options) == [], words
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--max-model-length", "4096"], "has no flag --max-model-length, did you mean --max-model-len?"),
+        (["--calculate-kv-scales"], "vLLM 0.32.0 has no flag --calculate-kv-scales"),
+        (["--no-such_thing_at_all"], "has no flag --no-such-thing-at-all"),
+        (["--kv-cache-dtype", "fp8_e4"], "--kv-cache-dtype fp8_e4 is not known to vLLM 0.32.0; did you mean fp8_e4m3?"),
+        (["--kv_cache_dtype", "xyz"], "it takes auto, "),
+        (
+            ["--speculative-config", '{"methud": "dflash"}'],
+            "no key methud in --speculative-config, did you mean method?",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_what_is_near(options, words, said):
+    """One sentence for one mistake."""
+    (sentence,) = flags.mistakes(made(*words), options)
+    assert said in sentence
+
+
+def test_what_the_parser_takes_is_what_we_take(options, demo_engine):
+    """The flags of the plan go through vLLM's own parser, and a wrong one does not."""
+    script = (
+        "import sys\nfrom vllm.entrypoints.cli import serve\n"
+        "from vllm.utils.argparse_utils import FlexibleArgumentParser\n"
+        "serve.make_arg_parser(FlexibleArgumentParser()).parse_args(sys.argv[1:])\n"
+    )
+
+    def parsed(found: Plan) -> subprocess.CompletedProcess[str]:
+        words = [demo_engine.python, "-c", script, *found.argv[2:]]
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+
+    right = parsed(made("--max_num_seqs", "4", "--gpu-memory-util", "0.5"))
+    assert right.returncode == 0, right.stderr
+    wrong = made("--kv-cache-dtype", "fp8_e4")
+    assert parsed(wrong).returncode == 2
+    assert flags.mistakes(wrong, options)

@@ -1,0 +1,186 @@
+"""Installs that are killed half-way with SIGKILL, by the command line, and what the next one makes of them."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dflash_tui.core import inventory, paths, plan, recipe_files, setup
+from dflash_tui.core.engine import Engine
+
+COMMAND = [sys.executable, "-m", "dflash_tui", "engine", "install"]
+WHEEL = "slow-1.0-py3-none-any.whl"
+METADATA = "Metadata-Version: 2.1\nName: slow\nVersion: 1.0\n"
+RECIPE = """\
+title: A package that takes its time
+status: experimental
+engine: {vllm: 0.99.0, packages: [slow==1.0], download_mb: 4, disk_mb: 10}
+target: {model: a/b, served_name: c}
+drafter: {model: a/c}
+num_speculative_tokens: 1
+"""
+
+
+class Index:
+    """An index of one package, whose wheel comes as far as `held` and goes on when `go` is set."""
+
+    def __init__(self, wheel: bytes) -> None:
+        self.wheel, self.held = wheel, len(wheel) // 2
+        self.sending, self.go = threading.Event(), threading.Event()
+        self.url = ""
+
+
+class Handler(BaseHTTPRequestHandler):
+    index: Index
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        if self.path.endswith("/slow/"):
+            digest = hashlib.sha256(self.index.wheel).hexdigest()
+            link = f'<a href="/{WHEEL}#sha256={digest}" data-core-metadata="true">{WHEEL}</a>'
+            self.send([link.encode()], "text/html")
+        elif self.path.endswith(".metadata"):
+            self.send([METADATA.encode()], "text/plain")
+        elif self.path.endswith(".whl"):
+            self.send([self.index.wheel[: self.index.held], self.index.wheel[self.index.held :]], "application/zip")
+        else:
+            self.send_error(404)
+
+    def send(self, parts: list[bytes], kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(sum(map(len, parts))))
+        self.end_headers()
+        for number, part in enumerate(parts):
+            if number:
+                self.index.sending.set()
+                self.index.go.wait(60)
+            self.wfile.write(part)
+            self.wfile.flush()
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of clients that went away."""
+
+
+@pytest.fixture
+def index(tmp_path) -> Iterator[Index]:
+    """Serve a wheel of 4 MB that stops in the middle."""
+    path = tmp_path / WHEEL
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("slow.bin", os.urandom(4_000_000))
+        wheel.writestr("slow-1.0.dist-info/METADATA", METADATA)
+        wheel.writestr("slow-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("slow-1.0.dist-info/RECORD", "")
+    served = Index(path.read_bytes())
+    server = Server(("127.0.0.1", 0), type("Bound", (Handler,), {"index": served}))
+    served.url = f"http://127.0.0.1:{server.server_address[1]}/simple"
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    yield served
+    served.go.set()
+    server.shutdown()
+    server.server_close()
+
+
+@contextmanager
+def installing(recipe: str) -> Iterator[subprocess.Popen[str]]:
+    """Install its engine; the block ends it by SIGKILL when it has seen enough."""
+    with subprocess.Popen([*COMMAND, recipe, "--json"], stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+
+
+def told(process: subprocess.Popen[str], words: str) -> None:
+    """Read what an install says until it says `words`."""
+    assert process.stdout is not None
+    while words not in (line := process.stdout.readline()):
+        assert line, "it ended"
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def working_in(folder: Path) -> list[psutil.Process]:
+    """Return the processes whose command names the folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(str(folder) in word for word in process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def installed(recipe: str) -> Engine:
+    """Install its engine in peace; nothing else may lie beside it afterwards."""
+    done = subprocess.run([*COMMAND, recipe, "--json"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    [engine] = inventory.engines_here()
+    folder = Path(engine.folder)
+    assert json.loads(done.stdout.splitlines()[-1])["folder"] == engine.folder
+    assert {path.name for path in paths.engines().iterdir()} == {folder.name, f".{folder.name}.lock"}
+    assert inventory.leftovers() == []
+    assert working_in(folder) == []
+    return engine
+
+
+def test_killed_while_it_downloads(index, tmp_path, monkeypatch):
+    """The half-made folder is no engine and is named; the next install makes one of it, the uv of the first ended."""
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    recipe = tmp_path / "slow.yaml"
+    recipe.write_text(RECIPE)
+    folder = plan.engine_folder(setup.resolve(recipe_files.find(str(recipe))).engine)
+    with installing(str(recipe)) as process:
+        until(lambda: index.sending.is_set() or process.poll() is not None)
+        assert working_in(folder)
+    assert inventory.engines_here() == []
+    assert inventory.leftovers() == [folder]
+    index.go.set()
+    engine = installed(str(recipe))
+    assert "slow==1.0" in engine.packages
+    assert (engine.site_packages / "slow.bin").stat().st_size == 4_000_000
+
+
+@pytest.mark.vllm
+def test_killed_while_it_installs_the_real_one(folders, demo_engine, monkeypatch):
+    """Twice: while packages are linked and while they are compiled to byte code. Then one good engine is there."""
+    # What was downloaded for the demo engine lies in uv's own cache.
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    folder = plan.engine_folder(setup.resolve(recipe_files.find("demo-cpu")).engine)
+    with installing("demo-cpu"):
+        until(lambda: any(folder.glob("lib/python3.*/site-packages/torch")))
+    assert inventory.engines_here() == []
+    with installing("demo-cpu") as process:
+        told(process, "compiling")
+    assert inventory.engines_here() == []
+    assert inventory.leftovers() == [folder]
+    engine = installed("demo-cpu")
+    assert engine.packages == demo_engine.packages
+    found = inventory.describe(engine.python)
+    assert (found.vllm, found.dflash) == ("0.32.0", True)

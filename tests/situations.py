@@ -1,0 +1,44 @@
+"""Situations that a launch would meet, made by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dflash_tui.core import plan as plans
+from dflash_tui.core import recipe_files, setup
+from dflash_tui.core.checks import Situation
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.gpu import Gpu, Probe
+from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.hub import Model
+
+GIB = 1 << 30
+DESKTOP = Gpu(0, "RTX 5090", "GPU-a", "12.0", Hardware.RTX_5090, memory_total=32 * GIB, memory_used=GIB)
+GB10 = Gpu(0, "GB10", "GPU-a", "12.1", Hardware.GB10, memory_total=120 * GIB, memory_used=20 * GIB, unified=True)
+
+
+def situation(
+    recipe: str = "gemma-4-26b-a4b",
+    *gpus: Gpu,
+    engine: Engine | None = None,
+    models: tuple[Model, ...] = (),
+    driver: str = "580.95.05",
+    settings: dict[str, Any] | None = None,
+    **choices: Any,
+) -> Situation:
+    """Return what launching `recipe` on `gpus` would meet."""
+    hardware = gpus[0].hardware if gpus else Hardware.CPU
+    made = setup.resolve(recipe_files.find(recipe), hardware, settings=settings or {}, **choices)
+    plan = plans.make(made, engine=Path(engine.folder) if engine else None)
+    return Situation(made, plan, Probe(gpus, driver), gpus, engine, models)
+
+
+def engine_in(folder: Path, distribution: str = "vllm", vllm: str = "0.33.0", **more: Any) -> Engine:
+    """Return an engine in `folder`, finished as far as its marker and its Python can tell, with no vLLM in it."""
+    (folder / "lib/python3.11/site-packages/vllm").mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "bin/python").symlink_to("/bin/false")
+    engine = Engine(str(folder), vllm, distribution, 0.0, 0.0, (), **more)
+    (folder / "dflash-engine.json").write_bytes(msgspec.json.encode(engine))
+    return engine

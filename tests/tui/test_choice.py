@@ -1,0 +1,108 @@
+"""What the launch screen makes of a recipe on this or that GPU, without a screen."""
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.core import recipe_files
+from dflash_tui.core.gpu import Gpu, Probe
+from dflash_tui.core.hardware import TYPICAL, Hardware
+from dflash_tui.core.recipe import Mode
+from dflash_tui.tui.choice import Choice, Suits
+from tests.tui.conftest import a_recipe
+
+
+def on(*cards: Gpu) -> Choice:
+    choice = Choice()
+    choice.probe = Probe(tuple(cards), "580.95")
+    return choice
+
+
+def a_gpu(hardware: Hardware, index: int = 0, used: int = 0) -> Gpu:
+    typical = TYPICAL[hardware]
+    return Gpu(
+        index,
+        hardware.value,
+        uuid=f"GPU-{index}",
+        capability=typical.capability,
+        hardware=hardware,
+        memory_total=typical.memory_total,
+        memory_used=used,
+        unified=typical.unified,
+    )
+
+
+@pytest.mark.parametrize(
+    ("hardware", "name", "suits"),
+    [
+        (Hardware.H200, "qwen3.5-27b", Suits.YES),
+        (Hardware.GB10, "qwen3-coder-next", Suits.MAYBE),
+        (Hardware.RTX_5090_LAPTOP, "gemma-4-26b-a4b", Suits.MAYBE),
+        (Hardware.RTX_5090_LAPTOP, "qwen3.5-27b", Suits.NO),
+        (Hardware.RTX_5090_LAPTOP, "demo-cpu", Suits.YES),
+    ],
+)
+def test_a_recipe_suits_or_not(hardware, name, suits):
+    found = on(a_gpu(hardware)).suited(recipe_files.find(name))
+    assert found.suits is suits, found.why
+    assert found.why
+
+
+def test_without_a_gpu_only_the_cpu_recipe_suits():
+    choice = Choice()
+    recipe = recipe_files.find("qwen3.5-27b")
+    assert choice.suited(recipe).why.startswith("looking for GPUs")
+    choice.probe = Probe(why_none="no driver")
+    assert choice.suited(recipe).suits is Suits.NO
+    assert choice.suited(a_recipe()).suits is Suits.YES
+    assert choice.plan(recipe).hardware is next(iter(recipe.hardware))
+
+
+def test_a_class_changes_target_drafts_and_mode():
+    recipe = recipe_files.find("gemma-4-26b-a4b")
+    laptop, h100 = on(a_gpu(Hardware.RTX_5090_LAPTOP)).plan(recipe), on(a_gpu(Hardware.H100)).plan(recipe)
+    assert (laptop.num_speculative_tokens, h100.num_speculative_tokens) == (8, 15)
+    assert "AWQ" in laptop.target
+    assert "AWQ" not in h100.target
+
+
+def test_profiles_and_variants_go_round():
+    recipe, choice = recipe_files.find("gemma-4-31b"), on(a_gpu(Hardware.GB10))
+    assert choice.plan(recipe).patches == ()
+    assert choice.next_profile(recipe)
+    assert choice.plan(recipe).vllm == "0.20.2"
+    assert "triton-non-causal" in choice.plan(recipe).patches
+    assert choice.next_profile(recipe)
+    assert choice.plan(recipe).profile == "stock"
+    assert choice.next_variant(recipe)
+    assert choice.plan(recipe).num_speculative_tokens == 15
+    while choice.changes(recipe).variant:
+        choice.next_variant(recipe)
+    assert not choice.next_variant(a_recipe())
+
+
+def test_the_gpu_with_the_most_free_memory_is_taken_first_and_named_by_its_uuid():
+    choice = on(a_gpu(Hardware.H200, used=100 << 30), a_gpu(Hardware.H200, 1), Gpu(2, trouble="lost"))
+    recipe = recipe_files.find("qwen3.5-27b")
+    assert choice.plan(recipe).env["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert choice.next_gpu()
+    assert choice.plan(recipe).env["CUDA_VISIBLE_DEVICES"] == "GPU-0"
+    choice.next_profile(recipe)
+    assert choice.plan(recipe).env["CUDA_VISIBLE_DEVICES"] == "0"  # vLLM before 0.24 takes no UUIDs
+    assert "CUDA_VISIBLE_DEVICES" not in on(a_gpu(Hardware.H200)).plan(recipe).env
+    assert "CUDA_VISIBLE_DEVICES" not in choice.plan(a_recipe()).env
+
+
+def test_what_was_changed_by_hand_stays_when_the_gpu_changes():
+    choice, recipe = on(a_gpu(Hardware.H100)), recipe_files.find("qwen3.5-27b")
+    choice.changes(recipe).mode = Mode.EAGER
+    choice.changes(recipe).tokens = 0
+    choice.probe = Probe((a_gpu(Hardware.H200),))
+    plan = choice.plan(recipe)
+    assert (plan.mode, plan.num_speculative_tokens, plan.drafter) == (Mode.EAGER, 0, "")
+
+
+def test_more_models_than_memory_says_the_figures():
+    recipe = replace(recipe_files.find("qwen3.5-27b"), hardware={})
+    found = on(a_gpu(Hardware.RTX_5090)).suited(recipe)
+    assert found.suits is Suits.NO
+    assert "GiB at least" in found.why
