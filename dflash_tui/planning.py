@@ -14,9 +14,10 @@ import yaml
 from dflash_tui import text
 from dflash_tui.commands import note, out
 from dflash_tui.core import fit as fits
-from dflash_tui.core import gpu, history, inventory, preflight, recipe_files, system, yamlfile
+from dflash_tui.core import gpu, history, hub, inventory, preflight, recipe_files, system, yamlfile
 from dflash_tui.core import plan as plans
 from dflash_tui.core import setup as setups
+from dflash_tui.core.checks import config_of
 from dflash_tui.core.fit import Fit, Machine
 from dflash_tui.core.gpu import Gpu, Probe
 from dflash_tui.core.hardware import TYPICAL, Hardware
@@ -128,11 +129,25 @@ def machine_of(hardware: Hardware, cards: tuple[Gpu, ...]) -> Machine | None:
 
 
 def fit_of(made: Planned) -> Fit | None:
-    """Return the memory arithmetic of a plan by what the recipe says of its models; None on the CPU."""
+    """Return the memory arithmetic of a plan, by the models that are here or what the recipe says of them.
+
+    None on the CPU.
+    """
     machine = machine_of(made.plan.hardware, made.gpus)
     if machine is None or made.plan.on_cpu:
         return None
-    return fits.estimate(made.setup, machine, mode=made.plan.mode, tokens=made.plan.num_speculative_tokens)
+    found = [hub.here(model.name, model.revision) for model in made.plan.models]
+    target, drafter = found[0] if found else None, found[1] if len(found) > 1 else None
+    return fits.estimate(
+        made.setup,
+        machine,
+        mode=made.plan.mode,
+        tokens=made.plan.num_speculative_tokens,
+        target=config_of(target),
+        drafter=config_of(drafter),
+        target_bytes=target.total_bytes if target else None,
+        drafter_bytes=drafter.total_bytes if drafter else None,
+    )
 
 
 def describe(made: Planned) -> str:

@@ -55,7 +55,7 @@ class Situation(msgspec.Struct, frozen=True):
             return None
         total = min(card.memory_total or 0 for card in known)
         free = min((card.memory_total or 0) - (card.memory_used or 0) for card in known)
-        configs = [*map(_config, self.models), None, None]
+        configs = [*map(config_of, self.models), None, None]
         sizes = [*(model.total_bytes for model in self.models), None, None]
         flags = self.setup.flags | {name.replace("_", "-"): value for name, value in changes.items()}
         return fits.estimate(
@@ -90,10 +90,12 @@ def local_files(models: tuple[hub.Model, ...]) -> list[Path]:
     return [file for model in models if model.folder for file in Path(model.folder).rglob("*") if file.is_file()]
 
 
-def _config(model: hub.Model) -> Config | None:
+def config_of(model: hub.Model | None) -> Config | None:
     """Return what the model's config.json says, when it is on this machine."""
+    if model is None or model.folder is None:
+        return None
     try:
-        found = msgspec.json.decode((Path(model.folder or "/nowhere") / "config.json").read_bytes())
+        found = msgspec.json.decode((Path(model.folder) / "config.json").read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return kv_cache.read(found) if isinstance(found, dict) else None

@@ -23,10 +23,13 @@ _LARGE_GPU = 70 * GIB
 _CONTEXT = int(0.25 * GIB)
 # CUDA graphs: 0.56 GiB on an H200 with vLLM 0.26.0, Gemma 4 26B-A4B shape, target and drafter.
 _GRAPHS = int(0.6 * GIB)
-# Peak activations measured there with 1024 sequences and a vocabulary of 262144: 5.13 GiB without and 9.13 GiB with
-# speculation at 16384 batched tokens. One float32 matrix of logits is 1 GiB: four, and four more for the drafted ones.
-_LOGITS = 4
-_HIDDEN = 13
+# Peak activations, fitted to four runs there (hidden size 2816, vocabulary 262144; sequences, batched tokens, GiB):
+# without speculation 1024, 16384, 5.13; with it 1024, 16384, 9.13 and 1024, 32768, 10.59 and 4, 8192, 1.54. They grow
+# with the tokens, and with one float32 matrix of logits (1 GiB for 1024 sequences) times three, or seven with drafts.
+_ALWAYS = int(0.8 * GIB)
+_PER_TOKEN = 17
+_LOGITS = 3
+_LOGITS_DRAFTING = 7
 # From 0.26.0 on vLLM reserves a sliding window for two batches under way (pull request 47728).
 _TWO_BATCHES = Version("0.26.0")
 _SUFFIXES = {letter: 1000**power for power, letter in enumerate("kmgt", 1)}
@@ -170,8 +173,8 @@ def batch(setup: Setup, machine: Machine) -> tuple[int, int]:
 def _activations(model: Config | None, batched: int, sequences: int, tokens: int) -> int | None:
     if model is None or not (model.hidden_size and model.vocab_size):
         return None
-    logits = sequences * model.vocab_size * 4 * _LOGITS * (2 if tokens else 1)
-    return logits + batched * model.hidden_size * 2 * _HIDDEN
+    logits = sequences * model.vocab_size * 4 * (_LOGITS_DRAFTING if tokens else _LOGITS)
+    return _ALWAYS + logits + batched * model.hidden_size * 2 * _PER_TOKEN
 
 
 def _share(name: str, files: int | None, recipe_gb: float | None, split: int) -> Share:

@@ -54,8 +54,8 @@ async def look(repo: str, revision: str = "main") -> Model:
 
     When the hub is not asked or gives nothing, a snapshot that is whole by its own index counts as complete.
     """
-    if local := hub_cache.local(repo):
-        return _complete(Model(repo, revision, Access.OPEN, "a folder"), local, hub_cache.local_size(local))
+    if hub_cache.local(repo) and (found := here(repo)):
+        return found
     if not _REPO.fullmatch(repo) or ".." in repo or "--" in repo:
         return Model(repo, revision, Access.NOT_FOUND, "it is neither a folder nor owner/name")
     if not hub_cache.safe(revision):
@@ -64,6 +64,16 @@ async def look(repo: str, revision: str = "main") -> Model:
         return _from_hub(repo, revision, await hub_api.ask(repo, revision))
     except Refused as refused:
         return _from_cache(repo, revision, refused)
+
+
+def here(repo: str, revision: str = "main") -> Model | None:
+    """Return the model when it is here, a folder or whole in the cache; None otherwise. The hub is not asked."""
+    if local := hub_cache.local(repo):
+        return _complete(Model(repo, revision, Access.OPEN, "a folder"), local, hub_cache.local_size(local))
+    if not _REPO.fullmatch(repo) or not hub_cache.safe(revision):
+        return None
+    found = _from_cache(repo, revision, Refused(Access.OFFLINE, "not asked"))
+    return found if found.complete else None
 
 
 def advice(model: Model) -> str:

@@ -111,7 +111,7 @@ def clear(folder: Path) -> None:
 
 @contextmanager
 def _undisturbed(folder: Path) -> Iterator[None]:
-    """Hold the lock of an install in `folder`, if there ever was one; its file stays, since somebody may wait for it."""
+    """Hold the lock of an install in `folder`, if there was one; its file stays, since somebody may wait for it."""
     lock = folder.with_name(f".{folder.name}.lock")
     with lock.open() if lock.exists() else nullcontext() as file:
         try:

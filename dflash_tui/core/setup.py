@@ -116,7 +116,7 @@ def resolve(
         differs=flat.differs,
         standing=_standing(recipe, hardware, profile, variant, engine),
         expected=_expected(recipe, hardware, profile, variant, changed),
-        synthetic=synthetic or recipe.synthetic or _noise(flat),
+        synthetic="; ".join(filter(None, (synthetic or recipe.synthetic, _noise(flat)))),
         changed=changed,
     )
 

@@ -176,7 +176,7 @@ def test_nobody_measured_a_variant():
         ({"load_format": "dummy"}, "random weights (load-format dummy)"),
         ({"speculation.rejection_sample_method": "synthetic"}, "synthetic acceptance"),
         ({"synthetic": "made up"}, "made up"),
-        ({"synthetic": "made up", "load-format": "dummy"}, "made up"),
+        ({"synthetic": "made up", "load-format": "dummy"}, "made up; random weights (load-format dummy)"),
         ({"load-format": "safetensors"}, ""),
         ({}, ""),
     ],
@@ -189,7 +189,9 @@ def test_figures_that_say_nothing_are_labelled(changes, expected):
 
 def test_a_recipes_own_label_holds():
     """A recipe of toy weights stays one; another layer may label its own."""
-    assert resolve(replace(RECIPE, synthetic="toys"), settings={"load-format": "dummy"}).synthetic == "toys"
+    assert resolve(replace(RECIPE, synthetic="toys"), settings={"load-format": "dummy"}).synthetic == (
+        "toys; random weights (load-format dummy)"
+    )
     dummy = replace(RECIPE, variants={"dummy": Part(flags={"load-format": "dummy"})})
     assert resolve(dummy, variant="dummy").synthetic
     assert not resolve(dummy).synthetic

@@ -12,10 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.core import engine as engines
-from dflash_tui.core import inventory, paths, plan, recipe_files, server, setup
+from dflash_tui.core import inventory, paths, plan, preflight_launch, recipe_files, server, setup
 from dflash_tui.core.engine import Engine
 from dflash_tui.errors import EngineError, UsageError
-from tests.situations import engine_in
+from tests.situations import DESKTOP, engine_in, situation
 
 FAKE = Path(__file__).parents[1] / "fake_server.py"
 COMMAND = [sys.executable, "-m", "dflash_tui", "engine"]
@@ -66,7 +66,7 @@ def test_what_an_engine_holds(demo_engine):
 
 @pytest.mark.vllm
 def test_an_environment_is_adopted_without_a_trace_in_it(folders, demo_engine):
-    """It is listed, found by its folder and forgotten again; no file of it is touched, read or run as it may be."""
+    """It is listed, found by its folder and forgotten again; no file of it is touched."""
     folder = Path(demo_engine.folder)
     before = listing(folder)
     assert inventory.find(folder) is None  # it is in somebody else's folder
@@ -90,10 +90,16 @@ def test_an_environment_is_adopted_without_a_trace_in_it(folders, demo_engine):
     assert listing(folder) == before
 
 
-def test_leave_to_patch_is_given_by_word(tmp_path, folders):
+def test_leave_to_patch_is_given_by_word(tmp_path, folders, monkeypatch):
     """Without it the environment stays as it is; adopting again changes that."""
     folder = imitation(tmp_path / "theirs", "0.26.0+cu130")
+    # Python runs such lines when it starts, and writes byte code beside what they import.
+    (engines.site_packages(folder) / "hook.py").write_text("")
+    (engines.site_packages(folder) / "hook.pth").write_text("import hook\n")
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    before = listing(folder)
     assert not inventory.adopt(folder, patch=False).patchable
+    assert listing(folder) == before
     found = dflash("adopt", "--patch", str(folder))
     assert "recipes may patch it" in found.stderr
     [engine] = inventory.engines_here()
@@ -113,7 +119,7 @@ def test_a_vllm_that_is_elsewhere_is_not_patched(tmp_path, folders):
 
 
 def test_what_is_no_engine_is_not_adopted(tmp_path, folders, ours):
-    """Each with its reason, and nothing is recorded."""
+    """Each with its reason; nothing is recorded."""
     imitation(tmp_path / "old", "0.19.1", dflash=False)
     empty = imitation(tmp_path / "empty", "0.26.0")
     for path in engines.site_packages(empty).iterdir():
@@ -138,9 +144,6 @@ def test_what_is_no_engine_is_not_adopted(tmp_path, folders, ours):
 
 def test_an_adopted_engine_that_was_changed_is_noticed(tmp_path, folders):
     """Its owner may do with it as they like; a launch says what to do then."""
-    from dflash_tui.core import preflight_launch
-    from tests.situations import DESKTOP, situation
-
     folder = imitation(tmp_path / "theirs", "0.26.0")
     engine = inventory.adopt(folder, patch=False)
 
@@ -149,11 +152,11 @@ def test_an_adopted_engine_that_was_changed_is_noticed(tmp_path, folders):
         return next((check.level.value, check.fix) for check in found if check.name == "engine")
 
     assert check() == ("ok", "")
-    info = engines.site_packages(folder) / "vllm-0.26.0.dist-info"
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.27.0\n")
-    info.rename(info.with_name("vllm-0.27.0.dist-info"))
+    metadata = engines.site_packages(folder) / "vllm-0.26.0.dist-info/METADATA"
+    metadata.write_text(metadata.read_text().replace("0.26.0", "0.27.0"))
     assert check() == ("fail", f"dflash-tui engine adopt {folder}")
-    engine = inventory.adopt(folder, patch=False)
+    inventory.adopt(folder, patch=False)
+    engine = inventory.named(str(folder))
     assert check() == ("ok", "")
 
 
@@ -164,12 +167,11 @@ def test_engines_are_named_by_the_start_of_their_folder(folders, ours, tmp_path)
     assert inventory.named(second.folder) == inventory.named("vllm-0.33.0-bbbbbbbb") == second
     with pytest.raises(UsageError, match="fits 2 engines") as several:
         inventory.named("vllm-0")
-    assert first.folder in several.value.do
-    assert second.folder in several.value.do
+    assert several.value.do == f"{first.folder}, {second.folder}"
     for name in ("", "nothing", str(tmp_path / "nowhere")):
         with pytest.raises(UsageError, match="no engine called"):
             inventory.named(name)
-    with pytest.raises(UsageError) as folder:
+    with pytest.raises(UsageError, match="no engine called") as folder:
         inventory.named(str(tmp_path))
     assert folder.value.do == f"dflash-tui engine adopt {tmp_path}"
 
