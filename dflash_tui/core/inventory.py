@@ -137,14 +137,20 @@ def options(engine: Engine) -> Options:
     Raises:
         EngineError: its vLLM cannot be imported.
     """
-    kept = _kept(engine)
-    try:
-        return msgspec.json.decode(kept.read_bytes(), type=Options)
-    except (OSError, msgspec.MsgspecError):
-        answer = _ask(engine.python, "options", _OPTIONS_PATIENCE)
+    if known := options_known(engine):
+        return known
+    answer = _ask(engine.python, "options", _OPTIONS_PATIENCE)
     found = msgspec.json.decode(answer, type=Options)
-    kept.write_bytes(answer)
+    _kept(engine).write_bytes(answer)
     return found
+
+
+def options_known(engine: Engine) -> Options | None:
+    """Return what `options` has returned before for this engine, or None."""
+    try:
+        return msgspec.json.decode(_kept(engine).read_bytes(), type=Options)
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def adopt(folder: Path, *, patch: bool) -> Engine:

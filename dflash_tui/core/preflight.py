@@ -64,7 +64,7 @@ async def run(setup: Setup, plan: Plan, *, thorough: bool = False) -> Report:
     situation = await look(setup, plan)
     machine, launch = await asyncio.gather(
         asyncio.to_thread(preflight_machine.checks, situation, thorough=thorough),
-        asyncio.to_thread(preflight_launch.checks, situation),
+        asyncio.to_thread(preflight_launch.checks, situation, thorough=thorough),
     )
     return Report((*machine, *launch), situation.fit(), situation.models)
 

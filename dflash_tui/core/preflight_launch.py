@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from dflash_tui import text
-from dflash_tui.core import hub, hub_cache, inventory, patches, paths, preflight_ray, releases, server, system
+from dflash_tui.core import flags, hub, hub_cache, inventory, patches, paths, preflight_ray, releases, server, system
 from dflash_tui.core import setup as setups
 from dflash_tui.core.checks import Check, Situation, fail, ok, warn
 from dflash_tui.core.engine import Engine
@@ -23,9 +23,10 @@ _SPARE = 1_000_000_000
 _FILES = 4096
 
 
-def checks(situation: Situation) -> list[Check]:
-    """Return the checks of a plan on this machine."""
-    found = [*_standing(situation), *_engine(situation), *_patches(situation), *_models(situation)]
+def checks(situation: Situation, *, thorough: bool = False) -> list[Check]:
+    """Return the checks of a plan on this machine; `thorough` ones may ask an engine, which takes some 20 s once."""
+    found = [*_standing(situation), *_engine(situation), *_flags(situation, thorough=thorough)]
+    found += [*_patches(situation), *_models(situation)]
     found += [*_disk(situation), *_port(situation), *_limits(), *preflight_ray.checks(situation)]
     return found
 
@@ -33,7 +34,8 @@ def checks(situation: Situation) -> list[Check]:
 def _standing(situation: Situation) -> Iterator[Check]:
     plan, recipe = situation.plan, situation.setup.recipe
     if standing := plan.standing:
-        said = f"{standing.status.value} on {plan.hardware.value}: {' '.join(standing.why.split())}"
+        why = " ".join(standing.why.split()).partition(". ")[0]
+        said = f"{standing.status.value} on {plan.hardware.value}: {why}"
         if standing.status is Status.BROKEN:
             others = [f"--profile {name}" for name in setups.profiles(recipe) if name != plan.profile]
             yield fail("recipe", said, " or ".join([*others, "another recipe: dflash-tui recipes"]))
@@ -58,6 +60,23 @@ def _engine(situation: Situation) -> Iterator[Check]:
         return
     size = f"{text.megabytes(spec.download_mb)} to download, {text.megabytes(spec.disk_mb)} on disk"
     yield ok("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}")
+
+
+def _flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
+    """The launch itself asks an engine that was not asked yet."""
+    if (engine := situation.engine) is None:
+        return
+    try:
+        known = inventory.options(engine) if thorough else inventory.options_known(engine)
+    except EngineError as error:
+        yield fail("flags", f"{error.what}: {error.evidence}", f"dflash-tui engine inspect {engine.folder}")
+        return
+    if known is None:
+        return
+    if wrong := flags.mistakes(situation.plan, known):
+        yield fail("flags", "; ".join(wrong), "correct the recipe, or take a flag away with --set NAME=null")
+    else:
+        yield ok("flags", f"vLLM {engine.vllm} knows all of them")
 
 
 def _ours(engine: Engine, spec: EngineSpec) -> Iterator[Check]:

@@ -1,6 +1,7 @@
 """The flags of a plan against the parser of the real vLLM 0.32.0 for CPUs."""
 
 import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from dflash_tui.core.inventory import Options
 from dflash_tui.core.plan import Plan
 
 pytestmark = pytest.mark.vllm
+COMMAND = [sys.executable, "-m", "dflash_tui"]
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +99,15 @@ def test_what_the_parser_takes_is_what_we_take(options, demo_engine):
     wrong = made("--kv-cache-dtype", "fp8_e4")
     assert parsed(wrong).returncode == 2
     assert flags.mistakes(wrong, options)
+
+
+def test_the_doctor_asks_the_engine_and_a_launch_believes_it(with_engine):
+    """A wrong flag is found by the doctor before anything starts, and by the launch's own checks from then on."""
+    words = ["demo-cpu", "--set", "max-model-length=4096"]
+    asked = subprocess.run([*COMMAND, "doctor", *words], capture_output=True, text=True, check=False)
+    assert asked.returncode == 4
+    assert "✗ flags: vLLM 0.32.0 has no flag --max-model-length, did you mean --max-model-len?" in asked.stdout
+    launched = subprocess.run([*COMMAND, "up", *words, "--detach"], capture_output=True, text=True, check=False)
+    assert launched.returncode == 4
+    assert "it would not start" in launched.stderr
+    assert "--set NAME=null" in launched.stderr
