@@ -67,7 +67,7 @@ async def _up(args: argparse.Namespace, made: Planned) -> int:
     for check in report.checks:
         if args.json:
             out(encode(Checked(time.time(), check)).decode())
-        elif check.level is not Level.OK:
+        elif check.level is Level.WARN or (check.level is Level.FAIL and args.force):
             note(check_line(check))
     if not args.force:
         report.raise_failed()

@@ -91,6 +91,9 @@ def _where(wanted: str | None, recipe: Recipe, probe: Probe) -> tuple[Hardware |
     here = {card.hardware for card in probe.gpus}
     if wanted in {kind.value for kind in Hardware} and Hardware(wanted) not in here:
         return Hardware(wanted), ()
+    if wanted and not probe.gpus:
+        classes = ", ".join(kind.value for kind in recipe.hardware) or "gb10, h100"
+        raise UsageError(f"there is no GPU called '{wanted}'", do=f"a class is planned for without one: {classes}")
     if wanted or any(not card.trouble for card in probe.gpus):
         cards = gpu.choose(probe.gpus, wanted)
         return cards[0].hardware, cards
@@ -160,7 +163,8 @@ def describe(made: Planned) -> str:
     rows = [("recipe", f"{plan.recipe}: {plan.title}")]
     if not plan.on_cpu:
         here = ", ".join(f"GPU {card.index} {card.name}" for card in made.gpus) or "not in this machine"
-        rows.append(("for", f"{plan.hardware.value} ({here})"))
+        kind = "any GPU" if plan.hardware is Hardware.UNKNOWN else plan.hardware.value
+        rows.append(("for", f"{kind} ({here})"))
     if recipe.profiles:
         rows.append(("profile", f"{plan.profile}: {recipe.profiles[plan.profile].title}"))
     if plan.variant:

@@ -37,9 +37,10 @@ class Report(msgspec.Struct, frozen=True):
             PreflightFailed: naming each, with its fix.
         """
         if failed := self.failed:
-            found = "; ".join(f"{check.name}: {check.found}" for check in failed)
-            steps = "\n  → ".join(check.fix for check in failed if check.fix)
-            raise PreflightFailed(f"it would not start ({found})", do=steps)
+            found = "\n  ".join(f"{check.name}: {check.found}" for check in failed)
+            steps = dict.fromkeys(check.fix for check in failed if check.fix)
+            insist = "--force REASON launches all the same"
+            raise PreflightFailed("it would not start", evidence=found, do="\n  → ".join((*steps, insist)))
 
 
 async def look(setup: Setup, plan: Plan, *, bare: bool = False) -> Situation:

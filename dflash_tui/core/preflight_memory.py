@@ -47,6 +47,9 @@ def _gpu_memory(situation: Situation, fit: Fit) -> Check:
     if fit.kv_needed is not None and fit.kv_left < fit.kv_needed:
         left = f"it may not fit: by our estimate {text.gib(fit.kv_left)} are left for the KV cache"
         return warn(kind, f"{left}, and {request} takes {text.gib(fit.kv_needed)}", _remedy(situation, fit))
+    if "weights" in fit.unknown:
+        said = f"{wanted}; whether the weights fit beside {text.gib(fit.certain)} cannot be told without their size"
+        return warn(kind, said, "the hub says it once it can be reached")
     room = f"about {text.gib(fit.kv_left)} for the KV cache"
     many = f": {text.number(fit.requests, 1)} times {request}" if fit.requests else ""
     return ok(kind, f"{wanted}; {room}{many}{lacking}")

@@ -167,6 +167,8 @@ def engine_of(vllm: str) -> EngineSpec:
         UsageError: the table does not have that version.
     """
     table = releases.table()
+    if re.fullmatch(r"\d+(\.\d+){1,3}", vllm) and Version(vllm) < FIRST_WITH_DFLASH:
+        raise UsageError(f"vLLM {vllm} has no DFlash", do=f"there are: {', '.join(table)}")
     if vllm not in table:
         raise UsageError(f"no engine is known for vLLM {vllm}", do=f"there are: {', '.join(table)}")
     release = table[vllm]

@@ -77,7 +77,7 @@ def resolve(
     engine: EngineSpec | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Setup:
-    """Return what `recipe` comes to; without `hardware` for the first class it knows, or the CPU.
+    """Return what `recipe` comes to; without `hardware` for the first class it knows, if any.
 
     `engine` replaces the recipe's. `settings` are changes by hand: `target.model`,
     `drafter.model` (and `.revision`), `n`, `synthetic`, `env.NAME`, `speculation.KEY`, anything else is a flag;
@@ -86,7 +86,7 @@ def resolve(
     Raises:
         UsageError: no such profile or variant, or a setting that may not be given.
     """
-    hardware = hardware or next(iter(recipe.hardware), Hardware.CPU)
+    hardware = hardware or next(iter(recipe.hardware), Hardware.CPU if recipe.for_cpu else Hardware.UNKNOWN)
     profile = profile or profiles(recipe)[0]
     _known("profile", profile, profiles(recipe), recipe)
     if variant:

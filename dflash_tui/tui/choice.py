@@ -132,8 +132,8 @@ class Choice:
             return Suited(Suits.NO, error.what)
         if fit and fit.certain > fit.budget:
             return Suited(Suits.NO, f"it needs {gib(fit.certain)} at least, and vLLM may take {gib(fit.budget)}")
-        tight = fit is not None and fit.requests is not None and fit.requests < 1
+        tight = fit is not None and ("weights" in fit.unknown or (fit.requests is not None and fit.requests < 1))
         why = f"{standing.status.value}: {standing.why}"
         marks = {Status.BROKEN: Suits.NO, Status.EXPERIMENTAL: Suits.MAYBE}
         mark = marks.get(standing.status, Suits.MAYBE if tight else Suits.YES)
-        return Suited(mark, f"{why}; by our estimate it may not fit" if tight else why)
+        return Suited(mark, f"{why}; it may not fit" if tight else why)

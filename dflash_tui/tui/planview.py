@@ -16,7 +16,7 @@ from dflash_tui.core.recipe import EngineSpec, Recipe
 from dflash_tui.core.server import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
-from dflash_tui.text import GIB, UNKNOWN, cut, duration, gib, gigabytes, megabytes, plural
+from dflash_tui.text import GIB, UNKNOWN, cut, duration, gib, gigabytes, megabytes, number, plural
 from dflash_tui.tui.choice import Choice, Suited
 from dflash_tui.tui.widgets import MUTED
 from dflash_tui.words import band_line, ready_line
@@ -101,7 +101,9 @@ def plan_text(
     rows += [_row(name, value, width) for name, value in facts]
     rows += fit_rows(fit, width) if fit else []
     rows += [_row("expected", band_line(band), width) for band in setup.expected]
-    rows += [_hung(("! ", "bold $warning"), warning, width) for warning in plan.warnings]
+    said = f"{setup.standing.status.value}: {setup.standing.why}"  # at the top already
+    warnings = [warning for warning in plan.warnings if warning != said or plan.on_cpu]
+    rows += [_hung(("! ", "bold $warning"), warning, width) for warning in warnings]
     rows += [_row("differs", f"{name}: {why}", width) for name, why in plan.differs.items()]
     if setup.recipe.why and plan.on_cpu:
         rows += [Content(""), Content.assemble((setup.recipe.why.strip(), MUTED))]
@@ -165,8 +167,7 @@ def fit_rows(fit: Fit, width: int) -> list[Content]:
     words = [f"{share.name} {gib(share.size)}" for share in fit.shares]
     words.append(f"KV cache ▒ {gib(fit.kv_left)}" if fit.kv_left > 0 else "nothing left for the KV cache")
     need = f"one request of {fit.max_model_len} tokens needs {gib(fit.kv_needed)}" if fit.kv_needed else ""
-    kind = "unified" if fit.unified else "GPU"
-    whole = f" {gib(fit.budget)} of {gib(fit.total)} {kind}"
+    whole = f" {number(fit.budget / GIB)} of {gib(fit.total)}{' unified' if fit.unified else ''}"
     rows = [Content.assemble((f"{'memory':{_INDENT}}", MUTED), *drawn, whole)]
     rows.append(_row("", f"≈ {', '.join(words)}", width))
     if need:

@@ -245,7 +245,7 @@ def test_what_is_taken_unasked():
     made = resolve(RECIPE)
     assert (made.profile, made.variant, made.hardware) == ("stock", "", Hardware.GB10)
     assert setup.profiles(RECIPE) == ("stock", "seed")
-    assert resolve(replace(RECIPE, hardware={})).hardware is Hardware.CPU
+    assert resolve(replace(RECIPE, hardware={})).hardware is Hardware.UNKNOWN
 
 
 def standing(hardware: Hardware, profile: str, variant: str = "", engine: EngineSpec | None = None) -> tuple[str, str]:
