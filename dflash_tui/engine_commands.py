@@ -56,6 +56,9 @@ def install(args: argparse.Namespace) -> int:
         note(f"{found.distribution} {found.vllm} is installed")
     else:
         found = asyncio.run(engines.install(spec, folder, PreparingLines(as_json=args.json)))
+    if made.plan.patches and found.patchable:
+        applied = patches.apply([patches.load(name) for name in made.plan.patches], found)
+        note(f"patches applied now: {', '.join(applied) or 'none, they are in already'}")
     out(msgspec.json.encode(found).decode() if args.json else found.folder)
     return 0
 

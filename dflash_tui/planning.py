@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +46,7 @@ def planned(args: argparse.Namespace) -> Planned:
     recipe = recipe_files.find(args.recipe)
     engine, spec = _engine(args)
     settings = parse_settings(args.settings or [])
-    probe = Probe() if recipe.for_cpu else gpu.probe()
+    probe = Probe() if recipe.for_cpu else _probe()
     hardware, cards = _where(args.gpu, recipe, probe)
 
     def resolve() -> Setup:
@@ -59,8 +60,9 @@ def planned(args: argparse.Namespace) -> Planned:
         )
 
     setup = resolve()
-    if cards and (count := int(str(setup.flags.get("tensor-parallel-size", 1)))) > 1:
-        cards = gpu.choose(probe.gpus, args.gpu, min(count, len(probe.gpus)))
+    usable = sum(not card.trouble for card in probe.gpus)
+    if cards and (count := min(plans.gpus_needed(setup.flags), usable)) != len(cards):
+        cards = gpu.choose(probe.gpus, args.gpu, count)
     return Planned(
         setup,
         plans.make(
@@ -84,6 +86,14 @@ def _engine(args: argparse.Namespace) -> tuple[Path | None, EngineSpec | None]:
     return None, recipe_files.engine_of(args.vllm) if args.vllm else None
 
 
+def _probe() -> Probe:
+    """Return the GPUs that whoever called us may use."""
+    found = gpu.probe()
+    mine = gpu.allowed(found.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    why = found.why_none or ("" if mine else "CUDA_VISIBLE_DEVICES of this shell names no GPU that is here")
+    return msgspec.structs.replace(found, gpus=mine, why_none=why)
+
+
 def _where(wanted: str | None, recipe: Recipe, probe: Probe) -> tuple[Hardware | None, tuple[Gpu, ...]]:
     """Return the class to plan for and the GPUs; a class may be named that is not here, for looking ahead."""
     if recipe.for_cpu:
@@ -95,7 +105,7 @@ def _where(wanted: str | None, recipe: Recipe, probe: Probe) -> tuple[Hardware |
         classes = ", ".join(kind.value for kind in recipe.hardware) or "gb10, h100"
         raise UsageError(f"there is no GPU called '{wanted}'", do=f"a class is planned for without one: {classes}")
     if wanted or any(not card.trouble for card in probe.gpus):
-        cards = gpu.choose(probe.gpus, wanted)
+        cards = gpu.choose(probe.gpus, wanted, 1 + (wanted or "").count(","))
         return cards[0].hardware, cards
     return None, ()
 
@@ -184,7 +194,7 @@ def describe(made: Planned) -> str:
         rows.append(("ready", ready))
     if fit := fit_of(made):
         rows.append(("memory", memory_line(fit)))
-    rows += [("expected", band_line(band)) for band in setup.expected]
+    rows += [("expected", band_line(band)) for band in setup.expected if plan.num_speculative_tokens]
     if plan.synthetic:
         rows.append(("note", f"{plan.synthetic}: figures say nothing about a real model"))
     rows += [("differs", f"{name}: {why}") for name, why in plan.differs.items()]

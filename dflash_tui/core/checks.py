@@ -15,6 +15,7 @@ from dflash_tui.core.gpu import Gpu, Probe
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Config
 from dflash_tui.core.setup import Setup
+from dflash_tui.core.vllm_log import clean
 
 
 class Level(StrEnum):
@@ -72,17 +73,22 @@ class Situation(msgspec.Struct, frozen=True):
 
 def ok(name: str, found: str) -> Check:
     """Return a check that is right."""
-    return Check(name, Level.OK, found)
+    return _check(name, Level.OK, found)
 
 
 def warn(name: str, found: str, fix: str = "") -> Check:
     """Return a check that somebody should know about."""
-    return Check(name, Level.WARN, found, fix)
+    return _check(name, Level.WARN, found, fix)
 
 
 def fail(name: str, found: str, fix: str) -> Check:
     """Return a check that blocks the launch; `fix` says what unblocks it."""
-    return Check(name, Level.FAIL, found, fix)
+    return _check(name, Level.FAIL, found, fix)
+
+
+def _check(name: str, level: Level, found: str, fix: str = "") -> Check:
+    """Names of processes, devices and models come from others: nothing of them may steer a terminal."""
+    return Check(name, level, clean(found), clean(fix))
 
 
 def local_files(models: tuple[hub.Model, ...]) -> list[Path]:

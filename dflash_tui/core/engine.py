@@ -23,7 +23,7 @@ from dflash_tui.core.recipe import EngineSpec
 from dflash_tui.errors import EngineError
 
 Report = Callable[[Preparing], None]
-_MARKER = "dflash-engine.json"
+MARKER = "dflash-engine.json"
 _MIB = {"KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0}
 _DOWNLOADING = re.compile(r"^\s*Downloading (?P<name>\S+) \((?P<size>[\d.]+)(?P<unit>[KMG]iB)\)")
 _DOWNLOADED = re.compile(r"^\s*Downloaded (?P<name>\S+)")
@@ -70,7 +70,7 @@ def site_packages(folder: Path) -> Path:
 def find(folder: Path) -> Engine | None:
     """Return the finished engine in `folder`, or None. A half-made one has no marker and does not count."""
     try:
-        engine = msgspec.json.decode((folder / _MARKER).read_bytes(), type=Engine)
+        engine = msgspec.json.decode((folder / MARKER).read_bytes(), type=Engine)
     except (OSError, msgspec.MsgspecError):
         return None
     # An environment is tied to its path: a copy of the folder is not one.
@@ -148,9 +148,9 @@ async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> E
     now = time.time()
     packages = tuple(line for line in frozen.splitlines() if "==" in line)
     engine = Engine(str(folder), spec.vllm, name, now, now - started, packages)
-    temporary = folder / f"{_MARKER}.new"
+    temporary = folder / f"{MARKER}.new"
     temporary.write_bytes(msgspec.json.encode(engine))
-    temporary.replace(folder / _MARKER)
+    temporary.replace(folder / MARKER)
     text = f"{name} {spec.vllm}, {len(packages)} packages in {now - started:.0f} s"
     report(Preparing(now, Step.INSTALL, text, 1.0, done=True))
     return engine

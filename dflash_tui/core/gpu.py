@@ -100,6 +100,19 @@ def memory_of(pids: set[int], patience: float | None = None) -> Use | None:
     return Use(used, total, "unified, all" if known[0].unified else "GPU, all")
 
 
+def allowed(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES, `visible`, lets us use; NVML itself does not heed it.
+
+    Numbers are taken as NVML counts, in the order of the PCI bus.
+    """
+    if visible is None:
+        return tuple(gpus)
+    names = [name.strip() for name in visible.split(",")]
+    named = {str(card.index): card for card in gpus}
+    found = [named.get(name) or next((c for c in gpus if name and c.uuid.startswith(name)), None) for name in names]
+    return tuple(card for card in found if card)
+
+
 def choose(gpus: Sequence[Gpu], wanted: str | None, count: int = 1) -> tuple[Gpu, ...]:
     """Return `count` GPUs in the order of their indices, as `wanted`: indices, UUIDs or their starts, or a class.
 

@@ -19,10 +19,12 @@ from dflash_tui.core import paths, server
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.processes import clean_environment
 from dflash_tui.core.recipe_files import FIRST_WITH_DFLASH
+from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import EngineError, UsageError
 
 _OPTIONS_PATIENCE = 180.0  # importing vLLM took 13 s on two CPU cores and 25 s on a fresh GPU machine
 _INSTALLED_PATIENCE = 30.0
+_asking: set[subprocess.Popen[bytes]] = set()
 
 
 class Described(msgspec.Struct, frozen=True):
@@ -87,7 +89,14 @@ def named(name: str) -> Engine:
 def leftovers() -> list[Path]:
     """Return folders that a killed install or removal left; the next install of the same engine removes its own."""
     removed, made = paths.engines().glob(".removing-*"), paths.engines().glob("[!.]*")
-    return sorted([*removed, *(path for path in made if path != _records() and engines.find(path) is None)])
+    # An engine that was moved has its marker; what never was an environment is none of ours.
+    half = (path for path in made if _begun(path) and not (path / engines.MARKER).exists())
+    return sorted([*removed, *half])
+
+
+def _begun(folder: Path) -> bool:
+    """Whether an install was begun in `folder`."""
+    return (folder / "pyvenv.cfg").is_file() or folder.with_name(f".{folder.name}.lock").exists()
 
 
 def busy(folder: Path) -> bool:
@@ -215,20 +224,36 @@ def _ask(python: Path, what: str, patience: float) -> bytes:
         answer = Path(folder) / "answer.json"
         # Nothing is written into an environment that is only looked at, not even byte code.
         env = clean_environment() | {"PYTHONDONTWRITEBYTECODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        argv = [str(word) for word in (python, paths.in_engine("describe.py"), answer, what)]
         try:
-            done = subprocess.run(
-                [python, paths.in_engine("describe.py"), answer, what],
-                stdin=subprocess.DEVNULL, capture_output=True, env=env, cwd=folder, timeout=patience, check=False,
-            )  # fmt: skip
-            if done.returncode == 0:
-                return answer.read_bytes()
-            evidence = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        except subprocess.TimeoutExpired:
-            evidence = [f"no answer within {patience:.0f} s"]
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, cwd=folder
+            )
         except OSError as error:
-            evidence = [str(error)]
+            raise _unasked(python, what, str(error)) from None
+        _asking.add(process)
+        try:
+            _, told = process.communicate(timeout=patience)
+        except subprocess.TimeoutExpired:
+            raise _unasked(python, what, f"no answer within {patience:.0f} s") from None
+        finally:
+            process.kill()
+            process.wait()
+            _asking.discard(process)
+        if process.returncode == 0:
+            return answer.read_bytes()
+        raise _unasked(python, what, "".join(told.decode(errors="replace").strip().splitlines()[-1:]))
+
+
+def give_up() -> None:
+    """End the questions that engines are being asked right now: whoever asked was cancelled."""
+    for process in list(_asking):
+        process.kill()
+
+
+def _unasked(python: Path, what: str, evidence: str) -> EngineError:
     failed = "it could not be asked for its flags" if what == "options" else "it could not be inspected"
-    raise EngineError(f"{python}: {failed}", evidence="".join(evidence)[:500], do="reinstall it")
+    return EngineError(f"{python}: {failed}", evidence=clean(evidence)[:500], do="reinstall it")
 
 
 def _adopted(record: Path) -> Engine | None:

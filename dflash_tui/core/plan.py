@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -141,6 +141,15 @@ def make(
         models=() if recipe.build else _models(setup, tokens),
         driver=setup.engine.driver,
     )
+
+
+def gpus_needed(flags: Mapping[str, FlagValue]) -> int:
+    """Return how many GPUs a server with these flags takes: tensor times pipeline times data parallelism."""
+    count = 1
+    for kind in ("tensor", "pipeline", "data"):
+        size = flags.get(f"{kind}-parallel-size", 1)
+        count *= size if isinstance(size, int) and size > 0 else 1
+    return count
 
 
 def _visible(gpus: Sequence[tuple[int, str]], vllm: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from dflash_tui.core import gpu, hub, inventory, preflight_launch, preflight_mac
 from dflash_tui.core.checks import Check, Level, Situation, local_files
 from dflash_tui.core.fit import Fit
 from dflash_tui.core.gpu import Gpu, Probe
-from dflash_tui.core.plan import Plan
+from dflash_tui.core.plan import Plan, gpus_needed
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import PreflightFailed
 
@@ -56,7 +56,7 @@ def _chosen(probe: Probe, setup: Setup, plan: Plan) -> tuple[Gpu, ...]:
     """Return the GPUs that the server would take: those of the plan, else the first of its class."""
     if plan.gpus:
         return tuple(card for card in probe.gpus if card.uuid in plan.gpus)
-    count = int(str(setup.flags.get("tensor-parallel-size", 1)))
+    count = gpus_needed(setup.flags)
     return tuple(card for card in probe.gpus if card.hardware is plan.hardware)[:count] or probe.gpus[:count]
 
 

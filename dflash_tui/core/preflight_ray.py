@@ -11,6 +11,7 @@ import msgspec
 from dflash_tui import text
 from dflash_tui.core import paths
 from dflash_tui.core.checks import Check, Situation, fail, ok, warn
+from dflash_tui.core.plan import gpus_needed
 from dflash_tui.core.processes import clean_environment
 
 _PATIENCE = 60.0
@@ -37,7 +38,7 @@ def checks(situation: Situation) -> Iterator[Check]:
     flags = situation.setup.flags
     if flags.get("distributed-executor-backend") != "ray":
         return
-    wanted = int(str(flags.get("tensor-parallel-size", 1)))
+    wanted = gpus_needed(flags)
     if situation.engine is None:
         said = "not looked at: the engine is not installed yet"
         yield warn("Ray", said, f"install it on every host (dflash-tui engine install), then {_START}")
@@ -49,7 +50,7 @@ def checks(situation: Situation) -> Iterator[Check]:
     gpus, versions = sum(node.gpus for node in found.nodes), sorted({node.vllm or "none" for node in found.nodes})
     said = f"{text.plural(len(found.nodes), 'host')}, {text.plural(gpus, 'GPU')}, vLLM {', '.join(versions)}"
     if gpus < wanted:
-        yield fail("Ray", f"{said}; tensor-parallel-size {wanted} needs {wanted} GPUs", _START)
+        yield fail("Ray", f"{said}; the launch needs {wanted} GPUs", _START)
     elif len(versions) > 1 or "none" in versions:
         where = ", ".join(f"{node.host} {node.vllm or 'none'}" for node in found.nodes)
         yield fail("Ray", f"{said}: every host needs the same", f"install the same engine on every host: {where}")

@@ -66,7 +66,12 @@ async def _flags(setup: Setup, plan: Plan, engine: Engine, report: Report, *, fo
     if setup.standing.status is Status.VERIFIED and not setup.changed and not engine.adopted:
         return
     report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))
-    wrong = flags.mistakes(plan, await asyncio.to_thread(inventory.options, engine))
+    try:
+        known = await asyncio.to_thread(inventory.options, engine)
+    except asyncio.CancelledError:
+        inventory.give_up()
+        raise
+    wrong = flags.mistakes(plan, known)
     if wrong and not forced:
         raise UsageError("this vLLM does not know what the recipe asks for", evidence="; ".join(wrong),
                          do="correct the recipe, or take a flag away with --set NAME=null")  # fmt: skip

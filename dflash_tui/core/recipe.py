@@ -181,6 +181,7 @@ class Layer(_Strict, frozen=True):
     target: Target | None = None
     drafter: Drafter | None = None
     weights_gb: Gigabytes | None = None
+    oldest_vllm: VllmVersion | None = None
     num_speculative_tokens: Tokens | None = None
     speculation: dict[str, Any] = {}
     mode: Mode | None = None
@@ -236,7 +237,6 @@ class Recipe(Layer, frozen=True, kw_only=True):
     synthetic: MaybeText = ""
     build: Build | None = None
     port: Annotated[int, Meta(ge=1, le=65535)] = 8000
-    oldest_vllm: VllmVersion | None = None
     bench_scale: Annotated[float, Meta(gt=0, le=4)] = 1.0
     profiles: dict[Name, Part] = {}
     hardware: Annotated[dict[Hardware, OnHardware], _keys(Hardware)] = {}

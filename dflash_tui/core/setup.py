@@ -47,6 +47,7 @@ class Setup(msgspec.Struct, frozen=True):
     target: Target
     drafter: Drafter
     weights_gb: float | None
+    oldest_vllm: str | None
     num_speculative_tokens: int
     speculation: dict[str, Any]
     mode: Mode
@@ -105,6 +106,7 @@ def resolve(
         target=flat.target or recipe.target,
         drafter=flat.drafter or recipe.drafter,
         weights_gb=flat.weights_gb,
+        oldest_vllm=flat.oldest_vllm,
         num_speculative_tokens=flat.num_speculative_tokens or 0,
         speculation=flat.speculation,
         mode=flat.mode or Mode.EAGER,
@@ -114,7 +116,7 @@ def resolve(
         patches=flat.patches,
         warnings=flat.warnings,
         differs=flat.differs,
-        standing=_standing(recipe, hardware, profile, variant, engine),
+        standing=_by_hand(recipe, engine, changed) or _standing(recipe, hardware, profile, variant),
         expected=_expected(recipe, hardware, profile, variant, changed),
         synthetic="; ".join(filter(None, (synthetic or recipe.synthetic, _noise(flat)))),
         changed=changed,
@@ -136,6 +138,7 @@ def _merge(parts: list[Layer]) -> Layer:
             target=_over(part.target, flat.target),
             drafter=_over(part.drafter, flat.drafter),
             weights_gb=part.weights_gb or flat.weights_gb,
+            oldest_vllm=part.oldest_vllm or flat.oldest_vllm,
             num_speculative_tokens=(
                 flat.num_speculative_tokens if part.num_speculative_tokens is None else part.num_speculative_tokens
             ),
@@ -195,6 +198,8 @@ def _place(key: str) -> tuple[str, str]:
         raise UsageError(f"{key} cannot be set", do=f"of {part} there is {', '.join(_NAMES[part])}")
     if part == "env" and is_secret(name):
         raise UsageError(f"{key} looks like a secret", do=f"export {name} in your shell instead")
+    if part == "env" and name in {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}:
+        raise UsageError(f"{key} is set by dflash-tui itself", do="--gpu chooses the GPUs")
     if part == "speculation" and name in RESERVED_SPECULATION:
         raise UsageError(f"{key} is set by dflash-tui itself", do="--set drafter.model=NAME and --set n=N are there")
     if part in {"env", "speculation", *_NAMES} and name:
@@ -223,9 +228,18 @@ def _whole(spec: EngineSpec | None) -> EngineSpec:
     return spec if spec.packages else engine_of(spec.vllm)
 
 
-def _standing(recipe: Recipe, hardware: Hardware, profile: str, variant: str, engine: EngineSpec | None) -> Standing:
-    if engine:
-        return Standing(Status.EXPERIMENTAL, f"vLLM {engine.vllm} was chosen by hand")
+def _other_models(changed: tuple[str, ...]) -> bool:
+    return any(re.match(r"(?:target|drafter)\.(?:model|revision)$", key) for key in changed)
+
+
+def _by_hand(recipe: Recipe, engine: EngineSpec | None, changed: tuple[str, ...]) -> Standing | None:
+    """Return how far what was chosen by hand can be trusted; what was reported is about the recipe's own."""
+    if _other_models(changed) and not recipe.build:
+        return Standing(Status.EXPERIMENTAL, "the models were chosen by hand")
+    return Standing(Status.EXPERIMENTAL, f"vLLM {engine.vllm} was chosen by hand") if engine else None
+
+
+def _standing(recipe: Recipe, hardware: Hardware, profile: str, variant: str) -> Standing:
     if variant:
         return _of_variant(recipe.variants[variant], variant, hardware, profile)
     there = recipe.hardware.get(hardware)
@@ -252,7 +266,7 @@ def _expected(
     recipe: Recipe, hardware: Hardware, profile: str, variant: str, changed: tuple[str, ...]
 ) -> tuple[Band, ...]:
     """Return the published figures; none for a variant or for other models, which nobody measured."""
-    if variant or any(re.match(r"(?:target|drafter)\.(?:model|revision)$", key) for key in changed):
+    if variant or _other_models(changed):
         return ()
     return tuple(band for band in recipe.hardware.get(hardware, OnHardware()).expected if band.profile == profile)
 

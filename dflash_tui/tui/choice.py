@@ -105,7 +105,7 @@ class Choice:
         setup, changed = self.setup(recipe), self.changes(recipe)
         several = self.probe is not None and len(self.probe.gpus) > 1
         cards = [(self.card.index, self.card.uuid)] if several and self.card and not recipe.for_cpu else []
-        if int(str(setup.flags.get("tensor-parallel-size", 1))) > 1:
+        if plans.gpus_needed(setup.flags) > 1:
             cards = []
         return plans.make(setup, mode=changed.mode, port=port, num_speculative_tokens=changed.tokens, gpus=cards)
 

@@ -66,7 +66,8 @@ class Doctor(ModalScreen[str | None]):
 
         try:
             report = await preflight.run(self.setup, self.plan, thorough=not self.launching)
-        except DflashError as error:
+        except (DflashError, OSError) as error:
+            self.query_one("#verdict", Static).update(Content("the checks could not be made"))
             self.query_one("#found", Static).update(Content(str(error)))
             return
         self.report = report
@@ -79,6 +80,11 @@ class Doctor(ModalScreen[str | None]):
         insist = "   F  launch anyway" if self.launching else ""
         self.query_one("#keys", Static).update(Content(f"\nr  look again   esc  close{insist}"))
         self.query_one("#checks").focus()
+
+    def on_unmount(self) -> None:
+        from dflash_tui.core import inventory  # noqa: PLC0415 - as above
+
+        inventory.give_up()
 
     def action_insist(self) -> None:
         """Ask for the reason of a launch that would fail."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dflash_tui.core.gpu import Gpu, choose
+from dflash_tui.core.gpu import Gpu, allowed, choose
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.errors import UsageError
 
@@ -74,3 +74,13 @@ def test_nothing_to_choose_from():
     twins = (card(0, uuid="GPU-aa1"), card(1, uuid="GPU-aa2"))
     with pytest.raises(UsageError, match="2 GPUs have a UUID that starts with 'GPU-aa'"):
         choose(twins, "GPU-aa")
+
+
+def test_what_the_shell_allows_is_kept():
+    """NVML shows every GPU, whatever CUDA_VISIBLE_DEVICES says."""
+    first, second = Gpu(0, uuid="GPU-aaaa"), Gpu(1, uuid="GPU-bbbb")
+    assert allowed((first, second), None) == (first, second)
+    assert allowed((first, second), "1") == (second,)
+    assert allowed((first, second), "GPU-bb,0") == (second, first)
+    assert allowed((first, second), "") == ()
+    assert allowed((first, second), "7") == ()

@@ -156,7 +156,7 @@ def test_a_class_of_gpu_that_is_not_here(doctor, gemma_hub):
 def test_more_gpus_than_there_are(doctor, gemma_hub):
     """The number that is here is proposed."""
     checks = doctor("two-h200", RECIPE, "--set", "tensor-parallel-size=4")
-    assert "tensor-parallel-size 4, but 2 GPUs here" in failed(checks)["GPU"].found
+    assert "4 are needed, and 2 GPUs here" in failed(checks)["GPU"].found
     assert settings(failed(checks)["GPU"]) == ["--set", "tensor-parallel-size=2"]
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dflash_tui import headless
 from dflash_tui.core import inventory, paths, preflight_launch, preflight_machine, recipe_files, server
-from dflash_tui.core.checks import Check, Level, Situation
+from dflash_tui.core.checks import Check, Level, Situation, fail
 from dflash_tui.core.hub import Access, Model
 from dflash_tui.core.recipe import Mode, Standing, Status
 from dflash_tui.errors import PreflightFailed
@@ -41,7 +41,8 @@ def test_a_recipe_that_cannot_work():
     assert "broken on rtx-5090: it dies" in named(broken, "recipe").found
     assert "--profile seed" in named(broken, "recipe").fix
     assert named(broken, "recipe").level is Level.FAIL
-    assert named(situation(RECIPE, DESKTOP, profile="seed"), "recipe").level is Level.OK
+    trusted = replace(found, plan=replace(found.plan, standing=Standing(Status.REPORTED, "it runs")))
+    assert named(trusted, "recipe").level is Level.OK
 
 
 def test_a_release_that_runs_the_pair_wrong():
@@ -214,3 +215,25 @@ def test_the_command_line_does_not_launch_it_either(monkeypatch, folders):
     assert server.runs() == []
     assert inventory.engines_here() == []
     assert not (folders / "state/dflash-tui/runs").exists()
+
+
+def test_a_patch_that_is_not_for_this_release():
+    """A profile's patches are for the releases that need them; another release is not launched with them."""
+    right = situation("gemma-4-31b", DESKTOP, profile="seed")
+    assert all(check.level is Level.OK for check in preflight_launch.checks(right) if check.name == "patch")
+    other = replace(right, plan=replace(right.plan, vllm="0.23.0"))
+    found = [check for check in preflight_launch.checks(other) if check.name in {"patch", "vLLM"}]
+    assert {check.level for check in found} == {Level.FAIL}
+    assert "not for 0.23.0" in found[-1].found
+
+
+def test_more_drafts_than_a_block_holds():
+    """The most that the drafter can propose is offered."""
+    found = situation(RECIPE, DESKTOP)
+    many = replace(found, plan=replace(found.plan, num_speculative_tokens=40))
+    assert named(many, "drafts").fix == "--num-speculative-tokens 15"
+
+
+def test_names_of_others_do_not_steer_the_terminal():
+    """Escape sequences and control characters of process names and the like are left out."""
+    assert fail("x", "\x1b]0;pwn\x07evil\x1b[2J", "kill\r 1").found == "evil"

@@ -45,7 +45,7 @@ def checked(engine: Engine | None) -> Check:
     [
         ({"nodes": [node("a"), node("b")]}, Level.OK, "2 hosts, 2 GPUs, vLLM 0.33.0"),
         ({"nodes": [node("a", 2), node("b", 0)]}, Level.OK, "2 hosts, 2 GPUs"),
-        ({"nodes": [node("a")]}, Level.FAIL, "1 host, 1 GPU, vLLM 0.33.0; tensor-parallel-size 2 needs 2 GPUs"),
+        ({"nodes": [node("a")]}, Level.FAIL, "1 host, 1 GPU, vLLM 0.33.0; the launch needs 2 GPUs"),
         ({"nodes": [node("a"), node("b", vllm="0.32.0")]}, Level.FAIL, "vLLM 0.32.0, 0.33.0: every host"),
         ({"nodes": [node("a"), node("b", vllm="")]}, Level.FAIL, "vLLM 0.33.0, none: every host"),
         ({"error": "no Ray cluster runs"}, Level.FAIL, "no Ray cluster runs"),

@@ -22,7 +22,7 @@ def options(tmp_path_factory, demo_engine) -> Options:
         patched.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         paths.engines().mkdir(parents=True)
         asked = inventory.options(demo_engine)
-        patched.setattr(subprocess, "run", None)
+        patched.setattr(subprocess, "Popen", None)
         assert inventory.options(demo_engine) == asked
     return asked
 

@@ -216,6 +216,7 @@ def test_what_was_left_half_way_is_named_and_cleared(folders):
     for name in ("vllm-0.33.0-aaaaaaaa", ".removing-vllm-0.26.0-bbbbbbbb-1"):
         half = paths.engines() / name
         (half / "lib").mkdir(parents=True)
+        (half / "pyvenv.cfg").touch()
         told = dflash("list").stderr
         assert f"{half} was left half-way; `dflash-tui engine remove {name}` clears it" in told
         assert dflash("remove", name).returncode == 0
