@@ -14,12 +14,10 @@ import yaml
 
 from dflash_tui import text
 from dflash_tui.commands import note, out
-from dflash_tui.core import fit as fits
-from dflash_tui.core import gpu, history, hub, inventory, preflight, recipe_files, system, yamlfile
+from dflash_tui.core import checks, gpu, history, hub, inventory, preflight, recipe_files, system, yamlfile
 from dflash_tui.core import plan as plans
 from dflash_tui.core import setup as setups
-from dflash_tui.core.checks import config_of
-from dflash_tui.core.fit import Fit, Machine
+from dflash_tui.core.fit import Fit, Machine, machine_of
 from dflash_tui.core.gpu import Gpu, Probe
 from dflash_tui.core.hardware import TYPICAL, Hardware
 from dflash_tui.core.plan import Plan
@@ -132,35 +130,16 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
     return found
 
 
-def machine_of(hardware: Hardware, cards: tuple[Gpu, ...]) -> Machine | None:
-    """Return the memory of the GPU that is planned for, or what is typical of the class; None when neither is known."""
-    if cards and cards[0].memory_total is not None:
-        used = max(card.memory_used or 0 for card in cards)
-        return Machine(hardware, cards[0].memory_total, cards[0].memory_total - used, cards[0].unified)
-    typical = TYPICAL.get(hardware)
-    return Machine(hardware, typical.memory_total, typical.memory_total, typical.unified) if typical else None
-
-
 def fit_of(made: Planned) -> Fit | None:
-    """Return the memory arithmetic of a plan, by the models that are here or what the recipe says of them.
+    """Return the memory arithmetic of a plan, by the models that are here; None on the CPU.
 
-    None on the CPU.
+    For a class that is not here it is about what is typical of it.
     """
-    machine = machine_of(made.plan.hardware, made.gpus)
-    if machine is None or made.plan.on_cpu:
-        return None
-    found = [hub.here(model.name, model.revision) for model in made.plan.models]
-    target, drafter = found[0] if found else None, found[1] if len(found) > 1 else None
-    return fits.estimate(
-        made.setup,
-        machine,
-        mode=made.plan.mode,
-        tokens=made.plan.num_speculative_tokens,
-        target=config_of(target),
-        drafter=config_of(drafter),
-        target_bytes=target.total_bytes if target else None,
-        drafter_bytes=drafter.total_bytes if drafter else None,
-    )
+    typical = TYPICAL.get(made.plan.hardware)
+    total = typical.memory_total if typical else 0
+    elsewhere = Machine(made.plan.hardware, total, total, typical.unified) if typical else None
+    models = [hub.here(model.name, model.revision) for model in made.plan.models]
+    return checks.fit_of(made.setup, made.plan, machine_of(made.gpus) or elsewhere, models)
 
 
 def describe(made: Planned) -> str:

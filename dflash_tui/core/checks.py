@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -51,24 +52,29 @@ class Situation(msgspec.Struct, frozen=True):
 
     def fit(self, **changes: int | float) -> Fit | None:
         """Return the memory arithmetic on its GPUs, with other flags if given; None on the CPU or without a GPU."""
-        known = [card for card in self.gpus if card.memory_total]
-        if self.plan.on_cpu or not known:
-            return None
-        total = min(card.memory_total or 0 for card in known)
-        free = min((card.memory_total or 0) - (card.memory_used or 0) for card in known)
-        configs = [*map(config_of, self.models), None, None]
-        sizes = [*(model.total_bytes for model in self.models), None, None]
         flags = self.setup.flags | {name.replace("_", "-"): value for name, value in changes.items()}
-        return fits.estimate(
-            msgspec.structs.replace(self.setup, flags=flags),
-            Machine(known[0].hardware, total, free, known[0].unified),
-            mode=self.plan.mode,
-            tokens=self.plan.num_speculative_tokens,
-            target=configs[0],
-            drafter=configs[1],
-            target_bytes=sizes[0],
-            drafter_bytes=sizes[1],
-        )
+        setup = msgspec.structs.replace(self.setup, flags=flags)
+        return fit_of(setup, self.plan, fits.machine_of(self.gpus), self.models)
+
+
+def fit_of(setup: Setup, plan: Plan, machine: Machine | None, models: Sequence[hub.Model | None]) -> Fit | None:
+    """Return the memory arithmetic of a plan, by its models where they are known, else by what the recipe says.
+
+    None on the CPU, or when the machine's memory is unknown.
+    """
+    if plan.on_cpu or machine is None:
+        return None
+    target, drafter = [*models, None, None][:2]
+    return fits.estimate(
+        setup,
+        machine,
+        mode=plan.mode,
+        tokens=plan.num_speculative_tokens,
+        target=_config(target),
+        drafter=_config(drafter),
+        target_bytes=target.total_bytes if target else None,
+        drafter_bytes=drafter.total_bytes if drafter else None,
+    )
 
 
 def ok(name: str, found: str) -> Check:
@@ -96,7 +102,7 @@ def local_files(models: tuple[hub.Model, ...]) -> list[Path]:
     return [file for model in models if model.folder for file in Path(model.folder).rglob("*") if file.is_file()]
 
 
-def config_of(model: hub.Model | None) -> Config | None:
+def _config(model: hub.Model | None) -> Config | None:
     """Return what the model's config.json says, when it is on this machine."""
     if model is None or model.folder is None:
         return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from packaging.version import Version
@@ -14,6 +14,9 @@ from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.kv_cache import STEP, Cache
 from dflash_tui.core.recipe import Config, Mode
 from dflash_tui.core.setup import Setup
+
+if TYPE_CHECKING:  # the arithmetic itself asks no driver
+    from dflash_tui.core.gpu import Gpu
 
 GIB = 1 << 30
 # vLLM's own defaults, engine/arg_utils.py and config/cache.py of 0.20.2 to 0.33.0.
@@ -43,6 +46,16 @@ class Machine(NamedTuple):
     total: int
     free: int
     unified: bool
+
+
+def machine_of(cards: Sequence[Gpu]) -> Machine | None:
+    """Return the memory of the GPUs that a server is divided over, by the smallest; None when it is unknown."""
+    known = [card for card in cards if card.memory_total]
+    if not known:
+        return None
+    total = min(card.memory_total or 0 for card in known)
+    free = min((card.memory_total or 0) - (card.memory_used or 0) for card in known)
+    return Machine(known[0].hardware, total, free, known[0].unified)
 
 
 class Share(msgspec.Struct, frozen=True):

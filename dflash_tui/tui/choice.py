@@ -11,7 +11,7 @@ import msgspec
 from dflash_tui.core import fit as fits
 from dflash_tui.core import plan as plans
 from dflash_tui.core import setup as setups
-from dflash_tui.core.fit import Fit, Machine
+from dflash_tui.core.fit import Fit
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode, Recipe, Status
@@ -111,11 +111,9 @@ class Choice:
 
     def fit(self, recipe: Recipe) -> Fit | None:
         """Return the memory arithmetic on the chosen GPU; None on the CPU or without a GPU."""
-        card = self.card
-        if recipe.for_cpu or card is None or card.memory_total is None:
+        machine = fits.machine_of([self.card] if self.card else [])
+        if recipe.for_cpu or machine is None:
             return None
-        free = card.memory_total - (card.memory_used or 0)
-        machine = Machine(card.hardware, card.memory_total, free, card.unified)
         plan = self.plan(recipe)
         return fits.estimate(self.setup(recipe), machine, mode=plan.mode, tokens=plan.num_speculative_tokens)
 
