@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from pathlib import Path
 
 import msgspec
 
@@ -109,10 +108,3 @@ def schema_text() -> str:
         part["description"] = " ".join(part["description"].split())
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "dflash-tui recipe"}
     return json.dumps(head | made, indent=1, sort_keys=False) + "\n"
-
-
-def save_schema(folder: Path) -> Path:
-    """Write the schema beside the shipped recipes; for whoever changes the structs."""
-    path = folder / "recipe.schema.json"
-    path.write_text(schema_text(), encoding="utf-8")
-    return path

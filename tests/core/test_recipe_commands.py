@@ -162,7 +162,7 @@ def test_a_copy_of_a_broken_recipe_is_refused(mine):
 
 
 def test_the_shipped_schema_is_the_structs(capsys):
-    """What is printed is what is shipped; `recipe_commands.save_schema` writes it after a change of the structs."""
+    """What is printed is what is shipped; `recipes schema` writes it anew after a change of the structs."""
     assert cli.main(["recipes", "schema"]) == 0
     assert capsys.readouterr().out == (RECIPES / "recipe.schema.json").read_text()
 
