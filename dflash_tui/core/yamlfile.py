@@ -74,6 +74,10 @@ def wrong(path: Path, steps: list[str | int], what: str) -> RecipeError:
     return RecipeError(f"{path}:{line}: {_key(steps)}: {what}")
 
 
+# libyaml where PyYAML was built with it; its own recursion is bounded, since the depth is looked at first.
+_FAST: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
 class _Loader(yaml.SafeLoader):
     """SafeLoader that leaves dates as the text they are written as."""
 
@@ -84,18 +88,20 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def _compose(path: Path, text: str) -> yaml.Node | None:
+def _compose(path: Path, text: str, loader: type[Any] = _FAST) -> yaml.Node | None:
     """Return the node tree; aliases are refused, since a few lines of them can stand for gigabytes."""
     depth = 0
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        for event in yaml.parse(text, Loader=loader):
             if isinstance(event, yaml.AliasEvent):
                 raise RecipeError(f"{path}:{_line(event)}: aliases (*name) are not supported")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEPTH_LIMIT:
                 raise RecipeError(f"{path}:{_line(event)}: nested too deeply")
-        return yaml.compose(text, Loader=yaml.SafeLoader)
+        return yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
+        if loader is not yaml.SafeLoader:  # which knows better where a mistake begins
+            return _compose(path, text, yaml.SafeLoader)
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
         raise RecipeError(f"{path}{line}: not YAML: {error.problem or error.context}") from None
