@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +43,7 @@ def planned(args: argparse.Namespace) -> Planned:
     recipe = recipe_files.find(args.recipe)
     engine, spec = _engine(args)
     settings = parse_settings(args.settings or [])
-    probe = Probe() if recipe.for_cpu else _probe()
+    probe = Probe() if recipe.for_cpu else gpu.probe_allowed()
     hardware, cards = _where(args.gpu, recipe, probe)
 
     def resolve() -> Setup:
@@ -82,14 +81,6 @@ def _engine(args: argparse.Namespace) -> tuple[Path | None, EngineSpec | None]:
         spec = EngineSpec(vllm=found.vllm, packages=(f"{found.distribution}=={found.vllm}",), driver="")
         return Path(found.folder), spec
     return None, recipe_files.engine_of(args.vllm) if args.vllm else None
-
-
-def _probe() -> Probe:
-    """Return the GPUs that whoever called us may use."""
-    found = gpu.probe()
-    mine = gpu.allowed(found.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    why = found.why_none or ("" if mine else "CUDA_VISIBLE_DEVICES of this shell names no GPU that is here")
-    return msgspec.structs.replace(found, gpus=mine, why_none=why)
 
 
 def _where(wanted: str | None, recipe: Recipe, probe: Probe) -> tuple[Hardware | None, tuple[Gpu, ...]]:

@@ -8,6 +8,8 @@ import json
 from dflash_tui.core.inventory import Options
 from dflash_tui.core.plan import Plan
 
+FIX = "correct the recipe, or take a flag away with --set NAME=null"
+
 
 def mistakes(plan: Plan, options: Options) -> list[str]:
     """Return a sentence for each flag, value or key of speculative-config that this vLLM does not know."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -98,6 +99,14 @@ def memory_of(pids: set[int], patience: float | None = None) -> Use | None:
         return None
     used, total = sum(card.memory_used or 0 for card in known), sum(card.memory_total or 0 for card in known)
     return Use(used, total, "unified, all" if known[0].unified else "GPU, all")
+
+
+def probe_allowed() -> Probe:
+    """Return what `probe` does, with the GPUs only that whoever called us may use by CUDA_VISIBLE_DEVICES."""
+    found = probe()
+    mine = allowed(found.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    why = found.why_none or ("" if mine else "CUDA_VISIBLE_DEVICES of this shell names no GPU that is here")
+    return msgspec.structs.replace(found, gpus=mine, why_none=why)
 
 
 def allowed(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:

@@ -54,7 +54,7 @@ async def look(repo: str, revision: str = "main") -> Model:
 
     When the hub is not asked or gives nothing, a snapshot that is whole by its own index counts as complete.
     """
-    if hub_cache.local(repo) and (found := here(repo)):
+    if found := _folder(repo, revision):
         return found
     if not _REPO.fullmatch(repo) or ".." in repo or "--" in repo:
         return Model(repo, revision, Access.NOT_FOUND, "it is neither a folder nor owner/name")
@@ -68,12 +68,18 @@ async def look(repo: str, revision: str = "main") -> Model:
 
 def here(repo: str, revision: str = "main") -> Model | None:
     """Return the model when it is here, a folder or whole in the cache; None otherwise. The hub is not asked."""
-    if local := hub_cache.local(repo):
-        return _complete(Model(repo, revision, Access.OPEN, "a folder"), local, hub_cache.local_size(local))
+    if folder := _folder(repo, revision):
+        return folder
     if not _REPO.fullmatch(repo) or not hub_cache.safe(revision):
         return None
     found = _from_cache(repo, revision, Refused(Access.OFFLINE, "not asked"))
     return found if found.complete else None
+
+
+def _folder(repo: str, revision: str) -> Model | None:
+    if local := hub_cache.local(repo):
+        return _complete(Model(repo, revision, Access.OPEN, "a folder"), local, hub_cache.local_size(local))
+    return None
 
 
 def advice(model: Model) -> str:

@@ -82,7 +82,7 @@ def named(name: str) -> Engine:
         return fitting[0]
     if fitting:
         raise UsageError(f"'{name}' fits {len(fitting)} engines", do=", ".join(engine.folder for engine in fitting))
-    adopt = f"dflash-tui engine adopt {name}" if Path(name).expanduser().is_dir() else "dflash-tui engine list"
+    adopt = f"dflash-tui engine adopt {name}" if path.is_dir() else "dflash-tui engine list"
     raise UsageError(f"no engine called '{name}'", do=adopt)
 
 

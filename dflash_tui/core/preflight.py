@@ -9,7 +9,6 @@ import msgspec
 
 from dflash_tui.core import gpu, hub, inventory, preflight_launch, preflight_machine
 from dflash_tui.core.checks import Check, Level, Situation, local_files
-from dflash_tui.core.fit import Fit
 from dflash_tui.core.gpu import Gpu, Probe
 from dflash_tui.core.plan import Plan, gpus_needed
 from dflash_tui.core.setup import Setup
@@ -19,11 +18,9 @@ __all__ = ["Check", "Level", "Report", "local_files", "look", "run", "run_machin
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The checks of a launch and what they looked at."""
+    """The checks of a launch."""
 
     checks: tuple[Check, ...]
-    fit: Fit | None = None
-    models: tuple[hub.Model, ...] = ()
 
     @property
     def failed(self) -> tuple[Check, ...]:
@@ -45,7 +42,8 @@ class Report(msgspec.Struct, frozen=True):
 
 async def look(setup: Setup, plan: Plan, *, bare: bool = False) -> Situation:
     """Return what launching `plan` would meet here; the hub is asked about the models, for ten seconds at most."""
-    probing = asyncio.to_thread(gpu.probe) if bare or not plan.on_cpu else asyncio.sleep(0, Probe())
+    ask = gpu.probe if bare else gpu.probe_allowed
+    probing = asyncio.to_thread(ask) if bare or not plan.on_cpu else asyncio.sleep(0, Probe())
     finding = asyncio.to_thread(inventory.find, Path(plan.engine_folder))
     asking = asyncio.gather(*(hub.look(model.name, model.revision) for model in plan.models))
     probe, engine, models = await asyncio.gather(probing, finding, asking)
@@ -67,7 +65,7 @@ async def run(setup: Setup, plan: Plan, *, thorough: bool = False) -> Report:
         asyncio.to_thread(preflight_machine.checks, situation, thorough=thorough),
         asyncio.to_thread(preflight_launch.checks, situation, thorough=thorough),
     )
-    return Report((*machine, *launch), situation.fit(), situation.models)
+    return Report((*machine, *launch))
 
 
 async def run_machine(setup: Setup, plan: Plan) -> Report:

@@ -87,7 +87,7 @@ def _flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
     if known is None:
         return
     if wrong := flags.mistakes(situation.plan, known):
-        yield fail("flags", "; ".join(wrong), "correct the recipe, or take a flag away with --set NAME=null")
+        yield fail("flags", "; ".join(wrong), flags.FIX)
     else:
         yield ok("flags", f"vLLM {engine.vllm} knows all of them")
 

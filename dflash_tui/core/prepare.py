@@ -73,8 +73,7 @@ async def _flags(setup: Setup, plan: Plan, engine: Engine, report: Report, *, fo
         raise
     wrong = flags.mistakes(plan, known)
     if wrong and not forced:
-        raise UsageError("this vLLM does not know what the recipe asks for", evidence="; ".join(wrong),
-                         do="correct the recipe, or take a flag away with --set NAME=null")  # fmt: skip
+        raise UsageError("this vLLM does not know what the recipe asks for", evidence="; ".join(wrong), do=flags.FIX)
     words = "; ".join(wrong) or f"vLLM {engine.vllm} knows every flag of the plan"
     report(Preparing(time.time(), Step.CHECK, words, 1.0, done=True))
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-import msgspec
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -300,5 +298,4 @@ def probe() -> Probe:
     """Return what NVML says."""
     from dflash_tui.core import gpu  # noqa: PLC0415 - 80 ms that the first paint need not wait for
 
-    found = gpu.probe()
-    return msgspec.structs.replace(found, gpus=gpu.allowed(found.gpus, os.environ.get("CUDA_VISIBLE_DEVICES")))
+    return gpu.probe_allowed()
