@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dflash_tui.core import fit, paths, recipe_files, server, setup
@@ -166,6 +166,7 @@ KEYS += ["drafter.model", "drafter.revision", "drafter.served_name", "synthetic"
 
 @fuzz
 @given(changes=st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=12), values, max_size=3))
+@example(changes={"chat-template": "\ud800"})
 def test_settings_by_hand_are_a_plan_or_one_error(changes):
     """Whatever is set, the plan is sound or the setting is refused."""
     recipe = recipe_files.find("gemma-4-31b")
