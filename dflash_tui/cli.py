@@ -54,7 +54,7 @@ def _report(error: DflashError, *, as_json: bool) -> int:
 
 def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if args.command is not None:
-        from dflash_tui import commands, engine_commands, headless, planning, recipe_commands
+        from dflash_tui import commands, engine_commands, headless, patch_commands, planning, recipe_commands
 
         handlers: dict[str, Callable[[argparse.Namespace], int]] = {
             "up": headless.up,
@@ -68,6 +68,7 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
             "doctor": planning.doctor,
             "recipes": recipe_commands.recipes,
             "engine": engine_commands.engine,
+            "patch": patch_commands.patch,
         }
         return handlers[args.command](args)
     if args.recipe is not None:

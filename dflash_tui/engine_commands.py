@@ -13,9 +13,9 @@ import msgspec
 from dflash_tui import text
 from dflash_tui.commands import note, out
 from dflash_tui.core import engine as engines
-from dflash_tui.core import inventory, patches, paths
+from dflash_tui.core import inventory, paths
 from dflash_tui.core.engine import Engine
-from dflash_tui.errors import UsageError
+from dflash_tui.core.patching import change, files, states
 from dflash_tui.lines import PreparingLines
 from dflash_tui.planning import planned
 
@@ -31,7 +31,7 @@ def listed(args: argparse.Namespace) -> int:
     rows = []
     for found in inventory.engines_here():
         size = None if found.adopted else inventory.size(found)
-        patched = sorted({name for entry in patches.manifest(found) for name in entry.patches})
+        patched = states.applied(found)
         if args.json:
             out(json.dumps(msgspec.to_builtins(found) | {"bytes": size, "patches": patched}))
         kind = "adopted" if found.adopted else time.strftime("%Y-%m-%d", time.localtime(found.installed_at))
@@ -57,8 +57,8 @@ def install(args: argparse.Namespace) -> int:
     else:
         found = asyncio.run(engines.install(spec, folder, PreparingLines(as_json=args.json)))
     if made.plan.patches and found.patchable:
-        applied = patches.apply([patches.load(name) for name in made.plan.patches], found)
-        note(f"patches applied now: {', '.join(applied) or 'none, they are in already'}")
+        done = change.apply([files.load(name) for name in made.plan.patches], found, made.plan.hardware)
+        note(f"patches applied now: {', '.join(done.names) or 'none, they are in already'}")
     out(msgspec.json.encode(found).decode() if args.json else found.folder)
     return 0
 
@@ -67,9 +67,9 @@ def inspect(args: argparse.Namespace) -> int:
     """Print what an engine holds, by its own Python, and how every shipped patch stands in it."""
     found = inventory.named(args.engine)
     held = inventory.describe(found.python)
-    states = {path.stem: patches.state(patches.load(path.stem), found) for path in _patch_files()}
+    stand = [states.find(files.load(name), found) for name in files.names()]
     if args.json:
-        known = {"patches": {name: state.value for name, state in states.items()}}
+        known = {"patches": {one.name: one.state.value for one in stand}}
         out(json.dumps(msgspec.to_builtins(held) | {"folder": found.folder, "adopted": found.adopted} | known))
         return 0
     named = ("torch", "transformers", "flashinfer-python", "triton", "huggingface_hub", "ray")
@@ -77,7 +77,7 @@ def inspect(args: argparse.Namespace) -> int:
     rows = [("folder", f"{found.folder}{' (adopted)' if found.adopted else ''}"), ("Python", held.python)]
     rows += [(held.distribution, f"{held.vllm}{'' if held.dflash else ', without DFlash'}"), *parts]
     rows += [("packages", str(len(held.packages)))]
-    rows += [("patch", f"{name}: {state.value}") for name, state in states.items()]
+    rows += [("patch", f"{one.name}: {one.state.value}") for one in stand]
     rows += [("drift", line) for line in _drift(found, held)]
     out("\n".join(f"{label:<18} {value}" for label, value in rows))
     return 0
@@ -91,11 +91,20 @@ def remove(args: argparse.Namespace) -> int:
         note(f"removed what was left in {half}")
         return 0
     found = inventory.named(args.engine)
+    ours = states.applied(found)
     inventory.remove(found)
-    note(
-        f"{found.folder} is no longer listed; nothing in it was changed" if found.adopted else f"removed {found.folder}"
-    )
+    if not found.adopted:
+        note(f"removed {found.folder}")
+    else:
+        note(f"{found.folder} is no longer listed; {_stays(ours)}")
     return 0
+
+
+def _stays(patches: tuple[str, ...]) -> str:
+    """Return what forgetting an environment leaves in it."""
+    if not patches:
+        return "nothing in it was changed"
+    return f"it keeps {', '.join(patches)}; to take that out, adopt it again and `dflash-tui patch revert --engine` it"
 
 
 def adopt(args: argparse.Namespace) -> int:
@@ -119,10 +128,3 @@ def _drift(found: Engine, held: inventory.Described) -> list[str]:
         if now.get(name.lower().replace("_", "-")) != version
     ]
     return sorted(changed)
-
-
-def _patch_files() -> list[Path]:
-    files = sorted(paths.bundled("patches").glob("*.yaml"))
-    if not files:
-        raise UsageError("no patches are shipped with this installation")
-    return files

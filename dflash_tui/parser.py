@@ -74,6 +74,9 @@ def build_parser() -> argparse.ArgumentParser:
     _json(gpus, inherit=True)
 
     _recipe_commands(commands.add_parser("recipes", help="list, check, show or begin recipes"))
+    _patch_commands(
+        commands.add_parser("patch", help="the changes of vLLM's files: status, diff, apply, revert, verify")
+    )
     _engine_commands(commands.add_parser("engine", help="list, install, inspect, adopt or remove vLLM environments"))
     return parser
 
@@ -107,6 +110,27 @@ def _engine_commands(engine: argparse.ArgumentParser) -> None:
     adopt.add_argument("folder", metavar="FOLDER", help="the environment's folder, with bin/vllm in it")
     _option(adopt, "--patch", action="store_true", help="recipes may patch its vLLM")
     _json(adopt, inherit=True)
+
+
+def _patch_commands(patch: argparse.ArgumentParser) -> None:
+    actions = patch.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
+    about = {
+        "status": "how each patch stands",
+        "diff": "what they change, as a unified diff",
+        "apply": "bring in what the engine needs",
+        "revert": "take out what we applied, byte for byte",
+        "verify": "compare the files with our record and the wheel's; exit code 5 when one differs",
+    }
+    for name, text in about.items():
+        action = actions.add_parser(name, help=text)
+        which = "its patches and its engine (default: all patches, in --engine)"
+        action.add_argument("recipe", metavar="RECIPE", nargs="?", help=which)
+        only = "this patch only; may be repeated"
+        action.add_argument("--only", metavar="PATCH", action="append", default=[], help=only)
+        if name in {"apply", "revert"}:
+            _option(action, "--dry-run", action="store_true", help="say what it would do, and change nothing")
+        _plan_options(action, inherit=True)
+        _json(action, inherit=True)
 
 
 def _launch_options(parser: argparse.ArgumentParser, *, inherit: bool = False) -> None:

@@ -16,6 +16,7 @@ from dflash_tui.commands import note, out
 from dflash_tui.core import checks, gpu, history, hub, inventory, preflight, recipe_files, system, yamlfile
 from dflash_tui.core import plan as plans
 from dflash_tui.core import setup as setups
+from dflash_tui.core.engine import Engine
 from dflash_tui.core.fit import Fit, Machine, machine_of
 from dflash_tui.core.gpu import Gpu, Probe
 from dflash_tui.core.hardware import TYPICAL, Hardware
@@ -41,7 +42,8 @@ def planned(args: argparse.Namespace) -> Planned:
         UsageError: a name or a setting is wrong.
     """
     recipe = recipe_files.find(args.recipe)
-    engine, spec = _engine(args)
+    found = inventory.named(args.engine) if args.engine else None
+    spec = _spec(found) if found else recipe_files.engine_of(args.vllm) if args.vllm else None
     settings = parse_settings(args.settings or [])
     probe = Probe() if recipe.for_cpu else gpu.probe_allowed()
     hardware, cards = _where(args.gpu, recipe, probe)
@@ -68,19 +70,19 @@ def planned(args: argparse.Namespace) -> Planned:
             port=args.port,
             num_speculative_tokens=args.num_speculative_tokens,
             gpus=[(card.index, card.uuid) for card in cards],
-            engine=engine,
+            engine=Path(found.folder) if found else None,
+            patchable=found is None or found.patchable,
         ),
         cards,
     )
 
 
-def _engine(args: argparse.Namespace) -> tuple[Path | None, EngineSpec | None]:
-    """Return the folder and the spec of the engine that was chosen by hand, if any."""
-    if args.engine:
-        found = inventory.named(args.engine)
-        spec = EngineSpec(vllm=found.vllm, packages=(f"{found.distribution}=={found.vllm}",), driver="")
-        return Path(found.folder), spec
-    return None, recipe_files.engine_of(args.vllm) if args.vllm else None
+def _spec(engine: Engine) -> EngineSpec:
+    """Return what an engine that was chosen by hand holds."""
+    packages = engine.packages or (f"{engine.distribution}=={engine.vllm}",)
+    return EngineSpec(
+        vllm=engine.vllm, packages=packages, stands_in="" if engine.distribution == "vllm" else engine.distribution
+    )
 
 
 def _where(wanted: str | None, recipe: Recipe, probe: Probe) -> tuple[Hardware | None, tuple[Gpu, ...]]:
@@ -157,6 +159,8 @@ def describe(made: Planned) -> str:
         ("engine", f"{spec.distribution} {spec.vllm}, {'installed' if engine else fetched}"),
         ("patches", ", ".join(plan.patches) or "none"),
     ]
+    rows += [("", f"{name}: not needed, {why}") for name, why in plan.unneeded.items()]
+    rows += [("", f"{name}: left out by hand") for name in plan.unpatched]
     if recipe.build:
         built = Path(plan.models_folder).is_dir()
         rows.append(("models", "built" if built else f"to build here: {recipe.build.size_mb} MB, a few seconds"))

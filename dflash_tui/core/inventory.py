@@ -22,7 +22,7 @@ from dflash_tui.core.recipe_files import FIRST_WITH_DFLASH
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import EngineError, UsageError
 
-_OPTIONS_PATIENCE = 180.0  # importing vLLM took 13 s on two CPU cores and 25 s on a fresh GPU machine
+OPTIONS_PATIENCE = 180.0  # importing vLLM took 13 s on two CPU cores and 25 s on a fresh GPU machine
 _INSTALLED_PATIENCE = 30.0
 _asking: set[subprocess.Popen[bytes]] = set()
 
@@ -137,7 +137,7 @@ def describe(python: Path) -> Described:
     Raises:
         EngineError: its Python does not run.
     """
-    return msgspec.json.decode(_ask(python, "installed", _INSTALLED_PATIENCE), type=Described)
+    return msgspec.json.decode(ask(python, "describe.py", "installed", patience=_INSTALLED_PATIENCE), type=Described)
 
 
 def options(engine: Engine) -> Options:
@@ -148,7 +148,7 @@ def options(engine: Engine) -> Options:
     """
     if known := options_known(engine):
         return known
-    answer = _ask(engine.python, "options", _OPTIONS_PATIENCE)
+    answer = ask(engine.python, "describe.py", "options", patience=OPTIONS_PATIENCE)
     found = msgspec.json.decode(answer, type=Options)
     _kept(engine).write_bytes(answer)
     return found
@@ -219,30 +219,35 @@ def size(engine: Engine) -> int:
     return sum(path.stat().st_size for path in files)
 
 
-def _ask(python: Path, what: str, patience: float) -> bytes:
+def ask(python: Path, script: str, *words: str, patience: float) -> bytes:
+    """Return what a script of ours, run by an engine's Python with `words`, writes into the file it is given first.
+
+    Raises:
+        EngineError: it fails, or takes longer than `patience` seconds.
+    """
     with tempfile.TemporaryDirectory(prefix="dflash-") as folder:
         answer = Path(folder) / "answer.json"
         # Nothing is written into an environment that is only looked at, not even byte code.
         env = clean_environment() | {"PYTHONDONTWRITEBYTECODE": "1", "VLLM_NO_USAGE_STATS": "1"}
-        argv = [str(word) for word in (python, paths.in_engine("describe.py"), answer, what)]
+        argv = [str(word) for word in (python, paths.in_engine(script), answer, *words)]
         try:
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, cwd=folder
             )
         except OSError as error:
-            raise _unasked(python, what, str(error)) from None
+            raise _unasked(python, words, str(error)) from None
         _asking.add(process)
         try:
             _, told = process.communicate(timeout=patience)
         except subprocess.TimeoutExpired:
-            raise _unasked(python, what, f"no answer within {patience:.0f} s") from None
+            raise _unasked(python, words, f"no answer within {patience:.0f} s") from None
         finally:
             process.kill()
             process.wait()
             _asking.discard(process)
         if process.returncode == 0:
             return answer.read_bytes()
-        raise _unasked(python, what, "".join(told.decode(errors="replace").strip().splitlines()[-1:]))
+        raise _unasked(python, words, "".join(told.decode(errors="replace").strip().splitlines()[-1:]))
 
 
 def give_up() -> None:
@@ -251,8 +256,8 @@ def give_up() -> None:
         process.kill()
 
 
-def _unasked(python: Path, what: str, evidence: str) -> EngineError:
-    failed = "it could not be asked for its flags" if what == "options" else "it could not be inspected"
+def _unasked(python: Path, words: tuple[str, ...], evidence: str) -> EngineError:
+    failed = "it could not be asked for its flags" if words == ("options",) else "it could not be inspected"
     return EngineError(f"{python}: {failed}", evidence=clean(evidence)[:500], do="reinstall it")
 
 

@@ -52,3 +52,8 @@ def cache() -> Path:
 def user_recipes() -> Path:
     """Return the folder of the user's own recipes (XDG config); they win over the shipped ones."""
     return platformdirs.user_config_path(_APP) / "recipes"
+
+
+def user_patches() -> Path:
+    """Return the folder of the user's own patches (XDG config); they win over the shipped ones."""
+    return platformdirs.user_config_path(_APP) / "patches"

@@ -13,6 +13,8 @@ from packaging.version import Version
 
 from dflash_tui.core import paths
 from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.patching import files as patch_files
+from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.recipe import EngineSpec, FlagValue, Mode, Standing, Status
 from dflash_tui.core.setup import Setup
 
@@ -39,6 +41,9 @@ class Model(msgspec.Struct, frozen=True):
 
 class Plan(msgspec.Struct, frozen=True):
     """What a launch will do. `env` is what is added to the caller's environment; paths are absolute.
+
+    `patches` are those that this release needs on this hardware; `unneeded` says for each other one of the recipe why
+    it does not. `unpatched` were taken out by hand.
 
     `build_script` and `models_folder` are empty when the models come from elsewhere. Without speculation
     `num_speculative_tokens` is 0 and `drafter` empty. `engine_folder` may be an environment of the user's.
@@ -71,6 +76,8 @@ class Plan(msgspec.Struct, frozen=True):
     differs: dict[str, str] = {}
     models: tuple[Model, ...] = ()
     driver: str = ""
+    unneeded: dict[str, str] = {}
+    unpatched: tuple[str, ...] = ()
 
     @property
     def kind(self) -> tuple[str, ...]:
@@ -87,10 +94,15 @@ def make(
     num_speculative_tokens: int | None = None,
     gpus: Sequence[tuple[int, str]] = (),
     engine: Path | None = None,
+    patchable: bool = True,
 ) -> Plan:
     """Return the plan of launching `setup`; the arguments replace what it says.
 
-    `gpus` are index and UUID of the GPUs it may see (all when empty), `engine` the folder of another environment.
+    `gpus` are index and UUID of the GPUs it may see (all when empty), `engine` the folder of another environment,
+    which may be one that is not `patchable`.
+
+    Raises:
+        UsageError: there is no patch of a name that was set by hand.
     """
     recipe = setup.recipe
     mode = mode or setup.mode
@@ -110,7 +122,8 @@ def make(
     argv += _QUIET
     argv += ["--enforce-eager"] if mode is Mode.EAGER else []
     argv += [part for name, value in setup.flags.items() for part in flag(name, value)]
-    env = {name: value.replace("{cache}", str(paths.cache())) for name, value in setup.env.items()}
+    patches, unneeded, instead = _patches(setup, patchable=patchable)
+    env = instead | {name: value.replace("{cache}", str(paths.cache())) for name, value in setup.env.items()}
     env |= _visible(gpus, setup.engine.vllm)
     return Plan(
         recipe=recipe.name,
@@ -125,12 +138,12 @@ def make(
         engine_folder=str(folder),
         argv=tuple(argv),
         env=env,
-        patches=setup.patches,
+        patches=tuple(patch.name for patch in patches),
         build_script=script,
         models_folder=models,
         bench_scale=recipe.bench_scale,
         on_cpu=recipe.for_cpu,
-        warnings=_warnings(setup, mode),
+        warnings=_warnings(setup, mode, patches),
         profile=setup.profile,
         variant=setup.variant,
         vllm=setup.engine.vllm,
@@ -140,7 +153,30 @@ def make(
         differs=setup.differs,
         models=() if recipe.build else _models(setup, tokens),
         driver=setup.engine.driver,
+        unneeded=unneeded,
+        unpatched=setup.unpatched,
     )
+
+
+def _patches(setup: Setup, *, patchable: bool) -> tuple[list[Patch], dict[str, str], dict[str, str]]:
+    """Return the patches to apply, why each other one is not, and the variables that do without one."""
+    spec = setup.engine
+    build = patch_files.build_of(spec.distribution, spec.vllm, (*spec.packages, f"torch+{spec.torch_backend}"))
+    needed: list[Patch] = []
+    left_out: dict[str, str] = {}
+    env: dict[str, str] = {}
+    for patch in map(patch_files.load, setup.patches):
+        if why := patch_files.unneeded(patch, build, setup.hardware):
+            left_out[patch.name] = why
+        elif patch.without_patch and not patchable:
+            env |= patch.without_patch.env
+            way = " and ".join(patch.without_patch.env)
+            left_out[patch.name] = (
+                f"{way} instead, since this environment may not be patched; {patch.without_patch.why}"
+            )
+        else:
+            needed.append(patch)
+    return needed, left_out, env
 
 
 def gpus_needed(flags: Mapping[str, FlagValue]) -> int:
@@ -184,13 +220,20 @@ def _models(setup: Setup, tokens: int) -> tuple[Model, ...]:
     return tuple(needed)
 
 
-def _warnings(setup: Setup, mode: Mode) -> tuple[str, ...]:
+def _warnings(setup: Setup, mode: Mode, patches: Sequence[Patch]) -> tuple[str, ...]:
     """Return what somebody should know before the launch, the standing and the mode included."""
     said = list(setup.warnings)
     if setup.standing.status in {Status.EXPERIMENTAL, Status.BROKEN}:
         said.insert(0, f"{setup.standing.status.value}: {setup.standing.why}")
     if setup.modes and mode not in setup.modes:
         said.append(f"the recipe knows nothing of {mode.value}, only of {', '.join(setup.modes)}")
+    for patch in patches:
+        if patch.experimental:
+            said.append(f"the patch {patch.name} is experimental: {' '.join(patch.why.split()).partition('. ')[0]}")
+        if patch.without_patch:
+            way = " ".join(f"--set env.{name}={value}" for name, value in patch.without_patch.env.items())
+            without = f"--set patches.{patch.name}=false {way}"
+            said.append(f"{patch.name} is applied; without a patch: {without} ({patch.without_patch.why})")
     return tuple(said)
 
 

@@ -8,15 +8,15 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from dflash_tui import text
-from dflash_tui.core import flags, hub, hub_cache, inventory, patches, paths, preflight_ray, releases, server, system
+from dflash_tui.core import flags, hub, hub_cache, inventory, paths, preflight_ray, releases, server, system
 from dflash_tui.core import setup as setups
 from dflash_tui.core.checks import Check, Situation, fail, ok, warn
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patches import State
+from dflash_tui.core.patching import files, guard, states
+from dflash_tui.core.patching.states import Found, State
 from dflash_tui.core.recipe import EngineSpec, Status
 from dflash_tui.errors import EngineError, UsageError
 
@@ -43,7 +43,8 @@ def _standing(situation: Situation) -> Iterator[Check]:
         else:
             yield (warn if standing.status is Status.EXPERIMENTAL else ok)("recipe", said)
     oldest = situation.setup.oldest_vllm
-    patched = plan.patches and all(_applies(name, plan.vllm) for name in plan.patches)
+    since = situation.setup.oldest_patched
+    patched = plan.patches and since and Version(plan.vllm) >= Version(since)
     if oldest and Version(plan.vllm) < Version(oldest) and not patched:
         known = sorted(map(Version, releases.table()))
         newer = next((version for version in known if version >= Version(oldest)), oldest)
@@ -114,30 +115,31 @@ def _adopted(engine: Engine) -> Iterator[Check]:
 
 
 def _patches(situation: Situation) -> Iterator[Check]:
-    for name in situation.plan.patches:
-        patch = patches.load(name)
-        if situation.engine is None:
-            fits = _applies(name, situation.plan.vllm)
-            yield ok("patch", f"{name} will be applied") if fits else fail(
-                "patch", f"{name} is for vLLM {patch.versions}, not for {situation.plan.vllm}",
-                "leave --vllm away, or choose a profile without it")  # fmt: skip
-            continue
-        state = patches.state(patch, situation.engine)
-        if state is State.DRIFTED:
-            files = ", ".join(file.path for file in patch.files)
-            again = f"dflash-tui engine remove {Path(situation.engine.folder).name}, and launch again"
-            theirs = f"reinstall vLLM {situation.engine.vllm} in it, or leave --engine away for an engine of ours"
-            fix = theirs if situation.engine.adopted else again
-            yield fail("patch", f"{name}: the text it replaces is not in {files}", fix)
-        elif state is State.NEEDED and not situation.engine.patchable:
-            yield fail("patch", f"{name} is needed, and this environment was adopted without leave to patch it",
-                       f"dflash-tui engine adopt --patch {situation.engine.folder}")  # fmt: skip
+    plan, engine = situation.plan, situation.engine
+    for name in plan.patches:
+        patch = files.load(name)
+        there = states.present(engine) if engine else ()
+        if patch.together_with and not set(patch.together_with) & {*plan.patches, *there}:
+            yield fail("patch", f"{name} makes no sense without {' or '.join(patch.together_with)}",
+                       f"--set patches.{patch.together_with[0]}=true, or --set patches.{name}=false")  # fmt: skip
+        elif engine is None:
+            yield ok("patch", f"{name} will be applied")
         else:
-            yield ok("patch", f"{name}: {state.value}")
+            yield _patch(states.find(patch, engine, plan.hardware), engine)
 
 
-def _applies(name: str, vllm: str) -> bool:
-    return vllm in SpecifierSet(patches.load(name).versions)
+def _patch(found: Found, engine: Engine) -> Check:
+    if found.state is State.DRIFTED:
+        again = f"dflash-tui engine remove {Path(engine.folder).name}, and launch again"
+        theirs = f"reinstall vLLM {engine.vllm} in it, or leave --engine away for an engine of ours"
+        return fail("patch", f"{found.name}: {found.why}", theirs if engine.adopted else again)
+    if found.state is State.NEEDED and not engine.patchable:
+        said = f"{found.name} is needed, and this environment was adopted without leave to patch it"
+        return fail("patch", said, f"dflash-tui engine adopt --patch {engine.folder}")
+    if found.state is State.NEEDED and (users := guard.in_use(engine)):
+        said = f"{found.name} is needed, and a server runs from this engine: {', '.join(users)}"
+        return fail("patch", said, "stop it first: dflash-tui stop")
+    return ok("patch", f"{found.name}: {found.state.value}{f', {found.why}' if found.why else ''}")
 
 
 def _models(situation: Situation) -> Iterator[Check]:

@@ -8,10 +8,12 @@ import subprocess
 import time
 from pathlib import Path
 
-from dflash_tui.core import download, flags, hub, inventory, patches, server
+from dflash_tui.core import download, flags, hub, inventory, server
 from dflash_tui.core import engine as engines
 from dflash_tui.core.engine import Engine, Report
 from dflash_tui.core.events import Preparing, Step
+from dflash_tui.core.patching import change, commit, files, states, store
+from dflash_tui.core.patching.states import State
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.processes import clean_environment
 from dflash_tui.core.recipe import EngineSpec, Status
@@ -21,9 +23,10 @@ from dflash_tui.errors import DflashError, PatchError, UsageError
 
 _LAST_LINES = 5
 _WORDS = {
-    patches.State.APPLIED: "is in already",
-    patches.State.APPLIED_BY_OTHER: "is in already, by other hands",
-    patches.State.NOT_APPLICABLE: "is not for this engine",
+    State.APPLIED: "is in already",
+    State.APPLIED_BY_OTHER: "is in already, by other hands",
+    State.UPSTREAM: "is in vLLM itself",
+    State.NOT_APPLICABLE: "is not for this engine",
 }
 
 
@@ -48,9 +51,8 @@ async def bring_up(setup: Setup, plan: Plan, report: Report, *, forced: str = ""
     await _flags(setup, plan, engine, note, forced=forced)
     await _build(plan, engine, note)
     await _fetch(plan, engine, note)
-    applied = await _patches(plan, engine, note)
-    label = f"{engine.distribution} {engine.vllm}"
-    return server.launch(plan, engine=label, patches=applied, prepared=kept, forced=forced)
+    await _patches(plan, engine, note)
+    return _launch(plan, engine, kept, forced)
 
 
 async def _engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine:
@@ -125,20 +127,38 @@ async def _build(plan: Plan, engine: Engine, report: Report) -> None:
     report(Preparing(time.time(), Step.MODELS, f"target and drafter built in {seconds:.0f} s", 1.0, done=True))
 
 
-async def _patches(plan: Plan, engine: Engine, report: Report) -> list[str]:
-    """Apply what the plan names and return the names of the patches that are in the engine now."""
-    wanted = [patches.load(name) for name in plan.patches]
-    if not wanted:
-        return []
-    needed = [patch.name for patch in wanted if patches.state(patch, engine) is patches.State.NEEDED]
-    if needed and not engine.patchable:
-        raise PatchError(f"{', '.join(needed)} needed in {engine.folder}, which was adopted without leave to patch it",
-                         do=f"dflash-tui engine adopt --patch {engine.folder}")  # fmt: skip
-    applied = await asyncio.to_thread(patches.apply, wanted, engine)
-    states = {patch.name: patches.state(patch, engine) for patch in wanted}
-    words = [
-        f"{name} {'applied now' if name in applied else _WORDS.get(found, found.value)}"
-        for name, found in states.items()
-    ]
-    report(Preparing(time.time(), Step.PATCHES, ", ".join(words), 1.0, done=True))
-    return [name for name, state in states.items() if state in {patches.State.APPLIED, patches.State.APPLIED_BY_OTHER}]
+async def _patches(plan: Plan, engine: Engine, report: Report) -> None:
+    """Bring the engine's files to what the plan says: what it needs is in, what was switched off by hand is not.
+
+    What a killed change left half done is finished or undone first, also for a plan without patches.
+    """
+    wanted = [files.load(name) for name in plan.patches]
+    off = [name for name in plan.unpatched if files.load(name).distribution == engine.distribution]
+    if not wanted and not off and not commit.interrupted(engine):
+        return
+    now = await asyncio.to_thread(change.apply, wanted, engine, plan.hardware)
+    out = await asyncio.to_thread(change.revert, engine, off) if off else change.Done(())
+    found = [states.find(patch, engine, plan.hardware) for patch in wanted]
+    said = [f"{f.name} {'applied now' if f.name in now.names else _WORDS.get(f.state, f.state.value)}" for f in found]
+    said += [f"{name} taken out" for name in out.names]
+    report(Preparing(time.time(), Step.PATCHES, ", ".join([*now.notes, *out.notes, *said]), 1.0, done=True))
+
+
+def _launch(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str) -> Run:
+    """Launch the server, and record every patch that is in the engine, whoever brought it in."""
+    label = f"{engine.distribution} {engine.vllm}"
+    if not plan.patches and not plan.unpatched:
+        return server.launch(plan, engine=label, patches=states.present(engine), prepared=prepared, forced=forced)
+    # From here on the server counts as running, so that nobody changes the files under it.
+    with store.locked(engine, patience=1.0):
+        there = states.present(engine)
+        if wrong := [name for name in plan.unpatched if name in there]:
+            raise PatchError(f"{', '.join(wrong)} is in {engine.folder} by other hands, and was switched off",
+                             do="leave the setting away, or use an engine of ours")  # fmt: skip
+        if gone := [name for name in plan.patches if _missing(name, plan, engine)]:
+            raise PatchError(f"{', '.join(gone)} was taken out by somebody else meanwhile", do="launch again")
+        return server.launch(plan, engine=label, patches=there, prepared=prepared, forced=forced)
+
+
+def _missing(name: str, plan: Plan, engine: Engine) -> bool:
+    return states.find(files.load(name), engine, plan.hardware).state is State.NEEDED

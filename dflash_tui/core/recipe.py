@@ -182,6 +182,7 @@ class Layer(_Strict, frozen=True):
     drafter: Drafter | None = None
     weights_gb: Gigabytes | None = None
     oldest_vllm: VllmVersion | None = None
+    oldest_patched: VllmVersion | None = None
     num_speculative_tokens: Tokens | None = None
     speculation: dict[str, Any] = {}
     mode: Mode | None = None
@@ -223,7 +224,7 @@ class Recipe(Layer, frozen=True, kw_only=True):
     """One target/drafter pair with everything that is needed to serve it.
 
     `synthetic` says why figures of this recipe say nothing about a real model; empty for a real one. `oldest_vllm`
-    is the first release that runs the pair right without patches.
+    is the first release that runs the pair right without patches, `oldest_patched` the first that does with them.
     """
 
     title: Text

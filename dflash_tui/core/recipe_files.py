@@ -14,6 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
 from dflash_tui.core import paths, releases, yamlfile
+from dflash_tui.core.patching import files as patch_files
 from dflash_tui.core.recipe import PLAIN_TEXT, EngineSpec, Layer, OnHardware, Recipe, layers
 from dflash_tui.errors import RecipeError, UsageError
 
@@ -89,8 +90,8 @@ def _gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
             yield ["hardware", kind.value, *place], reason
     for steps, layer in layers(recipe):
         for index, name in enumerate(layer.patches):
-            if not (paths.bundled("patches") / f"{name}.yaml").is_file():
-                yield [*steps, "patches", index], f"no patch called '{name}' is shipped"
+            if name not in patch_files.names():
+                yield [*steps, "patches", index], f"no patch called '{name}'"
 
 
 def _unknown_or_swapped(there: OnHardware, profiles: Container[str]) -> Iterator[tuple[list[str | int], str]]:
@@ -122,7 +123,7 @@ def reserved(flag: str) -> str:
 def unusable(flag: str, value: Any) -> str:
     """Return why `value` cannot be passed on, or cannot be reckoned with; empty when it can."""
     try:
-        json.dumps(value, allow_nan=False)
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # lone surrogates are no text either
     except (TypeError, ValueError, RecursionError) as error:
         return f"holds a value that JSON cannot: {error}"
     if value is None:

@@ -48,6 +48,7 @@ class Setup(msgspec.Struct, frozen=True):
     drafter: Drafter
     weights_gb: float | None
     oldest_vllm: str | None
+    oldest_patched: str | None
     num_speculative_tokens: int
     speculation: dict[str, Any]
     mode: Mode
@@ -55,6 +56,7 @@ class Setup(msgspec.Struct, frozen=True):
     flags: dict[str, FlagValue]
     env: dict[str, str]
     patches: tuple[str, ...]
+    unpatched: tuple[str, ...]
     warnings: tuple[str, ...]
     differs: dict[str, str]
     standing: Standing
@@ -81,8 +83,8 @@ def resolve(
     """Return what `recipe` comes to; without `hardware` for the first class it knows, if any.
 
     `engine` replaces the recipe's. `settings` are changes by hand: `target.model`,
-    `drafter.model` (and `.revision`), `n`, `synthetic`, `env.NAME`, `speculation.KEY`, anything else is a flag;
-    None takes a flag or variable away.
+    `drafter.model` (and `.revision`), `n`, `synthetic`, `env.NAME`, `speculation.KEY`, `patches.NAME` (true or
+    false), anything else is a flag; None takes a flag or variable away.
 
     Raises:
         UsageError: no such profile or variant, or a setting that may not be given.
@@ -97,6 +99,7 @@ def resolve(
     by_hand, synthetic = _layer(settings or {}, recipe, [part for part in parts if part])
     flat = _merge([part for part in [*parts, by_hand] if part])
     changed = tuple(settings or ())
+    unpatched = tuple(key.partition(".")[2] for key, value in (settings or {}).items() if _is_off(key, value))
     return Setup(
         recipe=recipe,
         hardware=hardware,
@@ -107,13 +110,15 @@ def resolve(
         drafter=flat.drafter or recipe.drafter,
         weights_gb=flat.weights_gb,
         oldest_vllm=flat.oldest_vllm,
+        oldest_patched=flat.oldest_patched,
         num_speculative_tokens=flat.num_speculative_tokens or 0,
         speculation=flat.speculation,
         mode=flat.mode or Mode.EAGER,
         modes=flat.modes,
         flags={name: value for name, value in flat.flags.items() if value is not None},
         env={name: value for name, value in flat.env.items() if value is not None},
-        patches=flat.patches,
+        patches=tuple(name for name in flat.patches if name not in unpatched),
+        unpatched=unpatched,
         warnings=flat.warnings,
         differs=flat.differs,
         standing=_by_hand(recipe, engine, changed) or _standing(recipe, hardware, profile, variant),
@@ -139,6 +144,7 @@ def _merge(parts: list[Layer]) -> Layer:
             drafter=_over(part.drafter, flat.drafter),
             weights_gb=part.weights_gb or flat.weights_gb,
             oldest_vllm=part.oldest_vllm or flat.oldest_vllm,
+            oldest_patched=part.oldest_patched or flat.oldest_patched,
             num_speculative_tokens=(
                 flat.num_speculative_tokens if part.num_speculative_tokens is None else part.num_speculative_tokens
             ),
@@ -163,7 +169,7 @@ def _over(upper: AnyModel | None, lower: AnyModel | None) -> AnyModel | None:
 
 def _layer(settings: Mapping[str, Any], recipe: Recipe, below: list[Layer]) -> tuple[Layer, str]:
     """Return what was set by hand as a layer, and what makes its figures synthetic."""
-    given: dict[str, dict[str, Any]] = {part: {} for part in ("", "flags", "env", "speculation", *_NAMES)}
+    given: dict[str, dict[str, Any]] = {part: {} for part in ("", "flags", "env", "speculation", "patches", *_NAMES)}
     for key, value in settings.items():
         part, name = _place(key)
         given[part][name] = value
@@ -171,6 +177,10 @@ def _layer(settings: Mapping[str, Any], recipe: Recipe, below: list[Layer]) -> t
         if reason := unusable(name, value):
             raise UsageError(f"--set {name}: {reason}")
     fields: dict[str, Any] = {part: given[part] for part in ("flags", "speculation")}
+    for name, value in given["patches"].items():
+        if not isinstance(value, bool):
+            raise UsageError(f"--set patches.{name}: expected true or false, not {value!r}")
+    fields["patches"] = tuple(name for name, value in given["patches"].items() if value)
     fields["env"] = {name: value if value is None else str(value) for name, value in given["env"].items()}
     fields["num_speculative_tokens"] = given[""].get("n")
     base = _merge(below)
@@ -183,6 +193,10 @@ def _layer(settings: Mapping[str, Any], recipe: Recipe, below: list[Layer]) -> t
         return layer, msgspec.convert(given[""].get("synthetic", ""), MaybeText)
     except msgspec.ValidationError as error:
         raise UsageError(f"--set: {error}", do="--set KEY=VALUE, with the flag's name as vLLM spells it") from None
+
+
+def _is_off(key: str, value: Any) -> bool:
+    return key.startswith("patches.") and value is False
 
 
 def _place(key: str) -> tuple[str, str]:
@@ -202,7 +216,7 @@ def _place(key: str) -> tuple[str, str]:
         raise UsageError(f"{key} is set by dflash-tui itself", do="--gpu chooses the GPUs")
     if part == "speculation" and name in RESERVED_SPECULATION:
         raise UsageError(f"{key} is set by dflash-tui itself", do="--set drafter.model=NAME and --set n=N are there")
-    if part in {"env", "speculation", *_NAMES} and name:
+    if part in {"env", "speculation", "patches", *_NAMES} and name:
         return part, name
     if reason := reserved(key):
         raise UsageError(f"{key} {reason}", do="--mode, --port, --num-speculative-tokens and --set n=N are there")

@@ -97,7 +97,11 @@ def plan_text(
     facts += [("ready", ready)] if (ready := ready_line(plan, setup, before)) else []
     facts.append(("engine", _engine(setup.engine, engine)))
     facts += [("models", text) for text in _models(setup, plan, models)]
-    facts += [("patches", ", ".join(plan.patches) or "none needed"), ("port", str(plan.port))]
+    patches = ", ".join(plan.patches) or ("none needed" if plan.unneeded or not plan.unpatched else "none")
+    facts.append(("patches", f"{patches}{'  (p shows them)' if plan.patches else ''}"))
+    facts += [("", f"{name}: {why}") for name, why in plan.unneeded.items()]
+    facts += [("", f"{name}: left out by hand") for name in plan.unpatched]
+    facts.append(("port", str(plan.port)))
     rows += [_row(name, value, width) for name, value in facts]
     rows += fit_rows(fit, width) if fit else []
     rows += [_row("expected", band_line(band), width) for band in setup.expected]

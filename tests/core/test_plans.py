@@ -11,9 +11,13 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from dflash_tui import planning
-from dflash_tui.core import gpu, patches, paths, recipe_files, setup
+from dflash_tui.core import gpu, paths, recipe_files, setup
+from dflash_tui.core import plan as plans
 from dflash_tui.core.gpu import Probe
 from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.patching import files
+from dflash_tui.core.recipe import EngineSpec
+from dflash_tui.errors import UsageError
 from dflash_tui.parser import build_parser
 
 PLANS = Path(__file__).parents[1] / "data" / "plans"
@@ -60,9 +64,72 @@ def test_no_plan_is_left_over():
 
 @pytest.mark.parametrize(("recipe", "hardware", "profile", "variant"), CHOICES)
 def test_a_patch_is_for_the_engine_that_it_is_asked_of(recipe, hardware, profile, variant):
-    """A recipe's patches name the release and the distribution that its profile installs."""
+    """A plan's patches name the release and the distribution that its profile installs; the others say why not."""
     made = setup.resolve(recipe_files.find(recipe), Hardware(hardware), profile=profile, variant=variant)
-    for name in made.patches:
-        patch = patches.load(name)
+    plan = plans.make(made)
+    assert {*plan.patches, *plan.unneeded} == set(made.patches)
+    assert all(plan.unneeded.values())
+    for name in plan.patches:
+        patch = files.load(name)
         assert patch.distribution == made.engine.distribution
         assert SpecifierSet(patch.versions).contains(made.engine.vllm)
+
+
+SEED = {
+    "gemma-4-31b": ("triton-non-causal", "dflash-draft-flash-attn"),
+    "gemma-4-26b-a4b": ("triton-non-causal", "dflash-draft-flash-attn"),
+    "qwen3-coder-next": ("qwen3-next-eagle3",),
+}
+
+
+@pytest.mark.parametrize("recipe", [path.stem for path in sorted(paths.bundled("recipes").glob("[!_d]*.yaml"))])
+@pytest.mark.parametrize("hardware", [Hardware.GB10, Hardware.H100, Hardware.RTX_5090_LAPTOP])
+def test_the_seed_needs_its_patches_and_the_newest_release_none(recipe, hardware):
+    """Read from vLLM's sources: Gemma 4 needs a pair of them on 0.20.2, Coder-Next one until 0.23, nobody on 0.32."""
+    found = recipe_files.find(recipe)
+
+    def patches(profile: str, vllm: str) -> tuple[str, ...]:
+        return plans.make(setup.resolve(found, hardware, profile=profile, engine=recipe_files.engine_of(vllm))).patches
+
+    seed = SEED.get(recipe, ())
+    if "seed" in found.profiles:
+        assert patches("seed", "0.20.2") == seed
+    for release in ("0.24.0", "0.32.0", "0.33.0"):
+        assert patches("stock", release) == ()
+    assert patches("stock", "0.23.0") == {
+        "gemma-4-31b": ("gemma4-draft-mm-prefix",),
+        "qwen3-coder-next": ("qwen3-next-eagle3",),
+    }.get(recipe, ())
+
+
+def test_a_gb10_with_a_build_for_cuda_12_gets_the_patch_or_the_variable():
+    """The patch where the environment may be patched, else the variable; the plan says which, and why."""
+    built = EngineSpec(vllm="0.20.2", packages=("vllm==0.20.2+cu129", "torch==2.11.0+cu129"))
+    made = setup.resolve(recipe_files.find("gemma-4-31b"), Hardware.GB10, profile="seed", engine=built)
+    plan = plans.make(made)
+    assert "gb10-cutlass-fp8" in plan.patches
+    assert "VLLM_DISABLED_KERNELS" not in plan.env
+    assert any("--set patches.gb10-cutlass-fp8=false --set env.VLLM_DISABLED_KERNELS=" in w for w in plan.warnings)
+    without = plans.make(made, patchable=False)
+    assert "gb10-cutlass-fp8" not in without.patches
+    assert without.env["VLLM_DISABLED_KERNELS"].startswith("CutlassFP8")
+    assert without.unneeded["gb10-cutlass-fp8"].startswith("VLLM_DISABLED_KERNELS instead")
+    on_cuda_13 = plans.make(setup.resolve(recipe_files.find("gemma-4-31b"), Hardware.GB10, profile="seed"))
+    assert on_cuda_13.unneeded["gb10-cutlass-fp8"] == "for builds with CUDA 12, and this one has CUDA 13"
+    by_hand = {"patches.gb10-cutlass-fp8": False}
+    off = setup.resolve(recipe_files.find("gemma-4-31b"), Hardware.GB10, profile="seed", engine=built, settings=by_hand)
+    assert (plans.make(off).unpatched, "gb10-cutlass-fp8" in plans.make(off).patches) == (("gb10-cutlass-fp8",), False)
+
+
+def test_an_experimental_patch_is_planned_only_by_name():
+    """And the plan warns that it is one; a name that is none, or a value that is not a switch, is refused."""
+    made = setup.resolve(recipe_files.find("gemma-4-26b-a4b"), Hardware.H200)
+    assert "gemma4-dflash-embed-scale" not in {*plans.make(made).patches, *plans.make(made).unneeded}
+    setting = {"patches.gemma4-dflash-embed-scale": True}
+    plan = plans.make(setup.resolve(recipe_files.find("gemma-4-26b-a4b"), Hardware.H200, settings=setting))
+    assert plan.patches == ("gemma4-dflash-embed-scale",)
+    assert any("is experimental" in warning for warning in plan.warnings)
+    with pytest.raises(UsageError, match="expected true or false, not 'maybe'"):
+        setup.resolve(recipe_files.find("demo-cpu"), settings={"patches.cpu-expand-kernel": "maybe"})
+    with pytest.raises(UsageError, match="did you mean 'cpu-expand-kernel'"):
+        plans.make(setup.resolve(recipe_files.find("demo-cpu"), settings={"patches.cpu-expand-kernal": True}))

@@ -15,7 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui import headless
-from dflash_tui.core import inventory, paths, preflight_launch, preflight_machine, recipe_files, server
+from dflash_tui.core import inventory, paths, preflight_launch, preflight_machine, recipe_files, server, setup
+from dflash_tui.core import plan as plans
 from dflash_tui.core.checks import Check, Level, Situation, fail
 from dflash_tui.core.hub import Access, Model
 from dflash_tui.core.recipe import Mode, Standing, Status
@@ -218,13 +219,23 @@ def test_the_command_line_does_not_launch_it_either(monkeypatch, folders):
 
 
 def test_a_patch_that_is_not_for_this_release():
-    """A profile's patches are for the releases that need them; another release is not launched with them."""
-    right = situation("gemma-4-31b", DESKTOP, profile="seed")
-    assert all(check.level is Level.OK for check in preflight_launch.checks(right) if check.name == "patch")
-    other = replace(right, plan=replace(right.plan, vllm="0.23.0"))
-    found = [check for check in preflight_launch.checks(other) if check.name in {"patch", "vLLM"}]
-    assert {check.level for check in found} == {Level.FAIL}
-    assert "not for 0.23.0" in found[-1].found
+    """0.23 runs one pair right with a patch, and the other one wrong whatever is patched."""
+    for recipe, level in (("gemma-4-31b", None), ("gemma-4-26b-a4b", Level.FAIL)):
+        right = situation(recipe, DESKTOP, profile="seed")
+        found = [check for check in preflight_launch.checks(right) if check.name in {"patch", "vLLM"}]
+        assert [check.level for check in found] == [Level.OK, Level.OK]
+        made = setup.resolve(recipe_files.find(recipe), right.plan.hardware, engine=recipe_files.engine_of("0.23.0"))
+        other = replace(right, setup=made, plan=plans.make(made))
+        found = [check for check in preflight_launch.checks(other) if check.name == "vLLM"]
+        assert [check.level for check in found] == ([level] if level else [])
+
+
+def test_half_of_a_unit_is_not_launched():
+    """A patch that makes sense only beside another one, when that one was switched off."""
+    found = situation("gemma-4-31b", DESKTOP, profile="seed")
+    half = replace(found, plan=replace(found.plan, patches=("triton-non-causal",)))
+    assert named(half, "patch").level is Level.FAIL
+    assert "--set patches.dflash-draft-flash-attn=true" in named(half, "patch").fix
 
 
 def test_more_drafts_than_a_block_holds():

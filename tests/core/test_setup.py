@@ -40,7 +40,7 @@ RECIPE = Recipe(
     modes={Mode.COMPILE: "as published"},
     flags={"who": "recipe", "only-recipe": 1, "taken": True},
     env={"WHO": "recipe", "TAKEN": "1"},
-    patches=("a",),
+    patches=("triton-non-causal",),
     warnings=("recipe",),
     differs={"who": "recipe", "only": "recipe"},
     profiles={
@@ -48,7 +48,7 @@ RECIPE = Recipe(
             engine=EngineSpec("0.20.2"),
             flags={"who": "profile", "only-profile": 1},
             env={"WHO": "profile"},
-            patches=("b", "a"),
+            patches=("qwen3-next-eagle3", "triton-non-causal"),
             warnings=("profile",),
             differs={"who": "profile"},
             standing=Standing(Status.REPORTED, "by the profile"),
@@ -64,7 +64,7 @@ RECIPE = Recipe(
             flags={"who": "hardware", "only-hardware": 1, "taken": None},
             env={"WHO": "hardware", "TAKEN": None},
             speculation={"attention_backend": None, "from_hardware": 1},
-            patches=("c",),
+            patches=("dflash-draft-flash-attn",),
             warnings=("hardware",),
             differs={"who": "hardware", "more": "hardware"},
             standing={"seed": Standing(Status.VERIFIED, "on this hardware")},
@@ -127,7 +127,7 @@ def test_null_takes_away():
 def test_patches_warnings_and_differences_add_up():
     """In the order of the layers, a patch only once; the upper layer explains a difference."""
     made = layered(4)
-    assert made.patches == ("a", "c", "b")
+    assert made.patches == ("triton-non-causal", "dflash-draft-flash-attn", "qwen3-next-eagle3")
     assert made.warnings == ("recipe", "hardware", "profile", "variant")
     assert made.differs == {"who": "profile", "only": "recipe", "more": "hardware"}
 

@@ -1,0 +1,200 @@
+"""Patches brought into an engine together, and taken out of it again byte for byte."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.patching import commit, files, guard, states, store, text, trial
+from dflash_tui.core.patching.commit import Change
+from dflash_tui.core.patching.files import Patch
+from dflash_tui.core.patching.states import THERE, Base, Found, State
+from dflash_tui.core.patching.store import Applied
+from dflash_tui.errors import PatchError
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What `apply` or `revert` did: the patches that it brought in or took out, and what else is to be said."""
+
+    names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    diffs: dict[str, str] = {}
+
+
+def apply(patches: Sequence[Patch], engine: Engine, hardware: Hardware | None = None, *, dry: bool = False) -> Done:
+    """Bring every patch that `engine` needs into it; those that it does not need are left out.
+
+    All new texts are computed, compiled and imported by the engine's own Python before the first file is written.
+    With `dry` nothing is written.
+
+    Raises:
+        PatchError: a patch does not fit or may not be applied; nothing was changed.
+    """
+    with store.locked(engine), store.told(engine):
+        notes = _recovered(engine, dry=dry)
+        found = {patch.name: states.find(patch, engine, hardware) for patch in patches}
+        for patch in patches:
+            if found[patch.name].state is State.DRIFTED:
+                raise _drifted(patch, engine, found[patch.name])
+        needed = [patch for patch in patches if found[patch.name].state is State.NEEDED]
+        _check_units(needed, engine, hardware)
+        done = _bring_to(engine, add=needed, drop=(), dry=dry)
+        return msgspec.structs.replace(done, names=tuple(patch.name for patch in needed), notes=(*notes, *done.notes))
+
+
+def preview(patches: Sequence[Patch], engine: Engine, hardware: Hardware | None = None) -> dict[str, str]:
+    """Return by path the unified diff that those of `patches` make which are needed or applied by us.
+
+    Raises:
+        PatchError: one does not fit.
+    """
+    shown = []
+    for patch in patches:
+        found = states.find(patch, engine, hardware)
+        if found.state is State.DRIFTED:
+            raise _drifted(patch, engine, found)
+        if found.state in {State.NEEDED, State.APPLIED}:
+            shown.append(patch)
+    base = Base(engine, {path for patch in shown for path in patch.paths})
+    after = text.patched(shown, base.texts)
+    return {path: text.diff(path, base.texts[path] or "", new) for path, new in sorted(after.items())}
+
+
+def revert(engine: Engine, names: Iterable[str] | None = None, *, dry: bool = False) -> Done:
+    """Take the patches `names` (None: all) that we applied out of `engine` again, byte for byte.
+
+    Raises:
+        PatchError: somebody else has changed a file since, or one of a unit would stay alone; nothing was changed.
+    """
+    with store.locked(engine), store.told(engine):
+        notes = _recovered(engine, dry=dry)
+        record = _record(engine)
+        ours = {name for entry in record.values() for name in entry.patches}
+        doomed = ours if names is None else ours & set(names)
+        for name in sorted(ours - doomed):
+            partners = set(files.load(name).together_with)
+            if partners & doomed and not partners & (ours - doomed):
+                raise PatchError(
+                    f"{name} makes no sense without {' or '.join(sorted(partners & doomed))}",
+                    do=f"take both out: --only {' --only '.join(sorted({name, *doomed}))}",
+                )
+        done = _bring_to(engine, add=(), drop=doomed, dry=dry)
+        return msgspec.structs.replace(done, names=tuple(sorted(doomed)), notes=(*notes, *done.notes))
+
+
+def _record(engine: Engine) -> dict[str, Applied]:
+    record = store.entries(engine)
+    if record is None:
+        raise PatchError(
+            f"the record of the patches in {engine.folder} cannot be read, so nothing is changed",
+            evidence=store.MANIFEST,
+            do=f"reinstall vLLM {engine.vllm} there, and remove that file",
+        )
+    return {entry.path: entry for entry in record}
+
+
+def _recovered(engine: Engine, *, dry: bool) -> list[str]:
+    if dry:
+        left = commit.interrupted(engine)
+        return [f"an interrupted change of {', '.join(left)} has to be ended first"] if left else []
+    said = commit.recover(engine)
+    return [said] if said else []
+
+
+def _drifted(patch: Patch, engine: Engine, found: Found) -> PatchError:
+    again = f"dflash-tui engine remove {engine.folder}, and install it again"
+    return PatchError(
+        f"patch {patch.name} does not fit {engine.distribution} {engine.vllm}",
+        evidence=found.drift.rstrip() or found.why,
+        do=f"{f'reinstall vLLM in {engine.folder}' if engine.adopted else again}, or report it: {patch.link}",
+    )
+
+
+def _check_units(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None) -> None:
+    """Both or neither: a patch that makes sense only beside another one is not applied alone."""
+    for patch in needed:
+        partners = patch.together_with
+        if not partners or {other.name for other in needed} & set(partners):
+            continue
+        if not any(states.find(files.load(name), engine, hardware).state in THERE for name in partners):
+            raise PatchError(
+                f"patch {patch.name} makes no sense without {' or '.join(partners)}",
+                evidence=" ".join(patch.why.split()),
+                do=f"apply both: --only {patch.name} --only {partners[0]}",
+            )
+
+
+def _bring_to(engine: Engine, *, add: Sequence[Patch], drop: Iterable[str], dry: bool) -> Done:
+    """Rebuild every file that is touched from its pristine text and the patches that are to be in it then."""
+    record, dropped = _record(engine), set(drop)
+    touched = {path for patch in add for path in patch.paths}
+    touched |= {path for path, entry in record.items() if dropped & set(entry.patches)}
+    # A patch that stays may share a file with one that comes or goes, and be in a second file.
+    base = Base(engine, touched | set(record))
+    _refuse_lost(engine, base.lost & touched)
+    changes, entries, stays = [], dict(record), {}
+    wanted = {patch.name: patch for patch in add}
+    for path in touched:
+        entry = record.get(path)
+        if entry and path not in base.ours:
+            _refuse_foreign(engine, path, entry, base.now[path])
+        kept = base.ours[path].patches if path in base.ours else ()
+        stays[path] = tuple(name for name in kept if name not in dropped and name not in wanted)
+    after = _new_texts(base, wanted, stays)
+    now = time.time()
+    for path in sorted(touched):
+        before, pristine = base.now[path] or b"", base.bytes[path] or b""
+        mine = (*stays[path], *(name for name, patch in wanted.items() if path in patch.paths))
+        data = after[path].encode() if mine else pristine
+        entries.pop(path, None)
+        if mine:
+            digests = {name: (wanted.get(name) or files.load(name)).digest for name in mine}
+            shas = (store.sha256(pristine), store.sha256(data))
+            entries[path] = Applied(path, mine, *shas, now, digests, engine.vllm)
+        if data != before:
+            changes.append(Change(path, before, data))
+    diffs = {c.path: text.diff(c.path, c.before.decode(), c.after.decode()) for c in changes}
+    if dry or not (changes or entries != record):
+        return Done((), diffs=diffs)
+    guard.allow(engine, touched)
+    note = trial.run(engine, {change.path: change.after for change in changes}) if add else ""
+    guard.allow(engine, touched)  # the trial takes a while, and a server may have been started meanwhile
+    commit.commit(engine, changes, list(entries.values()))
+    if wrong := [change.path for change in changes if store.read(engine, change.path) != change.after]:
+        raise PatchError(f"{', '.join(wrong)} was changed by somebody else at the same time", do="patch verify")
+    return Done((), (note,) if note else (), diffs)
+
+
+def _new_texts(base: Base, wanted: dict[str, Patch], stays: dict[str, tuple[str, ...]]) -> dict[str, str]:
+    """Return the text of each touched file with its patches; only edits of the files that are touched are made."""
+    names = dict.fromkeys([*(name for kept in stays.values() for name in kept), *wanted])
+    chosen = []
+    for name in names:
+        patch = wanted.get(name) or files.load(name)
+        here = tuple(file for file in patch.files if file.path in stays)
+        chosen.append(msgspec.structs.replace(patch, files=here))
+    return text.patched(chosen, base.texts)
+
+
+def _refuse_lost(engine: Engine, lost: set[str]) -> None:
+    """Without its pristine copy a file of ours can neither be rebuilt nor restored."""
+    if lost:
+        raise PatchError(
+            f"the pristine copy of {', '.join(sorted(lost))} is gone or damaged, so nothing is changed",
+            do=f"reinstall vLLM {engine.vllm} in {engine.folder}",
+        )
+
+
+def _refuse_foreign(engine: Engine, path: str, entry: Applied, data: bytes | None) -> None:
+    """A file that is as published again needs only to be forgotten; one that others changed is theirs."""
+    known = {entry.pristine_sha256, guard.recorded(engine).get(path)}
+    if data is not None and store.sha256(data) in known:
+        return
+    raise PatchError(
+        f"{path} was changed by somebody else since {', '.join(entry.patches)} went in, and is left as it is",
+        do=f"take that change back, or reinstall vLLM {engine.vllm} in {engine.folder}",
+    )

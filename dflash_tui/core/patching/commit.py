@@ -1,0 +1,214 @@
+"""Changing several files of an engine as one: all are replaced or none, whatever ends the process meanwhile.
+
+`dflash-patching.json` in the engine's folder, the journal, exists only while files are being replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.patching.store import MANIFEST, PRISTINE, Applied, entries, read, sha256, target
+from dflash_tui.errors import PatchError
+
+_JOURNAL = "dflash-patching.json"
+
+
+class Change(NamedTuple):
+    """A file to be replaced: its path relative to the `vllm` package, and its bytes before and after."""
+
+    path: str
+    before: bytes
+    after: bytes
+
+
+class _Replaced(msgspec.Struct, frozen=True):
+    path: str
+    before: str
+    after: str
+
+
+class _Journal(msgspec.Struct, frozen=True):
+    """What a change is about: the files by their SHA-256 before and after, and the record that will be true then."""
+
+    files: tuple[_Replaced, ...]
+    manifest: tuple[Applied, ...]
+
+
+def interrupted(engine: Engine) -> tuple[str, ...]:
+    """Return the files that a killed change may have left half done; empty when there was none."""
+    journal = _journal(engine)
+    return tuple(file.path for file in journal.files) if journal else ()
+
+
+def recover(engine: Engine, *, finish: bool = True) -> str:
+    """Finish or undo what a killed change left, and say which; empty when there was none. Needs the lock.
+
+    It is finished when every file is new already (and with `finish`), else undone. No data is written for the
+    files, so that a full disk does not stop it.
+
+    Raises:
+        PatchError: a file cannot be restored.
+    """
+    journal = _journal(engine)
+    if journal is None:
+        _tidy(engine)
+        return ""
+    now = {file.path: sha256(read(engine, file.path) or b"") for file in journal.files}
+    finished = finish and all(now[file.path] == file.after for file in journal.files)
+    for file in journal.files:
+        if not finished and now[file.path] != file.before:
+            _restore(engine, file, now[file.path])
+        _drop_byte_code(target(engine, file.path))
+    if finished:
+        _write_manifest(engine, journal.manifest)
+    _end(engine, journal)
+    files = ", ".join(file.path for file in journal.files)
+    return f"an interrupted change of {files} was {'finished' if finished else 'undone'}"
+
+
+def commit(engine: Engine, changes: Sequence[Change], record: Sequence[Applied]) -> None:
+    """Replace the files and record `record`: all of it, or nothing. Needs the lock.
+
+    Each file is written anew beside the old one and takes its place in one step: uv shares files between
+    environments by hard links, so nothing is ever written in place. A process that is killed leaves a journal, by
+    which `recover` finishes or undoes; an error undoes at once.
+
+    Raises:
+        PatchError: a file changed meanwhile, or cannot be written; the old state is there.
+    """
+    folder, wanted = Path(engine.folder), {entry.pristine_sha256 for entry in record}
+    files = tuple(_Replaced(change.path, sha256(change.before), sha256(change.after)) for change in changes)
+    journal = _Journal(files, tuple(record))
+    try:
+        for change in changes:
+            if sha256(change.before) in wanted:
+                _replace(folder / PRISTINE / sha256(change.before), change.before)
+        _replace(folder / _JOURNAL, msgspec.json.encode(journal))
+        for change in changes:
+            path = target(engine, change.path)
+            mode = path.stat().st_mode & 0o7777
+            _write(_old(path), change.before, mode=mode)
+            _write(_new(path), change.after, mode=mode)
+        for change in changes:
+            _exchange(engine, change)
+        _write_manifest(engine, record)
+    except BaseException:
+        # It is done once it is recorded. Where this fails, too, the journal stays, and the next run tries again.
+        with contextlib.suppress(PatchError, OSError):
+            recover(engine, finish=entries(engine) == journal.manifest)
+        raise
+    with contextlib.suppress(OSError):  # what is done is done; the next run cleans up
+        _end(engine, journal)
+
+
+def _exchange(engine: Engine, change: Change) -> None:
+    path = target(engine, change.path)
+    if path.read_bytes() != change.before:
+        raise PatchError(f"{change.path} was changed by somebody else meanwhile", do="look again: patch status")
+    _new(path).replace(path)
+    _sync(path.parent)
+    _drop_byte_code(path)
+
+
+def _restore(engine: Engine, file: _Replaced, now: str) -> None:
+    """Put the old file back, unless somebody else has written another one since."""
+    path = target(engine, file.path)
+    if path.exists() and now != file.after:
+        return
+    old = _old(path)
+    if not old.is_file() or sha256(old.read_bytes()) != file.before:
+        raise PatchError(
+            f"{file.path} is half of an interrupted change, and its copy from before is gone",
+            do=f"reinstall vLLM {engine.vllm} in {engine.folder}",
+        )
+    old.replace(path)
+    _sync(path.parent)
+
+
+def _end(engine: Engine, journal: _Journal) -> None:
+    for file in journal.files:
+        path = target(engine, file.path)
+        _new(path).unlink(missing_ok=True)
+        _old(path).unlink(missing_ok=True)
+    (Path(engine.folder) / _JOURNAL).unlink(missing_ok=True)
+    _tidy(engine)
+
+
+def _tidy(engine: Engine) -> None:
+    """Remove the copies that no record speaks of, and what a killed write left."""
+    folder = Path(engine.folder)
+    known = entries(engine)
+    if known is not None and (folder / PRISTINE).is_dir():
+        kept = {entry.pristine_sha256 for entry in known}
+        for path in (folder / PRISTINE).iterdir():
+            if path.name not in kept:
+                path.unlink()
+    with contextlib.suppress(OSError):
+        (folder / PRISTINE).rmdir()
+    for name in (MANIFEST, _JOURNAL):
+        if os.path.lexists(_new(folder / name)):  # a read-only disk refuses even what has nothing to remove
+            _new(folder / name).unlink()
+
+
+def _journal(engine: Engine) -> _Journal | None:
+    try:
+        return msgspec.json.decode((Path(engine.folder) / _JOURNAL).read_bytes(), type=_Journal)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _drop_byte_code(path: Path) -> None:
+    """Remove what Python has compiled from the file that was in this place."""
+    for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        stale.unlink(missing_ok=True)
+
+
+def _new(path: Path) -> Path:
+    return path.with_name(f".{path.name}.dflash-new")
+
+
+def _old(path: Path) -> Path:
+    return path.with_name(f".{path.name}.dflash-old")
+
+
+def _write_manifest(engine: Engine, record: Sequence[Applied]) -> None:
+    path = Path(engine.folder) / MANIFEST
+    if record:
+        _replace(path, msgspec.json.format(msgspec.json.encode(record), indent=2))
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Put a new file with `data` in the place of `path` in one step."""
+    path.parent.mkdir(exist_ok=True)
+    _write(_new(path), data)
+    _new(path).replace(path)
+    _sync(path.parent)
+
+
+def _write(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a new file and have it on the disk."""
+    path.unlink(missing_ok=True)  # one that a killed write left, or a link
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    path.chmod(mode)
+
+
+def _sync(folder: Path) -> None:
+    """Have the disk know the names in `folder`, so that a power failure keeps the order of the steps, if it can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,139 @@
+"""What we did to an engine's files: the record, the pristine copies, the lock; and which files may be touched at all.
+
+In the engine's folder `dflash-patches.json` is the record, and `dflash-pristine/` holds each changed file as it was
+before us, by its SHA-256.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from dflash_tui.core.engine import Engine
+from dflash_tui.errors import PatchError
+
+MANIFEST = "dflash-patches.json"
+PRISTINE = "dflash-pristine"
+PATIENCE = 300.0  # importing vLLM for a check may take minutes
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What was done to one file: the patches in it, their digests, and the SHA-256 before and after."""
+
+    path: str
+    patches: tuple[str, ...]
+    pristine_sha256: str
+    patched_sha256: str
+    at: float
+    digests: dict[str, str] = {}
+    vllm: str = ""
+
+
+@contextmanager
+def locked(engine: Engine, patience: float = PATIENCE) -> Iterator[None]:
+    """Let nobody else change the engine's files meanwhile; what they have begun is waited for.
+
+    Raises:
+        PatchError: the engine is no virtual environment, or somebody holds the lock for `patience` seconds.
+    """
+    # The lock is on a file that every environment has, so that none of ours stays behind in a user's.
+    with _opened(Path(engine.folder) / "pyvenv.cfg") as descriptor:
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise PatchError(f"another dflash-tui is changing {engine.folder}", do="wait for it") from None
+                time.sleep(0.1)
+        yield
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise PatchError(
+            f"{path.parent} is not a virtual environment, so its files are not changed",
+            evidence=f"{path.name}: {error.strerror}",
+            do="python3 -m venv makes one; dflash-tui makes its own when --engine is left away",
+        ) from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def manifest(engine: Engine) -> dict[str, Applied]:
+    """Return what was done to the engine's files, by path; empty when nothing was or the record is unreadable."""
+    return {entry.path: entry for entry in entries(engine) or ()}
+
+
+def entries(engine: Engine) -> tuple[Applied, ...] | None:
+    """Return the record; None when it is there and cannot be read."""
+    try:
+        return msgspec.json.decode((Path(engine.folder) / MANIFEST).read_bytes(), type=tuple[Applied, ...])
+    except FileNotFoundError:
+        return ()
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def pristine(engine: Engine, entry: Applied) -> bytes | None:
+    """Return the file as it was before us, or None when that copy is gone or damaged."""
+    return _stored(engine, entry.pristine_sha256)
+
+
+def target(engine: Engine, path: str) -> Path:
+    """Return the file inside the engine's `vllm` package that `path` names.
+
+    Raises:
+        PatchError: it is a link, or leads out of the package.
+    """
+    package = (engine.site_packages / "vllm").resolve()
+    there = package / path
+    inside = there.is_relative_to(package) and there.resolve() == there
+    if not inside or not package.is_relative_to(Path(engine.folder).resolve()):
+        raise PatchError(f"{path} leads out of the engine's vllm package", evidence=str(there.resolve()))
+    return there
+
+
+def read(engine: Engine, path: str) -> bytes | None:
+    """Return the bytes of a file of the `vllm` package; None when it is not there or leads out of it."""
+    try:
+        return target(engine, path).read_bytes()
+    except (OSError, PatchError):
+        return None
+
+
+def sha256(data: bytes) -> str:
+    """Return the SHA-256 of `data` in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _stored(engine: Engine, digest: str) -> bytes | None:
+    try:
+        data = (Path(engine.folder) / PRISTINE / digest).read_bytes()
+    except OSError:
+        return None
+    return data if sha256(data) == digest else None
+
+
+@contextmanager
+def told(engine: Engine) -> Iterator[None]:
+    """Say a failed write in words."""
+    try:
+        yield
+    except OSError as error:
+        what = f"the files of {engine.folder} cannot be changed"
+        do = "free some space" if error.errno == 28 else "see that the environment is yours and may be written"
+        raise PatchError(what, evidence=f"{error.filename or ''}: {error.strerror}".lstrip(": "), do=do) from None

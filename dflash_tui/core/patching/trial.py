@@ -1,0 +1,53 @@
+"""Before a patch is written: do the modules it changes still import, in the engine's own Python?"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from dflash_tui.core import inventory
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.vllm_log import clean
+from dflash_tui.errors import EngineError, PatchError
+
+
+def run(engine: Engine, texts: Mapping[str, bytes]) -> str:
+    """Import the new texts (by path in the `vllm` package) in place of the files, which are not touched.
+
+    Returns what is to be said: empty, or why the check could not be made. A module that does not import here as it
+    was published either (without a GPU, say) tells nothing about the patch.
+
+    Raises:
+        PatchError: a module imports as published, and not with the patch.
+    """
+    with tempfile.TemporaryDirectory(prefix="dflash-") as folder:
+        staged = {}
+        for number, (path, data) in enumerate(texts.items()):
+            staged[_module(path)] = str(Path(folder) / f"{number}.py")
+            Path(staged[_module(path)]).write_bytes(data)
+        failed = {name: why for name, why in _import(engine, staged).items() if why}
+        if not failed:
+            return ""
+        plain = _import(engine, dict.fromkeys(staged, ""))
+    for name, why in failed.items():
+        if not plain.get(name):
+            raise PatchError(f"{name} no longer imports with the patch", evidence=clean(why)[:500], do="report it")
+    name = next(iter(failed))
+    return f"{name} was not tried: it does not import here as published either ({clean(plain[name])[:200]})"
+
+
+def _import(engine: Engine, staged: Mapping[str, str]) -> dict[str, str]:
+    """Return for each module why it does not import; an engine that cannot be asked imports none."""
+    question = msgspec.json.encode(staged).decode()
+    try:
+        answer = inventory.ask(engine.python, "import_check.py", question, patience=inventory.OPTIONS_PATIENCE)
+    except EngineError as error:
+        return dict.fromkeys(staged, error.evidence or error.what)
+    return msgspec.json.decode(answer, type=dict[str, str])
+
+
+def _module(path: str) -> str:
+    return "vllm." + path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")

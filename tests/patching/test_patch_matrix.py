@@ -1,0 +1,155 @@
+"""Every patch on every published release, read from the real wheels; the table in docs/patches.md is made of it.
+
+`pytest tests/patching/test_patch_matrix.py --update-plans` writes the table anew. A release that is published tomorrow
+is checked and gets a row without a change here; only the releases that the table has are compared with it.
+"""
+
+import itertools
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from dflash_tui.core.patching import files, text
+from dflash_tui.core.patching.files import Patch
+from dflash_tui.core.patching.text import Fit
+from tests import wheels
+from tests.patching.arms import TRIED
+from tests.patching.conftest import PROJECTS
+
+DOCS = Path(__file__).parents[2] / "docs" / "patches.md"
+BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
+PATCHES = {name: files.load(name) for name in files.names()}
+FIRST_WITH_DFLASH = Version("0.20.0")
+READ_SO_FAR = Version("0.33.0")  # later releases are looked at, and may differ
+Sources = dict[wheels.Release, wheels.Texts]
+
+
+@pytest.fixture(scope="module")
+def sources(releases) -> Sources:
+    """The files that patches change or look at, of each release of each distribution."""
+
+    def of(project: str) -> set[str]:
+        patches = [patch for patch in PATCHES.values() if patch.distribution == project]
+        return {path for p in patches for path in (*p.paths, *([p.upstream.path] if p.upstream else ()))}
+
+    return wheels.read_all({release: of(release[0]) for release in releases})
+
+
+def covered(patch: Patch, version: str) -> bool:
+    return files.covers(patch, files.build_of(patch.distribution, version))
+
+
+def cell(patch: Patch, version: str, texts: dict[str, str | None]) -> str:
+    """What the table says of a patch and a release."""
+    if not covered(patch, version):
+        return "upstream" if text.has(patch.upstream, texts) else "·"
+    if text.fit(patch, texts) is not Fit.ABSENT or text.has(patch.upstream, texts):
+        return "**does not fit**"
+    kinds = {patch.experimental: "experiment", bool(patch.instead_of): "alternative", patch.cuda: f"CUDA {patch.cuda}"}
+    return next((kind for asked, kind in kinds.items() if asked), "needed")
+
+
+def row(project: str, version: str, texts: dict[str, str | None]) -> str:
+    cells = [cell(patch, version, texts) for patch in PATCHES.values() if patch.distribution == project]
+    return f"| {version} | {' | '.join(cells)} |"
+
+
+def table(project: str, sources: Sources) -> list[str]:
+    names = [name for name, patch in PATCHES.items() if patch.distribution == project]
+    rows = [row(project, version, texts) for (of, version), texts in sources.items() if of == project]
+    return [f"| {project} | {' | '.join(f'`{name}`' for name in names)} |", "|---" * (len(names) + 1) + "|", *rows]
+
+
+@pytest.mark.index
+@pytest.mark.parametrize("name", PATCHES)
+def test_it_fits_every_release_that_it_is_for(name, sources):
+    """Each edit matches exactly once, the result compiles, and taking it back gives the published bytes."""
+    patch, tried = PATCHES[name], []
+    for (project, version), texts in sources.items():
+        if project != patch.distribution or not covered(patch, version):
+            continue
+        if Version(version) > READ_SO_FAR and text.fit(patch, texts) is Fit.DRIFTED:
+            continue  # a later release may have moved on: its row says so
+        assert text.fit(patch, texts) is Fit.ABSENT, version
+        assert text.drift(patch, texts) == ""
+        after = text.patched([patch], texts)
+        assert text.fit(patch, {**texts, **after}) is Fit.PRESENT, version
+        for file in patch.files:
+            back = after[file.path]
+            for edit in reversed(file.edits):
+                back = back.replace(edit.new, edit.old)
+            assert back == texts[file.path], version
+        tried.append(version)
+    print(f"{name}: {', '.join(tried)}")
+    assert tried
+
+
+@pytest.mark.index
+@pytest.mark.parametrize("name", [name for name, patch in PATCHES.items() if patch.upstream])
+def test_upstream_has_it_since_the_release_that_the_file_names(name, sources):
+    """Seen in the source: never in a release before, in each one after; a patched source shows it, too."""
+    patch = PATCHES[name]
+    assert patch.upstream
+    seen = {version: text.has(patch.upstream, texts) for (of, version), texts in sources.items() if of == "vllm"}
+    since = Version(patch.upstream.since) if patch.upstream.since else None
+    for version, there in seen.items():
+        if since is None and Version(version) > READ_SO_FAR:
+            continue  # it may have come
+        assert there is (since is not None and Version(version) >= since), version
+        assert not (there and covered(patch, version)), version
+
+
+@pytest.mark.index
+@pytest.mark.parametrize("name", PATCHES)
+def test_what_it_does_is_tried_at_both_ends_of_its_range(name, releases):
+    """The tests of effects execute the first and the last release that a patch is for."""
+    patch = PATCHES[name]
+    mine = [version for project, version in releases if project == patch.distribution and covered(patch, version)]
+    read = [version for version in mine if Version(version) <= READ_SO_FAR]
+    assert (read[0], read[-1]) == (TRIED[name].releases[0], TRIED[name].releases[-1])
+
+
+@pytest.mark.index
+def test_patches_of_one_release_go_together_in_any_order(sources):
+    """Whatever is applied first, the text is the same: an engine may get them recipe by recipe."""
+    shared = 0
+    for (project, version), texts in sources.items():
+        here = [p for p in PATCHES.values() if p.distribution == project and covered(p, version)]
+        for one, other in itertools.combinations([p for p in here if text.fit(p, texts) is Fit.ABSENT], 2):
+            assert text.patched([one, other], texts) == text.patched([other, one], texts), (version, one.name)
+            shared += bool(set(one.paths) & set(other.paths))
+    assert shared
+
+
+@pytest.mark.index
+def test_the_table_in_the_docs_is_true(sources, pytestconfig):
+    """Every row of it is what the wheels say; the newest releases may not be in it yet."""
+    tables = [line for project in PROJECTS for line in [*table(project, sources), ""]]
+    before, _, rest = DOCS.read_text().partition(BEGIN)
+    documented, _, after = rest.partition(END)
+    if pytestconfig.getoption("--update-plans"):
+        DOCS.write_text(before + BEGIN + "\n" + "\n".join(tables) + END + after)
+        return
+    lines = [line for line in documented.splitlines() if line]
+    assert set(lines) <= set(tables)
+    assert len(lines) > 40
+    print("not in the docs yet:", sorted(set(tables) - set(lines) - {""}) or "nothing")
+
+
+@pytest.mark.index
+def test_what_is_needed_is_what_the_sources_were_read_to_need(sources):
+    """Written down by hand from the study of the sources, release by release, before there was a patcher."""
+    by_hand = {
+        "triton-non-causal": ("0.20.0", "0.20.2"),
+        "dflash-draft-flash-attn": ("0.20.0", "0.20.2"),
+        "dflash-selector-scope": ("0.20.0", "0.20.2"),
+        "qwen3-next-eagle3": ("0.20.0", "0.23.0"),
+        "gemma4-draft-mm-prefix": ("0.21.0", "0.23.0"),
+    }
+    for name, (first, last) in by_hand.items():
+        cells = {v: cell(PATCHES[name], v, texts) for (of, v), texts in sources.items() if of == "vllm"}
+        needed = [version for version, said in cells.items() if said in {"needed", "alternative"}]
+        assert (needed[0], needed[-1]) == (first, last), name
+    in_front = [v for (of, v) in sources if of == "vllm" and Version(v) < FIRST_WITH_DFLASH]
+    assert all(row("vllm", v, sources["vllm", v]).count("·") == len(by_hand) + 2 for v in in_front)
