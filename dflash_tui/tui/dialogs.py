@@ -74,6 +74,6 @@ class Help(ModalScreen[None]):
 
 def keys_of(screen: Screen[Any]) -> list[tuple[str, str]]:
     """Return the keys of a screen and what they do, for `Help`."""
-    own = [binding for binding in screen.BINDINGS if isinstance(binding, Binding) and binding.show]
+    own = [b for b in screen.BINDINGS if isinstance(b, Binding) and (b.show or b.tooltip)]
     keys = [(binding.key_display or binding.key, binding.tooltip or binding.description) for binding in own]
     return [*keys, ("t", "Light or dark"), ("tab ↑ ↓", "Move and scroll"), ("ctrl+p", "Every command, other themes")]

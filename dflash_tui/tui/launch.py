@@ -29,6 +29,7 @@ from dflash_tui.tui import planview
 from dflash_tui.tui.choice import MOST_TOKENS, Choice
 from dflash_tui.tui.dialogs import ErrorDialog
 from dflash_tui.tui.doctor import Doctor
+from dflash_tui.tui.patches import PatchScreen
 from dflash_tui.tui.recipe_list import Entries, RecipeList
 from dflash_tui.tui.widgets import Display, TooSmall
 
@@ -45,20 +46,21 @@ class LaunchScreen(Screen[None]):
 
     BINDINGS: ClassVar = [
         Binding("enter", "launch", "Launch", priority=True, tooltip="Check, and do what the plan says"),
-        Binding("e", "mode", "Eager/compile", tooltip="Switch between eager and compile"),
+        Binding("e", "mode", "Mode", tooltip="Switch between eager and compile"),
         Binding("plus,equals_sign", "tokens(1)", "Drafts", key_display="+/-",
                 tooltip="More or fewer drafted tokens per step; 0 is the baseline without speculation"),
         Binding("minus", "tokens(-1)", "One drafted token less", show=False),
-        Binding("p", "profile", "Profile", tooltip="The next profile: newest vLLM, or the published set-up"),
+        Binding("s", "profile", "Profile", tooltip="The next profile: stock, the newest vLLM, or seed, as published"),
+        Binding("p", "patches", "Patches", tooltip="How the patches stand, and what they change in vLLM"),
         Binding("v", "variant", "Variant", show=False, tooltip="The next variant, another drafter for instance"),
         Binding("g", "gpu", "GPU", show=False, tooltip="The next GPU"),
         Binding("d", "doctor", "Doctor", tooltip="Check whether the launch would work"),
-        Binding("slash", "filter", "Filter", key_display="/", tooltip="Show only recipes with these words"),
+        Binding("slash", "filter", "Filter", show=False, key_display="/", tooltip="Show only recipes with these words"),
         Binding("y", "copy", "Copy", show=False, tooltip="Copy the command"),
         Binding("a", "attach", "Attach", tooltip="Watch the newest running server"),
         Binding("escape", "unfilter", "All recipes", show=False),
         Binding("1", "app.show('launch')", "Launch screen", show=False),
-        Binding("2", "app.show('live')", "Live", tooltip="The run that is watched"),
+        Binding("2", "app.show('live')", "Live", show=False, tooltip="The run that is watched"),
         Binding("question_mark", "app.keys", "Help", key_display="?"),
         Binding("q", "app.leave", "Quit", tooltip="Leave the panel; servers keep running"),
     ]  # fmt: skip
@@ -248,6 +250,14 @@ class LaunchScreen(Screen[None]):
             self.post_message(self.Attach(self.running[-1]))
         else:
             self.notify("no server is running", severity="warning")
+
+    def action_patches(self) -> None:
+        if not isinstance(recipe := self.chosen, Recipe):
+            return
+        try:
+            self.app.push_screen(PatchScreen(self.choice.plan(recipe)))
+        except DflashError as error:
+            self.app.push_screen(ErrorDialog(error))
 
     def action_doctor(self) -> None:
         self._check(launching=False)

