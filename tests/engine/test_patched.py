@@ -1,0 +1,82 @@
+"""What the demo's patch does to a real server: measured with it, taken out, measured without, by our own commands."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dflash_tui.core import server
+
+pytestmark = pytest.mark.vllm
+PORT = "8761"
+PATCH = "cpu-expand-kernel"
+
+
+def dflash(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dflash_tui", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def wait_until_warm() -> None:
+    """Watch the run as somebody who attaches to it does, until it has answered a request."""
+    words = [sys.executable, "-m", "dflash_tui", "attach", "--plain", "--json", "--every", "1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as attached:
+        assert attached.stdout
+        for line in attached.stdout:
+            if json.loads(line).get("health") == "warm":
+                break
+        attached.terminate()
+
+
+def accepted() -> tuple[float, list[float]]:
+    """Steps and accepted tokens by position, of the server's own counters."""
+    families = list(text_string_to_metric_families(httpx.get(f"http://127.0.0.1:{PORT}/metrics").text))
+    samples = [sample for family in families for sample in family.samples]
+    named = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    places = sorted((int(s.labels["position"]), s.value) for s in samples if s.name == named)
+    steps = sum(s.value for s in samples if s.name == "vllm:spec_decode_num_drafts_total")
+    return steps, [value for _, value in places]
+
+
+def measured(*words: str) -> tuple[float, list[float]]:
+    """Launch, send the prompts at temperature 0.7, stop; return acceptance length and the share of each position."""
+    dflash("up", "demo-cpu", "--port", PORT, "--detach", *words)
+    wait_until_warm()
+    before, places = accepted()
+    bench = dflash("bench", "--temperature", "0.7", "--scale", "0.1", "--json")
+    assert not [r for r in map(json.loads, bench.stdout.splitlines()) if r.get("error")]
+    after, moved = accepted()
+    shares = [(now - then) / (after - before) for then, now in zip(places, moved, strict=True)]
+    return 1 + sum(shares), shares
+
+
+def state() -> str:
+    found: dict[str, Any] = json.loads(dflash("patch", "status", "demo-cpu", "--json").stdout)
+    return str(found["state"])
+
+
+def test_the_patch_is_what_makes_sampled_drafts_count(with_engine):
+    """With it at least four tokens a step; without it nothing beyond the first; a running server is not changed."""
+    dflash("engine", "install", "demo-cpu")
+    assert state() == "applied-by-us"
+    length, _ = measured()
+    assert length >= 4
+    [run] = server.runs()
+    assert run.patches == (PATCH,)
+    refused = dflash("patch", "revert", "demo-cpu", code=5)
+    assert run.id in refused.stderr
+    dflash("stop")
+    assert dflash("patch", "revert", "demo-cpu").stdout == f"taken out: {PATCH}\n"
+    assert state() == "absent-needed"
+    assert "as published" in dflash("patch", "verify", "demo-cpu").stdout
+    length, shares = measured("--set", f"patches.{PATCH}=false")
+    assert shares[1:] == [0.0] * (len(shares) - 1)
+    assert length < 2
+    assert server.runs()[-1].patches == ()
+    dflash("stop")
