@@ -24,6 +24,7 @@ from dflash_tui.errors import EngineError
 
 Report = Callable[[Preparing], None]
 MARKER = "dflash-engine.json"
+_PYTHON = re.compile(r"^version(?:_info)?\s*=\s*(3\.\d+)", re.MULTILINE)
 _MIB = {"KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0}
 _DOWNLOADING = re.compile(r"^\s*Downloading (?P<name>\S+) \((?P<size>[\d.]+)(?P<unit>[KMG]iB)\)")
 _DOWNLOADED = re.compile(r"^\s*Downloaded (?P<name>\S+)")
@@ -56,15 +57,23 @@ class Engine(msgspec.Struct, frozen=True):
 
 
 def site_packages(folder: Path) -> Path:
-    """Return the site-packages folder of the environment in `folder`.
+    """Return the site-packages folder of the environment in `folder`: that of the Python which `pyvenv.cfg` names.
+
+    An environment that was made again with another Python keeps the old one's folder beside it.
 
     Raises:
-        EngineError: the folder is not an environment.
+        EngineError: the folder is not an environment, or it has several and does not say which is its own.
     """
-    found = next(iter(sorted(folder.glob("lib/python3.*/site-packages"))), None)
-    if found is None:
+    found = sorted(folder.glob("lib/python3.*/site-packages"))
+    if len(found) > 1:
+        try:
+            said = _PYTHON.search((folder / "pyvenv.cfg").read_text(errors="replace"))
+        except OSError:
+            said = None
+        found = [place for place in found if said and place.parent.name == f"python{said[1]}"]
+    if not found:
         raise EngineError(f"{folder} is not a Python environment", do="remove it and start again")
-    return found
+    return found[0]
 
 
 def find(folder: Path) -> Engine | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import shutil
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,15 +14,12 @@ import msgspec
 
 from dflash_tui.core import engine as engines
 from dflash_tui.core import paths, server
+from dflash_tui.core.asking import IMPORT_PATIENCE, ask
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.processes import clean_environment
 from dflash_tui.core.recipe_files import FIRST_WITH_DFLASH
-from dflash_tui.core.vllm_log import clean
-from dflash_tui.errors import EngineError, UsageError
+from dflash_tui.errors import UsageError
 
-OPTIONS_PATIENCE = 180.0  # importing vLLM took 13 s on two CPU cores and 25 s on a fresh GPU machine
 _INSTALLED_PATIENCE = 30.0
-_asking: set[subprocess.Popen[bytes]] = set()
 
 
 class Described(msgspec.Struct, frozen=True):
@@ -148,7 +143,7 @@ def options(engine: Engine) -> Options:
     """
     if known := options_known(engine):
         return known
-    answer = ask(engine.python, "describe.py", "options", patience=OPTIONS_PATIENCE)
+    answer = ask(engine.python, "describe.py", "options", patience=IMPORT_PATIENCE)
     found = msgspec.json.decode(answer, type=Options)
     _kept(engine).write_bytes(answer)
     return found
@@ -217,48 +212,6 @@ def size(engine: Engine) -> int:
     """Return the bytes of the engine's files; those that uv shares with its cache by hard links count in full."""
     files = (path for path in Path(engine.folder).rglob("*") if path.is_file() and not path.is_symlink())
     return sum(path.stat().st_size for path in files)
-
-
-def ask(python: Path, script: str, *words: str, patience: float) -> bytes:
-    """Return what a script of ours, run by an engine's Python with `words`, writes into the file it is given first.
-
-    Raises:
-        EngineError: it fails, or takes longer than `patience` seconds.
-    """
-    with tempfile.TemporaryDirectory(prefix="dflash-") as folder:
-        answer = Path(folder) / "answer.json"
-        # Nothing is written into an environment that is only looked at, not even byte code.
-        env = clean_environment() | {"PYTHONDONTWRITEBYTECODE": "1", "VLLM_NO_USAGE_STATS": "1"}
-        argv = [str(word) for word in (python, paths.in_engine(script), answer, *words)]
-        try:
-            process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, cwd=folder
-            )
-        except OSError as error:
-            raise _unasked(python, words, str(error)) from None
-        _asking.add(process)
-        try:
-            _, told = process.communicate(timeout=patience)
-        except subprocess.TimeoutExpired:
-            raise _unasked(python, words, f"no answer within {patience:.0f} s") from None
-        finally:
-            process.kill()
-            process.wait()
-            _asking.discard(process)
-        if process.returncode == 0:
-            return answer.read_bytes()
-        raise _unasked(python, words, "".join(told.decode(errors="replace").strip().splitlines()[-1:]))
-
-
-def give_up() -> None:
-    """End the questions that engines are being asked right now: whoever asked was cancelled."""
-    for process in list(_asking):
-        process.kill()
-
-
-def _unasked(python: Path, words: tuple[str, ...], evidence: str) -> EngineError:
-    failed = "it could not be asked for its flags" if words == ("options",) else "it could not be inspected"
-    return EngineError(f"{python}: {failed}", evidence=clean(evidence)[:500], do="reinstall it")
 
 
 def _adopted(record: Path) -> Engine | None:

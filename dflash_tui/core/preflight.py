@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.core import gpu, hub, inventory, preflight_launch, preflight_machine
+from dflash_tui.core import asking, gpu, hub, inventory, preflight_launch, preflight_machine
 from dflash_tui.core.checks import Check, Level, Situation, local_files
 from dflash_tui.core.gpu import Gpu, Probe
 from dflash_tui.core.plan import Plan, gpus_needed
@@ -63,7 +63,7 @@ async def run(setup: Setup, plan: Plan, *, thorough: bool = False) -> Report:
     situation = await look(setup, plan)
     machine, launch = await asyncio.gather(
         asyncio.to_thread(preflight_machine.checks, situation, thorough=thorough),
-        asyncio.to_thread(preflight_launch.checks, situation, thorough=thorough),
+        asking.in_thread(lambda: preflight_launch.checks(situation, thorough=thorough)),
     )
     return Report((*machine, *launch))
 

@@ -81,11 +81,6 @@ class Doctor(ModalScreen[str | None]):
         self.query_one("#keys", Static).update(Content(f"\nr  look again   esc  close{insist}"))
         self.query_one("#checks").focus()
 
-    def on_unmount(self) -> None:
-        from dflash_tui.core import inventory  # noqa: PLC0415 - as above
-
-        inventory.give_up()
-
     def action_insist(self) -> None:
         """Ask for the reason of a launch that would fail."""
         if self.launching and self.report:

@@ -240,6 +240,18 @@ def test_what_is_being_installed_is_left_alone(folders):
     assert not half.exists()
 
 
+@pytest.mark.parametrize("line", ["version = 3.13.1", "version_info = 3.13.1.final.0"])
+def test_an_environment_that_was_made_again_with_another_python(tmp_path, line):
+    """The old one's folder stays beside the new one's, which `pyvenv.cfg` names; without that nothing is guessed."""
+    for minor in (9, 11, 13, 14):
+        (tmp_path / f"lib/python3.{minor}/site-packages").mkdir(parents=True)
+    (tmp_path / "pyvenv.cfg").write_text(f"home = /usr/bin\n{line}\n")
+    assert engines.site_packages(tmp_path) == tmp_path / "lib/python3.13/site-packages"
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    with pytest.raises(EngineError, match="is not a Python environment"):
+        engines.site_packages(tmp_path)
+
+
 def test_an_environment_that_cannot_be_asked(tmp_path):
     """Its last words are evidence; one without a Python is no traceback."""
     engine = engine_in(tmp_path / "engine")

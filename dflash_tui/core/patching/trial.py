@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.core import inventory
+from dflash_tui.core import asking
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import EngineError, PatchError
@@ -22,6 +22,7 @@ def run(engine: Engine, texts: Mapping[str, bytes]) -> str:
 
     Raises:
         PatchError: a module imports as published, and not with the patch.
+        GivenUp: whoever asked for it was cancelled.
     """
     with tempfile.TemporaryDirectory(prefix="dflash-") as folder:
         staged = {}
@@ -43,7 +44,7 @@ def _import(engine: Engine, staged: Mapping[str, str]) -> dict[str, str]:
     """Return for each module why it does not import; an engine that cannot be asked imports none."""
     question = msgspec.json.encode(staged).decode()
     try:
-        answer = inventory.ask(engine.python, "import_check.py", question, patience=inventory.OPTIONS_PATIENCE)
+        answer = asking.ask(engine.python, "import_check.py", question, patience=asking.IMPORT_PATIENCE)
     except EngineError as error:
         return dict.fromkeys(staged, error.evidence or error.what)
     return msgspec.json.decode(answer, type=dict[str, str])
