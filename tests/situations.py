@@ -39,6 +39,7 @@ def engine_in(folder: Path, distribution: str = "vllm", vllm: str = "0.33.0", **
     (folder / "lib/python3.11/site-packages/vllm").mkdir(parents=True)
     (folder / "bin").mkdir()
     (folder / "bin/python").symlink_to("/bin/false")
+    (folder / "pyvenv.cfg").write_text("home = /usr/bin\n")
     engine = Engine(str(folder), vllm, distribution, 0.0, 0.0, (), **more)
     (folder / "dflash-engine.json").write_bytes(msgspec.json.encode(engine))
     return engine

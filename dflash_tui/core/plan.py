@@ -15,7 +15,7 @@ from dflash_tui.core import paths
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import files as patch_files
 from dflash_tui.core.patching.files import Patch
-from dflash_tui.core.recipe import EngineSpec, FlagValue, Mode, Standing, Status
+from dflash_tui.core.recipe import EngineSpec, FlagValue, Mode, Recipe, Standing, Status
 from dflash_tui.core.setup import Setup
 
 HOST = "127.0.0.1"
@@ -109,20 +109,17 @@ def make(
     port = port or recipe.port
     tokens = setup.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens
     folder = engine or engine_folder(setup.engine)
-    target, drafter, script, models = setup.target.model, setup.drafter.model, "", ""
-    if recipe.build:
-        script = str(paths.bundled("recipes") / recipe.build.script)
-        built = paths.models() / f"{recipe.name}-{_digest(Path(script).read_bytes())}"
-        models, target, drafter = str(built), str(built / target), str(built / drafter)
+    script, built = _built(recipe)
+    target, drafter = (str(built / model.model) if built else model.model for model in (setup.target, setup.drafter))
+    patches, unneeded, instead = _patches(setup, patchable=patchable)
     argv = [str(folder / "bin" / "vllm"), "serve", target]
     argv += _revision("--revision", setup.target.revision)
     argv += ["--served-model-name", setup.target.served_name, "--host", HOST, "--port", str(port)]
     if tokens:
-        argv += ["--speculative-config", json.dumps(_speculation(setup, drafter, tokens))]
+        argv += ["--speculative-config", json.dumps(_speculation(setup, drafter, tokens, patches))]
     argv += _QUIET
     argv += ["--enforce-eager"] if mode is Mode.EAGER else []
     argv += [part for name, value in setup.flags.items() for part in flag(name, value)]
-    patches, unneeded, instead = _patches(setup, patchable=patchable)
     env = instead | {name: value.replace("{cache}", str(paths.cache())) for name, value in setup.env.items()}
     env |= _visible(gpus, setup.engine.vllm)
     return Plan(
@@ -139,8 +136,8 @@ def make(
         argv=tuple(argv),
         env=env,
         patches=tuple(patch.name for patch in patches),
-        build_script=script,
-        models_folder=models,
+        build_script=str(script or ""),
+        models_folder=str(built or ""),
         bench_scale=recipe.bench_scale,
         on_cpu=recipe.for_cpu,
         warnings=_warnings(setup, mode, patches),
@@ -158,25 +155,33 @@ def make(
     )
 
 
+def _built(recipe: Recipe) -> tuple[Path | None, Path | None]:
+    """Return the script that builds the recipe's models, and the folder they are built in; another script, another."""
+    if recipe.build is None:
+        return None, None
+    script = paths.bundled("recipes") / recipe.build.script
+    return script, paths.models() / f"{recipe.name}-{_digest(script.read_bytes())}"
+
+
 def _patches(setup: Setup, *, patchable: bool) -> tuple[list[Patch], dict[str, str], dict[str, str]]:
     """Return the patches to apply, why each other one is not, and the variables that do without one."""
     spec = setup.engine
     build = patch_files.build_of(spec.distribution, spec.vllm, (*spec.packages, f"torch+{spec.torch_backend}"))
-    needed: list[Patch] = []
-    left_out: dict[str, str] = {}
+    for name in setup.unpatched:
+        patch_files.load(name)  # raises for a name that is none
+    patches = {name: patch_files.load(name) for name in setup.patches}
+    reasons = {name: patch_files.unneeded(patch, build, setup.hardware) for name, patch in patches.items()}
+    left_out = {name: why for name, why in reasons.items() if why}
+    for name, patch in patches.items():
+        if name not in left_out and patch.instead_of in patches:
+            left_out[patch.instead_of] = f"{name} is its alternative"
     env: dict[str, str] = {}
-    for patch in map(patch_files.load, setup.patches):
-        if why := patch_files.unneeded(patch, build, setup.hardware):
-            left_out[patch.name] = why
-        elif patch.without_patch and not patchable:
+    for name, patch in patches.items():
+        if name not in left_out and patch.without_patch and not patchable:
             env |= patch.without_patch.env
             way = " and ".join(patch.without_patch.env)
-            left_out[patch.name] = (
-                f"{way} instead, since this environment may not be patched; {patch.without_patch.why}"
-            )
-        else:
-            needed.append(patch)
-    return needed, left_out, env
+            left_out[name] = f"{way} instead, since this environment may not be patched; {patch.without_patch.why}"
+    return [patch for name, patch in patches.items() if name not in left_out], left_out, env
 
 
 def gpus_needed(flags: Mapping[str, FlagValue]) -> int:
@@ -201,11 +206,12 @@ def _visible(gpus: Sequence[tuple[int, str]], vllm: str) -> dict[str, str]:
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(names)}
 
 
-def _speculation(setup: Setup, drafter: str, tokens: int) -> dict[str, object]:
+def _speculation(setup: Setup, drafter: str, tokens: int, patches: Sequence[Patch]) -> dict[str, object]:
     words: dict[str, object] = {"method": "dflash", "model": drafter, "num_speculative_tokens": tokens}
     if setup.drafter.revision != "main":
         words["revision"] = setup.drafter.revision
-    return words | setup.speculation
+    dropped = {key for patch in patches for key in patch.stands_for}
+    return words | {key: value for key, value in setup.speculation.items() if key not in dropped}
 
 
 def _revision(name: str, revision: str) -> list[str]:

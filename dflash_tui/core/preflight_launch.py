@@ -15,9 +15,10 @@ from dflash_tui.core import flags, hub, hub_cache, inventory, paths, preflight_r
 from dflash_tui.core import setup as setups
 from dflash_tui.core.checks import Check, Situation, fail, ok, warn
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import files, guard, states
+from dflash_tui.core.patching import commit, files, guard, states
+from dflash_tui.core.patching.commit import Trouble
 from dflash_tui.core.patching.states import Found, State
-from dflash_tui.core.recipe import EngineSpec, Status
+from dflash_tui.core.recipe import EngineSpec, Recipe, Status
 from dflash_tui.errors import EngineError, UsageError
 
 _SPARE = 1_000_000_000
@@ -44,12 +45,27 @@ def _standing(situation: Situation) -> Iterator[Check]:
             yield (warn if standing.status is Status.EXPERIMENTAL else ok)("recipe", said)
     oldest = situation.setup.oldest_vllm
     since = situation.setup.oldest_patched
-    patched = plan.patches and since and Version(plan.vllm) >= Version(since)
+    patched = since and Version(plan.vllm) >= Version(since) and _carried(situation)
     if oldest and Version(plan.vllm) < Version(oldest) and not patched:
         known = sorted(map(Version, releases.table()))
         newer = next((version for version in known if version >= Version(oldest)), oldest)
         yield fail("vLLM", f"{plan.vllm} runs this pair wrong; {oldest} is the first release that runs it unpatched",
                    f"--vllm {newer}")  # fmt: skip
+
+
+def _carried(situation: Situation) -> bool:
+    """Whether the recipe's own patches make the pair run: some for every machine are in, and none was left out.
+
+    What was added by hand, or is for one machine's kernels, does not.
+    """
+    by_hand = {key.removeprefix("patches.") for key in situation.setup.changed}
+    own = [name for name in situation.plan.patches if name not in by_hand and not files.load(name).hardware]
+    return bool(own) and not set(situation.plan.unpatched) & set(_all_patches(situation.setup.recipe))
+
+
+def _all_patches(recipe: Recipe) -> Iterator[str]:
+    for part in (recipe, *recipe.hardware.values(), *recipe.profiles.values(), *recipe.variants.values()):
+        yield from part.patches
 
 
 def _drafts(situation: Situation) -> Iterator[Check]:
@@ -116,9 +132,15 @@ def _adopted(engine: Engine) -> Iterator[Check]:
 
 def _patches(situation: Situation) -> Iterator[Check]:
     plan, engine = situation.plan, situation.engine
+    there = states.present(engine) if engine else ()
+    if engine and (left := commit.trouble(engine)):
+        yield _trouble(engine, left)
+    for name in plan.unpatched:
+        if engine and name in there and name not in states.applied(engine):
+            yield fail("patch", f"{name} was switched off, and is in {engine.folder} by other hands",
+                       "leave the setting away, or use an engine of ours")  # fmt: skip
     for name in plan.patches:
         patch = files.load(name)
-        there = states.present(engine) if engine else ()
         if patch.together_with and not set(patch.together_with) & {*plan.patches, *there}:
             yield fail("patch", f"{name} makes no sense without {' or '.join(patch.together_with)}",
                        f"--set patches.{patch.together_with[0]}=true, or --set patches.{name}=false")  # fmt: skip
@@ -126,6 +148,15 @@ def _patches(situation: Situation) -> Iterator[Check]:
             yield ok("patch", f"{name} will be applied")
         else:
             yield _patch(states.find(patch, engine, plan.hardware), engine)
+
+
+def _trouble(engine: Engine, left: Trouble) -> Check:
+    """A launch mends what was only interrupted, unless a server runs from it."""
+    if not left.mends_itself:
+        return fail("patch", left.said, f"reinstall vLLM {engine.vllm} in {engine.folder}")
+    if users := guard.in_use(engine):
+        return fail("patch", left.said, f"stop {', '.join(users)} first: dflash-tui stop")
+    return warn("patch", left.said)
 
 
 def _patch(found: Found, engine: Engine) -> Check:

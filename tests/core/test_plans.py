@@ -121,6 +121,21 @@ def test_a_gb10_with_a_build_for_cuda_12_gets_the_patch_or_the_variable():
     assert (plans.make(off).unpatched, "gb10-cutlass-fp8" in plans.make(off).patches) == (("gb10-cutlass-fp8",), False)
 
 
+def test_an_alternative_takes_the_place_of_what_it_replaces():
+    """Its partner stays, and the release is not asked for a key that the patch stands for."""
+    by_hand = {"patches.dflash-selector-scope": True}
+    old = recipe_files.engine_of("0.20.2")
+    plan = plans.make(setup.resolve(recipe_files.find("gemma-4-26b-a4b"), Hardware.H100, engine=old, settings=by_hand))
+    assert plan.patches == ("dflash-draft-flash-attn", "dflash-selector-scope")
+    assert plan.unneeded["triton-non-causal"] == "dflash-selector-scope is its alternative"
+    assert "attention_backend" not in " ".join(plan.argv)
+    newer = plans.make(setup.resolve(recipe_files.find("gemma-4-26b-a4b"), Hardware.H100, settings=by_hand))
+    assert newer.patches == ()
+    assert '"attention_backend": "flash_attn"' in " ".join(newer.argv)
+    with pytest.raises(UsageError, match="no patch called 'typo'"):
+        plans.make(setup.resolve(recipe_files.find("demo-cpu"), settings={"patches.typo": False}))
+
+
 def test_an_experimental_patch_is_planned_only_by_name():
     """And the plan warns that it is one; a name that is none, or a value that is not a switch, is refused."""
     made = setup.resolve(recipe_files.find("gemma-4-26b-a4b"), Hardware.H200)

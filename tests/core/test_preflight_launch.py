@@ -230,6 +230,26 @@ def test_a_patch_that_is_not_for_this_release():
         assert [check.level for check in found] == ([level] if level else [])
 
 
+@pytest.mark.parametrize(
+    ("vllm", "settings", "right"),
+    [
+        ("0.20.2", {}, True),
+        ("0.20.2", {"patches.dflash-selector-scope": True}, True),
+        ("0.20.2", {"patches.triton-non-causal": False, "patches.dflash-draft-flash-attn": False}, False),
+        ("0.22.1", {"patches.gemma4-draft-mm-prefix": True}, False),
+        ("0.22.1", {"patches.gemma4-dflash-embed-scale": True}, False),
+    ],
+)
+def test_an_old_release_needs_the_recipes_own_patches(vllm, settings, right):
+    """Another one, or a part of them, does not make the pair run."""
+    found = situation("gemma-4-26b-a4b", DESKTOP, engine=None, settings=settings)
+    made = setup.resolve(
+        found.setup.recipe, found.plan.hardware, engine=recipe_files.engine_of(vllm), settings=settings
+    )
+    checks = preflight_launch.checks(replace(found, setup=made, plan=plans.make(made)))
+    assert right is not any(check.name == "vLLM" and check.level is Level.FAIL for check in checks)
+
+
 def test_half_of_a_unit_is_not_launched():
     """A patch that makes sense only beside another one, when that one was switched off."""
     found = situation("gemma-4-31b", DESKTOP, profile="seed")

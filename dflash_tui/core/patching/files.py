@@ -71,7 +71,8 @@ class Patch(_Strict, frozen=True):
 
     `hardware` and `cuda` (the major version of the build) narrow it down; empty and None are any. It makes sense only
     beside one of `together_with`; `instead_of` names the patch that it is an alternative to. An `experimental` one is
-    applied only when it is asked for by name.
+    applied only when it is asked for by name. `stands_for` names keys of speculative-config that these releases do not
+    know and whose work the patch does.
     """
 
     title: Text
@@ -88,6 +89,7 @@ class Patch(_Strict, frozen=True):
     instead_of: Name | None = None
     without_patch: WithoutPatch | None = None
     experimental: bool = False
+    stands_for: tuple[Name, ...] = ()
     name: str = ""
 
     @property
