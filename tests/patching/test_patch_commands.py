@@ -104,7 +104,11 @@ def test_one_patch_by_name_and_its_unit(real_python):
     assert "--only triton-non-causal --only dflash-draft-flash-attn" in refused.stderr
     names = ("dflash-selector-scope", "dflash-draft-flash-attn", "gemma4-dflash-embed-scale")
     only = [word for name in names for word in ("--only", name)]
+    beside = dflash("patch", "apply", *engine, *only, "--only", "triton-non-causal", code=5)
+    assert "dflash-selector-scope is an alternative to triton-non-causal" in beside.stderr
     assert dflash("patch", "apply", *engine, *only).stdout == f"applied: {', '.join(names)}\n"
+    again = dflash("patch", "apply", *engine, "--only", names[0], "--only", "qwen3-next-eagle3", "--dry-run")
+    assert "· dflash-selector-scope: applied-by-us" in again.stderr
     shown = dflash("patch", "status", *engine).stdout
     assert "experimental, only by name" in shown
     diff = dflash("patch", "diff", *engine, "--only", "dflash-selector-scope").stdout
@@ -143,6 +147,7 @@ def test_what_is_wrong_is_said(folders):
     missing = dflash("patch", "apply", "demo-cpu", code=2)
     assert "dflash-tui engine install demo-cpu" in missing.stderr
     assert "ACTION" in dflash("patch", code=2).stderr
+    assert "and none is named" in dflash("patch", "status", "--engine", "x", "--set", "max-model-len=1", code=2).stderr
 
 
 @pytest.mark.index
@@ -172,4 +177,5 @@ def test_verify_tells_what_others_changed(real_python):
     said = dflash("patch", "verify", *engine, code=5).stdout
     assert "✗ model_executor/models/qwen3_next.py: changed by somebody else: not as published, and not by us" in said
     assert said.count("✗") == 1
+    assert "✗" not in dflash("patch", "verify", *engine, "--only", "triton-non-causal").stdout
     assert states(*engine)["qwen3-next-eagle3"] == "absent-needed"

@@ -2,81 +2,23 @@
 
 import errno
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from msgspec.structs import replace
 
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import change, commit, files, guard, states, store, trial
-from dflash_tui.core.patching.files import Edit, FileEdits, Patch
+from dflash_tui.core.patching import change, commit, states, store, trial
 from dflash_tui.core.patching.states import State
 from dflash_tui.errors import PatchError
 from tests.killing import killed_at
-from tests.patching.conftest import build
+from tests.patching.pair import Act, acts, copy_of, sources, start, tree
 
-TEXTS = {"a/one.py": "x = 1\n", "b/two.py": "y = 1\n"}
 # Every 5th entry to or return from the kernel; 1 tries all of them, which takes minutes.
 STRIDE = 5
-Tree = dict[str, bytes]
-Act = Callable[[Engine], object]
-
-
-@pytest.fixture
-def both(shipped, monkeypatch) -> Patch:
-    """A patch of two files; what writes nothing (looking at processes, importing) is left out of the counting."""
-    edits = tuple(FileEdits(path, (Edit(text, text.replace("1", "2")),)) for path, text in TEXTS.items())
-    made: Patch = replace(shipped, name="both", files=edits)
-    load = files.load
-    monkeypatch.setattr(files, "load", lambda name: made if name == "both" else load(name))
-    monkeypatch.setattr(guard, "in_use", lambda _engine: [])
-    monkeypatch.setattr(trial, "run", lambda _engine, _texts: "")
-    return made
-
-
-@pytest.fixture
-def engine(tmp_path) -> Engine:
-    made = build(tmp_path / "engine", TEXTS)
-    cache = made.site_packages / "vllm" / "a" / "__pycache__"
-    cache.mkdir()
-    (cache / "two.cpython-311.pyc").write_bytes(b"of another module")
-    return made
-
-
-def tree(engine: Engine) -> Tree:
-    """Every file of the environment; the record without its time."""
-    root = Path(engine.folder)
-    found = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    if record := store.entries(engine):
-        found["dflash-patches.json"] = msgspec.json.encode([replace(entry, at=0.0) for entry in record])
-    return found
-
-
-def copy_of(engine: Engine, folder: Path) -> Engine:
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(engine.folder, folder)
-    return replace(engine, folder=str(folder))
-
-
-def acts(patch: Patch) -> dict[str, Act]:
-    return {"apply": lambda engine: change.apply([patch], engine), "revert": change.revert}
-
-
-def start(engine: Engine, both: Patch, act: str) -> tuple[Tree, Tree]:
-    """Bring the engine to where `act` begins; return its files before and after it."""
-    plain = tree(engine)
-    change.apply([both], engine)
-    patched = tree(engine)
-    if act == "apply":
-        change.revert(engine)
-    return (plain, patched) if act == "apply" else (patched, plain)
 
 
 @pytest.fixture
@@ -98,17 +40,13 @@ def arming(monkeypatch) -> Callable[[Act, Engine], Callable[[Callable[[], None]]
     return armed
 
 
-def sources(found: Tree) -> Tree:
-    return {path: data for path, data in found.items() if path.endswith((".py", ".pyc"))}
-
-
 @pytest.mark.parametrize("act", ["apply", "revert"])
-def test_killed_between_any_two_system_calls(engine, both, act, arming, tmp_path):
+def test_killed_between_any_two_system_calls(pair, both, act, arming, tmp_path):
     """Each file is old or new at any moment; the next run makes them all old or all new, and says which."""
-    before, after = start(engine, both, act)
+    before, after = start(pair, both, act)
     said: dict[str, int] = {}
     for point in count(1, STRIDE):
-        victim = copy_of(engine, tmp_path / "victim")
+        victim = copy_of(pair, tmp_path / "victim")
         if not killed_at(arming(acts(both)[act], victim), point):
             break
         for path, data in sources(tree(victim)).items():
@@ -129,13 +67,13 @@ def test_killed_between_any_two_system_calls(engine, both, act, arming, tmp_path
 
 
 @pytest.mark.parametrize("act", ["apply", "revert"])
-def test_a_recovery_that_is_killed_is_taken_up_again(engine, both, act, arming, tmp_path):
+def test_a_recovery_that_is_killed_is_taken_up_again(pair, both, act, arming, tmp_path):
     """Killed in the middle, then killed again while that is put right."""
-    before, after = start(engine, both, act)
-    half = copy_of(engine, tmp_path / "half")
+    before, after = start(pair, both, act)
+    half = copy_of(pair, tmp_path / "half")
     points = count(1, STRIDE)
-    while not commit.interrupted(half) or sources(tree(half)) in (sources(before), sources(after)):
-        half = copy_of(engine, tmp_path / "half")
+    while not commit.trouble(half) or sources(tree(half)) in (sources(before), sources(after)):
+        half = copy_of(pair, tmp_path / "half")
         assert killed_at(arming(acts(both)[act], half), next(points))
 
     def recover(victim: Engine) -> None:
@@ -191,15 +129,15 @@ def faults(hook) -> Iterator[Faults]:
 @pytest.mark.parametrize("act", ["apply", "revert"])
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "full from then on"])
 def test_a_full_disk_at_any_step_leaves_the_old_state(  # noqa: PLR0917 - pytest hands them over
-    engine, both, act, lasting, faults, tmp_path
+    pair, both, act, lasting, faults, tmp_path
 ):
     """An operation fails once, or everything that needs space does from then on: an error in words, nothing changed."""
-    before, after = start(engine, both, act)
+    before, after = start(pair, both, act)
     failed = number = 0
     done = False
     while not done:
         number += 1
-        victim = copy_of(engine, tmp_path / "victim")
+        victim = copy_of(pair, tmp_path / "victim")
         faults.count = 0
         if lasting:
             faults.fails = lambda so_far, writes, n=number: writes and so_far >= n
@@ -224,30 +162,30 @@ def test_a_full_disk_at_any_step_leaves_the_old_state(  # noqa: PLR0917 - pytest
     assert failed > 8
 
 
-def test_a_file_that_changes_between_plan_and_write_is_kept(engine, both, monkeypatch):
+def test_a_file_that_changes_between_plan_and_write_is_kept(pair, both, monkeypatch):
     """Somebody edits it while its new text is being tried: their text stays, and nothing else is changed."""
-    theirs = engine.site_packages / "vllm" / "b" / "two.py"
+    theirs = pair.site_packages / "vllm" / "b" / "two.py"
     monkeypatch.setattr(trial, "run", lambda _engine, _texts: theirs.write_text("y = 1  # theirs\n"))
-    before = tree(engine)
+    before = tree(pair)
     with pytest.raises(PatchError, match=r"b/two\.py was changed by somebody else meanwhile"):
-        change.apply([both], engine)
-    assert tree(engine) == before | {str(theirs.relative_to(engine.folder)): b"y = 1  # theirs\n"}
+        change.apply([both], pair)
+    assert tree(pair) == before | {str(theirs.relative_to(pair.folder)): b"y = 1  # theirs\n"}
 
 
-def test_two_at_once_take_turns(engine, both):
+def test_two_at_once_take_turns(pair, both):
     """Panels that apply and revert side by side never see or leave half of it, and none fails."""
-    plain = tree(engine)
-    change.apply([both], engine)
-    patched = tree(engine)
+    plain = tree(pair)
+    change.apply([both], pair)
+    patched = tree(pair)
     failures: list[Exception] = []
     seen: list[bool] = []
 
     def work(act: Act) -> None:
         try:
             for _ in range(15):
-                act(engine)
-                with store.locked(engine):
-                    seen.append(tree(engine) in (plain, patched))
+                act(pair)
+                with store.locked(pair):
+                    seen.append(tree(pair) in (plain, patched))
         except Exception as error:  # noqa: BLE001 - whatever it is, no thread may fail
             failures.append(error)
 
@@ -258,42 +196,11 @@ def test_two_at_once_take_turns(engine, both):
         thread.join()
     assert not failures
     assert seen == [True] * 60
-    assert tree(engine) in (plain, patched)
+    assert tree(pair) in (plain, patched)
 
 
-def test_whoever_waits_too_long_says_so(engine):
+def test_whoever_waits_too_long_says_so(pair):
     """A panel that hangs while it holds the lock is not waited for without end."""
-    waiting = store.locked(engine, patience=0.2)
-    with store.locked(engine), pytest.raises(PatchError, match="another dflash-tui is changing"):
+    waiting = store.locked(pair, patience=0.2)
+    with store.locked(pair), pytest.raises(PatchError, match="another dflash-tui is changing"):
         waiting.__enter__()
-
-
-@pytest.mark.parametrize("what", ["record", "copy"])
-def test_a_damaged_record_or_copy_stops_everything(engine, both, what):
-    """Nothing is guessed: a revert without the pristine file would only pretend."""
-    change.apply([both], engine)
-    root = Path(engine.folder)
-    for path in [root / "dflash-patches.json"] if what == "record" else (root / "dflash-pristine").iterdir():
-        path.write_bytes(b"[")
-    before = sources(tree(engine))
-    with pytest.raises(PatchError, match="cannot be read" if what == "record" else "gone or damaged"):
-        change.revert(engine)
-    assert sources(tree(engine)) == before
-    assert what == "record" or not all(checked.ok for checked in states.verify(engine))
-
-
-def test_status_tells_of_an_interrupted_change(engine, both, arming, tmp_path):
-    """Looking changes nothing; the next apply puts it right and says so."""
-    victim = engine
-    for point in count(1, STRIDE):
-        victim = copy_of(engine, tmp_path / "victim")
-        assert killed_at(arming(lambda at: change.apply([both], at), victim), point)
-        if commit.interrupted(victim):
-            break
-    half = tree(victim)
-    [wrong, *_] = [checked for checked in states.verify(victim) if not checked.ok]
-    assert "half of an interrupted change" in wrong.found
-    assert tree(victim) == half
-    done = change.apply([both], victim)
-    assert done.notes == ("an interrupted change of a/one.py, b/two.py was undone",)
-    assert done.names == ("both",)

@@ -3,14 +3,17 @@
 import asyncio
 import json
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from msgspec.structs import replace
 
 from dflash_tui.core import plan as plans
 from dflash_tui.core import preflight_launch, prepare, recipe_files, server, setup
-from dflash_tui.core.checks import Level
+from dflash_tui.core.checks import Check, Level
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.events import Preparing
 from dflash_tui.core.patching import change, files, guard, store
@@ -18,6 +21,7 @@ from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.errors import PatchError
 from tests.patching.conftest import CPU_FILE
+from tests.patching.pair import tree
 from tests.situations import situation
 
 NAME = "cpu-expand-kernel"
@@ -34,12 +38,17 @@ def launch(plan: Plan, engine: Engine) -> tuple[Run, str]:
     """Bring the files to what the plan says, launch, end the program; return the run and what was said."""
     said: list[Preparing] = []
     asyncio.run(prepare._patches(plan, engine, said.append))
-    run = prepare._launch(plan, engine, said, "")
+    run = asyncio.run(prepare._launch(plan, engine, said, ""))
     try:
         assert guard.in_use(engine) == [f"{run.id} on port {plan.port}"]
     finally:
         asyncio.run(server.stop(run))
     return run, " ".join(event.text for event in said)
+
+
+def patch_checks(engine: Engine, **choices: Any) -> list[Check]:
+    found = preflight_launch.checks(situation("demo-cpu", engine=engine, **choices))
+    return [check for check in found if check.name == "patch"]
 
 
 def test_a_launch_applies_and_a_switch_takes_out(engine):
@@ -67,17 +76,15 @@ def test_what_others_patched_is_not_passed_off_as_unpatched(engine):
 def test_what_is_taken_out_before_the_launch_stops_it(engine):
     """Another panel may have reverted it since: a server without its patch is not the one that was planned."""
     with pytest.raises(PatchError, match="was taken out by somebody else meanwhile"):
-        prepare._launch(made(engine), engine, [], "")
+        asyncio.run(prepare._launch(made(engine), engine, [], ""))
     assert server.runs() == []
 
 
 def test_the_doctor_sees_a_server_that_is_in_the_way(engine):
     """A patch that is needed cannot be applied while one runs."""
-    waiting = prepare._launch(replace(made(engine), patches=()), engine, [], "")
+    waiting = asyncio.run(prepare._launch(replace(made(engine), patches=()), engine, [], ""))
     try:
-        [found] = [
-            check for check in preflight_launch.checks(situation("demo-cpu", engine=engine)) if check.name == "patch"
-        ]
+        [found] = patch_checks(engine)
         assert found.level is Level.FAIL
         assert waiting.id in found.found
         assert found.fix == "stop it first: dflash-tui stop"
@@ -106,10 +113,74 @@ def test_a_launch_ends_what_a_killed_change_left(engine):
     assert not stale.exists()
 
 
+def test_a_launch_waits_for_whoever_changes_the_files(engine):
+    """The panel stays alive meanwhile; the server starts when the files are whole."""
+    order: list[str] = []
+
+    async def main() -> Run:
+        with store.locked(engine):
+            waiting = asyncio.create_task(prepare._launch(replace(made(engine), patches=()), engine, [], ""))
+            await asyncio.sleep(0.3)
+            order.append("launched" if server.runs() else "waited")
+        return await waiting
+
+    run = asyncio.run(main())
+    asyncio.run(server.stop(run))
+    assert order == ["waited"]
+
+
+def test_an_environment_without_leave_has_nothing_to_lock(engine):
+    """One of the system's has no pyvenv.cfg; nobody of ours changes it, so it is launched as it is."""
+    Path(engine.folder, "pyvenv.cfg").unlink()
+    theirs = replace(engine, adopted=True, patchable=False)
+    run = asyncio.run(prepare._launch(replace(made(engine), patches=()), theirs, [], ""))
+    asyncio.run(server.stop(run))
+
+
+def test_a_launch_that_is_given_up_writes_nothing(engine, monkeypatch):
+    """The trial import ends with it, and what was to follow is not done."""
+    python = Path(engine.folder, "bin", "python")
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    python.chmod(0o755)
+    before = tree(engine)
+
+    async def main() -> None:
+        work = asyncio.create_task(prepare._patches(made(engine), engine, lambda _event: None))
+        deadline = time.monotonic() + 30
+        while not sleeping():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+
+    def sleeping() -> list[psutil.Process]:
+        return [child for child in psutil.Process().children() if child.name() == "sleep"]
+
+    asyncio.run(main())  # waits for the thread, too
+    assert sleeping() == []
+    assert tree(engine) == before
+
+
+def test_the_doctor_tells_of_what_stands_in_the_way(engine):
+    """An interrupted change, a damaged journal, a patch that was switched off and is in by other hands."""
+    Path(engine.folder, "dflash-patching.json").write_text('{"files": [], "manifest": []}')
+    assert [check.level for check in patch_checks(engine)] == [Level.WARN, Level.OK]
+    Path(engine.folder, "dflash-patching.json").write_text("[")
+    assert [check.level for check in patch_checks(engine)] == [Level.FAIL, Level.OK]
+    Path(engine.folder, "dflash-patching.json").unlink()
+    change.apply([files.load(NAME)], engine)
+    Path(engine.folder, "dflash-patches.json").unlink()
+    [off] = patch_checks(engine, settings={f"patches.{NAME}": False})
+    assert off.level is Level.FAIL
+    assert "by other hands" in off.found
+
+
 def test_a_run_records_patches_of_other_recipes(engine):
     """Whatever is in the engine is in the record: figures are compared with it."""
     change.apply([files.load(NAME)], engine)
     plan = replace(made(engine), patches=())
-    run = prepare._launch(plan, engine, [], "")
+    run = asyncio.run(prepare._launch(plan, engine, [], ""))
     asyncio.run(server.stop(run))
     assert run.patches == (NAME,)

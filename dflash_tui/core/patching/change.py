@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -29,13 +30,12 @@ def apply(patches: Sequence[Patch], engine: Engine, hardware: Hardware | None = 
     """Bring every patch that `engine` needs into it; those that it does not need are left out.
 
     All new texts are computed, compiled and imported by the engine's own Python before the first file is written.
-    With `dry` nothing is written.
+    With `dry` nothing is written, and all else is done.
 
     Raises:
         PatchError: a patch does not fit or may not be applied; nothing was changed.
     """
-    with store.locked(engine), store.told(engine):
-        notes = _recovered(engine, dry=dry)
+    with _opened(engine, dry=dry) as notes:
         found = {patch.name: states.find(patch, engine, hardware) for patch in patches}
         for patch in patches:
             if found[patch.name].state is State.DRIFTED:
@@ -70,9 +70,8 @@ def revert(engine: Engine, names: Iterable[str] | None = None, *, dry: bool = Fa
     Raises:
         PatchError: somebody else has changed a file since, or one of a unit would stay alone; nothing was changed.
     """
-    with store.locked(engine), store.told(engine):
-        notes = _recovered(engine, dry=dry)
-        record = _record(engine)
+    with _opened(engine, dry=dry) as notes:
+        record = store.record(engine)
         ours = {name for entry in record.values() for name in entry.patches}
         doomed = ours if names is None else ours & set(names)
         for name in sorted(ours - doomed):
@@ -86,23 +85,23 @@ def revert(engine: Engine, names: Iterable[str] | None = None, *, dry: bool = Fa
         return msgspec.structs.replace(done, names=tuple(sorted(doomed)), notes=(*notes, *done.notes))
 
 
-def _record(engine: Engine) -> dict[str, Applied]:
-    record = store.entries(engine)
-    if record is None:
-        raise PatchError(
-            f"the record of the patches in {engine.folder} cannot be read, so nothing is changed",
-            evidence=store.MANIFEST,
-            do=f"reinstall vLLM {engine.vllm} there, and remove that file",
-        )
-    return {entry.path: entry for entry in record}
+@contextmanager
+def _opened(engine: Engine, *, dry: bool) -> Iterator[list[str]]:
+    """Hold the engine's lock and end an interrupted change; yield what is to be said of that.
 
-
-def _recovered(engine: Engine, *, dry: bool) -> list[str]:
-    if dry:
-        left = commit.interrupted(engine)
-        return [f"an interrupted change of {', '.join(left)} has to be ended first"] if left else []
-    said = commit.recover(engine)
-    return [said] if said else []
+    An error that follows says it, too.
+    """
+    with store.locked(engine), store.told(engine):
+        left = commit.trouble(engine)
+        if left and not dry:
+            guard.idle(engine)
+        ended = commit.recover(engine) if not dry else left.said if left else ""
+        notes = [ended] if ended else []
+        try:
+            yield notes
+        except PatchError as error:
+            error.evidence = "\n  ".join(filter(None, [*notes, error.evidence]))
+            raise
 
 
 def _drifted(patch: Patch, engine: Engine, found: Found) -> PatchError:
@@ -115,8 +114,10 @@ def _drifted(patch: Patch, engine: Engine, found: Found) -> PatchError:
 
 
 def _check_units(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None) -> None:
-    """Both or neither: a patch that makes sense only beside another one is not applied alone."""
+    """Both or neither: what makes sense only beside another patch is not applied alone, nor beside its alternative."""
     for patch in needed:
+        if patch.instead_of in {other.name for other in needed}:
+            raise PatchError(f"patch {patch.name} is an alternative to {patch.instead_of}", do="choose one of both")
         partners = patch.together_with
         if not partners or {other.name for other in needed} & set(partners):
             continue
@@ -130,7 +131,7 @@ def _check_units(needed: Sequence[Patch], engine: Engine, hardware: Hardware | N
 
 def _bring_to(engine: Engine, *, add: Sequence[Patch], drop: Iterable[str], dry: bool) -> Done:
     """Rebuild every file that is touched from its pristine text and the patches that are to be in it then."""
-    record, dropped = _record(engine), set(drop)
+    record, dropped = store.record(engine), set(drop)
     touched = {path for patch in add for path in patch.paths}
     touched |= {path for path, entry in record.items() if dropped & set(entry.patches)}
     # A patch that stays may share a file with one that comes or goes, and be in a second file.
@@ -158,10 +159,12 @@ def _bring_to(engine: Engine, *, add: Sequence[Patch], drop: Iterable[str], dry:
         if data != before:
             changes.append(Change(path, before, data))
     diffs = {c.path: text.diff(c.path, c.before.decode(), c.after.decode()) for c in changes}
-    if dry or not (changes or entries != record):
-        return Done((), diffs=diffs)
+    if not (changes or entries != record):
+        return Done(())
     guard.allow(engine, touched)
     note = trial.run(engine, {change.path: change.after for change in changes}) if add else ""
+    if dry:
+        return Done((), (note,) if note else (), diffs)
     guard.allow(engine, touched)  # the trial takes a while, and a server may have been started meanwhile
     commit.commit(engine, changes, list(entries.values()))
     if wrong := [change.path for change in changes if store.read(engine, change.path) != change.after]:

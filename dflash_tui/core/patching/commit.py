@@ -14,6 +14,8 @@ from typing import NamedTuple
 import msgspec
 
 from dflash_tui.core.engine import Engine
+from dflash_tui.core.patching import guard, store
+from dflash_tui.core.patching.files import RelativePath
 from dflash_tui.core.patching.store import MANIFEST, PRISTINE, Applied, entries, read, sha256, target
 from dflash_tui.errors import PatchError
 
@@ -29,7 +31,7 @@ class Change(NamedTuple):
 
 
 class _Replaced(msgspec.Struct, frozen=True):
-    path: str
+    path: RelativePath
     before: str
     after: str
 
@@ -40,11 +42,28 @@ class _Journal(msgspec.Struct, frozen=True):
     files: tuple[_Replaced, ...]
     manifest: tuple[Applied, ...]
 
+    @property
+    def named(self) -> str:
+        return ", ".join(file.path for file in self.files)
 
-def interrupted(engine: Engine) -> tuple[str, ...]:
-    """Return the files that a killed change may have left half done; empty when there was none."""
-    journal = _journal(engine)
-    return tuple(file.path for file in journal.files) if journal else ()
+
+class Trouble(NamedTuple):
+    """What has to be mended in words, and whether the next apply, revert or launch does it by itself."""
+
+    said: str
+    mends_itself: bool
+
+
+def trouble(engine: Engine) -> Trouble | None:
+    """Return what a killed change or a damaged record left to be mended, if anything."""
+    try:
+        if journal := _journal(engine):
+            ends = "the next apply, revert or launch finishes or undoes it"
+            return Trouble(f"an interrupted change of {journal.named}: {ends}", mends_itself=True)
+        store.record(engine)
+    except PatchError as error:
+        return Trouble(f"{error.what} ({error.evidence}): {error.do}", mends_itself=False)
+    return None
 
 
 def recover(engine: Engine, *, finish: bool = True) -> str:
@@ -54,12 +73,13 @@ def recover(engine: Engine, *, finish: bool = True) -> str:
     files, so that a full disk does not stop it.
 
     Raises:
-        PatchError: a file cannot be restored.
+        PatchError: the journal is damaged, or a file cannot be restored; nothing is lost then.
     """
     journal = _journal(engine)
     if journal is None:
         _tidy(engine)
         return ""
+    _refuse_edited(engine, journal)
     now = {file.path: sha256(read(engine, file.path) or b"") for file in journal.files}
     finished = finish and all(now[file.path] == file.after for file in journal.files)
     for file in journal.files:
@@ -69,8 +89,7 @@ def recover(engine: Engine, *, finish: bool = True) -> str:
     if finished:
         _write_manifest(engine, journal.manifest)
     _end(engine, journal)
-    files = ", ".join(file.path for file in journal.files)
-    return f"an interrupted change of {files} was {'finished' if finished else 'undone'}"
+    return f"an interrupted change of {journal.named} was {'finished' if finished else 'undone'}"
 
 
 def commit(engine: Engine, changes: Sequence[Change], record: Sequence[Applied]) -> None:
@@ -117,6 +136,23 @@ def _exchange(engine: Engine, change: Change) -> None:
     _drop_byte_code(path)
 
 
+def _refuse_edited(engine: Engine, journal: _Journal) -> None:
+    """Stop where somebody has edited a file that may have been new already: half of the change would stay in it.
+
+    As long as the new text waits beside it, a file was not reached; and one that is as published was reinstalled.
+    """
+    published = guard.recorded(engine)
+    for file in journal.files:
+        data, path = read(engine, file.path), target(engine, file.path)
+        known = {file.before, file.after, published.get(file.path)}
+        if data is not None and sha256(data) not in known and not _new(path).exists():
+            raise PatchError(
+                f"{file.path} was edited after a change of {journal.named} was interrupted, so nothing is undone",
+                evidence=f"as it was before both: {_old(path)}",
+                do=f"take the edit back, put that file in its place, or reinstall vLLM {engine.vllm}",
+            )
+
+
 def _restore(engine: Engine, file: _Replaced, now: str) -> None:
     """Put the old file back, unless somebody else has written another one since."""
     path = target(engine, file.path)
@@ -160,8 +196,14 @@ def _tidy(engine: Engine) -> None:
 def _journal(engine: Engine) -> _Journal | None:
     try:
         return msgspec.json.decode((Path(engine.folder) / _JOURNAL).read_bytes(), type=_Journal)
-    except (OSError, msgspec.MsgspecError):
+    except FileNotFoundError:
         return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise PatchError(
+            f"a change of {engine.folder} was interrupted, and which one cannot be read",
+            evidence=f"{_JOURNAL}: {error}",
+            do=f"reinstall vLLM {engine.vllm} there, and remove that file",
+        ) from None
 
 
 def _drop_byte_code(path: Path) -> None:

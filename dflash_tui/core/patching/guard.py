@@ -28,12 +28,7 @@ def allow(engine: Engine, paths: Iterable[str]) -> None:
             f"{engine.folder} was adopted without leave to patch it",
             do=f"dflash-tui engine adopt --patch {engine.folder}",
         )
-    if users := in_use(engine):
-        raise PatchError(
-            "a server runs from this engine, so its files are not changed",
-            evidence=", ".join(users),
-            do="stop it first: dflash-tui ps, dflash-tui stop",
-        )
+    idle(engine)
     holder = _holder(engine)
     claimed = {str(file) for file in holder.files or ()}
     for path in paths:
@@ -43,6 +38,20 @@ def allow(engine: Engine, paths: Iterable[str]) -> None:
                 evidence=f"{_claimant(engine, path)} claims it",
                 do=f"reinstall vLLM in {engine.folder}",
             )
+
+
+def idle(engine: Engine) -> None:
+    """Return when no server runs from the engine.
+
+    Raises:
+        PatchError: one does.
+    """
+    if users := in_use(engine):
+        raise PatchError(
+            "a server runs from this engine, so its files are not changed",
+            evidence=", ".join(users),
+            do="stop it first: dflash-tui ps, dflash-tui stop",
+        )
 
 
 def in_use(engine: Engine) -> list[str]:

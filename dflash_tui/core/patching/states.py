@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 
 import msgspec
@@ -131,18 +131,17 @@ def applied(engine: Engine) -> tuple[str, ...]:
     return tuple(sorted({name for entry in base.ours.values() for name in entry.patches}))
 
 
-def verify(engine: Engine) -> list[Checked]:
-    """Return for every file that a known patch could touch whether it is what it should be.
+def verify(engine: Engine, only: Collection[str] | None = None) -> list[Checked]:
+    """Return for every file that a known patch could touch (or those of `only`) whether it is what it should be.
 
     That is: as we left it, with an intact pristine copy that equals the wheel's RECORD; or as the RECORD has it.
     """
     known = {path for name in files.names() for path in files.load(name).paths}
     record = store.manifest(engine)
-    base, official = Base(engine, known | set(record)), guard.recorded(engine)
-    checked = [
-        Checked(path, ok=False, found="half of an interrupted change; apply, revert or a launch ends it")
-        for path in commit.interrupted(engine)
-    ]
+    wanted = known | set(record) if only is None else set(only)
+    base, official = Base(engine, wanted), guard.recorded(engine)
+    trouble = commit.trouble(engine)
+    checked = [Checked(engine.folder, ok=False, found=trouble.said)] if trouble else []
     for path, data in base.now.items():
         if data is None:
             if path in record:

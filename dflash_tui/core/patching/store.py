@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.core.engine import Engine
+from dflash_tui.core.patching.files import RelativePath
 from dflash_tui.errors import PatchError
 
 MANIFEST = "dflash-patches.json"
@@ -27,7 +28,7 @@ PATIENCE = 300.0  # importing vLLM for a check may take minutes
 class Applied(msgspec.Struct, frozen=True):
     """What was done to one file: the patches in it, their digests, and the SHA-256 before and after."""
 
-    path: str
+    path: RelativePath
     patches: tuple[str, ...]
     pristine_sha256: str
     patched_sha256: str
@@ -36,12 +37,17 @@ class Applied(msgspec.Struct, frozen=True):
     vllm: str = ""
 
 
+class Busy(PatchError):
+    """Somebody else is changing the engine's files."""
+
+
 @contextmanager
 def locked(engine: Engine, patience: float = PATIENCE) -> Iterator[None]:
     """Let nobody else change the engine's files meanwhile; what they have begun is waited for.
 
     Raises:
-        PatchError: the engine is no virtual environment, or somebody holds the lock for `patience` seconds.
+        PatchError: the engine is no virtual environment.
+        Busy: somebody holds the lock for `patience` seconds.
     """
     # The lock is on a file that every environment has, so that none of ours stays behind in a user's.
     with _opened(Path(engine.folder) / "pyvenv.cfg") as descriptor:
@@ -52,7 +58,7 @@ def locked(engine: Engine, patience: float = PATIENCE) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise PatchError(f"another dflash-tui is changing {engine.folder}", do="wait for it") from None
+                    raise Busy(f"another dflash-tui is changing {engine.folder}", do="wait for it") from None
                 time.sleep(0.1)
         yield
 
@@ -78,6 +84,22 @@ def manifest(engine: Engine) -> dict[str, Applied]:
     return {entry.path: entry for entry in entries(engine) or ()}
 
 
+def record(engine: Engine) -> dict[str, Applied]:
+    """Return what was done to the engine's files, by path.
+
+    Raises:
+        PatchError: the record is damaged.
+    """
+    known = entries(engine)
+    if known is None:
+        raise PatchError(
+            f"the record of the patches in {engine.folder} cannot be read, so nothing is changed",
+            evidence=MANIFEST,
+            do=f"reinstall vLLM {engine.vllm} there, and remove that file",
+        )
+    return {entry.path: entry for entry in known}
+
+
 def entries(engine: Engine) -> tuple[Applied, ...] | None:
     """Return the record; None when it is there and cannot be read."""
     try:
@@ -90,7 +112,11 @@ def entries(engine: Engine) -> tuple[Applied, ...] | None:
 
 def pristine(engine: Engine, entry: Applied) -> bytes | None:
     """Return the file as it was before us, or None when that copy is gone or damaged."""
-    return _stored(engine, entry.pristine_sha256)
+    try:
+        data = (Path(engine.folder) / PRISTINE / entry.pristine_sha256).read_bytes()
+    except OSError:
+        return None
+    return data if sha256(data) == entry.pristine_sha256 else None
 
 
 def target(engine: Engine, path: str) -> Path:
@@ -118,14 +144,6 @@ def read(engine: Engine, path: str) -> bytes | None:
 def sha256(data: bytes) -> str:
     """Return the SHA-256 of `data` in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
-
-
-def _stored(engine: Engine, digest: str) -> bytes | None:
-    try:
-        data = (Path(engine.folder) / PRISTINE / digest).read_bytes()
-    except OSError:
-        return None
-    return data if sha256(data) == digest else None
 
 
 @contextmanager

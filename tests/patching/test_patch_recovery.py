@@ -1,0 +1,135 @@
+"""What a killed change or a damaged record left: told by every command that looks, mended or left for its owner."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.patching import change, commit, guard, states, store
+from dflash_tui.core.patching.files import Patch
+from dflash_tui.errors import PatchError
+from tests.patching.pair import tree
+
+JOURNAL, RECORD = "dflash-patching.json", "dflash-patches.json"
+
+
+@pytest.fixture
+def half(pair: Engine, both: Patch) -> Engine:
+    """An apply that was killed when the first of two files was new and the second old."""
+    package = pair.site_packages / "vllm"
+    files = []
+    for path, old in {"a/one.py": b"x = 1\n", "b/two.py": b"y = 1\n"}.items():
+        new = old.replace(b"1", b"2")
+        files.append({"path": path, "before": store.sha256(old), "after": store.sha256(new)})
+        beside = (package / path).parent
+        (beside / f".{Path(path).name}.dflash-old").write_bytes(old)
+        (beside / f".{Path(path).name}.dflash-new").write_bytes(new)
+    (package / "a" / ".one.py.dflash-new").replace(package / "a" / "one.py")
+    Path(pair.folder, JOURNAL).write_text(json.dumps({"files": files, "manifest": []}))
+    return pair
+
+
+def damage(engine: Engine, what: str) -> None:
+    root = Path(engine.folder)
+    for path in (root / "dflash-pristine").iterdir() if what == "copy" else [root / what]:
+        path.write_bytes(b"[")
+
+
+@pytest.mark.parametrize("what", [RECORD, JOURNAL, "copy"])
+def test_a_damaged_record_journal_or_copy_stops_everything(pair, both, what):
+    """Nothing is guessed and nothing is thrown away: a revert without the pristine file would only pretend."""
+    change.apply([both], pair)
+    damage(pair, what)
+    before = tree(pair)
+    with pytest.raises(PatchError, match="gone or damaged" if what == "copy" else "cannot be read"):
+        change.revert(pair)
+    assert tree(pair) == before
+    assert not all(checked.ok for checked in states.verify(pair))
+    if what != "copy":
+        trouble = commit.trouble(pair)
+        assert trouble
+        assert not trouble.mends_itself
+        assert what in trouble.said
+
+
+@pytest.mark.parametrize("path", ["../../x.py", "/etc/x.py", "a//b.py", "a.txt"])
+def test_a_record_or_journal_that_leads_elsewhere_is_damaged(half, path):
+    """Whoever wrote it, no file outside of the package is touched."""
+    journal = Path(half.folder, JOURNAL)
+    journal.write_text(journal.read_text().replace("a/one.py", path))
+    before = tree(half)
+    with pytest.raises(PatchError, match="cannot be read"):
+        change.revert(half)
+    assert tree(half) == before
+
+
+def test_an_interrupted_change_is_undone_by_the_next(half, both):
+    """Looking changes nothing; the next apply puts it right and says so."""
+    before = tree(half)
+    [wrong, *_] = [checked for checked in states.verify(half) if not checked.ok]
+    assert "an interrupted change of a/one.py, b/two.py" in wrong.found
+    assert tree(half) == before
+    done = change.apply([both], half)
+    assert done.notes == ("an interrupted change of a/one.py, b/two.py was undone",)
+    assert done.names == ("both",)
+
+
+def test_what_was_mended_is_said_in_the_error_that_follows(half, both, shipped):
+    """The next apply mends, then fails for another reason: both are told."""
+    with pytest.raises(PatchError, match="does not fit") as caught:
+        change.apply([both, shipped], half)
+    assert "an interrupted change of a/one.py, b/two.py was undone" in caught.value.evidence
+
+
+def test_a_dry_run_mends_nothing(half, both):
+    """It only says that there is something to mend."""
+    before = tree(half)
+    assert "an interrupted change" in change.revert(half, dry=True).notes[0]
+    assert tree(half) == before
+
+
+def test_nothing_is_mended_under_a_server(half, both, monkeypatch):
+    """It may have read one file as it was before and will read the other."""
+    monkeypatch.setattr(guard, "in_use", lambda _engine: ["process 7"])
+    before = tree(half)
+    with pytest.raises(PatchError, match="a server runs from this engine"):
+        change.apply([both], half)
+    assert tree(half) == before
+
+
+def test_an_edit_after_the_kill_is_neither_lost_nor_left_beside_half_a_change(half, both):
+    """A file that was new already and was edited then: nothing is undone until its owner has decided."""
+    one = half.site_packages / "vllm" / "a" / "one.py"
+    one.write_text("x = 2  # theirs\n")
+    before = tree(half)
+    for _ in range(2):
+        with pytest.raises(PatchError, match=r"a/one\.py was edited after") as caught:
+            change.apply([both], half)
+        assert tree(half) == before
+    kept = re.search(r"/\S+dflash-old", caught.value.evidence)
+    assert kept
+    Path(kept[0]).replace(one)
+    assert change.apply([both], half).notes == ("an interrupted change of a/one.py, b/two.py was undone",)
+
+
+def test_an_edit_of_a_file_that_was_not_reached_stays(half, both):
+    """Its new text still waits beside it, so that what was edited is the old one."""
+    two = half.site_packages / "vllm" / "b" / "two.py"
+    two.write_text("y = 1  # theirs\n")
+    with pytest.raises(PatchError, match="does not fit"):
+        change.apply([both], half)
+    assert (half.site_packages / "vllm" / "a" / "one.py").read_bytes() == b"x = 1\n"
+    assert two.read_text() == "y = 1  # theirs\n"
+    assert commit.trouble(half) is None
+
+
+def test_a_reinstalled_vllm_ends_an_interrupted_change(half, both):
+    """Its files are as published, whatever was to become of them."""
+    for path, text in {"a/one.py": "x = 1\n", "b/two.py": "y = 1\n"}.items():
+        (half.site_packages / "vllm" / path).write_text(text)
+    journal = Path(half.folder, JOURNAL)
+    journal.write_text(journal.read_text().replace(store.sha256(b"x = 1\n"), "0" * 64))
+    assert "was undone" in change.revert(half).notes[0]
+    assert commit.trouble(half) is None
