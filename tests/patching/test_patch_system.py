@@ -37,7 +37,7 @@ import msgspec
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import change, files
 engine = msgspec.json.decode(sys.argv[1], type=Engine)
-for _ in range(12):
+for _ in range(5):
     change.apply([files.load("two")], engine)
     change.revert(engine)
 """

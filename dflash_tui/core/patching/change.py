@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import msgspec
 
@@ -129,47 +130,60 @@ def _check_units(needed: Sequence[Patch], engine: Engine, hardware: Hardware | N
             )
 
 
+class _Next(NamedTuple):
+    """What is to be written: the files that are touched, the changes of those that differ, the whole record after."""
+
+    touched: set[str]
+    changes: list[Change]
+    record: dict[str, Applied]
+
+
 def _bring_to(engine: Engine, *, add: Sequence[Patch], drop: Iterable[str], dry: bool) -> Done:
+    """Bring the patches `add` in and take those of `drop` out; with `dry` do all but write."""
+    record = store.record(engine)
+    after = _next(engine, record, {patch.name: patch for patch in add}, set(drop))
+    if not after.changes and after.record == record:
+        return Done(())
+    guard.allow(engine, after.touched)
+    note = trial.run(engine, {change.path: change.after for change in after.changes}) if add else ""
+    diffs = {c.path: text.diff(c.path, c.before.decode(), c.after.decode()) for c in after.changes}
+    done = Done((), (note,) if note else (), diffs)
+    if dry:
+        return done
+    guard.allow(engine, after.touched)  # the trial takes a while, and a server may have been started meanwhile
+    commit.commit(engine, after.changes, list(after.record.values()))
+    if wrong := [change.path for change in after.changes if store.read(engine, change.path) != change.after]:
+        raise PatchError(f"{', '.join(wrong)} was changed by somebody else at the same time", do="patch verify")
+    return done
+
+
+def _next(engine: Engine, record: dict[str, Applied], wanted: dict[str, Patch], dropped: set[str]) -> _Next:
     """Rebuild every file that is touched from its pristine text and the patches that are to be in it then."""
-    record, dropped = store.record(engine), set(drop)
-    touched = {path for patch in add for path in patch.paths}
+    touched = {path for patch in wanted.values() for path in patch.paths}
     touched |= {path for path, entry in record.items() if dropped & set(entry.patches)}
     # A patch that stays may share a file with one that comes or goes, and be in a second file.
     base = Base(engine, touched | set(record))
     _refuse_lost(engine, base.lost & touched)
-    changes, entries, stays = [], dict(record), {}
-    wanted = {patch.name: patch for patch in add}
+    stays: dict[str, tuple[str, ...]] = {}
     for path in touched:
         entry = record.get(path)
         if entry and path not in base.ours:
             _refuse_foreign(engine, path, entry, base.now[path])
         kept = base.ours[path].patches if path in base.ours else ()
         stays[path] = tuple(name for name in kept if name not in dropped and name not in wanted)
-    after = _new_texts(base, wanted, stays)
-    now = time.time()
+    texts = _new_texts(base, wanted, stays)
+    after = _Next(touched, [], {path: entry for path, entry in record.items() if path not in touched})
     for path in sorted(touched):
         before, pristine = base.now[path] or b"", base.bytes[path] or b""
         mine = (*stays[path], *(name for name, patch in wanted.items() if path in patch.paths))
-        data = after[path].encode() if mine else pristine
-        entries.pop(path, None)
+        data = texts[path].encode() if mine else pristine
         if mine:
             digests = {name: (wanted.get(name) or files.load(name)).digest for name in mine}
             shas = (store.sha256(pristine), store.sha256(data))
-            entries[path] = Applied(path, mine, *shas, now, digests, engine.vllm)
+            after.record[path] = Applied(path, mine, *shas, time.time(), digests, engine.vllm)
         if data != before:
-            changes.append(Change(path, before, data))
-    diffs = {c.path: text.diff(c.path, c.before.decode(), c.after.decode()) for c in changes}
-    if not (changes or entries != record):
-        return Done(())
-    guard.allow(engine, touched)
-    note = trial.run(engine, {change.path: change.after for change in changes}) if add else ""
-    if dry:
-        return Done((), (note,) if note else (), diffs)
-    guard.allow(engine, touched)  # the trial takes a while, and a server may have been started meanwhile
-    commit.commit(engine, changes, list(entries.values()))
-    if wrong := [change.path for change in changes if store.read(engine, change.path) != change.after]:
-        raise PatchError(f"{', '.join(wrong)} was changed by somebody else at the same time", do="patch verify")
-    return Done((), (note,) if note else (), diffs)
+            after.changes.append(Change(path, before, data))
+    return after
 
 
 def _new_texts(base: Base, wanted: dict[str, Patch], stays: dict[str, tuple[str, ...]]) -> dict[str, str]:

@@ -141,11 +141,11 @@ def _refuse_edited(engine: Engine, journal: _Journal) -> None:
 
     As long as the new text waits beside it, a file was not reached; and one that is as published was reinstalled.
     """
-    published = guard.recorded(engine)
     for file in journal.files:
         data, path = read(engine, file.path), target(engine, file.path)
-        known = {file.before, file.after, published.get(file.path)}
-        if data is not None and sha256(data) not in known and not _new(path).exists():
+        if data is None or sha256(data) in {file.before, file.after} or _new(path).exists():
+            continue
+        if sha256(data) != guard.recorded(engine).get(file.path):
             raise PatchError(
                 f"{file.path} was edited after a change of {journal.named} was interrupted, so nothing is undone",
                 evidence=f"as it was before both: {_old(path)}",
