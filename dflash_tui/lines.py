@@ -14,6 +14,7 @@ from dflash_tui.core.events import (
     AnyEvent,
     Counters,
     Event,
+    Health,
     HealthChanged,
     Launched,
     Phase,
@@ -188,6 +189,7 @@ class Lines:
 
     def __init__(self, state: RunState, *, as_json: bool) -> None:
         self._state, self._json = state, as_json
+        self._phase: PhaseStarted | None = None
 
     def show(self, event: AnyEvent) -> None:
         """Take one event, which the state has already taken."""
@@ -198,19 +200,19 @@ class Lines:
             case Launched(synthetic=synthetic) if synthetic:
                 note(f"({synthetic}: figures say nothing about a real model)")
             case PhaseStarted():
-                self._phase(event)
+                self._entered(event)
             case HealthChanged(health=health, detail=detail):
-                note(f"● {health.value}{': ' + detail if detail else ''}")
+                ready = f", ready after {text.duration(self._state.time_to_ready)}" if health is Health.WARM else ""
+                note(f"● {health.value}{': ' + detail if detail else ''}{ready}")
             case RequestDone(kind=kind, error=error) if kind == WARM_UP:
                 note(f"  first request {'failed: ' + error if error else 'took ' + text.number(event.total, 1, 's')}")
             case _:
                 pass
 
-    def _phase(self, event: PhaseStarted) -> None:
-        state = self._state
-        spans = state.spans(event.at)
-        over = [span for span in spans if span.over]
-        if over:
-            note(f"  {over[-1].phase.value:<9} {text.duration(over[-1].seconds):>8}")
-        if event.phase is Phase.READY:
-            note(f"  ready after {text.duration(state.time_to_ready)}")
+    def _entered(self, event: PhaseStarted) -> None:
+        """Say how long the phase before took; a moment that the log does not explain is not worth a line."""
+        before, self._phase = self._phase, event
+        if before is not None and (before.phase is not Phase.UNATTRIBUTED or event.at - before.at >= 1):
+            note(f"  {before.phase.value:<12} {text.duration(event.at - before.at):>8}")
+        if event.phase is Phase.UP and (began := self._state.started_at) is not None:
+            note(f"  up after {text.duration(event.at - began)}; it is ready when it has answered a request")

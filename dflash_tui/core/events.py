@@ -21,22 +21,26 @@ class Step(StrEnum):
 
 
 class Phase(StrEnum):
-    """What a starting server is busy with, in the order of a GPU start; a CPU start warms up last.
+    """What a starting server is busy with, in the usual order; compiling, profiling and warming up may alternate.
 
-    A phase lasts until the next one starts. `import` starts at the launch, `ready` ends the start-up.
+    A phase lasts until the next one starts. `import` starts at the launch, `up` is when the log says that the server
+    serves, which is no proof that it can generate. `unattributed` is time of which the log does not say what it was.
     """
 
     IMPORT = "import"
-    CONFIG = "config"
+    RESOLVE = "resolve"
     ENGINE = "engine"
     WEIGHTS = "weights"
-    PROFILE = "profile"
+    DRAFTER = "drafter"
     COMPILE = "compile"
+    PROFILE = "profile"
     KV_CACHE = "kv cache"
-    WARMUP = "warmup"
+    AUTOTUNE = "autotune"
     GRAPHS = "graphs"
+    JIT = "jit"
     API = "api"
-    READY = "ready"
+    UP = "up"
+    UNATTRIBUTED = "unattributed"
 
 
 class Health(StrEnum):
@@ -101,17 +105,22 @@ class LogLine(Event, frozen=True, tag="log"):
 
 
 class PhaseStarted(Event, frozen=True, tag="phase"):
-    """The server entered a phase for the first time."""
+    """The server entered a phase, for the first time or again."""
 
     phase: Phase
 
 
 class Progressed(Event, frozen=True, tag="progress"):
-    """The running phase says how far it is, e.g. checkpoint shards or graph sizes."""
+    """The running phase says how far it is, e.g. checkpoint shards or graph sizes.
+
+    `what` is what a bar counts when a phase has several, `seconds` how long the bar runs, None before its first step.
+    """
 
     phase: Phase
     done: int
     total: int
+    what: str = ""
+    seconds: float | None = None
 
 
 class Stated(Event, frozen=True, tag="stated"):
@@ -120,6 +129,25 @@ class Stated(Event, frozen=True, tag="stated"):
     name: str
     value: float
     unit: str
+
+
+class Noted(Event, frozen=True, tag="fact"):
+    """What the server says that it uses, in its own word, e.g. `attention` FLASH_ATTN."""
+
+    name: str
+    text: str
+
+
+class Compiled(Event, frozen=True, tag="compiled"):
+    """A step of torch.compile, which took `seconds` or does not say so (None).
+
+    `part` is the part of the model in vLLM's own word (empty when it gives none), `step` is `dynamo`, `inductor`,
+    `loaded` (from the cache), `again` (the cache could not be loaded), `saved` or `total`.
+    """
+
+    part: str
+    step: str
+    seconds: float | None = None
 
 
 class Problem(Event, frozen=True, tag="problem"):
@@ -148,6 +176,17 @@ class MemorySampled(Event, frozen=True, tag="memory"):
     used: int
     total: int
     source: str
+
+
+class Activity(Event, frozen=True, tag="activity"):
+    """What the server's processes have done until now, recorded while it starts; sums since the launch.
+
+    `cpu` are seconds of all cores, `disk` bytes read from and written to disks, `log` the bytes of its log.
+    """
+
+    cpu: float
+    disk: int
+    log: int
 
 
 class RequestDone(Event, frozen=True, tag="request"):
@@ -184,10 +223,13 @@ AnyEvent = (
     | PhaseStarted
     | Progressed
     | Stated
+    | Noted
+    | Compiled
     | Problem
     | HealthChanged
     | Sampled
     | MemorySampled
+    | Activity
     | RequestDone
     | Stopping
     | Exited
@@ -195,7 +237,7 @@ AnyEvent = (
 
 # The kind of the request that shows that a server can generate; it is no measurement.
 WARM_UP = "warm-up"
-Recorded = Sampled | MemorySampled | HealthChanged | RequestDone | Stopping | Exited
+Recorded = Sampled | MemorySampled | Activity | HealthChanged | RequestDone | Stopping | Exited
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Recorded] = msgspec.json.Decoder(Recorded)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dflash_tui.core.events import (
+    Activity,
     AnyEvent,
+    Compiled,
     Counters,
     Exited,
     Health,
@@ -16,6 +18,7 @@ from dflash_tui.core.events import (
     Launched,
     LogLine,
     MemorySampled,
+    Noted,
     Phase,
     PhaseStarted,
     Preparing,
@@ -28,6 +31,7 @@ from dflash_tui.core.events import (
     Stopping,
 )
 from dflash_tui.core.failures import advice, root_cause
+from dflash_tui.core.startup import PhaseSpan, Startup
 from dflash_tui.core.vllm_metrics import Rates, rates
 
 KEPT_SAMPLES = 3600
@@ -56,15 +60,6 @@ class Failure(NamedTuple):
     do: str
 
 
-class PhaseSpan(NamedTuple):
-    """A start-up phase: when it began, its seconds so far, and whether it is over."""
-
-    phase: Phase
-    began: float
-    seconds: float
-    over: bool
-
-
 @dataclass
 class RunState:
     """The state of one run; `apply` is the only thing that changes it."""
@@ -72,6 +67,7 @@ class RunState:
     launched: Launched | None = None
     preparing: dict[Step, Preparing] = field(default_factory=dict)
     phases: dict[Phase, float] = field(default_factory=dict)
+    startup: Startup = field(default_factory=Startup)
     progress: Progressed | None = None
     stated: dict[str, Stated] = field(default_factory=dict)
     health: Health = Health.STARTING
@@ -98,21 +94,27 @@ class RunState:
                 self.line_count += 1
             case PhaseStarted(at=at, phase=phase):
                 self.phases.setdefault(phase, at)
+                self.startup.take(event)
                 self.progress = None
             case Progressed():
                 self.progress = event
+                self.startup.take(event)
+            case Noted() | Compiled() | Activity():
+                self.startup.take(event)
             case Stated(name=name):
                 self.stated.setdefault(name, event)
             case Problem():
                 if len(self.problems) < _PROBLEMS_KEPT:
                     self.problems.append(event)
             case HealthChanged():
+                self.startup.take(event)
                 self._take_health(event)
             case Sampled(at=at, counters=counters):
                 self._take_reading(at, counters)
             case MemorySampled():
                 self.memory.append(event)
             case RequestDone():
+                self.startup.take(event)
                 self.requests.append(event)
             case Stopping():
                 self.stopping = True
@@ -132,9 +134,14 @@ class RunState:
         self.readings.append(Reading(at, counters, since))
 
     @property
+    def up_at(self) -> float | None:
+        """When the log said that the server serves, or None; it may still die on its first request."""
+        return self.phases.get(Phase.UP)
+
+    @property
     def ready_at(self) -> float | None:
-        """When the server said that it is ready, or None."""
-        return self.phases.get(Phase.READY)
+        """When the server was up and had generated once, or None."""
+        return self.startup.ready_at
 
     @property
     def started_at(self) -> float | None:
@@ -143,15 +150,15 @@ class RunState:
 
     @property
     def time_to_ready(self) -> float | None:
-        """Seconds from launch to ready by the log's stamps (so to about one second), or None."""
+        """Seconds from launch to up by the log's stamps (so to about one second) and of the first request, or None."""
         started = self.started_at
         return self.ready_at - started if self.ready_at is not None and started is not None else None
 
     @property
     def status(self) -> str:
-        """One word: preparing, starting, ready, healthy, warm, unhealthy, stopping, stopped or failed.
+        """One word: preparing, starting, up, healthy, warm, unhealthy, stopping, stopped or failed.
 
-        `ready` is what the log says while nobody has asked the server yet.
+        `up` is what the log says while nobody has asked the server yet; only `warm` is ready.
         """
         if self.exit is not None:
             return "stopped" if self.stopping else "failed"
@@ -159,8 +166,8 @@ class RunState:
             return "stopping"
         if self.launched is None:
             return "preparing"
-        if self.health is Health.STARTING and self.ready_at is not None:
-            return "ready"
+        if self.health is Health.STARTING and self.up_at is not None:
+            return "up"
         return self.health.value
 
     @property
@@ -172,7 +179,10 @@ class RunState:
             return Failure("the server runs but does not answer as it should", self.health_detail or evidence, do)
         if self.exit is None or self.stopping:
             return None
-        when = "ended before it was ready" if self.ready_at is None else "died while serving"
+        first = self.startup.first
+        when = "ended before it was ready" if self.up_at is None else "died while serving"
+        if self.up_at is not None and first is not None and first.error:
+            when = "answered /health and died on its first request"
         code = "unknown" if self.exit.code is None else str(self.exit.code)
         if cause is None:
             evidence = "the log ends without an error"
@@ -180,14 +190,8 @@ class RunState:
         return Failure(f"the server {when} (exit code {code})", evidence, do)
 
     def spans(self, now: float) -> list[PhaseSpan]:
-        """Return the start-up phases in the order they occurred, the last one still running unless over."""
-        marks = [(phase, at) for phase, at in self.phases.items() if phase is not Phase.READY]
-        last_end = self.ready_at if self.ready_at is not None else self.exit.at if self.exit else None
-        spans = []
-        for index, (phase, began) in enumerate(marks):
-            end = marks[index + 1][1] if index + 1 < len(marks) else last_end
-            spans.append(PhaseSpan(phase, began, max(0.0, (now if end is None else end) - began), end is not None))
-        return spans
+        """Return the start-up phases in the order they first occurred, the last one still running unless over."""
+        return self.startup.spans(now, self.exit.at if self.exit else None)
 
     def window(self, seconds: float, now: float) -> Rates | None:
         """Return the rates over the last `seconds` before `now`, or None when nothing is known of them.

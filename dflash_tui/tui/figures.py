@@ -20,7 +20,7 @@ _TTFT_OF = 20
 _MARKS = {
     "preparing": ("◐", "$warning"),
     "starting": ("◐", "$warning"),
-    "ready": ("●", "$primary"),
+    "up": ("●", "$primary"),
     "healthy": ("●", "$primary"),
     "warm": ("●", "$success"),
     "unhealthy": ("✗", "$error"),

@@ -143,11 +143,12 @@ class RunScreen(Screen[None]):
 
     @property
     def stage(self) -> str:
-        """What is seen: idle without a run, starting until the server answers, then live."""
+        """What is seen: idle without a run, starting until the server has answered a real request, then live."""
         if self.plan is None:
             return "idle"
-        answers = self.state.health is not Health.STARTING or self.state.ready_at is not None
-        return "live" if answers else "starting"
+        state = self.state
+        answered = state.warm_at is not None or state.health is Health.UNHEALTHY
+        return "live" if answered or (state.exit is not None and state.up_at is not None) else "starting"
 
     @property
     def has_server(self) -> bool:

@@ -6,7 +6,8 @@ from textual.content import Content
 
 from dflash_tui.core.events import Preparing
 from dflash_tui.core.server import Run
-from dflash_tui.core.state import PhaseSpan, RunState
+from dflash_tui.core.startup import PhaseSpan
+from dflash_tui.core.state import RunState
 from dflash_tui.errors import DflashError
 from dflash_tui.text import cut, duration, percent
 from dflash_tui.tui.widgets import MUTED, bar

@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from dflash_tui.core.events import RequestDone
-from dflash_tui.core.state import PhaseSpan
+from dflash_tui.core.startup import PhaseSpan
 from dflash_tui.text import UNKNOWN, cut, duration, number
 
 NEEDS = (60, 18)

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from dflash_tui.core.events import (
+    WARM_UP,
     Counters,
     Exited,
     Health,
@@ -13,6 +14,7 @@ from dflash_tui.core.events import (
     MemorySampled,
     Phase,
     PhaseStarted,
+    RequestDone,
     Sampled,
     Stopping,
     decode_recorded,
@@ -50,13 +52,49 @@ def test_spans_of_a_recorded_start_add_up_to_the_time_to_ready():
     spans = state.spans(now=1000.0)
     assert all(span.over for span in spans)
     assert sum(span.seconds for span in spans) == pytest.approx(162.44)
-    assert state.time_to_ready == pytest.approx(162.44)
-    assert {span.phase: round(span.seconds) for span in spans}[Phase.COMPILE] == 86
+    by_phase = {span.phase: span.seconds for span in spans}
+    assert by_phase[Phase.COMPILE] == pytest.approx(50.366 + 11.886)  # the target, then the drafter
+    assert by_phase[Phase.PROFILE] == pytest.approx(4.444 + 19.494)
+    assert spans[-1].phase is Phase.UNATTRIBUTED
+
+
+def test_ready_is_up_and_a_first_real_generation():
+    """A server that says that it serves is not ready before it has generated; a failed request does not count."""
+    state = folded(launched(), PhaseStarted(0.0, Phase.IMPORT), PhaseStarted(60.0, Phase.UP))
+    state.apply(HealthChanged(61.0, Health.HEALTHY))
+    assert (state.status, state.time_to_ready) == ("healthy", None)
+    state.apply(RequestDone(62.0, WARM_UP, total=0.2, error="HTTP 500"))
+    assert state.time_to_ready is None
+    state.apply(RequestDone(900.0, WARM_UP, tokens=8, total=2.5))  # asked late: the wait of nobody is no start-up
+    state.apply(RequestDone(910.0, WARM_UP, tokens=8, total=0.1))
+    assert state.time_to_ready == pytest.approx(62.5)
+    assert state.startup.first is not None
+    assert state.startup.first.total == 2.5
+
+
+def test_a_death_on_the_first_request_is_told_as_such():
+    """An engine that answers /health and dies on its first request was never ready."""
+    reader, state = LogReader(0.0, 0.0), folded(launched())
+    for at, line in recordings.lines("h200-vllm-0.26.0/fail-engine-dead-first-request"):
+        for event in reader.line(line, at):
+            state.apply(event)
+    for event in (
+        HealthChanged(85.99, Health.HEALTHY),
+        RequestDone(86.3, WARM_UP, error="HTTP 500: Internal Server Error"),
+        HealthChanged(86.3, Health.UNHEALTHY, "HTTP 500: Internal Server Error"),
+        Exited(90.0, 0),
+    ):
+        state.apply(event)
+    assert state.up_at == pytest.approx(85.752)
+    assert state.time_to_ready is None
+    assert state.failure is not None
+    assert state.failure.what == "the server answered /health and died on its first request (exit code 0)"
+    assert "cutlass" in state.failure.evidence
 
 
 def test_the_running_phase_grows_until_the_end():
     """The last phase lasts until now, and after a death until the death."""
-    state = folded(launched(), PhaseStarted(0.0, Phase.IMPORT), PhaseStarted(9.0, Phase.CONFIG))
+    state = folded(launched(), PhaseStarted(0.0, Phase.IMPORT), PhaseStarted(9.0, Phase.RESOLVE))
     assert [(s.seconds, s.over) for s in state.spans(12.0)] == [(9.0, True), (3.0, False)]
     state.apply(Exited(11.0, 1))
     assert [(s.seconds, s.over) for s in state.spans(99.0)] == [(9.0, True), (2.0, True)]
@@ -119,7 +157,7 @@ def test_status_is_one_word_for_each_stage():
     words = [state.status]
     for event in (
         launched(),
-        PhaseStarted(5.0, Phase.READY),
+        PhaseStarted(5.0, Phase.UP),
         HealthChanged(6.0, Health.HEALTHY),
         HealthChanged(7.0, Health.WARM),
         HealthChanged(8.0, Health.UNHEALTHY, "/health: HTTP 503"),
@@ -127,7 +165,7 @@ def test_status_is_one_word_for_each_stage():
     ):
         state.apply(event)
         words.append(state.status)
-    assert words == ["preparing", "starting", "ready", "healthy", "warm", "unhealthy", "failed"]
+    assert words == ["preparing", "starting", "up", "healthy", "warm", "unhealthy", "failed"]
     assert folded(launched(), Stopping(1.0), Exited(2.0, 0)).status == "stopped"
 
 

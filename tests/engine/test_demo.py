@@ -20,7 +20,7 @@ from dflash_tui.core.events import Phase
 
 pytestmark = pytest.mark.vllm
 COMMAND = [sys.executable, "-m", "dflash_tui"]
-PHASES = ["import", "config", "engine", "weights", "kv cache", "api", "ready"]
+PHASES = ["import", "resolve", "engine", "weights", "drafter", "kv cache", "api", "up"]
 PORT = "8731"
 
 

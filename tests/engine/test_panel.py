@@ -41,7 +41,8 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
         await until(pilot, lambda: panel.run_screen.state.health is Health.WARM)
         state = panel.run_screen.state
         assert list(state.phases) == [
-            Phase.IMPORT, Phase.CONFIG, Phase.ENGINE, Phase.WEIGHTS, Phase.KV_CACHE, Phase.API, Phase.READY,
+            Phase.IMPORT, Phase.RESOLVE, Phase.ENGINE, Phase.WEIGHTS, Phase.DRAFTER,
+            Phase.KV_CACHE, Phase.API, Phase.UP,
         ]  # fmt: skip
         await pilot.press("b")
         await until(pilot, lambda: len(state.requests) == 6)  # the warm-up and five prompts

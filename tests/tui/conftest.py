@@ -112,7 +112,7 @@ def five_requests(at: float) -> list[AnyEvent]:
 
 
 def ready_at(events: list[AnyEvent]) -> float:
-    return next(event.at for event in events if isinstance(event, PhaseStarted) and event.phase is Phase.READY)
+    return next(event.at for event in events if isinstance(event, PhaseStarted) and event.phase is Phase.UP)
 
 
 @pytest.fixture

@@ -86,9 +86,10 @@ def test_phases_have_a_row_each_and_only_the_last_one_runs(starting):
     rows = startup(folded(*events), now, 100).plain.splitlines()
     assert [row.split()[:2] for row in rows] == [
         ["✓", "import"],
-        ["✓", "config"],
+        ["✓", "resolve"],
         ["✓", "engine"],
         ["✓", "weights"],
+        ["✓", "drafter"],
         ["◐", "compile"],
     ]
     assert max(len(row) for row in rows) <= 100
