@@ -56,7 +56,9 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     """One reading of the server's counters and gauges, summed over engines.
 
     The three speculation counters are None when the server does not speculate, `per_position` is then empty.
-    `steps` counts drafts: one per sequence and verification step.
+    `steps` counts drafts: one per sequence and verification step. `finished` counts requests, `finished_tokens` what
+    they generated and `decode_seconds` how long that took from their first token on. The prefix cache is asked for
+    `prefix_queries` tokens and has `prefix_hits` of them.
     """
 
     generated: float
@@ -68,6 +70,48 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     running: int = 0
     waiting: int = 0
     kv_usage: float | None = None
+    preemptions: float = 0.0
+    prefix_queries: float = 0.0
+    prefix_hits: float = 0.0
+    finished: float = 0.0
+    finished_tokens: float = 0.0
+    decode_seconds: float = 0.0
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """How many values fell up to each of `bounds` and above the one before; the last count is of what is above all."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+    total: float = 0.0
+
+
+class GpuLoad(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One GPU of a server at work: watts, MHz, degrees Celsius, bytes; None where the driver does not say.
+
+    `throttle` is what keeps the clocks down. `foreign` are processes that are not the server's, None when the driver
+    shows none of the server's own, so that nobody can tell whose they are.
+    """
+
+    index: int
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    clock_mhz: int | None = None
+    clock_max_mhz: int | None = None
+    temperature_c: int | None = None
+    utilisation: float | None = None
+    memory_used: int | None = None
+    memory_total: int | None = None
+    throttle: tuple[str, ...] | None = None
+    foreign: tuple[Foreign, ...] | None = None
+
+
+class Foreign(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A process of somebody else on a GPU of the server, and the bytes that it holds there, None when unknown."""
+
+    pid: int
+    name: str = ""
+    memory: int | None = None
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
@@ -86,7 +130,10 @@ class Preparing(Event, frozen=True, tag="preparing"):
 
 
 class Launched(Event, frozen=True, tag="launched"):
-    """The server process exists. `synthetic` says why its figures are not those of a real model, or is empty."""
+    """The server process exists. `synthetic` says why its figures are not those of a real model, or is empty.
+
+    `num_speculative_tokens` is what was asked for: 0 without speculation, None when that is not known.
+    """
 
     run: str
     recipe: str
@@ -94,6 +141,7 @@ class Launched(Event, frozen=True, tag="launched"):
     port: int
     mode: str
     synthetic: str = ""
+    num_speculative_tokens: int | None = None
 
 
 class LogLine(Event, frozen=True, tag="log"):
@@ -170,12 +218,35 @@ class Sampled(Event, frozen=True, tag="counters"):
     counters: Counters
 
 
-class MemorySampled(Event, frozen=True, tag="memory"):
-    """Memory in bytes that the server uses; `source` says how it was measured, `total` is the capacity."""
+class LatenciesSampled(Event, frozen=True, tag="latencies"):
+    """The server's own histograms since its start: seconds to the first token, and seconds per token after it."""
+
+    ttft: Histogram | None = None
+    tpot: Histogram | None = None
+
+
+class MemorySampled(Event, frozen=True, tag="memory", omit_defaults=True):
+    """Memory in bytes that the server uses; `source` says how it was measured, `total` is the capacity.
+
+    `available` is what the machine has left where the server takes its memory from the machine (CPU, unified).
+    """
 
     used: int
     total: int
     source: str
+    available: int | None = None
+
+
+class GpusSampled(Event, frozen=True, tag="gpus"):
+    """The GPUs of the server at work."""
+
+    gpus: tuple[GpuLoad, ...]
+
+
+class Suspended(Event, frozen=True, tag="suspended"):
+    """Which processes of the server are stopped by a signal, as by SIGSTOP; empty once none is any more."""
+
+    pids: tuple[int, ...]
 
 
 class Activity(Event, frozen=True, tag="activity"):
@@ -193,7 +264,8 @@ class RequestDone(Event, frozen=True, tag="request"):
     """One measured request.
 
     `ttft` and `total` are seconds; `decode_tok_s` is (N - 1) / (t_last - t_first) with N from `usage`, None
-    when one chunk carried everything. `error` is empty on success.
+    when one chunk carried everything. `steps` and `accepted` are what the server's counters grew by meanwhile, which
+    is this request's when nobody else sends any. `error` is empty on success.
     """
 
     kind: str
@@ -204,6 +276,8 @@ class RequestDone(Event, frozen=True, tag="request"):
     decode_tok_s: float | None = None
     finish: str = ""
     error: str = ""
+    steps: float | None = None
+    accepted: float | None = None
 
 
 class Stopping(Event, frozen=True, tag="stopping"):
@@ -228,16 +302,31 @@ AnyEvent = (
     | Problem
     | HealthChanged
     | Sampled
+    | LatenciesSampled
     | MemorySampled
     | Activity
+    | GpusSampled
+    | Suspended
     | RequestDone
     | Stopping
     | Exited
 )
 
-# The kind of the request that shows that a server can generate; it is no measurement.
-WARM_UP = "warm-up"
-Recorded = Sampled | MemorySampled | Activity | HealthChanged | RequestDone | Stopping | Exited
+# Requests of the recorder are no measurements: one shows that a server can generate, the other that it still can.
+WARM_UP, PROBE = "warm-up", "probe"
+OURS = frozenset({WARM_UP, PROBE})
+Recorded = (
+    Sampled
+    | LatenciesSampled
+    | MemorySampled
+    | Activity
+    | GpusSampled
+    | Suspended
+    | HealthChanged
+    | RequestDone
+    | Stopping
+    | Exited
+)
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Recorded] = msgspec.json.Decoder(Recorded)

@@ -80,16 +80,26 @@ def probe(patience: float | None = None) -> Probe:
         return Probe(why_none=str(why))
 
 
+def look(patience: float | None = None) -> tuple[Gpu, ...] | None:
+    """Return the GPUs as they are now, or None when the driver does not answer or does not work."""
+    try:
+        return nvml.ask(_look, patience)
+    except nvml.UnavailableError:
+        return None
+
+
 def memory_of(pids: set[int], patience: float | None = None) -> Use | None:
-    """Return the GPU memory that the processes `pids` use, on the GPUs they use; None without a GPU that answers.
+    """Return the GPU memory that the processes `pids` use now; see `use_of`."""
+    cards = look(patience)
+    return use_of(cards, pids) if cards else None
+
+
+def use_of(cards: Sequence[Gpu], pids: set[int]) -> Use | None:
+    """Return the GPU memory that the processes `pids` use on `cards`; None without a GPU that answers.
 
     Where NVML does not say which process uses what (unified memory, containers with their own pids) it is the
     use of all processes on all GPUs, and `source` says so.
     """
-    try:
-        cards = nvml.ask(_look, patience)
-    except nvml.UnavailableError:
-        return None
     held = [(card, _held(card, pids)) for card in cards]
     ours = [(card, used) for card, used in held if used is not None]
     if ours and all(used for _, used in ours):

@@ -84,6 +84,14 @@ def running(process: psutil.Process) -> bool:
         return False
 
 
+def suspended(process: psutil.Process) -> bool:
+    """Whether a signal has stopped this process, as SIGSTOP does, until SIGCONT."""
+    try:
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
+
+
 def send(process: psutil.Process, number: int) -> None:
     """Send the signal, unless the pid has another process by now."""
     try:

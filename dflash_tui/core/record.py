@@ -12,13 +12,16 @@ from pathlib import Path
 import httpx
 import psutil
 
-from dflash_tui.core import gpu, processes, server, vllm_metrics, workload
+from dflash_tui.core import gpu, gpu_watch, processes, server, vllm_metrics, workload
 from dflash_tui.core.events import (
     Counters,
+    GpusSampled,
     Health,
     HealthChanged,
+    LatenciesSampled,
     MemorySampled,
     Sampled,
+    Suspended,
     decode_recorded,
 )
 from dflash_tui.core.server import Run
@@ -28,6 +31,18 @@ LEASE = 5.0
 WARM_UP_AGAIN = 30.0
 _IDLE_INTERVAL = 10.0
 _MEMBERS_INTERVAL = 5.0
+# A server that hangs while nobody asks it anything looks like one that rests: after so long it is asked for a token.
+PROBE_AFTER = 600.0
+PROBE_PATIENCE = 60.0
+
+
+def probe_after() -> float:
+    """Return after how many idle seconds a server is asked for one token: DFLASH_TUI_PROBE, where 0 means never."""
+    try:
+        seconds = float(os.environ.get("DFLASH_TUI_PROBE", PROBE_AFTER))
+    except ValueError:
+        return PROBE_AFTER
+    return max(10.0, seconds) if seconds > 0 else math.inf
 
 
 async def whenever_free(run: Run) -> None:
@@ -101,10 +116,15 @@ class _Recorder:
         self._warm_up_due = 0.0
         self._written: Sampled | None = None
         self._seen: Sampled | None = None
+        self._latencies: LatenciesSampled | None = None
         self._memory: MemorySampled | None = None
+        self._gpus: GpusSampled | None = None
+        self._suspended: tuple[int, ...] = ()
         # Intervals are measured by a clock that nobody sets.
-        self._written_at = self._memory_at = self._members_at = -math.inf
+        self._written_at = self._memory_at = self._gpus_at = self._members_at = -math.inf
         self._members: list[psutil.Process] = []
+        self._probe_after = probe_after()
+        self._rests_since = time.monotonic()
 
     async def run(self) -> None:
         """Record until the server or the lease is gone."""
@@ -112,16 +132,19 @@ class _Recorder:
             httpx.AsyncClient(base_url=self._run.url, timeout=5.0, trust_env=False) as client,
             asyncio.TaskGroup() as group,
         ):
-            warming: asyncio.Task[None] | None = None
+            asking: asyncio.Task[None] | None = None
             while await asyncio.to_thread(server.alive, self._run) and self._lease.renew():
                 due = time.monotonic() + SAMPLE_INTERVAL
                 await self._look_at_processes()
-                idle = warming is None or warming.done()
-                if await self._ask(client) and not self._warm and idle and time.monotonic() >= self._warm_up_due:
-                    warming = group.create_task(self._warm_up())
+                answers = await self._ask(client)
+                if answers and (asking is None or asking.done()):
+                    if not self._warm and time.monotonic() >= self._warm_up_due:
+                        asking = group.create_task(self._warm_up())
+                    elif self._warm and time.monotonic() - self._rests_since >= self._probe_after:
+                        asking = group.create_task(self._probe())
                 await asyncio.sleep(max(0.05, due - time.monotonic()))
-            if warming:
-                warming.cancel()
+            if asking:
+                asking.cancel()
 
     async def _ask(self, client: httpx.AsyncClient) -> bool:
         """Return whether the server answers well, having recorded its counters."""
@@ -133,7 +156,7 @@ class _Recorder:
         try:
             answer = await client.get("/health")
             if answer.status_code == 200:
-                self._take(vllm_metrics.parse((await client.get("/metrics")).text))
+                self._take(vllm_metrics.scrape((await client.get("/metrics")).text))
                 self._change(Health.WARM if self._warm else Health.HEALTHY)
                 return True
             detail = f"HTTP {answer.status_code}"
@@ -150,21 +173,37 @@ class _Recorder:
             self._health = health
             server.record(self._run, HealthChanged(time.time(), health, detail))
 
-    def _take(self, counters: Counters | None) -> None:
+    def _take(self, found: vllm_metrics.Scrape | None) -> None:
+        """Record what changed of a reading, and every ten seconds."""
+        if found is None:
+            return
+        latencies = LatenciesSampled(time.time(), found.ttft, found.tpot)
+        if (found.ttft or found.tpot) and not _same(latencies, self._latencies):
+            self._latencies = latencies
+            server.record(self._run, latencies)
+        self._take_counters(found.counters)
+
+    def _take_counters(self, counters: Counters) -> None:
         """Record a reading when it differs, and every ten seconds.
 
         Before a changed reading the last equal one is written, so that a burst is measured from its own start.
         """
-        if counters is None:
-            return
         reading, before, now = Sampled(time.time(), counters), self._seen, time.monotonic()
         self._seen = reading
         changed = self._written is None or counters != self._written.counters
+        if changed or counters.running:
+            self._rests_since = now
         if changed and before and before is not self._written:
             server.record(self._run, before)
         if changed or now - self._written_at >= _IDLE_INTERVAL:
             server.record(self._run, reading)
             self._written, self._written_at = reading, now
+
+    async def _probe(self) -> None:
+        """Ask for one token; whether it came is recorded, and what it means is for `alarms` to say."""
+        done = await workload.probe(self._run.url, self._run.plan.served_name, PROBE_PATIENCE)
+        server.record(self._run, done)
+        self._rests_since = time.monotonic()
 
     async def _warm_up(self) -> None:
         """Send one real request: a server with a wrong drafter gets ready and dies on the first one.
@@ -182,17 +221,37 @@ class _Recorder:
         now = time.monotonic()
         if now - self._members_at >= _MEMBERS_INTERVAL:
             self._members, self._members_at = await asyncio.to_thread(server.members, self._run), now
-        sample = await asyncio.to_thread(self._memory_now)
-        if sample is None:
-            return
-        moved = self._memory is None or abs(sample.used - self._memory.used) > sample.total / 500
-        if moved or now - self._memory_at >= _IDLE_INTERVAL:
-            self._memory, self._memory_at = sample, now
+        suspended = tuple(process.pid for process in self._members if processes.suspended(process))
+        if suspended != self._suspended:
+            self._suspended = suspended
+            server.record(self._run, Suspended(time.time(), suspended))
+        cards = None if self._run.plan.on_cpu else await asyncio.to_thread(gpu.look)
+        if cards:
+            self._take_gpus(cards, now)
+        if sample := self._memory_now(cards):
+            moved = self._memory is None or abs(sample.used - self._memory.used) > sample.total / 500
+            if moved or now - self._memory_at >= _IDLE_INTERVAL:
+                self._memory, self._memory_at = sample, now
+                server.record(self._run, sample)
+
+    def _take_gpus(self, cards: tuple[gpu.Gpu, ...], now: float) -> None:
+        pids = {process.pid for process in self._members}
+        sample = GpusSampled(time.time(), gpu_watch.loads(cards, pids, self._run.plan.gpus))
+        moved = self._gpus is None or gpu_watch.moved(self._gpus.gpus, sample.gpus)
+        if moved or now - self._gpus_at >= _IDLE_INTERVAL:
+            self._gpus, self._gpus_at = sample, now
             server.record(self._run, sample)
 
-    def _memory_now(self) -> MemorySampled | None:
-        if not self._run.plan.on_cpu and (use := gpu.memory_of({process.pid for process in self._members})):
-            return MemorySampled(time.time(), use.used, use.total, use.source)
+    def _memory_now(self, cards: tuple[gpu.Gpu, ...] | None) -> MemorySampled | None:
+        machine = psutil.virtual_memory()
+        if cards and (use := gpu.use_of(cards, {process.pid for process in self._members})):
+            shared = any(card.unified for card in cards)
+            return MemorySampled(time.time(), use.used, use.total, use.source, machine.available if shared else None)
         if self._memory and self._memory.source != "resident":
             return None  # the driver is silent for now, and another kind of memory would be drawn as its answer
-        return MemorySampled(time.time(), processes.resident(self._members), psutil.virtual_memory().total, "resident")
+        left = machine.available if self._run.plan.on_cpu else None
+        return MemorySampled(time.time(), processes.resident(self._members), machine.total, "resident", left)
+
+
+def _same(one: LatenciesSampled, other: LatenciesSampled | None) -> bool:
+    return other is not None and (one.ttft, one.tpot) == (other.ttft, other.tpot)

@@ -74,7 +74,16 @@ class Run(msgspec.Struct, frozen=True):
     def launched(self) -> Launched:
         """The event of the launch."""
         plan = self.plan
-        return Launched(self.started_at, self.id, plan.recipe, self.pid, plan.port, plan.mode.value, plan.synthetic)
+        return Launched(
+            at=self.started_at,
+            run=self.id,
+            recipe=plan.recipe,
+            pid=self.pid,
+            port=plan.port,
+            mode=plan.mode.value,
+            synthetic=plan.synthetic,
+            num_speculative_tokens=plan.num_speculative_tokens,
+        )
 
 
 def launch(

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from dflash_tui.core.events import (
     Activity,
     AnyEvent,
     Compiled,
-    Counters,
     Exited,
+    GpusSampled,
     Health,
     HealthChanged,
+    Histogram,
+    LatenciesSampled,
     Launched,
     LogLine,
     MemorySampled,
@@ -29,27 +32,19 @@ from dflash_tui.core.events import (
     Stated,
     Step,
     Stopping,
+    Suspended,
 )
 from dflash_tui.core.failures import advice, root_cause
+from dflash_tui.core.histogram import difference
+from dflash_tui.core.kept import Kept, Timed, ends
 from dflash_tui.core.startup import PhaseSpan, Startup
-from dflash_tui.core.vllm_metrics import Rates, rates
+from dflash_tui.core.track import LONGEST_GAP, Track
+from dflash_tui.core.vllm_metrics import Rates
 
-KEPT_SAMPLES = 3600
 KEPT_LINES = 5000
 KEPT_REQUESTS = 500
-# A recorder writes at least every 10 s; a longer silence is a hole, not a zero.
-LONGEST_GAP = 15.0
-# ... and each change within a second: no line for this long means that nothing changed.
-AT_REST = 2.5
 _PROBLEMS_KEPT = 100
-
-
-class Reading(NamedTuple):
-    """One /metrics reading and the rates since the reading before it (None for the first, or after a hole)."""
-
-    at: float
-    counters: Counters
-    rates: Rates | None
+T = TypeVar("T", bound=Timed)
 
 
 class Failure(NamedTuple):
@@ -73,8 +68,11 @@ class RunState:
     health: Health = Health.STARTING
     health_detail: str = ""
     warm_at: float | None = None
-    readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
-    memory: deque[MemorySampled] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
+    readings: Track = field(default_factory=Track)
+    latencies: Kept[LatenciesSampled] = field(default_factory=Kept)
+    memory: Kept[MemorySampled] = field(default_factory=Kept)
+    gpus: Kept[GpusSampled] = field(default_factory=Kept)
+    suspended: Suspended | None = None
     requests: deque[RequestDone] = field(default_factory=lambda: deque(maxlen=KEPT_REQUESTS))
     lines: deque[LogLine] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     line_count: int = 0
@@ -110,9 +108,15 @@ class RunState:
                 self.startup.take(event)
                 self._take_health(event)
             case Sampled(at=at, counters=counters):
-                self._take_reading(at, counters)
+                self.readings.take(at, counters)
+            case LatenciesSampled():
+                self.latencies.append(event)
             case MemorySampled():
                 self.memory.append(event)
+            case GpusSampled():
+                self.gpus.append(event)
+            case Suspended():
+                self.suspended = event
             case RequestDone():
                 self.startup.take(event)
                 self.requests.append(event)
@@ -126,12 +130,6 @@ class RunState:
         self.health, self.health_detail = event.health, event.detail
         if event.health is Health.WARM and self.warm_at is None:
             self.warm_at = event.at
-
-    def _take_reading(self, at: float, counters: Counters) -> None:
-        last = self.readings[-1] if self.readings else None
-        recent = last is not None and at - last.at <= LONGEST_GAP
-        since = rates(last.counters, counters, at - last.at) if last and recent else None
-        self.readings.append(Reading(at, counters, since))
 
     @property
     def up_at(self) -> float | None:
@@ -194,59 +192,45 @@ class RunState:
         return self.startup.spans(now, self.exit.at if self.exit else None)
 
     def window(self, seconds: float, now: float) -> Rates | None:
-        """Return the rates over the last `seconds` before `now`, or None when nothing is known of them.
+        """Return the rates over the last `seconds` before `now`, or None when nothing is known of them."""
+        return self.readings.window(seconds, now)
 
-        A recorder writes each change within a second, so a reading that nothing followed for longer still holds
-        now; after `LONGEST_GAP` nobody records any more. A hole in the readings shortens the window.
-        """
-        if not self.readings or now - self.readings[-1].at > LONGEST_GAP:
+    def ttft(self, seconds: float, now: float) -> Histogram | None:
+        """Return the times to the first token, in seconds, of the last `seconds`; None without any."""
+        found = self._latencies(seconds, now)
+        return difference(found[0].ttft, found[1].ttft) if found else None
+
+    def tpot(self, seconds: float, now: float) -> Histogram | None:
+        """Return the seconds per token after the first of requests that finished in the last `seconds`."""
+        found = self._latencies(seconds, now)
+        return difference(found[0].tpot, found[1].tpot) if found else None
+
+    def _latencies(self, seconds: float, now: float) -> tuple[LatenciesSampled, LatenciesSampled] | None:
+        """Return the histograms at the start and at the end of a window; what began before us is not counted."""
+        if not self.latencies:
             return None
-        last = self.readings[-1]
-        end = now if now - last.at > AT_REST else last.at
-        begin, first_at, first = end - seconds, last.at, last.counters
-        later = end
-        for reading in reversed(self.readings):
-            if later - reading.at > LONGEST_GAP:
-                break
-            resting = later - reading.at > AT_REST
-            first_at, first = (max(reading.at, begin) if resting else reading.at), reading.counters
-            if reading.at <= begin:
-                break
-            later = reading.at
-        return rates(first, last.counters, end - first_at)
+        return self.latencies[max(0, self.latencies.until(now - seconds) - 1)], self.latencies[-1]
 
     def series(self, value: str, now: float, span: float, columns: int) -> list[float]:
-        """Return `columns` means of `value` over the last `span` seconds, oldest first; NaN where nothing is known.
+        """Return `columns` values over the last `span` seconds, oldest first; NaN where nothing is known.
 
-        `value` is `tok_s` (tokens per second), `acceptance` (0 to 1), `acceptance_length` (tokens per step),
-        `steps_s` (steps per second) or `memory` (bytes).
+        `value` is a figure of `Rates`, or `memory` (bytes that the server uses).
         """
-        step = span / columns
-        sums, counts = [0.0] * columns, [0] * columns
-        for since, until, number in self._points(value, now - span):
-            first = max(0, math.ceil((since - now + span) / step))
-            last = min(columns - 1, math.floor((until - now + span) / step))
-            for column in range(min(first, last), last + 1):
-                if column >= 0:
-                    sums[column] += number
-                    counts[column] += 1
-        return [total / n if n else math.nan for total, n in zip(sums, counts, strict=True)]
-
-    def _points(self, value: str, since: float) -> list[tuple[float, float, float]]:
-        """Return (from, until, number) of each sample whose time is `since` or later."""
-        points: list[tuple[float, float, float]] = []
         if value == "memory":
-            at = None
-            for sample in reversed(self.memory):
-                if sample.at < since:
-                    break
-                points.append((sample.at, at if at and at - sample.at <= LONGEST_GAP else sample.at, sample.used))
-                at = sample.at
-            return points
-        for reading in reversed(self.readings):
-            if reading.at < since:
-                break
-            number = getattr(reading.rates, value) if reading.rates else None
-            if reading.rates and number is not None:
-                points.append((reading.at - reading.rates.seconds, reading.at, number))
-        return points
+            return held(self.memory, now, span, columns, lambda sample: sample.used)
+        found = self.readings.columns(now, span, columns)
+        numbers = [None if rates is None else getattr(rates, value) for rates in found]
+        return [math.nan if number is None else number for number in numbers]
+
+
+def held(samples: Kept[T], now: float, span: float, columns: int, value: Callable[[T], float | None]) -> list[float]:
+    """Return what samples said at the ends of `columns` equal parts of the last `span` seconds; NaN where unknown.
+
+    A sample holds until the next one, which comes within `LONGEST_GAP` as long as somebody records.
+    """
+    numbers = []
+    for at in ends(now, span, columns):
+        sample = samples.held(min(at, now), LONGEST_GAP)
+        number = None if sample is None else value(sample)
+        numbers.append(math.nan if number is None else number)
+    return numbers

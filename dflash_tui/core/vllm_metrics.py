@@ -1,12 +1,16 @@
-"""Prometheus text of a vLLM server -> counters, and the DFlash arithmetic over a window of them. Pure."""
+"""Prometheus text of a vLLM server -> counters and histograms, and the DFlash arithmetic over a window. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.core.events import Counters
+from dflash_tui.core.events import Counters, Histogram
 
 _SPEC = "vllm:spec_decode_num_"
 _WANTED = {
@@ -17,18 +21,35 @@ _WANTED = {
     f"{_SPEC}accepted_tokens_total": "accepted",
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
+    "vllm:num_preemptions_total": "preemptions",
+    "vllm:prefix_cache_queries_total": "prefix_queries",
+    "vllm:prefix_cache_hits_total": "prefix_hits",
+    "vllm:request_success_total": "finished",
+    "vllm:request_generation_tokens_sum": "finished_tokens",
+    "vllm:request_decode_time_seconds_sum": "decode_seconds",
 }
 _PER_POSITION = f"{_SPEC}accepted_tokens_per_pos_total"
 _KV_USAGE = "vllm:kv_cache_usage_perc"
-_NAMES = (*_WANTED, _PER_POSITION, _KV_USAGE)
+_TTFT = "vllm:time_to_first_token_seconds_"
+_TPOT = "vllm:request_time_per_output_token_seconds_"
+_NAMES = (*_WANTED, _PER_POSITION, _KV_USAGE, f"{_TTFT}bucket", f"{_TTFT}sum", f"{_TPOT}bucket", f"{_TPOT}sum")
+
+
+class Scrape(NamedTuple):
+    """What one /metrics body says; the histograms are None where it has none."""
+
+    counters: Counters
+    ttft: Histogram | None = None
+    tpot: Histogram | None = None
 
 
 class Rates(msgspec.Struct, frozen=True):
     """What a window between two readings says.
 
-    `tok_s` and `steps_s` are per second. `acceptance` = accepted / proposed and `acceptance_length` =
-    1 + accepted / steps (the bonus token counts) are None when the window holds no step; `per_position[p]` is
-    the share of steps whose token at position p was accepted.
+    `tok_s`, `prefill_s` (prompt tokens, cached ones included) and `steps_s` are per second. `acceptance` = accepted /
+    proposed and `acceptance_length` = 1 + accepted / steps (the bonus token counts) are None when the window holds no
+    step; `per_position[p]` is the share of steps whose token at position p was accepted. `prefix_hit` is the share of
+    prompt tokens that the prefix cache had, None when it was asked for none.
     """
 
     seconds: float
@@ -38,18 +59,34 @@ class Rates(msgspec.Struct, frozen=True):
     acceptance: float | None = None
     acceptance_length: float | None = None
     per_position: tuple[float, ...] = ()
+    prefill_s: float = 0.0
+    preemptions: float = 0.0
+    prefix_hit: float | None = None
+
+
+class _Sample(NamedTuple):
+    name: str
+    labels: dict[str, str]
+    value: float
 
 
 def parse(text: str) -> Counters | None:
-    """Return the counters in a /metrics body, summed over engines (`kv_usage`: the fullest engine's).
+    """Return the counters in a /metrics body; see `scrape`."""
+    found = scrape(text)
+    return found.counters if found else None
+
+
+def scrape(text: str) -> Scrape | None:
+    """Return what a /metrics body says, summed over engines (`kv_usage`: the fullest engine's).
 
     Only the lines of the families used here reach the parser: the whole text costs six times as much.
     Returns None when the text is not from a vLLM server (no generation counter in it).
     """
     sums: dict[str, float] = {}
     positions: dict[int, float] = {}
+    buckets: dict[str, dict[float, float]] = {_TTFT: {}, _TPOT: {}}
     kv_usage: float | None = None
-    for name, labels, value in _samples(line for line in text.splitlines() if line.startswith(_NAMES)):
+    for name, labels, value in _samples(text):
         if name in _WANTED:
             sums[_WANTED[name]] = sums.get(_WANTED[name], 0.0) + value
         elif name == _PER_POSITION and labels.get("position", "").isdecimal():
@@ -57,34 +94,59 @@ def parse(text: str) -> Counters | None:
             positions[position] = positions.get(position, 0.0) + value
         elif name == _KV_USAGE:
             kv_usage = max(value, kv_usage or 0.0)
+        elif name.endswith("_sum"):
+            sums[name] = sums.get(name, 0.0) + value
+        elif (bound := _bound(labels)) is not None:
+            family = buckets[name.removesuffix("bucket")]
+            family[bound] = family.get(bound, 0.0) + value
     if "generated" not in sums:
         return None
-    return Counters(
-        generated=sums["generated"],
-        prompt=sums.get("prompt", 0.0),
-        steps=sums.get("steps"),
-        proposed=sums.get("proposed"),
-        accepted=sums.get("accepted"),
+    counters = Counters(
         per_position=tuple(positions[p] for p in sorted(positions)),
-        running=int(sums.get("running", 0)),
-        waiting=int(sums.get("waiting", 0)),
+        running=int(sums.pop("running", 0)),
+        waiting=int(sums.pop("waiting", 0)),
         kv_usage=kv_usage,
+        **{name: value for name, value in sums.items() if not name.endswith("_sum")},
     )
+    ttft, tpot = (_histogram(buckets[family], sums.get(f"{family}sum", 0.0)) for family in (_TTFT, _TPOT))
+    return Scrape(counters, ttft, tpot)
 
 
-def _samples(lines: Iterable[str]) -> Iterable[tuple[str, dict[str, str], float]]:
-    """Yield (name, labels, value) of each line that parses; a garbled line is left out."""
+def _bound(labels: dict[str, str]) -> float | None:
+    try:
+        bound = float(labels.get("le", ""))
+    except ValueError:
+        return None
+    return None if math.isnan(bound) else bound
+
+
+def _histogram(cumulative: dict[float, float], total: float) -> Histogram | None:
+    """Return the histogram of cumulative counts by upper bound; None without any, or when they fall."""
+    if math.inf not in cumulative:
+        return None
+    bounds = sorted(cumulative)
+    counts = [cumulative[bounds[0]], *(cumulative[b] - cumulative[a] for a, b in pairwise(bounds))]
+    return Histogram(tuple(bounds[:-1]), tuple(counts), total) if min(counts) >= 0 else None
+
+
+def _samples(text: str) -> Iterator[_Sample]:
+    """Yield the samples of the lines used here; a garbled line is left out."""
+    for line in text.splitlines():
+        if line.startswith(_NAMES):
+            yield from _sample(line)
+
+
+@lru_cache(maxsize=512)
+def _sample(line: str) -> tuple[_Sample, ...]:
+    """Return the sample of a line, none when it does not parse; most lines are the same a second later."""
     # 60 ms that the panel's first paint, which folds states but parses nothing, is spared.
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
 
-    for line in lines:
-        try:
-            for family in text_string_to_metric_families(line + "\n"):
-                for sample in family.samples:
-                    if sample.value == sample.value and abs(sample.value) != float("inf"):
-                        yield sample.name, dict(sample.labels), float(sample.value)
-        except ValueError:
-            continue
+    try:
+        found = [sample for family in text_string_to_metric_families(line + "\n") for sample in family.samples]
+        return tuple(_Sample(s.name, dict(s.labels), float(s.value)) for s in found if math.isfinite(s.value))
+    except ValueError:
+        return ()
 
 
 def rates(before: Counters, after: Counters, seconds: float) -> Rates | None:
@@ -95,8 +157,16 @@ def rates(before: Counters, after: Counters, seconds: float) -> Rates | None:
     made = after.generated - before.generated
     if seconds <= 0 or made < 0:
         return None
+    asked = after.prefix_queries - before.prefix_queries
+    plain = Rates(
+        seconds=seconds,
+        tok_s=made / seconds,
+        prefill_s=max(0.0, after.prompt - before.prompt) / seconds,
+        preemptions=max(0.0, after.preemptions - before.preemptions),
+        prefix_hit=(after.prefix_hits - before.prefix_hits) / asked if asked > 0 else None,
+    )
     if after.steps is None or before.steps is None:
-        return Rates(seconds, made / seconds)
+        return plain
     steps = after.steps - before.steps
     proposed = (after.proposed or 0.0) - (before.proposed or 0.0)
     accepted = (after.accepted or 0.0) - (before.accepted or 0.0)
@@ -105,9 +175,8 @@ def rates(before: Counters, after: Counters, seconds: float) -> Rates | None:
     shares: tuple[float, ...] = ()
     if steps > 0 and len(after.per_position) == len(before.per_position):
         shares = tuple(max(0.0, b - a) / steps for a, b in zip(before.per_position, after.per_position, strict=True))
-    return Rates(
-        seconds=seconds,
-        tok_s=made / seconds,
+    return msgspec.structs.replace(
+        plain,
         steps=steps,
         steps_s=steps / seconds,
         acceptance=accepted / proposed if proposed > 0 else None,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from dflash_tui.core.events import WARM_UP, RequestDone
+from dflash_tui.core.events import PROBE, WARM_UP, RequestDone
 
 _TIMEOUT = httpx.Timeout(30.0, read=600.0)
 _BODY_LIMIT = 300
@@ -36,6 +36,7 @@ PROMPTS = (
                        "transactions, expiry and snapshots, and a test file for it.", 2048),
 )  # fmt: skip
 _WARM_UP = Prompt(WARM_UP, "Say hello.", 8)
+_PROBE = Prompt(PROBE, "Say hello.", 1)
 
 
 async def run(
@@ -57,6 +58,12 @@ async def first(url: str, model: str) -> RequestDone:
     """Send the short request that shows whether a server that says it is ready can generate."""
     async with httpx.AsyncClient(base_url=url, timeout=_TIMEOUT, trust_env=False) as client:
         return await send(client, model, _WARM_UP)
+
+
+async def probe(url: str, model: str, patience: float) -> RequestDone:
+    """Ask for one token, to see whether a server that has rested can still generate; give up after `patience` s."""
+    async with httpx.AsyncClient(base_url=url, timeout=patience, trust_env=False) as client:
+        return await send(client, model, _PROBE)
 
 
 async def send(client: httpx.AsyncClient, model: str, prompt: Prompt, temperature: float | None = None) -> RequestDone:

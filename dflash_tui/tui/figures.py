@@ -1,22 +1,19 @@
-"""Run state -> what the run screen writes: status line, tiles, chart values, log lines. Pure."""
+"""Run state -> what the run screen writes: status line, chart values, log lines. Pure."""
 
 from __future__ import annotations
 
-import statistics
 import time
 
 from textual.content import Content
 
-from dflash_tui.core.events import WARM_UP, LogLine
+from dflash_tui.core.events import LogLine
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
-from dflash_tui.core.state import LONGEST_GAP, RunState
+from dflash_tui.core.state import RunState
 from dflash_tui.errors import DflashError
-from dflash_tui.text import GIB, UNKNOWN, cut, duration, gib, number, percent, plural
-from dflash_tui.tui.widgets import MUTED, Tile
+from dflash_tui.text import GIB, cut, duration, plural
+from dflash_tui.tui.widgets import MUTED
 
-_RECENT = 10.0
-_TTFT_OF = 20
 _MARKS = {
     "preparing": ("◐", "$warning"),
     "starting": ("◐", "$warning"),
@@ -50,39 +47,6 @@ def status(
         parts.append((f" · {run.engine}", MUTED))
         parts += [(f" +{plural(len(run.patches), 'patch')}", MUTED)] if run.patches else []
     return Content.assemble(*parts)
-
-
-def tiles(state: RunState, tokens: int, now: float, span: float) -> list[Tile]:
-    """Return the figures: rates of the last ten seconds with the mean of the window; a silent server has none."""
-    last = state.readings[-1] if state.readings else None
-    fresh = last is not None and state.exit is None and now - last.at <= LONGEST_GAP
-    recent = state.window(_RECENT, now) if fresh else None
-    mean = state.window(span, now)
-    memory = state.memory[-1] if state.memory else None
-    times = [done.ttft for done in state.requests if done.ttft is not None and done.kind != WARM_UP][-_TTFT_OF:]
-    return [
-        Tile(
-            f"tok/s {_RECENT:.0f} s",
-            number(recent.tok_s if recent else None),
-            f"{number(mean.tok_s if mean else None)} in {span / 60:.0f} min",
-            17,
-        ),
-        Tile("acceptance", percent(recent.acceptance if recent else None, 1), "", 12),
-        Tile("accept len", number(recent.acceptance_length if recent else None, 2), f"of {tokens + 1}", 12),
-        Tile(
-            f"memory {memory.source}" if memory else "memory",
-            gib(memory.used if memory else None),
-            percent(memory.used / memory.total) if memory and memory.total else "",
-            17,
-        ),
-        Tile("TTFT p50", number(statistics.median(times) if times else None, 2, "s"), f"n={len(times)}", 12),
-        Tile(
-            "running",
-            str(last.counters.running) if last and fresh else UNKNOWN,
-            f"{last.counters.waiting} wait" if last and fresh else "",
-            10,
-        ),
-    ]
 
 
 def series(

@@ -19,7 +19,8 @@ from dflash_tui.errors import DflashError
 from dflash_tui.tui import figures
 from dflash_tui.tui.chart import Chart
 from dflash_tui.tui.starting import failure_of, startup
-from dflash_tui.tui.widgets import REQUESTS_SHOWN, Display, Positions, Requests, Tiles, Timeline, TooSmall
+from dflash_tui.tui.tiles import Tiles, tiles
+from dflash_tui.tui.widgets import REQUESTS_SHOWN, Display, Positions, Requests, Timeline, TooSmall
 
 WINDOWS = (120.0, 600.0, 3600.0)
 LOG_INTERVAL = 0.25
@@ -206,7 +207,7 @@ class RunScreen(Screen[None]):
         span = WINDOWS[self.window]
         self.query_one(Timeline).show(self.state.spans(now))
         tokens = self.plan.num_speculative_tokens if self.plan else 0
-        self.query_one(Tiles).show(figures.tiles(self.state, tokens, now, span))
+        self.query_one(Tiles).show(tiles(self.state, tokens, now, span))
         rates = self.state.window(span, now)
         self.query_one(Positions).show(rates.per_position if rates else ())
         self.query_one(Requests).show(list(self.state.requests)[-REQUESTS_SHOWN:], self.sending)

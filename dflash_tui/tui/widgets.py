@@ -1,9 +1,8 @@
-"""Small displays that draw themselves from values: status line, phase bar, tiles, position bars, requests."""
+"""Small displays that draw themselves from values: status line, phase bar, position bars, requests."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from textual.app import RenderResult
 from textual.content import Content
@@ -94,40 +93,6 @@ def fold(phases: Sequence[tuple[str, float]], width: int) -> list[tuple[str, int
     if cells:
         cells[-1] += max(0, width - sum(cells))
     return list(zip(labels, cells, strict=True))
-
-
-class Tile(NamedTuple):
-    """One figure: its name, value and a note that is dropped when there is no room; `share` of 80 columns."""
-
-    name: str
-    value: str
-    note: str
-    share: int
-
-
-class Tiles(Widget):
-    """The figures in one row, each over its share of the width, so that nothing jumps when a number grows."""
-
-    def __init__(self) -> None:
-        super().__init__(id="tiles")
-        self.tiles: Sequence[Tile] = ()
-
-    def show(self, tiles: Sequence[Tile]) -> None:
-        """Replace the figures."""
-        if tiles != self.tiles:
-            self.tiles = tiles
-            self.refresh()
-
-    def render(self) -> RenderResult:
-        names, values = Content(""), Content("")
-        total = sum(tile.share for tile in self.tiles) or 1
-        for tile in self.tiles:
-            width = self.size.width * tile.share // total
-            note = tile.note if len(tile.value) + len(tile.note) + 2 <= width else ""
-            value = cut(tile.value, width - 1)
-            names += Content.assemble((cut(tile.name, width - 1).ljust(width), MUTED))
-            values += Content.assemble((value, "bold"), (f" {note}".ljust(width - len(value)), MUTED))
-        return Content("\n").join([names, values])
 
 
 class Positions(Widget):

@@ -8,8 +8,8 @@ import msgspec
 import psutil
 import pytest
 
-from dflash_tui.core import gpu, plan, recipe_files, record, setup
-from dflash_tui.core.gpu import Gpu, Holder, Probe, Use
+from dflash_tui.core import plan, recipe_files, record, setup
+from dflash_tui.core.gpu import Gpu, Holder, Probe
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.server import Run
 from tests import stand_in
@@ -198,18 +198,17 @@ def test_a_driver_that_was_mended_is_found(stand_in_nvml):
     assert (lost, mended) == ([False, True], [False, False])
 
 
-def test_a_driver_that_falls_silent_leaves_a_hole(monkeypatch):
+def test_a_driver_that_falls_silent_leaves_a_hole():
     """The recorder does not draw the processes' own memory where the GPU's was drawn before."""
     made = msgspec.structs.replace(plan.make(setup.resolve(recipe_files.find("demo-cpu"))), on_cpu=False)
     recorder = record._Recorder(Run("nobody", made, 1, "boot:1", 0.0, 0.0, "vllm"), record._Lease(Path("lease")))
-    answers = iter([None, Use(1, 2, "GPU"), None])
-    monkeypatch.setattr(gpu, "memory_of", lambda _: next(answers))
+    card = Gpu(0, memory_used=1, memory_total=2)
     sources = []
-    for _ in range(3):
-        sample = recorder._memory_now()
+    for cards in (None, (card,), None):
+        sample = recorder._memory_now(cards)
         recorder._memory = sample or recorder._memory
         sources.append(sample and sample.source)
-    assert sources == ["resident", "GPU", None]
+    assert sources == ["resident", "GPU, all", None]
 
 
 def test_what_is_printed_is_json(stand_in_nvml):

@@ -1,7 +1,6 @@
 """How long a launch took before, read from the runs that recorded servers left."""
 
 import msgspec
-import pytest
 
 from dflash_tui.core import history, recipe_files, server, setup
 from dflash_tui.core import plan as plans

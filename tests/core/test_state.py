@@ -115,7 +115,8 @@ def test_windows_are_differences_not_lifetime_ratios():
 def test_a_hole_is_not_a_zero():
     """While nobody recorded nothing is known: no rate spans the hole and the chart has a gap."""
     state = folded(reading(0.0, 0), reading(1.0, 10), reading(100.0, 20), reading(101.0, 30))
-    assert [r.rates is None for r in state.readings] == [True, False, True, False]
+    assert [r.joined for r in state.readings] == [False, True, False, True]
+    assert state.readings.between(10.0, 90.0) is None
     values = state.series("tok_s", now=101.0, span=101.0, columns=101)
     assert math.isnan(values[50])
     assert values[-1] == pytest.approx(40.0)

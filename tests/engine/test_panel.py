@@ -47,7 +47,7 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
         await pilot.press("b")
         await until(pilot, lambda: len(state.requests) == 6)  # the warm-up and five prompts
         assert [r.error for r in state.requests] == [""] * 6
-        await until(pilot, lambda: any(r.rates and (r.rates.acceptance or 0) > 0 for r in state.readings))
+        await until(pilot, lambda: any(r.counters.accepted for r in state.readings))
         await until(pilot, lambda: "tok/s" in text(panel) and "WARM" in text(panel))
         assert "hand-made toy weights" in text(panel)
         for chart in panel.run_screen.query(Chart):

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,9 @@ async def test_a_good_server_becomes_warm_and_is_measured_from_the_start_of_a_bu
         await until(lambda: state.health is Health.WARM)
         await asyncio.sleep(4)
         server.record(run, await workload.first(run.url, "x"))
-        await until(lambda: len(state.requests) == 2 and bool(state.readings[-1].rates))
-        await until(lambda: any(r.rates and r.rates.steps == 10 and r.rates.seconds < 2.5 for r in state.readings))
+        await until(lambda: len(state.requests) == 2 and state.readings[-1].counters.steps == 20)
+    changes = [(b.at - a.at, (b.counters.steps or 0) - (a.counters.steps or 0)) for a, b in pairwise(state.readings)]
+    assert all(seconds < 2.5 for seconds, steps in changes if steps)
     assert [change.health for change in recorded(run, HealthChanged)] == [Health.HEALTHY, Health.WARM]
 
 

@@ -14,6 +14,8 @@ from dflash_tui.core.events import (
     Exited,
     Health,
     HealthChanged,
+    Histogram,
+    LatenciesSampled,
     MemorySampled,
     Phase,
     PhaseStarted,
@@ -102,6 +104,12 @@ def traffic(start: float, seconds: int, tok_s: float = 40.0, gap: range = range(
             yield MemorySampled(start + second, used, 8 * 2**30, "resident")
 
 
+def latencies(at: float, requests: float) -> LatenciesSampled:
+    """Return the server's histograms after so many requests, half of them quick."""
+    ttft = Histogram((0.1, 0.25, 0.5), (requests / 2, requests / 4, requests / 4, 0.0), requests * 0.2)
+    return LatenciesSampled(at, ttft, Histogram((0.01, 0.025), (0.0, requests, 0.0), requests * 0.02))
+
+
 def five_requests(at: float) -> list[AnyEvent]:
     kinds = (("warm-up", 8), ("Q&A", 128), ("Code", 256), ("JSON", 512), ("Math", 32))
     done: list[AnyEvent] = [
@@ -131,7 +139,9 @@ def live() -> tuple[list[AnyEvent], float]:
     events = [event for event in events if event.at <= ready]
     events += [
         HealthChanged(ready, Health.WARM),
+        latencies(ready, 0),
         *traffic(ready, 400, gap=range(150, 200)),
+        latencies(ready + 390, 4),
         *five_requests(ready + 390),
     ]
     return events, ready + 400

@@ -6,6 +6,7 @@ from dflash_tui.errors import EngineError
 from dflash_tui.text import cut, duration, gib, number, percent, plural
 from dflash_tui.tui import figures
 from dflash_tui.tui.starting import failure_of, startup
+from dflash_tui.tui.tiles import tiles
 from tests.tui.conftest import BASE, HOSTILE, a_run
 
 
@@ -17,7 +18,7 @@ def folded(*events) -> RunState:
 
 
 def shown(state: RunState, now: float) -> dict[str, str]:
-    return {tile.name.split()[0]: tile.value for tile in figures.tiles(state, 7, now, 600.0)}
+    return {tile.name.split()[0]: tile.value for row in tiles(state, 7, now, 600.0) for tile in row}
 
 
 def test_nothing_known_is_dashes():
@@ -28,7 +29,7 @@ def test_nothing_known_is_dashes():
 def test_no_traffic_is_zero_tokens_and_no_acceptance():
     counters = Counters(50.0, steps=9.0, proposed=63.0, accepted=20.0, per_position=(1.0,) * 7)
     values = shown(folded(Sampled(BASE, counters), Sampled(BASE + 11, counters)), BASE + 12)
-    assert (values["tok/s"], values["acceptance"], values["running"]) == ("0.0", "—", "0")
+    assert (values["tok/s"], values["acceptance"], values["run/wait/preempt"]) == ("0.0", "—", "0 / 0 / 0")
 
 
 def test_traffic_gives_rates_of_the_last_seconds():
@@ -43,7 +44,7 @@ def test_a_silent_server_has_no_present_rate():
     state = folded(Sampled(BASE, counters), Sampled(BASE + 1, counters))
     assert shown(state, BASE + 2)["tok/s"] == "0.0"
     assert shown(state, BASE + 60)["tok/s"] == "—"
-    assert shown(state, BASE + 60)["running"] == "—"
+    assert shown(state, BASE + 60)["run/wait/preempt"] == "—"
 
 
 def test_the_status_line_names_state_and_synthetic_figures_first():

@@ -1,0 +1,71 @@
+"""The GPUs of a server at work: what they draw, what keeps them down, and who else is on them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dflash_tui.core.events import Foreign, GpuLoad
+from dflash_tui.core.gpu import Gpu, Holder
+
+
+def loads(cards: Sequence[Gpu], pids: set[int], uuids: Sequence[str] = ()) -> tuple[GpuLoad, ...]:
+    """Return the load of the GPUs that hold a process of `pids`; when none does, of those named by `uuids`, or of all.
+
+    The driver may show none of our own processes (in a container with its own pids); whose the others are is then
+    unknown, and `foreign` None.
+    """
+    ours = [card for card in cards if any(holder.pid in pids for holder in card.processes or ())]
+    named = [card for card in cards if card.uuid in uuids]
+    return tuple(_load(card, pids if ours else None) for card in ours or named or cards)
+
+
+def _load(card: Gpu, pids: set[int] | None) -> GpuLoad:
+    others = None if pids is None else tuple(h for h in card.processes or () if h.pid not in pids)
+    return GpuLoad(
+        index=card.index,
+        power_w=card.power_w,
+        power_limit_w=card.power_limit_w,
+        clock_mhz=card.sm_clock_mhz,
+        clock_max_mhz=card.sm_clock_max_mhz,
+        temperature_c=card.temperature_c,
+        utilisation=card.utilisation,
+        memory_used=card.memory_used,
+        memory_total=card.memory_total,
+        throttle=card.throttle,
+        foreign=None if others is None else tuple(map(_foreign, others)),
+    )
+
+
+def _foreign(holder: Holder) -> Foreign:
+    # Anybody may call a process anything.
+    return Foreign(holder.pid, "".join(c for c in holder.name if c.isprintable())[:40], holder.memory)
+
+
+def moved(before: Sequence[GpuLoad], after: Sequence[GpuLoad]) -> bool:
+    """Whether something differs that a chart or an alarm would show: 3 % of power or clock, 2 °C, 1 % of the memory."""
+    if len(before) != len(after):
+        return True
+    return any(_differs(one, other) for one, other in zip(before, after, strict=True))
+
+
+def _differs(one: GpuLoad, other: GpuLoad) -> bool:
+    if (one.index, one.throttle) != (other.index, other.throttle):
+        return True
+    if one.foreign is None or other.foreign is None:
+        there = one.foreign is not other.foreign
+    else:
+        there = {process.pid for process in one.foreign} != {process.pid for process in other.foreign}
+    return there or any(
+        _apart(a, b, step)
+        for a, b, step in (
+            (one.power_w, other.power_w, (one.power_limit_w or 300) * 0.03),
+            (one.clock_mhz, other.clock_mhz, (one.clock_max_mhz or 2000) * 0.03),
+            (one.temperature_c, other.temperature_c, 2),
+            (one.memory_used, other.memory_used, (one.memory_total or 1 << 36) * 0.01),
+            (one.utilisation, other.utilisation, 0.1),
+        )
+    )
+
+
+def _apart(one: float | None, other: float | None, step: float) -> bool:
+    return abs(one - other) >= step if one is not None and other is not None else one is not other

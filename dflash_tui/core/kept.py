@@ -1,0 +1,92 @@
+"""Samples by time for as long as a server runs: all of the last hour, one in ten seconds of the day before it."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar, overload
+
+DENSE = 3700.0
+THIN_STEP = 10.0
+LONGEST = 86_400.0
+_THIN_EVERY = 600
+
+
+class Timed(Protocol):
+    """What has a time, in seconds since the epoch."""
+
+    @property
+    def at(self) -> float:
+        """When it was."""
+        ...
+
+
+T = TypeVar("T", bound=Timed)
+
+
+class Kept(Sequence[T]):
+    """A sequence that grows at its end and is thinned at its start."""
+
+    def __init__(self) -> None:
+        self._values: list[T] = []
+        self._times: list[float] = []
+        self._added = 0
+
+    def append(self, value: T) -> None:
+        """Add the newest value; one that is older than the last counts as of the last one's time."""
+        self._values.append(value)
+        self._times.append(max(value.at, self._times[-1]) if self._times else value.at)
+        self._added += 1
+        if self._added % _THIN_EVERY == 0:
+            self._thin()
+
+    def until(self, at: float) -> int:
+        """Return how many values are of `at` or earlier."""
+        return bisect_right(self._times, at)
+
+    def held(self, at: float, longest: float) -> T | None:
+        """Return the newest value of `at` or earlier, unless it is more than `longest` seconds older."""
+        index = self.until(at) - 1
+        return self._values[index] if index >= 0 and at - self._times[index] <= longest else None
+
+    def _needed(self, value: T) -> bool:  # noqa: ARG002 - for those that know more
+        return False
+
+    def _thin(self) -> None:
+        newest = self._times[-1]
+        dense = self.until(newest - DENSE)
+        kept: list[int] = []
+        last = -THIN_STEP
+        for index in range(self.until(newest - LONGEST), dense):
+            if self._times[index] - last >= THIN_STEP or self._needed(self._values[index]):
+                kept.append(index)
+                last = self._times[index]
+        self._values = [self._values[index] for index in kept] + self._values[dense:]
+        self._times = [self._times[index] for index in kept] + self._times[dense:]
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        return self._values[index]
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._values)
+
+    def __reversed__(self) -> Iterator[T]:
+        return reversed(self._values)
+
+
+def ends(now: float, span: float, count: int) -> list[float]:
+    """Return the ends of `count` equal parts of the last `span` seconds; the last one holds `now`.
+
+    They stand still until a whole part has passed, so that a chart moves by columns instead of shimmering.
+    """
+    step = span / count
+    last = math.ceil(now / step - 1e-6) * step
+    return [last - (count - 1 - part) * step for part in range(count)]

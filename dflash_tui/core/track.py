@@ -1,0 +1,132 @@
+"""A run's counters over time -> rates of any window, always as differences. Pure.
+
+Between two readings a counter is taken to grow evenly, so that a window may begin and end anywhere. That is safe
+since the recorder writes the last equal reading before a change: a rest is never smeared into the burst after it.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from typing import NamedTuple
+
+from dflash_tui.core.events import Counters
+from dflash_tui.core.kept import Kept, ends
+from dflash_tui.core.vllm_metrics import Rates, rates
+
+# A recorder writes at least every 10 s; a longer silence is a hole, not a zero.
+LONGEST_GAP = 15.0
+# ... and each change within a second: no line for this long means that nothing changed.
+AT_REST = 2.5
+
+
+class Reading(NamedTuple):
+    """One /metrics reading; `joined` unless it is the first, the first after a hole or of another server."""
+
+    at: float
+    counters: Counters
+    joined: bool
+
+
+class Track(Kept[Reading]):
+    """The readings of a run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._starts: list[float] = []
+
+    def _needed(self, value: Reading) -> bool:
+        return not value.joined
+
+    def take(self, at: float, counters: Counters) -> Reading:
+        """Add a reading and return it."""
+        last = self[-1] if self else None
+        joined = last is not None and at - last.at <= LONGEST_GAP and not _fell(last.counters, counters)
+        if not joined:
+            self._starts.append(at)
+        reading = Reading(at, counters, joined)
+        self.append(reading)
+        return reading
+
+    def end(self, now: float) -> float | None:
+        """Return the time up to which the counters are known, `now` at rest; None when nobody records any more."""
+        if not self or now - self[-1].at > LONGEST_GAP:
+            return None
+        return now if now - self[-1].at > AT_REST else self[-1].at
+
+    def window(self, seconds: float, now: float) -> Rates | None:
+        """Return the rates over the last `seconds` before `now`, or None when nothing is known of them.
+
+        A reading that nothing followed still holds now; after `LONGEST_GAP` nobody records any more. A hole in the
+        readings shortens the window.
+        """
+        end = self.end(now)
+        return None if end is None else self.between(end - seconds, end)
+
+    def between(self, begin: float, end: float) -> Rates | None:
+        """Return the rates between two times, or after the last hole between them; None where nothing is known."""
+        start, index = bisect_right(self._starts, end) - 1, self.until(end)
+        if start < 0:
+            return None
+        if 0 < index < len(self) and not self[index].joined:
+            end = self[index - 1].at  # nobody recorded from there on
+        begin = max(begin, self._starts[start])
+        before, after = self.at(begin), self.at(end)
+        return rates(before, after, end - begin) if before and after and begin < end else None
+
+    def at(self, time: float) -> Counters | None:
+        """Return the counters at a time, between two readings by interpolation; None inside a hole."""
+        index = self.until(time) - 1
+        if index < 0:
+            return None
+        reading, after = self[index], self[index + 1] if index + 1 < len(self) else None
+        if after is None or not after.joined:
+            return reading.counters if time - reading.at <= LONGEST_GAP else None
+        if after.at <= reading.at:
+            return reading.counters
+        return _between(reading.counters, after.counters, (time - reading.at) / (after.at - reading.at))
+
+    def columns(self, now: float, span: float, count: int) -> list[Rates | None]:
+        """Return the rates of `count` equal parts of the last `span` seconds, oldest first; None where unknown."""
+        end = self.end(now)
+        known_to = (self[-1].at if self else -math.inf) if end is None else end
+        step = span / count
+        bounds = [(part - step, min(part, known_to)) for part in ends(now, span, count)]
+        return [self.between(begin, end) if begin < end else None for begin, end in bounds]
+
+
+def _fell(before: Counters, after: Counters) -> bool:
+    return after.generated < before.generated or (after.steps or 0.0) < (before.steps or 0.0)
+
+
+def _between(before: Counters, after: Counters, share: float) -> Counters:
+    """Return the counters a share of the way from `before` to `after`."""
+    if share <= 0 or before is after:
+        return before
+
+    def part(a: float, b: float) -> float:
+        return a + (b - a) * share
+
+    def maybe(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else part(a, b)
+
+    positions: tuple[float, ...] = ()
+    if len(before.per_position) == len(after.per_position):
+        positions = tuple(a + (b - a) * share for a, b in zip(before.per_position, after.per_position, strict=True))
+    return Counters(
+        generated=part(before.generated, after.generated),
+        prompt=part(before.prompt, after.prompt),
+        steps=maybe(before.steps, after.steps),
+        proposed=maybe(before.proposed, after.proposed),
+        accepted=maybe(before.accepted, after.accepted),
+        per_position=positions,
+        running=before.running,
+        waiting=before.waiting,
+        kv_usage=before.kv_usage,
+        preemptions=part(before.preemptions, after.preemptions),
+        prefix_queries=part(before.prefix_queries, after.prefix_queries),
+        prefix_hits=part(before.prefix_hits, after.prefix_hits),
+        finished=before.finished,
+        finished_tokens=before.finished_tokens,
+        decode_seconds=before.decode_seconds,
+    )
