@@ -35,6 +35,7 @@ from dflash_tui.core.events import (
     Suspended,
 )
 from dflash_tui.core.failures import advice, root_cause
+from dflash_tui.core.finished import FinishedLog
 from dflash_tui.core.histogram import difference
 from dflash_tui.core.kept import Kept, Timed, ends
 from dflash_tui.core.startup import PhaseSpan, Startup
@@ -73,6 +74,7 @@ class RunState:
     memory: Kept[MemorySampled] = field(default_factory=Kept)
     gpus: Kept[GpusSampled] = field(default_factory=Kept)
     suspended: Suspended | None = None
+    finished: FinishedLog = field(default_factory=FinishedLog)
     requests: deque[RequestDone] = field(default_factory=lambda: deque(maxlen=KEPT_REQUESTS))
     lines: deque[LogLine] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     line_count: int = 0
@@ -108,7 +110,7 @@ class RunState:
                 self.startup.take(event)
                 self._take_health(event)
             case Sampled(at=at, counters=counters):
-                self.readings.take(at, counters)
+                self.finished.take_reading(self.readings.take(at, counters))
             case LatenciesSampled():
                 self.latencies.append(event)
             case MemorySampled():
@@ -120,6 +122,7 @@ class RunState:
             case RequestDone():
                 self.startup.take(event)
                 self.requests.append(event)
+                self.finished.take_request(event)
             case Stopping():
                 self.stopping = True
             case Exited(code=code):

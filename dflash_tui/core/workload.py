@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 import httpx
+import msgspec
 
-from dflash_tui.core.events import PROBE, WARM_UP, RequestDone
+from dflash_tui.core import vllm_metrics
+from dflash_tui.core.events import PROBE, WARM_UP, Counters, RequestDone
 
 _TIMEOUT = httpx.Timeout(30.0, read=600.0)
 _BODY_LIMIT = 300
@@ -51,7 +54,23 @@ async def run(
     async with httpx.AsyncClient(base_url=url, timeout=_TIMEOUT, trust_env=False) as client:
         for prompt in prompts:
             tokens = max(8, round(prompt.max_tokens * scale))
-            yield await send(client, model, prompt._replace(max_tokens=tokens), temperature)
+            before = await _counters(client)
+            done = await send(client, model, prompt._replace(max_tokens=tokens), temperature)
+            yield _with_steps(done, before, await _counters(client))
+
+
+async def _counters(client: httpx.AsyncClient) -> Counters | None:
+    with contextlib.suppress(httpx.HTTPError):
+        return vllm_metrics.parse((await client.get("/metrics", timeout=5.0)).text)
+    return None
+
+
+def _with_steps(done: RequestDone, before: Counters | None, after: Counters | None) -> RequestDone:
+    """Return the request with what the server's counters say of it."""
+    if before is None or after is None or before.steps is None or after.steps is None or after.steps < before.steps:
+        return done
+    accepted = (after.accepted or 0.0) - (before.accepted or 0.0)
+    return msgspec.structs.replace(done, steps=after.steps - before.steps, accepted=accepted)
 
 
 async def first(url: str, model: str) -> RequestDone:

@@ -19,6 +19,7 @@ from dflash_tui.errors import DflashError
 from dflash_tui.tui import figures
 from dflash_tui.tui.chart import Chart
 from dflash_tui.tui.starting import failure_of, startup
+from dflash_tui.tui.strip import RequestStrip
 from dflash_tui.tui.tiles import Tiles, tiles
 from dflash_tui.tui.widgets import REQUESTS_SHOWN, Display, Positions, Requests, Timeline, TooSmall
 
@@ -103,6 +104,7 @@ class RunScreen(Screen[None]):
             yield Display(id="steps")
         with VerticalScroll(id="failure"):
             yield Static(id="reason", markup=False)
+        yield RequestStrip()
         with Container(id="panes"):
             yield Chart("tok/s", "series-a", top=10, id="tok_s")
             yield Chart("acceptance %", "series-b", top=100, fixed=True, id="acceptance")
@@ -211,6 +213,7 @@ class RunScreen(Screen[None]):
         rates = self.state.window(span, now)
         self.query_one(Positions).show(rates.per_position if rates else ())
         self.query_one(Requests).show(list(self.state.requests)[-REQUESTS_SHOWN:], self.sending)
+        self.query_one(RequestStrip).show(tuple(self.state.finished.requests), self.state.finished.cycle)
         for chart in self.query(Chart):
             if chart.size.width:
                 chart.show(*figures.series(self.state, str(chart.id), now, span, chart.columns))

@@ -1,0 +1,84 @@
+"""Finished requests one by one: our own as measured by us, those of others from the server's counters. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dflash_tui.core.cycle import Cycle, Finished, find
+from dflash_tui.core.events import OURS, Counters, RequestDone
+from dflash_tui.core.track import Reading
+
+KEPT = 400
+# Between the end of a request here and the reading that counts it.
+_LATE = 2.0
+_MOST_AT_ONCE = 32
+
+
+class FinishedLog:
+    """The last finished requests of a run, oldest first in `requests`."""
+
+    def __init__(self) -> None:
+        self.requests: deque[Finished] = deque(maxlen=KEPT)
+        self._cycle: tuple[Finished | None, Cycle | None] = (None, None)
+        self._uncounted = 0
+        self._before: Counters | None = None
+        self._base: Counters | None = None
+
+    @property
+    def cycle(self) -> Cycle | None:
+        """The cycle in which the speed of the last requests comes and goes, or None."""
+        last = self.requests[-1] if self.requests else None
+        if last is not self._cycle[0]:
+            self._cycle = (last, find(self.requests))
+        return self._cycle[1]
+
+    def take_request(self, done: RequestDone) -> None:
+        """Take a request that one of us sent."""
+        if not done.error:
+            self._claim(done.at)
+        if done.kind not in OURS:
+            length = 1 + (done.accepted or 0.0) / done.steps if done.steps else None
+            self.requests.append(
+                Finished(done.at, done.kind, done.decode_tok_s, length, _quotient(done.decode_tok_s, length),
+                         failed=bool(done.error))
+            )  # fmt: skip
+
+    def _claim(self, at: float) -> None:
+        """Take a request of ours out of those that the counters show, whether they already do or will."""
+        for index in range(len(self.requests) - 1, -1, -1):
+            found = self.requests[index]
+            if found.at < at - _LATE:
+                break
+            if not found.kind and found.at >= at:
+                del self.requests[index]
+                return
+        self._uncounted += 1
+
+    def take_reading(self, reading: Reading) -> None:
+        """Take what the server counts; requests that are not ours are taken from the difference."""
+        now, before = reading.counters, self._before
+        self._before = now
+        if before is None or not reading.joined:
+            self._uncounted, self._base = 0, now
+            return
+        count = round(now.finished - before.finished)
+        ours = min(count, self._uncounted)
+        self._uncounted -= ours
+        if count > ours:
+            self.requests.extend([_mean(reading.at, before, self._base or before, now, count)]
+                                 * min(count - ours, _MOST_AT_ONCE))  # fmt: skip
+        if count or not now.running:
+            self._base = now
+
+
+def _mean(at: float, before: Counters, base: Counters, now: Counters, count: int) -> Finished:
+    """Return the mean of `count` requests that ended between two readings; `base` is when the first may have begun."""
+    tokens, seconds = now.finished_tokens - before.finished_tokens, now.decode_seconds - before.decode_seconds
+    speed = (tokens - count) / seconds if seconds > 0 and tokens > count else None
+    steps, accepted = (now.steps or 0.0) - (base.steps or 0.0), (now.accepted or 0.0) - (base.accepted or 0.0)
+    length = 1 + accepted / steps if steps > 0 else None
+    return Finished(at, "", speed, length, _quotient(speed, length), count)
+
+
+def _quotient(speed: float | None, length: float | None) -> float | None:
+    return speed / length if speed is not None and length else None

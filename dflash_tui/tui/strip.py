@@ -1,0 +1,70 @@
+"""The request strip: one cell per finished request, so that a cycle of fast and slow ones is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.app import RenderResult
+from textual.content import Content
+from textual.widget import Widget
+
+from dflash_tui.core.cycle import Cycle, Finished
+from dflash_tui.text import cut, number
+from dflash_tui.tui.widgets import MUTED
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_NAME, _VALUE = 8, 8
+# What is shown of each request, how exact, and in which colour; the most telling first, since height may lack.
+_ROWS = (("tok/s", "tok_s", 1, "$series-a"), ("AL", "acceptance_length", 2, "$series-b"),
+         ("steps/s", "steps_s", 1, "$series-c"))  # fmt: skip
+
+
+class RequestStrip(Widget):
+    """A row of cells for each of tok/s, AL and steps/s, the newest request at the right with its value."""
+
+    def __init__(self) -> None:
+        super().__init__(id="strip")
+        self.requests: Sequence[Finished] = ()
+        self.cycle: Cycle | None = None
+        self._entitle()
+
+    def show(self, requests: Sequence[Finished], cycle: Cycle | None) -> None:
+        """Replace the requests, oldest first, and the cycle that was found in them."""
+        if requests != self.requests or cycle != self.cycle:
+            self.requests, self.cycle = requests, cycle
+            self._entitle()
+            self.refresh()
+
+    def _entitle(self) -> None:
+        title = f"requests  {len(self.requests)} finished, oldest left" if self.requests else "requests"
+        if self.cycle:
+            title = f"! cycle: {self.cycle}; {self.cycle.evidence}"
+        self.border_title = cut(title, max(20, self.size.width - 4)) if self.size.width else title
+        self.set_class(self.cycle is not None, "-cycle")
+
+    def on_resize(self) -> None:
+        self._entitle()
+
+    def render(self) -> RenderResult:
+        width, height = self.size
+        if not self.requests:
+            return Content.assemble(("a cell for each request once one has finished", MUTED))
+        room = max(1, width - _NAME - _VALUE)
+        shown = self.requests[-room:]
+        return Content("\n").join([_row(*row, shown) for row in _ROWS[: max(1, height)]])
+
+
+def _row(name: str, figure: str, digits: int, color: str, requests: Sequence[Finished]) -> Content:
+    values: list[float | None] = [getattr(request, figure) for request in requests]
+    top = max((value for value in values if value is not None), default=0.0)
+    cells = "".join(
+        "✗" if request.failed else _cell(value, top) for request, value in zip(requests, values, strict=True)
+    )
+    return Content.assemble((f"{name:<{_NAME}}", MUTED), (cells, color), f" {number(values[-1], digits)}")
+
+
+def _cell(value: float | None, top: float) -> str:
+    """Return a block as high as the value against the highest; a dot when it is not known."""
+    if value is None or top <= 0:
+        return "·"
+    return _BLOCKS[min(len(_BLOCKS) - 1, int(value / top * len(_BLOCKS)))]

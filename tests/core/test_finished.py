@@ -1,0 +1,79 @@
+"""Finished requests one by one: our own, and those of others from the counters."""
+
+import pytest
+
+from dflash_tui.core.events import PROBE, WARM_UP, Counters, RequestDone, Sampled
+from dflash_tui.core.state import RunState
+
+
+def counted(at: float, requests: int, tokens: float, seconds: float, steps: float, *, running: int = 0) -> Sampled:
+    made = Counters(
+        tokens, steps=steps, proposed=7 * steps, accepted=3 * steps, running=running,
+        finished=requests, finished_tokens=tokens, decode_seconds=seconds,
+    )  # fmt: skip
+    return Sampled(at, made)
+
+
+def folded(*events) -> RunState:
+    state = RunState()
+    for event in events:
+        state.apply(event)
+    return state
+
+
+def test_requests_of_others_are_seen_in_the_counters():
+    """Speed is of the decoding alone, by the server's own clock, however coarsely it is asked."""
+    state = folded(
+        counted(0, 0, 0, 0, 0), counted(1, 0, 0, 0, 20, running=1),
+        counted(2, 1, 101, 0.5, 25), counted(9, 1, 101, 0.5, 25), counted(10, 3, 303, 1.5, 75),
+    )  # fmt: skip
+    one, two, three = state.finished.requests
+    assert (one.at, one.kind, one.alike) == (2, "", 1)
+    assert [one.tok_s, one.acceptance_length, one.steps_s] == pytest.approx([200.0, 4.0, 50.0])
+    assert two == three
+    assert [two.alike, two.tok_s] == pytest.approx([2, 200.0])
+
+
+@pytest.mark.parametrize("counted_first", [False, True])
+def test_our_own_request_is_one_cell(counted_first):
+    """The counters show it too, a little before or after it is recorded; it is not counted twice."""
+    own = RequestDone(5.0, "Code", 101, 9, 0.1, 0.6, 210.0, "length", steps=25.0, accepted=75.0)
+    seen = counted(5.3, 1, 101, 0.5, 25)
+    state = folded(counted(4.0, 0, 0, 0, 0), *((seen, own) if counted_first else (own, seen)))
+    [cell] = state.finished.requests
+    assert (cell.kind, cell.tok_s, cell.acceptance_length) == ("Code", 210.0, 4.0)
+    assert cell.steps_s == pytest.approx(52.5)
+    state.apply(counted(8.0, 2, 202, 1.0, 50))
+    assert [request.kind for request in state.finished.requests] == ["Code", ""]
+
+
+@pytest.mark.parametrize("kind", [WARM_UP, PROBE])
+def test_requests_of_the_recorder_are_none(kind):
+    """What we send to look after the server is no measurement."""
+    state = folded(counted(4.0, 0, 0, 0, 0), RequestDone(5.0, kind, 8), counted(5.5, 1, 8, 0.1, 2))
+    assert not state.finished.requests
+
+
+def test_a_failed_request_is_a_cell_without_figures():
+    [cell] = folded(counted(0, 0, 0, 0, 0), RequestDone(5.0, "Math", error="HTTP 500")).finished.requests
+    assert (cell.failed, cell.tok_s) == (True, None)
+
+
+def test_what_finished_while_nobody_looked_is_left_out():
+    """Over a hole in the readings nothing is known of single requests."""
+    state = folded(counted(0, 0, 0, 0, 0), counted(100, 50, 5000, 30, 1200), counted(101, 51, 5101, 30.5, 1225))
+    assert [round(request.tok_s or 0) for request in state.finished.requests] == [200]
+
+
+def test_the_cycle_is_found_in_what_finished():
+    """From the counters of the server alone, and not searched for again until another request finishes."""
+    state, tokens, seconds, steps = folded(counted(0, 0, 0, 0, 0)), 0.0, 0.0, 0.0
+    for place in range(40):
+        speed = (221, 214, 218, 222, 230, 103, 59, 62, 62, 212)[place % 10]
+        tokens, seconds, steps = tokens + 101, seconds + 100 / speed, steps + 25
+        state.apply(counted(10.0 * place + 5, place, tokens - 101, seconds - 100 / speed, steps - 20, running=1))
+        state.apply(counted(10.0 * place + 10, place + 1, tokens, seconds, steps))
+    found = state.finished.cycle
+    assert found is not None
+    assert (found.period, found.slow, found.cause) == (10, 4, "steps/s")
+    assert state.finished.cycle is found
