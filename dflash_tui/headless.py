@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dflash_tui import text
+from dflash_tui.alarm_lines import announce
 from dflash_tui.commands import note, out, panel
 from dflash_tui.core import observe, preflight, prepare, processes, server, workload
 from dflash_tui.core.events import Health, RequestDone, encode
@@ -108,6 +109,7 @@ async def _watch(args: argparse.Namespace, run: Run, *, bench: bool = False) -> 
     state, answered = RunState(), asyncio.Event()
     following = asyncio.create_task(_follow(run, state, answered, Lines(state, as_json=args.json)))
     beat = asyncio.create_task(_beat(state, args.every, as_json=args.json))
+    alarm = asyncio.create_task(announce(state, as_json=args.json))
     try:
         if bench and await _first(answered, following):
             if state.health is Health.UNHEALTHY:
@@ -121,8 +123,8 @@ async def _watch(args: argparse.Namespace, run: Run, *, bench: bool = False) -> 
             if args.detach:
                 note(text.how_to_return(run.id))
                 return 0
-        await asyncio.wait({following, beat}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (beat, following):  # what one of them could not write ends both
+        await asyncio.wait({following, beat, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (beat, alarm, following):  # what one of them could not write ends both
             if task.done():
                 task.result()
         return _after_end(run, state)
@@ -132,6 +134,7 @@ async def _watch(args: argparse.Namespace, run: Run, *, bench: bool = False) -> 
     finally:
         following.cancel()
         beat.cancel()
+        alarm.cancel()
 
 
 async def _first(answered: asyncio.Event, following: asyncio.Task[None]) -> bool:

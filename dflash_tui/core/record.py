@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from dflash_tui.core import gpu, gpu_watch, processes, server, vllm_metrics, workload
+from dflash_tui.core import gpu, gpu_watch, probe, processes, server, vllm_metrics, workload
 from dflash_tui.core.events import (
     Counters,
     GpusSampled,
@@ -31,18 +31,6 @@ LEASE = 5.0
 WARM_UP_AGAIN = 30.0
 _IDLE_INTERVAL = 10.0
 _MEMBERS_INTERVAL = 5.0
-# A server that hangs while nobody asks it anything looks like one that rests: after so long it is asked for a token.
-PROBE_AFTER = 600.0
-PROBE_PATIENCE = 60.0
-
-
-def probe_after() -> float:
-    """Return after how many idle seconds a server is asked for one token: DFLASH_TUI_PROBE, where 0 means never."""
-    try:
-        seconds = float(os.environ.get("DFLASH_TUI_PROBE", PROBE_AFTER))
-    except ValueError:
-        return PROBE_AFTER
-    return max(10.0, seconds) if seconds > 0 else math.inf
 
 
 async def whenever_free(run: Run) -> None:
@@ -123,7 +111,7 @@ class _Recorder:
         # Intervals are measured by a clock that nobody sets.
         self._written_at = self._memory_at = self._gpus_at = self._members_at = -math.inf
         self._members: list[psutil.Process] = []
-        self._probe_after = probe_after()
+        self._probe_after = probe.after()
         self._rests_since = time.monotonic()
 
     async def run(self) -> None:
@@ -201,7 +189,7 @@ class _Recorder:
 
     async def _probe(self) -> None:
         """Ask for one token; whether it came is recorded, and what it means is for `alarms` to say."""
-        done = await workload.probe(self._run.url, self._run.plan.served_name, PROBE_PATIENCE)
+        done = await workload.probe(self._run.url, self._run.plan.served_name, probe.PATIENCE)
         server.record(self._run, done)
         self._rests_since = time.monotonic()
 

@@ -68,6 +68,7 @@ class RunState:
     stated: dict[str, Stated] = field(default_factory=dict)
     health: Health = Health.STARTING
     health_detail: str = ""
+    health_at: float = 0.0
     warm_at: float | None = None
     readings: Track = field(default_factory=Track)
     latencies: Kept[LatenciesSampled] = field(default_factory=Kept)
@@ -130,7 +131,7 @@ class RunState:
                     self.exit = event
 
     def _take_health(self, event: HealthChanged) -> None:
-        self.health, self.health_detail = event.health, event.detail
+        self.health, self.health_detail, self.health_at = event.health, event.detail, event.at
         if event.health is Health.WARM and self.warm_at is None:
             self.warm_at = event.at
 

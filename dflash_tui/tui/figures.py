@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from textual.content import Content
 
-from dflash_tui.core.events import LogLine
+from dflash_tui.core import probe
+from dflash_tui.core.events import PROBE, LogLine
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import DflashError
-from dflash_tui.text import GIB, cut, duration, plural
+from dflash_tui.text import GIB, cut, duration, number, plural
 from dflash_tui.tui.widgets import MUTED
 
 _MARKS = {
@@ -47,6 +49,15 @@ def status(
         parts.append((f" · {run.engine}", MUTED))
         parts += [(f" +{plural(len(run.patches), 'patch')}", MUTED)] if run.patches else []
     return Content.assemble(*parts)
+
+
+def probing(state: RunState, now: float) -> str:
+    """Return what is done to see that a resting server still answers, or when it last was."""
+    last = next((done for done in reversed(state.requests) if done.kind == PROBE), None)
+    if last is not None:
+        return f"at rest it was asked for a token {duration(now - last.at)} ago and took {number(last.total, 2, 's')}"
+    after = probe.after()
+    return f"asked for a token after {duration(after)} of rest" if math.isfinite(after) else ""
 
 
 def series(

@@ -11,12 +11,15 @@ from textual.containers import Container, VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Footer, Log, Static
 
+from dflash_tui.core.alarms import alarms
 from dflash_tui.core.events import AnyEvent, Health
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import KEPT_LINES, RunState
 from dflash_tui.errors import DflashError
 from dflash_tui.tui import figures
+from dflash_tui.tui.alarms import AlarmDialog
+from dflash_tui.tui.alarms import lines as alarm_lines
 from dflash_tui.tui.chart import Chart
 from dflash_tui.tui.starting import failure_of, startup
 from dflash_tui.tui.strip import RequestStrip
@@ -25,6 +28,7 @@ from dflash_tui.tui.widgets import REQUESTS_SHOWN, Display, Positions, Requests,
 
 WINDOWS = (120.0, 600.0, 3600.0)
 LOG_INTERVAL = 0.25
+ALARMS_SHOWN = 3
 _DRAW_EVERY = 4
 # Without any event the figures still grow old: after this many ticks they are drawn again.
 _DRAW_AT_LEAST_EVERY = 40
@@ -48,6 +52,7 @@ class RunScreen(Screen[None]):
         ),
         Binding("right_square_bracket", "window(1)", "Longer window", show=False),
         Binding("l", "log", "Log", tooltip="The log on the whole screen, and back"),
+        Binding("exclamation_mark", "alarms", "Alarms", key_display="!", show=False, tooltip="Every alarm in full"),
         Binding("S", "app.stop", "Stop", key_display="S", tooltip="Stop the server, after asking"),
         Binding("1", "app.show('launch')", "Launch"),
         Binding("2", "app.show('live')", "Live screen", show=False),
@@ -98,6 +103,7 @@ class RunScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield Display(id="status")
+        yield Display(id="alarms")
         yield Timeline()
         yield Tiles()
         with VerticalScroll(id="startup", can_focus=False):
@@ -203,10 +209,15 @@ class RunScreen(Screen[None]):
             self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        return self.stage == "live" if action in {"freeze", "window"} else self.stage != "idle" or action != "log"
+        return (
+            self.stage == "live"
+            if action in {"freeze", "window", "alarms"}
+            else self.stage != "idle" or action != "log"
+        )
 
     def _draw_live(self, now: float) -> None:
         span = WINDOWS[self.window]
+        self._draw_alarms(now)
         self.query_one(Timeline).show(self.state.spans(now))
         tokens = self.plan.num_speculative_tokens if self.plan else 0
         self.query_one(Tiles).show(tiles(self.state, tokens, now, span))
@@ -217,6 +228,17 @@ class RunScreen(Screen[None]):
         for chart in self.query(Chart):
             if chart.size.width:
                 chart.show(*figures.series(self.state, str(chart.id), now, span, chart.columns))
+
+    def _draw_alarms(self, now: float) -> None:
+        rows = 1 if self.has_class("-short") else ALARMS_SHOWN
+        found, width = alarms(self.state, now), max(0, self.size.width - 2)
+        shown = self.query_one("#alarms", Display)
+        shown.show(alarm_lines(found, now, width, rows, figures.probing(self.state, now)))
+        shown.set_class(bool(found), "-raised")
+
+    def action_alarms(self) -> None:
+        now = self.now()
+        self.app.push_screen(AlarmDialog(alarms(self.state, now), now))
 
     def action_freeze(self) -> None:
         self.frozen = not self.frozen

@@ -38,7 +38,10 @@ class RequestStrip(Widget):
     def _entitle(self) -> None:
         title = f"requests  {len(self.requests)} finished, oldest left" if self.requests else "requests"
         if self.cycle:
-            title = f"! cycle: {self.cycle}; {self.cycle.evidence}"
+            fast = self.cycle.period - self.cycle.slow
+            title = (
+                f"! requests  a cycle of {self.cycle.period}: {fast} fast, {self.cycle.slow} slow{_fell(self.cycle)}"
+            )
         self.border_title = cut(title, max(20, self.size.width - 4)) if self.size.width else title
         self.set_class(self.cycle is not None, "-cycle")
 
@@ -52,6 +55,10 @@ class RequestStrip(Widget):
         room = max(1, width - _NAME - _VALUE)
         shown = self.requests[-room:]
         return Content("\n").join([_row(*row, shown) for row in _ROWS[: max(1, height)]])
+
+
+def _fell(cycle: Cycle) -> str:
+    return f"; {cycle.cause.replace('both', 'AL and steps/s')} fell" if cycle.cause else ""
 
 
 def _row(name: str, figure: str, digits: int, color: str, requests: Sequence[Finished]) -> Content:

@@ -51,7 +51,7 @@ def bar(share: float, width: int) -> str:
 
 
 class Timeline(Widget):
-    """The start-up folded into two rows: a bar of the phases and their names with durations."""
+    """The start-up folded into two rows: a bar of the phases and their names with durations; in one row the names."""
 
     def __init__(self) -> None:
         super().__init__(id="timeline")
@@ -67,6 +67,9 @@ class Timeline(Widget):
         total = sum(span.seconds for span in self.spans)
         ready = f"  ready in {duration(total)}" if self.spans and self.spans[-1].over else ""
         pieces = fold([(span.phase.value, span.seconds) for span in self.spans], self.size.width - len(ready))
+        if self.size.height < 2:
+            names = "  ".join(label for label, _ in pieces)
+            return Content.assemble((f"start-up {names}", MUTED), ready)
         line, labels = Content(""), Content("")
         for index, (label, width) in enumerate(pieces):
             line += Content.assemble(("█" * width, "$series-a" if index % 2 == 0 else "$series-dim"))

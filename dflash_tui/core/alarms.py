@@ -1,0 +1,242 @@
+"""What is wrong with a running server, from its samples alone. Pure: every observer comes to the same alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+from dflash_tui.core.events import PROBE, Counters, GpuLoad, Health
+from dflash_tui.core.kept import Kept, Timed
+from dflash_tui.core.state import RunState
+from dflash_tui.core.track import LONGEST_GAP, Reading
+from dflash_tui.text import GIB, duration, gib, percent, plural
+
+T = TypeVar("T", bound=Timed)
+
+# A request that runs makes a token now and then; the first one may have to wait for kernels to be compiled.
+HANGS_AFTER = 60.0
+_FIRST_HANGS_AFTER = 300.0
+_RECENT = 60.0
+_BEFORE = 3600.0
+_COLLAPSED = 0.4
+_USELESS_LENGTH = 1.05
+_LEAST_STEPS, _LEAST_BEFORE, _LEAST_TOKENS = 30, 100, 64
+_PREEMPTED_WITHIN = 300.0
+_THROTTLED_FOR = 10.0
+_HARD_LIMITS = frozenset({"power brake", "thermal (hardware)", "thermal (software)", "hardware slowdown"})
+# Most GPUs run into their power cap at full load; it matters when it costs this much of the clock.
+_CAPPED_BELOW = 0.7
+_EDGE, _EDGE_SHARE = GIB, 0.04
+_FOREIGN = GIB // 2
+
+
+class Alarm(NamedTuple):
+    """Something wrong: its kind, since when, what it is, the figures that show it and what to do about it."""
+
+    kind: str
+    since: float
+    what: str
+    evidence: str
+    do: str
+
+
+def alarms(state: RunState, now: float) -> list[Alarm]:
+    """Return what is wrong with a server at `now`, the worst first; one alarm of each kind."""
+    if state.exit is not None or state.stopping or state.launched is None:
+        return []
+    found: dict[str, Alarm] = {}
+    for rule in _RULES:
+        if alarm := rule(state, now):
+            found.setdefault(alarm.kind, alarm)
+    return list(found.values())
+
+
+def _suspended(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - every rule is given both
+    if not (stopped := state.suspended) or not stopped.pids:
+        return None
+    pids = " ".join(map(str, stopped.pids))
+    what = f"{plural(len(stopped.pids), 'process')} of the server suspended by a signal"
+    return Alarm("hang", stopped.at, what, f"pid {pids}", f"`kill -CONT {pids}` lets it go on")
+
+
+def _unhealthy(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    if state.health is not Health.UNHEALTHY or state.warm_at is None:
+        return None
+    do = "the log may say why; if it stays so: S stops the server"
+    return Alarm("hang", state.health_at, "the server does not answer", state.health_detail, do)
+
+
+def _stuck(state: RunState, now: float) -> Alarm | None:
+    """Requests run and no token comes."""
+    last = _fresh(state, now)
+    if last is None or not last.counters.running:
+        return None
+    made = last.counters.generated
+    since = _since(state.readings, lambda r: r.counters.running > 0 and r.counters.generated == made)
+    if now - since < (HANGS_AFTER if state.warm_at is not None else _FIRST_HANGS_AFTER):
+        return None
+    evidence = f"{plural(last.counters.running, 'request')} running, no token for {duration(now - since)}"
+    do = "a very long prompt looks the same at first; if it stays so the engine hangs: S stops it"
+    return Alarm("hang", since, "no token comes", evidence, do)
+
+
+def _silent_probe(state: RunState, now: float) -> Alarm | None:
+    """A server that rested was asked for a token, in vain."""
+    probe = next((done for done in reversed(state.requests) if done.kind == PROBE), None)
+    if probe is None or not probe.error:
+        return None
+    after = state.readings.between(probe.at, now)
+    if after and after.tok_s > 0:
+        return None
+    do = "the engine hangs although /health answers: S stops it"
+    return Alarm("hang", probe.at - probe.total, "an idle server did not answer a probe", probe.error, do)
+
+
+def _memory(state: RunState, now: float) -> Alarm | None:
+    """The machine's memory, from which the server takes its own, runs out."""
+
+    def scarce(left: int | None, total: int) -> bool:
+        return left is not None and left < max(_EDGE, total * _EDGE_SHARE)
+
+    last = state.memory.held(now, LONGEST_GAP)
+    if last is None or not scarce(last.available, last.total):
+        return None
+    since = _since(state.memory, lambda sample: scarce(sample.available, sample.total))
+    evidence = f"{gib(last.available)} of {gib(last.total)} left; at 0 the system kills the largest process"
+    return Alarm("memory", since, "memory is nearly used up", evidence, "end other programs, or lower the KV cache")
+
+
+def _collapse(state: RunState, now: float) -> Alarm | None:
+    """Acceptance is far below what it was."""
+    recent = state.window(_RECENT, now)
+    if recent is None or recent.acceptance is None or recent.steps < _LEAST_STEPS:
+        return None
+    before = state.readings.between(now - _BEFORE, now - _RECENT)
+    known = before is not None and before.acceptance is not None and before.steps >= _LEAST_BEFORE
+    usual = before.acceptance if before and known else None
+    limit = usual * _COLLAPSED if usual is not None else 0.0
+    if recent.acceptance >= limit and (recent.acceptance_length or 0) >= _USELESS_LENGTH:
+        return None
+    since = now
+    while since > now - _BEFORE:
+        earlier = state.readings.between(since - 10 - _RECENT, since - 10)
+        if earlier is None or earlier.acceptance is None or earlier.acceptance >= max(limit, 1e-9):
+            break
+        since -= 10
+    evidence = f"{percent(recent.acceptance, 1)} in the last minute, {percent(usual, 1)} before"
+    do = "other prompts or a higher temperature do this; if neither changed, suspect the prefix cache or the drafter"
+    return Alarm("acceptance", since - _RECENT / 2, "acceptance has collapsed", evidence, do)
+
+
+def _off(state: RunState, now: float) -> Alarm | None:
+    """Speculation was asked for, and tokens are made without it."""
+    wanted = state.launched.num_speculative_tokens if state.launched else None
+    end = state.readings.end(now)
+    after, before = (state.readings.at(t) if t is not None else None for t in (end, end and end - _RECENT))
+    if not wanted or after is None or before is None:
+        return None
+    # The first token of each request comes from the prompt.
+    made = after.generated - before.generated - (after.finished - before.finished)
+    drafted = _drafted(after) - _drafted(before)
+    if made < _LEAST_TOKENS or drafted >= made / 2:
+        return None
+    evidence = f"{made:.0f} tokens in the last minute, {drafted:.0f} of them from steps with a draft"
+    do = "some sampling parameters switch it off for their requests, as does a large batch; the log may say so"
+    return Alarm("speculation", now - _RECENT, "speculative decoding is off", evidence, do)
+
+
+def _drafted(counters: Counters) -> float:
+    return (counters.steps or 0.0) + (counters.accepted or 0.0)
+
+
+def _throttled(state: RunState, now: float) -> Alarm | None:
+    def limits(gpus: tuple[GpuLoad, ...]) -> list[tuple[GpuLoad, str]]:
+        return [(gpu, why) for gpu in gpus if (why := _limit(gpu))]
+
+    last = state.gpus.held(now, LONGEST_GAP)
+    if last is None or not (held := limits(last.gpus)):
+        return None
+    since = _since(state.gpus, lambda sample: bool(limits(sample.gpus)))
+    if now - since < _THROTTLED_FOR:
+        return None
+    evidence = "; ".join(
+        f"GPU {gpu.index}: {why}, {gpu.clock_mhz} of {gpu.clock_max_mhz} MHz, {gpu.temperature_c} °C"
+        for gpu, why in held
+    )
+    return Alarm("throttling", since, "the GPU is throttled", evidence, "look after cooling and power supply")
+
+
+def _limit(gpu: GpuLoad) -> str:
+    """Return what keeps the clocks down that should not, or nothing."""
+    hard = [why for why in gpu.throttle or () if why in _HARD_LIMITS]
+    slow = gpu.clock_mhz and gpu.clock_max_mhz and gpu.clock_mhz < _CAPPED_BELOW * gpu.clock_max_mhz
+    if slow and "power cap" in (gpu.throttle or ()):
+        hard.append("power cap")
+    return ", ".join(hard)
+
+
+def _preempted(state: RunState, now: float) -> Alarm | None:
+    recent = state.window(_PREEMPTED_WITHIN, now)
+    if recent is None or recent.preemptions < 1:
+        return None
+    total = state.readings[-1].counters.preemptions
+    since = _since(state.readings, lambda reading: reading.counters.preemptions > total - recent.preemptions)
+    evidence = f"{recent.preemptions:.0f} in {duration(recent.seconds)}: the KV cache is full, work is done again"
+    do = "send fewer requests at once, or give the KV cache more room (max-model-len, gpu-memory-utilization)"
+    return Alarm("preemptions", since, "requests are preempted", evidence, do)
+
+
+def _foreign(state: RunState, now: float) -> Alarm | None:
+    last = state.gpus.held(now, LONGEST_GAP)
+    others = {process.pid: process for gpu in (last.gpus if last else ()) for process in gpu.foreign or ()
+              if (process.memory or 0) >= _FOREIGN}  # fmt: skip
+    if not others:
+        return None
+
+    def there(gpus: tuple[GpuLoad, ...]) -> bool:
+        return any(process.pid in others for gpu in gpus for process in gpu.foreign or ())
+
+    since = _since(state.gpus, lambda sample: there(sample.gpus))
+    names = ", ".join(f"{p.name or 'a process'} (pid {p.pid}) holds {gib(p.memory)}" for p in others.values())
+    return Alarm("foreign load", since, "somebody else uses the GPU", names, "figures suffer while it works there")
+
+
+def _cycle(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    if (found := state.finished.cycle) is None:
+        return None
+    do = {
+        "acceptance length": "suspect the drafter's context: try without prefix caching, or a later vLLM",
+        "steps/s": "suspect clocks, memory or other load: see the GPU chart",
+    }.get(found.cause, "compare AL and steps/s of fast and slow requests")
+    return Alarm("cycle", found.since, str(found), found.evidence, do)
+
+
+_RULES: tuple[Callable[[RunState, float], Alarm | None], ...] = (
+    _suspended,
+    _unhealthy,
+    _stuck,
+    _silent_probe,
+    _memory,
+    _off,
+    _collapse,
+    _throttled,
+    _preempted,
+    _cycle,
+    _foreign,
+)
+
+
+def _fresh(state: RunState, now: float) -> Reading | None:
+    return state.readings.held(now, LONGEST_GAP)
+
+
+def _since(samples: Kept[T], true: Callable[[T], bool]) -> float:
+    """Return the time of the first of the last samples for all of which something holds."""
+    return min(_while(samples, true), default=samples[-1].at)
+
+
+def _while(samples: Kept[T], true: Callable[[T], bool]) -> Iterator[float]:
+    for sample in reversed(samples):
+        if not true(sample):
+            return
+        yield sample.at

@@ -1,0 +1,60 @@
+"""What is wrong, on the run screen: a line for each alarm, and all of them in full in a dialog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from dflash_tui.core.alarms import Alarm
+from dflash_tui.text import cut, duration
+from dflash_tui.tui.widgets import MUTED
+
+NONE = "no alarm"
+
+
+def lines(alarms: Sequence[Alarm], now: float, width: int, rows: int, calm: str = "") -> Content:
+    """Return the worst alarms in `rows` lines, the last of which says how many more there are.
+
+    `calm` is what is said beside there being none.
+    """
+    if not alarms:
+        return Content.assemble(("✓ ", "$success"), NONE, (f" · {calm}" if calm else "", MUTED))
+    shown = []
+    for place, alarm in enumerate(alarms[:rows]):
+        more = len(alarms) - rows if place == rows - 1 else 0
+        rest = f"  +{more} more, ! shows all" if more > 0 else ""
+        head = f"! {alarm.what}"
+        since = f" {duration(max(0.0, now - alarm.since))}"
+        tail = cut(f"  {alarm.evidence} → {alarm.do}", max(0, width - len(head) - len(since) - len(rest)))
+        shown.append(Content.assemble((head, "bold $error"), (since, "bold"), tail, (rest, "bold")))
+    return Content("\n").join(shown)
+
+
+class AlarmDialog(ModalScreen[None]):
+    """Lists the alarms with their figures and what to do."""
+
+    BINDINGS: ClassVar = [Binding("escape,enter,exclamation_mark,q", "dismiss", "close")]
+
+    def __init__(self, alarms: Sequence[Alarm], now: float) -> None:
+        super().__init__()
+        self.alarms, self.now = alarms, now
+
+    def compose(self) -> ComposeResult:
+        rows = []
+        for alarm in self.alarms:
+            since = f"{duration(max(0.0, self.now - alarm.since))}, {alarm.kind}"
+            rows += [
+                Content.assemble(("! ", "bold $error"), (alarm.what, "bold"), (f"  for {since}", MUTED)),
+                Content(f"  {alarm.evidence}"),
+                Content.assemble(("  → ", "bold $primary"), f"{alarm.do}\n"),
+            ]
+        with VerticalScroll(classes="dialog"):
+            yield Static(Content("\n").join(rows or [Content(NONE)]), markup=False)
+            yield Static(Content("esc closes this."), classes="muted")

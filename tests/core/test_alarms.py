@@ -1,0 +1,221 @@
+"""Every alarm: when it is raised, since when it is said to last, and when there is none."""
+
+import pytest
+
+from dflash_tui.core.alarms import HANGS_AFTER, Alarm, alarms
+from dflash_tui.core.events import (
+    PROBE,
+    AnyEvent,
+    Counters,
+    Exited,
+    Foreign,
+    GpuLoad,
+    GpusSampled,
+    Health,
+    HealthChanged,
+    Launched,
+    MemorySampled,
+    RequestDone,
+    Sampled,
+    Stopping,
+    Suspended,
+)
+from dflash_tui.core.state import RunState
+
+GIB = 1 << 30
+LAUNCHED = Launched(0.0, "run", "toy", 1, 8000, "eager", num_speculative_tokens=7)
+
+
+def folded(*events: AnyEvent) -> RunState:
+    state = RunState()
+    for event in (LAUNCHED, HealthChanged(0.0, Health.WARM), *events):
+        state.apply(event)
+    return state
+
+
+def counters(steps: float, accepted: float = 3.0, **more) -> Counters:
+    return Counters(steps * (1 + accepted), steps=steps, proposed=7 * steps, accepted=accepted * steps, **more)
+
+
+def raised(state: RunState, now: float) -> dict[str, Alarm]:
+    return {alarm.kind: alarm for alarm in alarms(state, now)}
+
+
+def working(start: int, end: int, steps: float = 0.0, accepted: float = 3.0, speed: float = 10.0) -> list[AnyEvent]:
+    """Return a reading a second of a server that works, from `steps` on; all its tokens accepted alike."""
+    made = [Sampled(float(at), counters(steps + speed * (at - start), accepted, running=1)) for at in range(start, end)]
+    return list(made)
+
+
+def resting(counted: Counters, start: int, end: int) -> list[AnyEvent]:
+    return [Sampled(float(at), counted) for at in range(start, end, 10)]
+
+
+def test_a_server_that_works_has_no_alarm():
+    assert raised(folded(*working(0, 300)), 299.5) == {}
+
+
+def test_a_server_that_rests_has_no_alarm():
+    assert raised(folded(*working(0, 100), *resting(counters(990.0), 100, 900)), 895.0) == {}
+
+
+def test_no_token_for_a_minute_is_a_hang_and_a_token_ends_it():
+    """Since the last token, not since it was noticed; what runs is told."""
+    stuck = counters(990.0, running=2)
+    state = folded(*working(0, 100), *resting(stuck, 100, 200))
+    assert "hang" not in raised(state, 98.0 + HANGS_AFTER)
+    alarm = raised(state, 195.0)["hang"]
+    assert alarm.since == 99.0
+    assert "2 requests running, no token for 1:36" in alarm.evidence
+    state.apply(Sampled(200.0, counters(991.0, running=2)))
+    assert "hang" not in raised(state, 200.5)
+
+
+def test_a_first_request_may_take_longer():
+    """Kernels are compiled for it."""
+    state = RunState()
+    for event in (LAUNCHED, *resting(counters(0.0, running=1), 0, 400)):
+        state.apply(event)
+    assert "hang" not in raised(state, 290.0)
+    assert "hang" in raised(state, 395.0)
+
+
+def test_a_hole_in_the_readings_is_no_hang():
+    """Nobody looked: nothing is known."""
+    assert raised(folded(*working(0, 100), Sampled(100.0, counters(990.0, running=1))), 200.0) == {}
+
+
+def test_a_suspended_process_is_a_hang_at_once():
+    state = folded(*working(0, 100), Suspended(99.0, (4711,)))
+    alarm = raised(state, 100.0)["hang"]
+    assert (alarm.since, alarm.do) == (99.0, "`kill -CONT 4711` lets it go on")
+    state.apply(Suspended(104.0, ()))
+    assert raised(state, 105.0) == {}
+
+
+def test_a_probe_in_vain_is_a_hang_until_a_token_comes():
+    rest = resting(counters(50.0), 0, 800)
+    state = folded(*rest, RequestDone(795.0, PROBE, total=60.0, error="ReadTimeout"))
+    assert raised(state, 799.0)["hang"].since == 735.0
+    state.apply(Sampled(800.0, counters(60.0)))
+    assert "hang" not in raised(state, 801.0)
+
+
+def test_a_server_that_was_warm_and_answers_no_more():
+    state = folded(*working(0, 50), HealthChanged(60.0, Health.UNHEALTHY, "/health: ReadTimeout"))
+    alarm = raised(state, 90.0)["hang"]
+    assert (alarm.since, alarm.evidence) == (60.0, "/health: ReadTimeout")
+
+
+def test_acceptance_that_falls_is_told_with_both_figures():
+    """Compared with the hour before, not with a fixed number; a small change is none."""
+    state = folded(*working(0, 300), *_changed(300, 361, accepted=0.6))
+    alarm = raised(state, 359.5)["acceptance"]
+    assert alarm.evidence == "8.6 % in the last minute, 42.9 % before"
+    assert 300 <= alarm.since <= 345
+    assert raised(folded(*working(0, 300), *_changed(300, 400, accepted=2.0)), 399.5) == {}
+
+
+def _changed(start: int, end: int, *, accepted: float) -> list[AnyEvent]:
+    """Return readings that go on after `working(0, start)` with another acceptance."""
+    found: list[AnyEvent] = []
+    for at in range(start, end):
+        before, new = 10.0 * (start - 1), 10.0 * (at - start + 1)
+        total = 3 * before + accepted * new
+        made = Counters(4 * before + (1 + accepted) * new, steps=before + new, proposed=7 * (before + new),
+                        accepted=total, running=1)  # fmt: skip
+        found.append(Sampled(float(at), made))
+    return found
+
+
+def test_a_drafter_that_never_helped_is_told_too():
+    assert "acceptance" in raised(folded(*working(0, 100, accepted=0.01)), 99.0)
+
+
+def test_few_steps_tell_nothing():
+    assert raised(folded(*working(0, 20, accepted=0.0, speed=1.0)), 19.0) == {}
+
+
+@pytest.mark.parametrize("drafted", [None, 0.0])
+def test_tokens_without_drafts_mean_that_speculation_is_off(drafted):
+    """Whether the counters are absent or stand still; one-token answers are none of it."""
+
+    def plain(at: int, finished: float = 0.0) -> Sampled:
+        return Sampled(float(at), Counters(20.0 * at, steps=drafted, proposed=drafted, accepted=drafted, running=1,
+                                           finished=finished))  # fmt: skip
+
+    alarm = raised(folded(*(plain(at) for at in range(100))), 99.0)["speculation"]
+    assert alarm.evidence.startswith("1200 tokens in the last minute, 0 of them")
+    assert "speculation" not in raised(folded(*(plain(at, 20.0 * at) for at in range(100))), 99.0)
+
+
+def test_a_server_without_speculation_misses_none():
+    state = RunState()
+    state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager", num_speculative_tokens=0))
+    for at in range(100):
+        state.apply(Sampled(float(at), Counters(20.0 * at, running=1)))
+    assert raised(state, 99.0) == {}
+
+
+HOT = GpuLoad(0, 90.0, 95.0, 1500, 3000, 88, throttle=("thermal (hardware)",), foreign=())
+
+
+@pytest.mark.parametrize(
+    ("load", "told"),
+    [
+        (HOT, "GPU 0: thermal (hardware), 1500 of 3000 MHz, 88 °C"),
+        (GpuLoad(1, clock_mhz=1500, clock_max_mhz=3000, throttle=("power cap",)), "GPU 1: power cap"),
+        (GpuLoad(0, clock_mhz=2900, clock_max_mhz=3000, throttle=("power cap", "sync boost")), ""),
+        (GpuLoad(0, throttle=None), ""),
+    ],
+)
+def test_a_throttled_gpu(load, told):
+    """Heat and braking always; the power cap, which most GPUs meet at full load, only when it costs much."""
+    state = folded(*(GpusSampled(float(at), (load,)) for at in range(0, 40, 10)))
+    found = raised(state, 35.0)
+    assert ("throttling" in found) is bool(told)
+    if told:
+        assert told in found["throttling"].evidence
+        assert found["throttling"].since == 0.0
+
+
+def test_a_short_peak_is_not_throttling():
+    state = folded(GpusSampled(0.0, (GpuLoad(0, throttle=()),)), GpusSampled(10.0, (HOT,)))
+    assert raised(state, 14.0) == {}
+
+
+def test_somebody_else_on_the_gpu():
+    """A large process that is not the server's; a desktop's few megabytes are none."""
+    crowd = GpuLoad(0, foreign=(Foreign(77, "python", 20 * GIB), Foreign(5, "Xorg", 90 << 20)))
+    alarm = raised(folded(GpusSampled(10.0, (crowd,))), 12.0)["foreign load"]
+    assert alarm.evidence == "python (pid 77) holds 20.0 GiB"
+    small = GpuLoad(0, foreign=(Foreign(5, "Xorg", 90 << 20), Foreign(6, "x")))
+    assert raised(folded(GpusSampled(10.0, (small,)), GpusSampled(11.0, (GpuLoad(0),))), 12.0) == {}
+
+
+def test_the_machines_memory_runs_out():
+    """Where the server takes it from the machine; a full GPU of its own is as it should be."""
+
+    def sample(at: float, left: int | None) -> MemorySampled:
+        return MemorySampled(at, 116 * GIB, 119 * GIB, "unified, all", left)
+
+    state = folded(sample(0.0, 20 * GIB), sample(10.0, 4 * GIB), sample(20.0, 3 * GIB))
+    alarm = raised(state, 22.0)["memory"]
+    assert alarm.since == 10.0
+    assert alarm.evidence.startswith("3.0 GiB of 119.0 GiB left")
+    assert raised(folded(sample(20.0, None)), 22.0) == {}
+
+
+def test_preemptions_are_counted_in_five_minutes():
+    quiet = [Sampled(float(at), counters(10.0 * at, running=1, preemptions=2.0)) for at in range(100)]
+    busy = [Sampled(float(at), counters(10.0 * at, running=1, preemptions=5.0)) for at in range(100, 120)]
+    assert raised(folded(*quiet), 99.0) == {}
+    alarm = raised(folded(*quiet, *busy), 119.0)["preemptions"]
+    assert alarm.since == 100.0
+    assert alarm.evidence.startswith("3 in")
+
+
+@pytest.mark.parametrize("end", [Exited(100.0, 0), Stopping(100.0)])
+def test_a_server_that_ends_has_no_alarms(end):
+    """What is wrong then is said elsewhere, or wanted."""
+    assert raised(folded(*working(0, 100), Suspended(99.0, (1,)), end), 101.0) == {}
