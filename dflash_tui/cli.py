@@ -54,7 +54,7 @@ def _report(error: DflashError, *, as_json: bool) -> int:
 
 def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if args.command is not None:
-        from dflash_tui import commands, engine_commands, headless, patch_commands, planning, recipe_commands
+        from dflash_tui import commands, engine_commands, headless, patch_commands, planning, recipe_commands, why
 
         handlers: dict[str, Callable[[argparse.Namespace], int]] = {
             "up": headless.up,
@@ -63,6 +63,7 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
             "ps": commands.ps,
             "logs": commands.logs,
             "stop": commands.stop,
+            "why": why.why,
             "gpus": commands.gpus,
             "plan": planning.plan,
             "doctor": planning.doctor,

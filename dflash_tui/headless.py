@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dflash_tui import text
+from dflash_tui import text, why
 from dflash_tui.alarm_lines import announce
 from dflash_tui.commands import note, out, panel
-from dflash_tui.core import observe, preflight, prepare, processes, server, workload
+from dflash_tui.core import observe, postmortem, preflight, prepare, processes, server, workload
 from dflash_tui.core.events import Health, RequestDone, encode
 from dflash_tui.core.preflight import Level
 from dflash_tui.core.server import Run
@@ -22,6 +22,9 @@ from dflash_tui.errors import ServerFailed, UsageError
 from dflash_tui.lines import Checked, Figures, Lines, Measured, PlanMade, PreparingLines, request_row, summary
 from dflash_tui.planning import Planned, describe, planned
 from dflash_tui.words import check_line
+
+# An engine that died answers badly for up to 7 s before its server ends.
+_BAD_FOR = 10.0
 
 
 def up(args: argparse.Namespace) -> int:
@@ -110,14 +113,11 @@ async def _watch(args: argparse.Namespace, run: Run, *, bench: bool = False) -> 
     following = asyncio.create_task(_follow(run, state, answered, Lines(state, as_json=args.json)))
     beat = asyncio.create_task(_beat(state, args.every, as_json=args.json))
     alarm = asyncio.create_task(announce(state, as_json=args.json))
+    telling = asyncio.create_task(_tell(run, state, as_json=args.json))
     try:
         if bench and await _first(answered, following):
             if state.health is Health.UNHEALTHY:
-                what, do = (
-                    "the server is ready but its first request failed",
-                    f"the log: {run.log}\n  → dflash-tui stop {run.id}",
-                )
-                raise ServerFailed(what, evidence=state.health_detail, do=do)
+                return _after_end(run, state, as_json=args.json)
             await measure(run, as_json=args.json, watched=True)
             await asyncio.sleep(2 * observe.LOG_INTERVAL)  # let the recorded events through
             if args.detach:
@@ -127,14 +127,13 @@ async def _watch(args: argparse.Namespace, run: Run, *, bench: bool = False) -> 
         for task in (beat, alarm, following):  # what one of them could not write ends both
             if task.done():
                 task.result()
-        return _after_end(run, state)
+        return _after_end(run, state, as_json=args.json)
     except asyncio.CancelledError:
         note(f"\nno longer watching; the server goes on\n{text.how_to_return(run.id)}")
         raise
     finally:
-        following.cancel()
-        beat.cancel()
-        alarm.cancel()
+        for task in (following, beat, alarm, telling):
+            task.cancel()
 
 
 async def _first(answered: asyncio.Event, following: asyncio.Task[None]) -> bool:
@@ -155,17 +154,32 @@ async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: Lin
                 answered.set()
 
 
-def _after_end(run: Run, state: RunState) -> int:
+async def _tell(run: Run, state: RunState, *, as_json: bool) -> None:
+    """Say once why a server that runs does not answer, when that lasts; one that is dying has its say at its end."""
+    since: float | None = None
+    while since is None or time.monotonic() - since < _BAD_FOR:
+        await asyncio.sleep(0.5)
+        bad = state.exit is None and state.health is Health.UNHEALTHY
+        since = (time.monotonic() if since is None else since) if bad else None
+    if found := postmortem.of(run, state):
+        if as_json:
+            out(encode(why.Failed(time.time(), found)).decode())
+        else:
+            note(why.text(found))
+
+
+def _after_end(run: Run, state: RunState, *, as_json: bool) -> int:
     """Return 0 when the end was asked for.
 
     Raises:
         ServerFailed: it was not.
     """
-    if (end := state.failure) is None:
+    if (found := postmortem.of(run, state)) is None:
         note(f"{run.id} was stopped")
         return 0
-    steps = [step for step in (end.do, f"the whole log: {run.log}") if step]
-    raise ServerFailed(end.what, evidence=end.evidence, do="\n  → ".join(steps))
+    if as_json:
+        out(encode(why.Failed(time.time(), found)).decode())
+    raise why.failure(found)
 
 
 async def _beat(state: RunState, every: int, *, as_json: bool) -> None:

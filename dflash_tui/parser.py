@@ -55,6 +55,12 @@ def build_parser() -> argparse.ArgumentParser:
     _run_argument(logs)
     _option(logs, "-f", "--follow", action="store_true", help="go on until the server ends")
 
+    why = commands.add_parser("why", help="say why a server failed, and what may help")
+    failed = "a run, the start of its name, or a recipe (default: the newest that failed)"
+    why.add_argument("run", metavar="RUN", nargs="?", help=failed)
+    _option(why, "--report", action="store_true", help="a text for vLLM's issue tracker instead, without secrets")
+    _json(why, inherit=True)
+
     stop = commands.add_parser("stop", help="end a server and all its processes")
     _run_argument(stop)
 

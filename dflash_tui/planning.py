@@ -62,19 +62,29 @@ def planned(args: argparse.Namespace) -> Planned:
     usable = sum(not card.trouble for card in probe.gpus)
     if cards and (count := min(plans.gpus_needed(setup.flags), usable)) != len(cards):
         cards = gpu.choose(probe.gpus, args.gpu, count)
-    return Planned(
+    plan = plans.make(
         setup,
-        plans.make(
-            setup,
-            mode=Mode(args.mode) if args.mode else None,
-            port=args.port,
-            num_speculative_tokens=args.num_speculative_tokens,
-            gpus=[(card.index, card.uuid) for card in cards],
-            engine=Path(found.folder) if found else None,
-            patchable=found is None or found.patchable,
-        ),
-        cards,
+        mode=Mode(args.mode) if args.mode else None,
+        port=args.port,
+        num_speculative_tokens=args.num_speculative_tokens,
+        gpus=[(card.index, card.uuid) for card in cards],
+        engine=Path(found.folder) if found else None,
+        patchable=found is None or found.patchable,
     )
+    return Planned(setup, msgspec.structs.replace(plan, asked=_asked(args)), cards)
+
+
+def _asked(args: argparse.Namespace) -> dict[str, str]:
+    """Return the options of the plan, as `core.again` has them; the file of a recipe by its whole path."""
+    is_file = recipe_files.path_of(args.recipe) == Path(args.recipe)
+    found = {"": str(Path(args.recipe).absolute()) if is_file else args.recipe}
+    for name in ("profile", "variant", "mode", "port", "num_speculative_tokens", "gpu", "vllm", "engine"):
+        if (value := getattr(args, name)) not in {None, ""}:
+            found[f"--{name.replace('_', '-')}"] = str(value)
+    for word in args.settings or []:
+        key, _, value = word.partition("=")
+        found[f"--set {key.strip().removeprefix('--')}"] = value
+    return found
 
 
 def _spec(engine: Engine) -> EngineSpec:

@@ -76,6 +76,14 @@ def cut(text: str, width: int) -> str:
     return f"{text[: width - 1]}…" if width > 0 else ""
 
 
+def cut_middle(text: str, width: int) -> str:
+    """Return `text` in at most `width` characters; what is cut is the middle, since an error ends with its point."""
+    if len(text) <= width:
+        return text
+    tail = max(0, width - 1) // 2
+    return f"{text[: max(0, width - 1 - tail)]}…{text[len(text) - tail :]}"
+
+
 def how_to_return(run: str) -> str:
     """Return the commands that watch and stop the server of `run`, one per line."""
     return f"  watch: dflash-tui attach {run}\n  log:   dflash-tui logs {run} -f\n  stop:  dflash-tui stop {run}"

@@ -290,6 +290,17 @@ class Exited(Event, frozen=True, tag="exited"):
     code: int | None
 
 
+class Autopsy(Event, frozen=True, tag="autopsy"):
+    """What the system says about a death.
+
+    `kernel` are its lines about the server's processes and GPUs, `kills` is how many processes it has ended for want
+    of memory while the server was watched, None when that is unknown.
+    """
+
+    kernel: tuple[str, ...] = ()
+    kills: int | None = None
+
+
 AnyEvent = (
     Preparing
     | Launched
@@ -310,6 +321,7 @@ AnyEvent = (
     | RequestDone
     | Stopping
     | Exited
+    | Autopsy
 )
 
 # Requests of the recorder are no measurements: one shows that a server can generate, the other that it still can.
@@ -326,6 +338,7 @@ Recorded = (
     | RequestDone
     | Stopping
     | Exited
+    | Autopsy
 )
 
 _encoder = msgspec.json.Encoder()

@@ -1,6 +1,7 @@
-"""The failures of a vLLM server that are known by their text, and what to do about each. Pure.
+"""The failures of a vLLM server that are known by the text of its log: why, and what to do about each. Pure.
 
-The texts were read in the sources of vLLM 0.18 to 0.33, torch, huggingface_hub and uvicorn, or recorded.
+The texts were read in the sources of vLLM 0.18 to 0.33, torch, huggingface_hub and uvicorn, or recorded. A group in a
+pattern, `(?P<free>…)`, fills the same name in the cause and in the fix, so that both speak of vLLM's own numbers.
 """
 
 from __future__ import annotations
@@ -13,84 +14,181 @@ from dflash_tui.core.events import Problem
 
 
 class Failure(NamedTuple):
-    """A known failure: its name, the text that shows it and what to do."""
+    """A known failure: its name, the text that shows it, why it happens and what to do; the last may be empty."""
 
     kind: str
     pattern: re.Pattern[str]
-    do: str
+    cause: str
+    fix: str
 
 
-def _table(rows: Iterable[tuple[str, str, str]]) -> tuple[Failure, ...]:
-    return tuple(Failure(kind, re.compile(pattern), do) for kind, pattern, do in rows)
+_SHORT = 200
+# These only say that something above went wrong; none of them is ever shown as a cause.
+SYMPTOMS = frozenset({"engine_dead", "init_failed", "app_failed", "validation", "cancelled"})
 
-
-# These only say that something above went wrong; they are the cause when nothing better is in the log.
-GENERIC = frozenset({"engine_dead", "init_failed", "app_failed", "validation"})
-
-KNOWN = _table(
-    (
-        ("arguments", r"^vllm(?: serve)?: error: ", "This vLLM does not take the flag; correct the recipe."),
-        ("attention", r"No valid attention backend found for |non-causal attention not supported|"
-                      r"Only causal attention is supported|head_size not supported|"
-                      r"partial multimodal token full attention not supported|kv_cache_dtype not supported",
-         "Choose another attention backend for the target or for the drafter."),
-        ("spec_method", r"Unsupported speculative method: '|Input should be '(?:ngram|medusa)'",
-         "This vLLM does not know the speculation method; DFlash needs vLLM 0.20 or newer."),
+KNOWN = tuple(
+    Failure(kind, re.compile(pattern), cause, fix)
+    for kind, pattern, cause, fix in (
+        ("arguments", r"^vllm(?: serve)?: error: unrecognized arguments: (?P<flag>-\S+)",
+         "this vLLM has no flag {flag}",
+         "Take the flag away, or spell it as this vLLM does."),
+        ("arguments", r"^vllm(?: serve)?: error: argument (?P<flag>-[^\s:/]+)\S*: ",
+         "this vLLM does not take the value of {flag}",
+         "Correct the value, or take the flag away."),
+        ("arguments", r"^vllm(?: serve)?: error: ",
+         "this vLLM does not take a flag of the command",
+         "Correct the recipe, or take the flag away."),
+        ("attention_head", r"head_size not supported",
+         "the attention backend that was chosen cannot do the target's head size",
+         "Let vLLM choose the target's attention backend; give one to the drafter alone."),
+        ("attention_causal", r"non-causal attention not supported|Only causal attention is supported",
+         "a DFlash drafter looks both ways, and no attention backend that was asked can do that here",
+         "vLLM 0.24 or newer, the patches of the recipe's seed profile, or another backend for the drafter."),
+        ("attention_images", r"partial multimodal token full attention not supported",
+         "FlashAttention was asked to draft for a target that also reads images",
+         "TRITON_ATTN for the drafter, or no images: limit-mm-per-prompt."),
+        ("attention_dtype", r"kv_cache_dtype not supported",
+         "the attention backend cannot read a KV cache of this type",
+         "Leave kv-cache-dtype at auto, or TRITON_ATTN for the drafter."),
+        ("attention", r"No valid attention backend found for ",
+         "no attention backend of this vLLM can serve the pair on this device",
+         "The evidence names the reason of each backend; choose another for the target or for the drafter."),
+        ("spec_method", r"Unsupported speculative method: '(?P<method>[^']*)'|"
+                        r"Input should be '(?:ngram|medusa)'.*input_value='(?P<given>[^']*)'|"
+                        r"Input should be '(?:ngram|medusa)'",
+         "this vLLM does not know the speculation method {method}{given}",
+         "DFlash needs vLLM 0.20 or newer."),
+        ("spec_key", r"^(?:Unexpected keyword argument|Extra inputs are not permitted)",
+         "this vLLM does not know a key of its configuration, which the line above names",
+         "Take the key away, or use a newer vLLM."),
         ("spec_target", r"(?:dflash|eagle3|extract_hidden_states) is only supported for \[|"
                         r"Model does not support EAGLE3 interface",
-         "This vLLM cannot give the drafter the target's hidden states; use a newer vLLM or its patch."),
+         "this vLLM cannot hand the target's hidden states to a drafter",
+         "A newer vLLM, or its patch."),
+        ("spec_mask", r"For parallel drafting, the draft model config must have|"
+                      r"Model config must specify .{0,40}(?:pard_token|mask_token_id)",
+         "the drafter is not one that drafts in parallel",
+         "Name the DFlash drafter that was made for the target."),
         ("spec_window", r"DFlash does not yet support mixed sliding/full attention|"
                         r"DFlash drafters with mixed sliding/full attention require the V2 model runner",
-         "This drafter mixes sliding and full attention: vLLM 0.26 or newer with the V2 model runner."),
-        ("spec_width", r"DFlash drafter expects \d+ concatenated aux hidden features",
-         "Target and drafter do not belong together; check both names."),
+         "this drafter mixes sliding and full attention, which this vLLM does not run",
+         "vLLM 0.26 or newer with the V2 model runner."),
+        ("spec_width", r"DFlash drafter expects (?P<wanted>\d+) concatenated aux hidden features "
+                       r"but received (?P<got>\d+)|DFlash drafter expects \d+ concatenated aux hidden features",
+         "target and drafter do not belong together: the drafter asks for layers that the target does not have",
+         "Name the drafter that was made for this target."),
         ("architecture", r"does not recognize this architecture|"
                          r"Model architectures .* (?:are not supported|failed to be inspected)|"
-                         r"No module named 'transformers\.models\.\w+'",
-         "The transformers package of this engine does not know the model; use the recipe's pins."),
+                         r"No module named 'transformers\.models\.\w+'|AmbiguousGlobalPerLayerAttributeError",
+         "the transformers package of this engine does not go with the model",
+         "Use the engine that the recipe pins."),
+        ("kv_cache", r"To serve at least one request with the models?'s max seq len \((?P<tokens>\d+)\), "
+                     r"\((?P<needed>[\d.]+) GiB .* KV cache memory \((?P<there>[\d.]+) GiB\)"
+                     r".*estimated maximum model length is (?P<fits>\d+)",
+         "one request of {tokens} tokens needs {needed} GiB of KV cache, and there are {there} GiB",
+         "Lower --max-model-len to {fits}, which vLLM says fits, or raise the memory given to the server."),
         ("kv_cache", r"To serve at least one request with the models?'s max seq len|"
                      r"No available memory for the cache blocks",
+         "what is left for the KV cache does not hold one request of this length",
          "Lower --max-model-len or raise the memory given to the server."),
+        ("memory_taken", r"(?:Free memory on device \S+|Available memory on node \d+) "
+                         r"\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired "
+                         r"\w+ memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)",
+         "{free} of {total} GiB are free, and the share of {share} asks for {wanted} GiB",
+         "End what holds the memory, or lower --gpu-memory-utilization."),
         ("memory_taken", r"on startup is less than desired GPU memory utilization|"
                          r"^(?:\w+: )?Available memory on node \d+",
-         "Something else holds the memory; end it or lower --gpu-memory-utilization."),
-        ("max_len", r"User-specified max_model_len \(\d+\) is greater than the derived max_model_len",
+         "something else holds the memory",
+         "End what holds the memory, or ask for less: --gpu-memory-utilization, or the size of the KV cache."),
+        ("max_len", r"User-specified max_model_len \((?P<tokens>\d+)\) is greater than the derived max_model_len"
+                    r"(?: \((?P<derived>[^)]*)\))?",
+         "the model was not made for {tokens} tokens",
          "Lower --max-model-len to what the model was made for."),
         ("out_of_memory", r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|"
                           r"CUBLAS_STATUS_ALLOC_FAILED",
-         "Lower --gpu-memory-utilization, --max-model-len or --max-num-seqs."),
-        ("gated", r"GatedRepoError|You are trying to access a gated repo|Cannot access gated repo",
+         "the GPU's memory was full",
+         "Lower --gpu-memory-utilization, --max-num-batched-tokens, --max-num-seqs or --max-model-len."),
+        ("gated", r"GatedRepoError|You are trying to access a gated repo|Cannot access gated repo|"
+                  r"Access to model \S+ is restricted|401 Client Error",
+         "the model is gated on the hub, and the server has no token that may read it",
          "Accept the model's terms on the hub and export HF_TOKEN."),
+        ("hub_offline", r"outgoing traffic has been disabled|offline mode is enabled|OfflineModeIsEnabled",
+         "the model is not in the cache, and HF_HUB_OFFLINE forbids to fetch it",
+         "Take HF_HUB_OFFLINE away, or fetch the model first; check its name."),
+        ("hub_down", r"We couldn't connect to 'https?://|Cannot reach https?://|"
+                     r"(?:MaxRetryError|NameResolutionError|ReadTimeout).*(?:huggingface|hf\.co)",
+         "the hub could not be reached",
+         "Check the network or HTTPS_PROXY, then launch again; what was fetched is kept."),
+        ("not_found", r"HFValidationError: Repo id must .*: '(?P<name>[^']*)'|"
+                      r"Invalid repository ID or local directory specified: '(?P<folder>[^']*)'",
+         "{name}{folder} holds no model: it is no folder with a config.json, nor a name that the hub could know",
+         "Name a folder that holds a model, or a repository of the hub."),
         ("not_found", r"RepositoryNotFoundError|is not a local folder and is not a valid model identifier|"
                       r"HFValidationError|Invalid repository ID or local directory specified|"
                       r"LocalEntryNotFoundError",
-         "The model is neither a folder here nor in the cache, or the hub does not know it; check the name."),
-        ("port_in_use", r"\[Errno 98\] ", "Another program listens on the port; choose another with --port."),
+         "the model is neither a folder here nor in the cache, or the hub does not know it",
+         "Check the name."),
+        ("weights", r"SafetensorError: |Error while deserializing header|Cannot find any model weights with",
+         "the files of the model are damaged or incomplete",
+         "Delete the model from the cache, and launch again to fetch it."),
+        ("port_in_use", r"\[Errno 98\] |no process of this server listens there",
+         "another program has the port", "Take another port."),
+        ("disk_full", r"\[Errno 28\] |No space left on device",
+         "a disk is full, or /dev/shm is", "Free some space; df -h shows which."),
+        ("open_files", r"\[Errno 24\] ", "the server may not open as many files as it needs",
+         "Raise the limit: ulimit -n 65536"),
+        ("parallel", r"Total number of attention heads \((?P<heads>\d+)\) must be divisible by tensor parallel size "
+                     r"\((?P<size>\d+)\)",
+         "{heads} attention heads cannot be shared by {size} GPUs",
+         "Choose a tensor-parallel-size that divides them."),
         ("wrong_build", r"no kernel image is available for execution on the device|"
                         r"the provided PTX was compiled with an unsupported toolchain|"
                         r"libcudart\.so\.\d+: cannot open shared object file",
-         "This engine was built for another GPU or CUDA; reinstall it."),
-        ("missing_module", r"^ModuleNotFoundError: No module named ",
-         "A feature that was chosen needs a package that this engine lacks; choose another backend or reinstall it."),
+         "this engine was built for another GPU or another CUDA",
+         "Reinstall it, or use the engine that the recipe pins."),
+        ("missing_module", r"^ModuleNotFoundError: No module named '(?P<module>[^']*)'",
+         "a feature that was chosen needs the package {module}, which this engine lacks",
+         "Choose another backend, or use the engine that the recipe pins."),
         ("driver_old", r"The NVIDIA driver on your system is too old|"
                        r"CUDA driver version is insufficient for CUDA runtime version",
+         "the NVIDIA driver is older than the CUDA of this engine",
          "CUDA 13 wheels need driver 580 or newer."),
         ("kernel", r"cutlass_gemm_caller|This kernel only supports sm120|Failed to find a kernel that can "
                    r"implement the (?:ScaledMM|WNA16|NVFP4|MXFP\d) linear layer",
-         "The quantisation kernel does not run on this GPU."),
+         "the quantisation kernel does not run on this GPU",
+         "Switch the kernel off (VLLM_DISABLED_KERNELS) or apply the recipe's patch."),
         ("quantisation", r"(?:The quantization method .+|Quantization scheme) is not supported for the current GPU",
-         "Choose a quantisation that this GPU supports."),
+         "this GPU does not support the quantisation", "Choose a quantisation that this GPU supports."),
         ("device_fault", r"device-side assert triggered|illegal memory access|unspecified launch failure",
-         "Try --enforce-eager, TRITON_ATTN for the drafter, or fewer speculative tokens."),
+         "a kernel on the GPU read or wrote where it may not: a bug of vLLM or of a backend",
+         "Another attention backend for the drafter, eager mode, or fewer drafted tokens."),
         ("timeout", r"RPC call to \w+ timed out|RayChannelTimeoutError",
-         "A worker did not answer in time; raise VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS."),
-        ("validation", r"^pydantic_core\.\S+ValidationError: ", ""),
-        ("engine_dead", r"EngineDeadError|EngineCore encountered (?:an issue|a fatal error)", ""),
-        ("init_failed", r"Engine core initialization failed\. See root cause above", ""),
-        ("app_failed", r"Application startup failed\. Exiting\.", ""),
+         "a worker did not answer in time", "Raise VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS."),
+        ("worker_died", r"Worker proc \S+ died unexpectedly \(exit code: (?P<code>-?[1-9]\d*)\)",
+         "a worker process died (exit code {code}; -9 is a kill from outside)",
+         "See dmesg: the system ends processes for want of memory. Launch again."),
+        ("cancelled", r"^RuntimeError: cancelled$|^(?:\w+\.)*(?:CancelledError|KeyboardInterrupt|SystemExit)\b",
+         "", ""),
+        ("validation", r"^pydantic_core\.\S+ValidationError: ", "", ""),
+        ("engine_dead", r"EngineDeadError|EngineCore encountered (?:an issue|a fatal error)|"
+                        r"^Engine core proc \S+ died unexpectedly", "", ""),
+        ("init_failed", r"Engine core initialization failed\. See root cause above", "", ""),
+        ("app_failed", r"Application startup failed\. Exiting\.", "", ""),
     )
 )  # fmt: skip
-_ADVICE = {failure.kind: failure.do for failure in KNOWN}
+
+
+class Match(NamedTuple):
+    """What a text shows: the failure's name, its cause and fix in words, the numbers and names that it states.
+
+    `quote` is the text as far as it shows that.
+    """
+
+    kind: str
+    cause: str
+    fix: str
+    said: dict[str, str]
+    quote: str
 
 
 def recognise(text: str) -> str:
@@ -98,12 +196,17 @@ def recognise(text: str) -> str:
     return next((failure.kind for failure in KNOWN if failure.pattern.search(text)), "")
 
 
-def advice(kind: str) -> str:
-    """Return what to do about a failure of this kind, or an empty string."""
-    return _ADVICE.get(kind, "")
+def explain(text: str) -> Match | None:
+    """Return what is known about the failure that `text` shows, in the words of that text; None for an unknown one."""
+    for failure in KNOWN:
+        if found := failure.pattern.search(text):
+            said = {name: value for name, value in found.groupdict().items() if value is not None}
+            words = dict.fromkeys(failure.pattern.groupindex, "") | said
+            quote = text if len(text) <= _SHORT else f"{text[: found.end()]} …"
+            return Match(failure.kind, failure.cause.format_map(words), failure.fix.format_map(words), said, quote)
+    return None
 
 
 def root_cause(problems: Iterable[Problem]) -> Problem | None:
-    """Return the problem that explains a death: the first that is more than "see above", else the first."""
-    seen = list(problems)
-    return next((p for p in seen if p.kind not in GENERIC), seen[0] if seen else None)
+    """Return the problem that explains a death: the first that says more than "see above", or None."""
+    return next((problem for problem in problems if problem.kind not in SYMPTOMS), None)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import httpx
 
-from dflash_tui.core import record, server, vllm_metrics
-from dflash_tui.core.events import AnyEvent, Counters, Exited, decode_recorded
+from dflash_tui.core import death, record, server, vllm_metrics
+from dflash_tui.core.events import AnyEvent, Autopsy, Counters, Exited, Stopping, decode_recorded
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.core.vllm_log import LogReader
@@ -87,7 +87,7 @@ async def read_counters(run: Run) -> Counters | None:
 
 @asynccontextmanager
 async def observe(run: Run) -> AsyncIterator[AsyncIterator[AnyEvent]]:
-    """Yield the events of `run` from its launch on; they end after `Exited`.
+    """Yield the events of `run` from its launch on; they end after `Exited`, and `Autopsy` when nobody wanted the end.
 
     Leaving the context ends the watching, never the server.
     """
@@ -131,22 +131,26 @@ def _ended(run: Run) -> Exited:
 async def _follow(run: Run, queue: _Queue) -> None:
     for event in _opening(run):
         queue.put_nowait(event)
-    source, ended, was_alive = _Source(run), False, False
+    source, seen, was_alive, kills = _Source(run), set[type[AnyEvent]](), False, death.oom_kills()
     while True:
         running = await asyncio.to_thread(server.alive, run)
         more = True
         while more:
             events, more = source.read()
             for event in events:
-                ended = ended or isinstance(event, Exited)
+                seen.add(type(event))
                 queue.put_nowait(event)
             await asyncio.sleep(0)
         if not running:
             break
         was_alive = True
         await asyncio.sleep(LOG_INTERVAL)
-    if not ended:
-        event = Exited(time.time(), server.exit_code(run)) if was_alive else _ended(run)
+    ends: list[Exited | Autopsy] = []
+    if Exited not in seen:
+        ends.append(Exited(time.time(), server.exit_code(run)) if was_alive else _ended(run))
+    if not seen & {Autopsy, Stopping}:
+        ends.append(await asyncio.to_thread(death.look, run, kills if was_alive else None))
+    for event in ends:
         if was_alive:  # what nobody saw is worked out anew each time, never written down as a fact
             server.record(run, event)
         queue.put_nowait(event)

@@ -47,6 +47,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     `build_script` and `models_folder` are empty when the models come from elsewhere. Without speculation
     `num_speculative_tokens` is 0 and `drafter` empty. `engine_folder` may be an environment of the user's.
+
+    `asked` are the options of `up` that lead to it, as `again` has them: it is what a launch with a change starts from.
     """
 
     recipe: str
@@ -78,6 +80,7 @@ class Plan(msgspec.Struct, frozen=True):
     driver: str = ""
     unneeded: dict[str, str] = {}
     unpatched: tuple[str, ...] = ()
+    asked: dict[str, str] = {}
 
     @property
     def kind(self) -> tuple[str, ...]:

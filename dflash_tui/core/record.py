@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from dflash_tui.core import gpu, gpu_watch, probe, processes, server, vllm_metrics, workload
+from dflash_tui.core import gpu, gpu_watch, probe, processes, server, system, vllm_metrics, workload
 from dflash_tui.core.events import (
     Counters,
     GpusSampled,
@@ -29,6 +29,8 @@ from dflash_tui.core.server import Run
 SAMPLE_INTERVAL = 1.0
 LEASE = 5.0
 WARM_UP_AGAIN = 30.0
+# What answers on the port while a server starts may be another that is just ending.
+PATIENCE = 10.0
 _IDLE_INTERVAL = 10.0
 _MEMBERS_INTERVAL = 5.0
 
@@ -113,6 +115,7 @@ class _Recorder:
         self._members: list[psutil.Process] = []
         self._probe_after = probe.after()
         self._rests_since = time.monotonic()
+        self._complain_at = time.monotonic() + PATIENCE
 
     async def run(self) -> None:
         """Record until the server or the lease is gone."""
@@ -140,6 +143,7 @@ class _Recorder:
             # Another server may answer on the port while ours is still starting.
             self._owns_port = await asyncio.to_thread(processes.listens, self._members, self._run.plan.port)
             if not self._owns_port:
+                await self._complain()
                 return False
         try:
             answer = await client.get("/health")
@@ -153,6 +157,16 @@ class _Recorder:
         if self._health is not Health.STARTING:
             self._change(Health.UNHEALTHY, f"/health: {detail}")
         return False
+
+    async def _complain(self) -> None:
+        """Tell once that somebody else listens on the port: ours, which has bound it at most, never will."""
+        port = self._run.plan.port
+        if time.monotonic() < self._complain_at or not (holder := await asyncio.to_thread(system.holder_of, port)):
+            return
+        if await asyncio.to_thread(processes.listens, self._members, port):  # since this moment
+            return
+        detail = f"port {port} is held by {holder}; no process of this server listens there"
+        self._change(Health.UNHEALTHY, detail)
 
     def _change(self, health: Health, detail: str = "") -> None:
         # A failed first request is not undone by /health, which answers 200 from a server that cannot generate.

@@ -230,8 +230,9 @@ async def stop(run: Run, grace: float = STOP_GRACE) -> float:
     Raises:
         DflashError: a process of the session survived SIGKILL.
     """
-    began = time.monotonic()
-    record(run, Stopping(time.time()))
+    began, lived = time.monotonic(), alive(run)
+    if lived:  # who ends what a dead server left did not end the server
+        record(run, Stopping(time.time()))
     known = await asyncio.to_thread(members, run)
     for process in known:
         if process.pid == run.pid:
@@ -251,7 +252,8 @@ async def stop(run: Run, grace: float = STOP_GRACE) -> float:
         names = ", ".join(str(process.pid) for process in left)
         raise DflashError(f"processes {names} of {run.id} survived SIGKILL", do="they wait in the kernel; see dmesg")
     alive(run)
-    record(run, Exited(time.time(), exit_code(run)))
+    if lived:
+        record(run, Exited(time.time(), exit_code(run)))
     return time.monotonic() - began
 
 

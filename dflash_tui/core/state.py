@@ -6,11 +6,12 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from dflash_tui.core.events import (
     Activity,
     AnyEvent,
+    Autopsy,
     Compiled,
     Exited,
     GpusSampled,
@@ -34,7 +35,6 @@ from dflash_tui.core.events import (
     Stopping,
     Suspended,
 )
-from dflash_tui.core.failures import advice, root_cause
 from dflash_tui.core.finished import FinishedLog
 from dflash_tui.core.histogram import difference
 from dflash_tui.core.kept import Kept, Timed, ends
@@ -46,14 +46,6 @@ KEPT_LINES = 5000
 KEPT_REQUESTS = 500
 _PROBLEMS_KEPT = 100
 T = TypeVar("T", bound=Timed)
-
-
-class Failure(NamedTuple):
-    """What happened, the evidence and what to do about it; the last may be empty."""
-
-    what: str
-    evidence: str
-    do: str
 
 
 @dataclass
@@ -82,6 +74,7 @@ class RunState:
     problems: list[Problem] = field(default_factory=list)
     stopping: bool = False
     exit: Exited | None = None
+    autopsy: Autopsy | None = None
 
     def apply(self, event: AnyEvent) -> None:  # noqa: C901, PLR0912 - one case per event is the clearest form
         """Take one event into the state."""
@@ -125,10 +118,12 @@ class RunState:
                 self.requests.append(event)
                 self.finished.take_request(event)
             case Stopping():
-                self.stopping = True
+                self.stopping = self.stopping or self.exit is None  # what a dead server left may be ended later
             case Exited(code=code):
                 if self.exit is None or (self.exit.code is None and code is not None):
                     self.exit = event
+            case Autopsy():
+                self.autopsy = event
 
     def _take_health(self, event: HealthChanged) -> None:
         self.health, self.health_detail, self.health_at = event.health, event.detail, event.at
@@ -171,25 +166,6 @@ class RunState:
         if self.health is Health.STARTING and self.up_at is not None:
             return "up"
         return self.health.value
-
-    @property
-    def failure(self) -> Failure | None:
-        """What went wrong, the line of the log that shows it best and what to do; None while nothing did."""
-        cause = root_cause(self.problems)
-        evidence, do = (cause.text, advice(cause.kind)) if cause else ("", "")
-        if self.status == "unhealthy":
-            return Failure("the server runs but does not answer as it should", self.health_detail or evidence, do)
-        if self.exit is None or self.stopping:
-            return None
-        first = self.startup.first
-        when = "ended before it was ready" if self.up_at is None else "died while serving"
-        if self.up_at is not None and first is not None and first.error:
-            when = "answered /health and died on its first request"
-        code = "unknown" if self.exit.code is None else str(self.exit.code)
-        if cause is None:
-            evidence = "the log ends without an error"
-            do = "It was probably killed, often by the system for want of memory: see dmesg."
-        return Failure(f"the server {when} (exit code {code})", evidence, do)
 
     def spans(self, now: float) -> list[PhaseSpan]:
         """Return the start-up phases in the order they first occurred, the last one still running unless over."""

@@ -18,6 +18,7 @@ from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
 from dflash_tui.text import duration, how_to_return
 from dflash_tui.tui.dialogs import Confirm, ErrorDialog, Help, keys_of
+from dflash_tui.tui.fix import Fix, Launch
 from dflash_tui.tui.launch import LaunchScreen, living, load_all, probe
 from dflash_tui.tui.live import RunScreen
 from dflash_tui.tui.recipe_list import Entries
@@ -121,7 +122,11 @@ class DflashApp(App[str]):
         if self.preparing:
             self.notify("another launch is being prepared; 2 shows it", severity="warning")
             return
-        moved = f" Port {port} is taken, so it gets {plan.port}." if plan.port != port else ""
+        moved = (
+            f" Port {port} is taken, so it gets {plan.port}."
+            if plan.port != port and "--port" not in plan.asked
+            else ""
+        )
         others = living()
         if not others:
             self._start(message, moved)
@@ -150,6 +155,9 @@ class DflashApp(App[str]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         if action == "send_prompts":
             return self.run_screen.has_server and self.run_screen.stage == "live"
+        if action in {"fix", "report"}:
+            found = self.run_screen.found
+            return found is not None and (action == "report" or bool(found.remedies))
         return self.run_screen.has_server if action == "stop" else True
 
     def action_send_prompts(self) -> None:
@@ -210,6 +218,27 @@ class DflashApp(App[str]):
         self.notify(f"{run.plan.recipe} has stopped, in {duration(seconds)}")
         if self.current_mode == "live" and self.run_screen.run is run:
             self.switch_mode("launch")
+
+    def action_fix(self) -> None:
+        run, found = self.run_screen.run, self.run_screen.found
+        if run and found and found.remedies:
+            self.push_screen(Fix(run, found), self._launch_again)
+
+    def _launch_again(self, chosen: Launch | None) -> None:
+        if chosen:
+            self.post_message(LaunchScreen.Launch(*chosen))
+
+    def action_report(self) -> None:
+        """Write the report beside the log, and copy it."""
+        from dflash_tui.core import upstream_report  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+
+        run, found = self.run_screen.run, self.run_screen.found
+        if run and found:
+            text = upstream_report.text(run, self.run_screen.state, found.diagnosis)
+            path = run.folder / "report.md"
+            path.write_text(text, encoding="utf-8")
+            self.copy_to_clipboard(text)
+            self.notify(f"{path}; in the clipboard, too, if the terminal allows OSC 52", timeout=10)
 
     def action_show(self, mode: str) -> None:
         self.switch_mode(mode)

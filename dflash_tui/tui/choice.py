@@ -107,7 +107,20 @@ class Choice:
         cards = [(self.card.index, self.card.uuid)] if several and self.card and not recipe.for_cpu else []
         if plans.gpus_needed(setup.flags) > 1:
             cards = []
-        return plans.make(setup, mode=changed.mode, port=port, num_speculative_tokens=changed.tokens, gpus=cards)
+        plan = plans.make(setup, mode=changed.mode, port=port, num_speculative_tokens=changed.tokens, gpus=cards)
+        return msgspec.structs.replace(plan, asked=self._asked(recipe, cards))
+
+    def _asked(self, recipe: Recipe, cards: Sequence[tuple[int, str]]) -> dict[str, str]:
+        """Return what was chosen as options, as `core.again` has them."""
+        changed = self.changes(recipe)
+        options = {
+            "--profile": changed.profile,
+            "--variant": changed.variant,
+            "--mode": changed.mode or "",
+            "--num-speculative-tokens": "" if changed.tokens is None else changed.tokens,
+            "--gpu": ",".join(str(index) for index, _ in cards),
+        }
+        return {"": recipe.name} | {name: str(value) for name, value in options.items() if value != ""}
 
     def fit(self, recipe: Recipe) -> Fit | None:
         """Return the memory arithmetic on the chosen GPU; None on the CPU or without a GPU."""

@@ -9,11 +9,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, VerticalScroll
 from textual.screen import Screen
-from textual.widgets import Footer, Log, Static
+from textual.widgets import Footer, Log
 
 from dflash_tui.core.alarms import alarms
 from dflash_tui.core.events import AnyEvent, Health
 from dflash_tui.core.plan import Plan
+from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import KEPT_LINES, RunState
 from dflash_tui.errors import DflashError
@@ -21,7 +22,8 @@ from dflash_tui.tui import figures
 from dflash_tui.tui.alarms import AlarmDialog
 from dflash_tui.tui.alarms import lines as alarm_lines
 from dflash_tui.tui.chart import Chart
-from dflash_tui.tui.starting import failure_of, startup
+from dflash_tui.tui.failure import FailurePane
+from dflash_tui.tui.starting import startup
 from dflash_tui.tui.strip import RequestStrip
 from dflash_tui.tui.tiles import Tiles, tiles
 from dflash_tui.tui.widgets import REQUESTS_SHOWN, Display, Positions, Requests, Timeline, TooSmall
@@ -54,6 +56,8 @@ class RunScreen(Screen[None]):
         Binding("l", "log", "Log", tooltip="The log on the whole screen, and back"),
         Binding("exclamation_mark", "alarms", "Alarms", key_display="!", show=False, tooltip="Every alarm in full"),
         Binding("S", "app.stop", "Stop", key_display="S", tooltip="Stop the server, after asking"),
+        Binding("f", "app.fix", "Fix", tooltip="Launch again with what may help, after showing the command"),
+        Binding("u", "app.report", "Report", tooltip="A text for vLLM's issue tracker about the failure"),
         Binding("1", "app.show('launch')", "Launch"),
         Binding("2", "app.show('live')", "Live screen", show=False),
         Binding("question_mark", "app.keys", "Help", key_display="?"),
@@ -67,7 +71,7 @@ class RunScreen(Screen[None]):
         self.window = 0
         self.frozen = False
         self._ticks = 0
-        self._keys = ("", False)
+        self._keys = ("", False, False)
 
     def clear(self, plan: Plan | None = None) -> None:
         """Forget what was shown; `plan` is what is being prepared, if anything."""
@@ -108,8 +112,7 @@ class RunScreen(Screen[None]):
         yield Tiles()
         with VerticalScroll(id="startup", can_focus=False):
             yield Display(id="steps")
-        with VerticalScroll(id="failure"):
-            yield Static(id="reason", markup=False)
+        yield FailurePane()
         yield RequestStrip()
         with Container(id="panes"):
             yield Chart("tok/s", "series-a", top=10, id="tok_s")
@@ -124,7 +127,6 @@ class RunScreen(Screen[None]):
     def on_mount(self) -> None:
         self.query_one("#startup").border_title = "start-up"
         self.query_one("#log").border_title = "server.log"
-        self.query_one("#failure").border_title = "failure"
         self.query_one(Log).focus()
         self.set_interval(LOG_INTERVAL, self.tick)
         self.call_after_refresh(self.draw)
@@ -164,6 +166,11 @@ class RunScreen(Screen[None]):
         """Whether a server is there or on its way."""
         return self.plan is not None and self.error is None and self.state.exit is None
 
+    @property
+    def found(self) -> Postmortem | None:
+        """Why the run failed, or None while it did not."""
+        return self.query_one(FailurePane).found if self.is_mounted else None
+
     def write_log(self) -> None:
         """Write the lines that came since the last time."""
         new = min(self.state.line_count - self._written, len(self.state.lines))
@@ -177,11 +184,11 @@ class RunScreen(Screen[None]):
         """Bring every visible part up to date."""
         self.changed = False
         now = self.state.exit.at if self.state.exit else self.now()
-        reason = failure_of(self.run, self.state, self.error)
+        failed = self.query_one(FailurePane).show(self.run, self.state, self.error)
         before = self.classes
         for stage in ("idle", "starting", "live"):
             self.set_class(stage == self.stage, f"-{stage}")
-        self.set_class(reason is not None, "-failed")
+        self.set_class(failed, "-failed")
         if self.classes != before:
             self.call_after_refresh(self._show_end)
         self._show_keys()
@@ -189,8 +196,6 @@ class RunScreen(Screen[None]):
         self.query_one("#status", Display).show(
             figures.status(self.plan, self.run, self.state, self.error, now=now, frozen=self.frozen)
         )
-        if reason is not None:
-            self.query_one("#reason", Static).update(reason)
         if self.stage == "starting":
             steps = self.query_one("#steps", Display)
             steps.show(startup(self.state, now, self.query_one("#startup").scrollable_content_region.width))
@@ -203,7 +208,7 @@ class RunScreen(Screen[None]):
 
     def _show_keys(self) -> None:
         """Offer the keys of a server only while there is one."""
-        keys = (self.stage, self.has_server)
+        keys = (self.stage, self.has_server, self.found is not None)
         if keys != self._keys:
             self._keys = keys
             self.refresh_bindings()

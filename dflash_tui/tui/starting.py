@@ -1,20 +1,17 @@
-"""What is seen until a server is ready, or when something failed: steps, phases, and a failure in plain words."""
+"""What is seen until a server is ready: steps and phases."""
 
 from __future__ import annotations
 
 from textual.content import Content
 
 from dflash_tui.core.events import Preparing
-from dflash_tui.core.server import Run
 from dflash_tui.core.startup import PhaseSpan
 from dflash_tui.core.state import RunState
-from dflash_tui.errors import DflashError
 from dflash_tui.text import cut, duration, percent
 from dflash_tui.tui.widgets import MUTED, bar
 
 _NAME = 9
 _BAR = 24
-_QUOTED = 300
 
 
 def startup(state: RunState, now: float, width: int) -> Content:
@@ -60,25 +57,3 @@ def _phase(state: RunState, span: PhaseSpan, longest: float, width: int) -> Cont
         (note, "bold"),
         (drawn, "$series-dim" if span.over else "$series-a"),
     )
-
-
-def failure(what: str, evidence: str, do: str, log: str = "") -> Content:
-    """Return what happened, the line that shows it, what to do about it and where the whole log is."""
-    rows = [Content.assemble(("✗ ", "bold $error"), (what, "bold"))]
-    if evidence:
-        # An error of ours is quoted whole; what a log says is in the log, and the advice must stay in sight.
-        rows.append(Content.assemble("  ", (cut(evidence, _QUOTED) if log else evidence, "$foreground")))
-    if do:
-        rows.append(Content.assemble(("→ ", "bold $primary"), do))
-    if log:
-        rows.append(Content.assemble(("  whole log: ", MUTED), (log, MUTED)))
-    return Content("\n").join(rows)
-
-
-def failure_of(run: Run | None, state: RunState, error: DflashError | None) -> Content | None:
-    """Return the failure to show for a run, or None while nothing failed."""
-    if error is not None:
-        return failure(error.what, error.evidence, error.do)
-    if (found := state.failure) is None:
-        return None
-    return failure(found.what, found.evidence, found.do, str(run.log) if run else "")

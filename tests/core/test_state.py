@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from dflash_tui.core.diagnosis import diagnose
 from dflash_tui.core.events import (
     WARM_UP,
     Counters,
@@ -87,9 +88,10 @@ def test_a_death_on_the_first_request_is_told_as_such():
         state.apply(event)
     assert state.up_at == pytest.approx(85.752)
     assert state.time_to_ready is None
-    assert state.failure is not None
-    assert state.failure.what == "the server answered /health and died on its first request (exit code 0)"
-    assert "cutlass" in state.failure.evidence
+    found = diagnose(state)
+    assert found is not None
+    assert found.what == "the server answered /health and died on its first request (exit code 0)"
+    assert any("cutlass" in line for line in found.evidence)
 
 
 def test_the_running_phase_grows_until_the_end():

@@ -82,13 +82,13 @@ def test_carriage_returns_split_lines():
         ("fail_max_model_len_kv", "kv_cache", "at least one request"),
         ("fail_mem_util", "memory_taken", "Available memory on node 0"),
         ("fail_model_emptydir", "not_found", "/models/emptydir"),
-        ("fail_model_hub_offline", "not_found", "cached snapshot folder"),
+        ("fail_model_hub_offline", "hub_offline", "cached snapshot folder"),
         ("fail_model_path", "not_found", "/models/nope"),
         ("fail_port_in_use", "port_in_use", "Address already in use"),
         ("fail_spec_method", "spec_method", "Input should be"),
         ("fail_dflash_bad_target_layers", "spec_width", "expects 192 concatenated"),
         ("fail_eagle3_runtime_crash", "", "shape '[-1, 192]' is invalid"),
-        ("kill9_core_idle", "engine_dead", "EngineDeadError"),
+        ("kill9_worker_during", "worker_died", "VllmWorker-0 died unexpectedly (exit code: -9)"),
     ],
 )
 def test_the_cause_of_a_failure_is_the_first_line_that_says_more_than_see_above(name, kind, text):

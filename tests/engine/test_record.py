@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.core import observe, plan, processes, recipe_files, server, setup, workload
+from dflash_tui.core.diagnosis import diagnose
 from dflash_tui.core.events import Exited, Health, HealthChanged, RequestDone, Sampled, decode_recorded
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
@@ -103,9 +104,10 @@ async def test_a_server_that_cannot_generate_is_unhealthy(launch):
         await until(lambda: state.health is Health.UNHEALTHY)
         await asyncio.sleep(2.5)
         assert state.health is Health.UNHEALTHY
-        assert state.failure
-        assert "HTTP 400" in state.failure.evidence
-        assert "\x1b" not in state.failure.evidence
+        found = diagnose(state)
+        assert found
+        assert "HTTP 400" in found.evidence[-1]
+        assert "\x1b" not in found.evidence[-1]
 
 
 async def test_another_server_on_the_port_is_not_taken_for_ours(launch):
@@ -174,8 +176,10 @@ async def test_a_killed_server_is_seen_with_its_code_by_everybody(launch):
         await until(lambda: state.exit is not None)
     assert state.exit
     assert state.exit.code == -signal.SIGKILL
-    assert state.failure
-    assert "killed" in state.failure.do
+    found = diagnose(state)
+    assert found
+    assert (found.kind, found.evidence) == ("killed", found.evidence[:1])
+    assert "exit code -9, SIGKILL" in found.what
     assert observe.replay(run).exit == state.exit
     assert len(recorded(run, Exited)) == 1
 

@@ -1,11 +1,10 @@
 """What the run screen says about a state: unknown is a dash, no traffic is an honest zero."""
 
-from dflash_tui.core.events import Counters, Exited, Health, HealthChanged, LogLine, Sampled, Stopping
+from dflash_tui.core.events import Counters, Health, HealthChanged, LogLine, Sampled
 from dflash_tui.core.state import RunState
-from dflash_tui.errors import EngineError
 from dflash_tui.text import cut, duration, gib, number, percent, plural
 from dflash_tui.tui import figures
-from dflash_tui.tui.starting import failure_of, startup
+from dflash_tui.tui.starting import startup
 from dflash_tui.tui.tiles import tiles
 from tests.tui.conftest import BASE, HOSTILE, a_run
 
@@ -60,26 +59,6 @@ def test_a_name_with_markup_stays_a_name():
     line = figures.status(run.plan, run, folded(), None, now=BASE, frozen=True)
     assert cut(HOSTILE, 28) in line.plain
     assert HOSTILE in line.plain
-
-
-def test_a_death_before_ready_quotes_the_cause_and_the_log(failed):
-    state = folded(*failed[0])
-    told = failure_of(a_run(), state, None)
-    assert told is not None
-    assert "ended before it was ready (exit code 1)" in told.plain
-    assert "max seq len (32768)" in told.plain
-    assert "Lower --max-model-len" in told.plain
-    assert str(a_run().log) in told.plain
-
-
-def test_a_wanted_end_is_no_failure():
-    assert failure_of(a_run(), folded(Stopping(BASE), Exited(BASE + 1, 0)), None) is None
-
-
-def test_an_error_is_told_with_what_to_do():
-    told = failure_of(None, RunState(), EngineError("no disk", evidence=HOSTILE, do="free some"))
-    assert told is not None
-    assert told.plain == f"✗ no disk\n  {HOSTILE}\n→ free some"
 
 
 def test_phases_have_a_row_each_and_only_the_last_one_runs(starting):

@@ -55,16 +55,6 @@ async def test_80x24_keeps_what_matters(live):
         assert panel.run_screen.query_one(Log).is_vertical_scroll_end
 
 
-async def test_a_failure_is_a_panel_with_cause_and_advice(failed):
-    events, now = failed
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), events)
-        seen = text(panel)
-        for words in ("✗ FAILED", "exit code 1", "max seq len (32768)", "→ Lower --max-model-len", "whole log:"):
-            assert words in seen
-
-
 async def test_an_error_before_the_launch_is_shown_and_kept():
     panel = app()
     async with panel.run_test(size=(80, 24)) as pilot:

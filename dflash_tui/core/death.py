@@ -1,0 +1,114 @@
+"""What the system knows about a death: the kernel's lines about the server's processes and GPUs. Each may be unknown.
+
+The kernel's log is read from /dev/kmsg or, where that is for root only, from the journal, which members of `adm` may
+read. How many processes the kernel has ended for want of memory is in /proc/vmstat, for everybody.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from dflash_tui.core.events import Autopsy
+from dflash_tui.core.server import Run
+from dflash_tui.core.vllm_log import clean
+
+# printk's clock and ours drift apart by seconds in a month.
+_SLACK = 10.0
+_LOG_BYTES = 8 << 20
+_KEPT = 8
+_PID = re.compile(rb"\([\w :-]*pid=(\d+)")
+# mm/oom_kill.c; what vLLM calls its processes is cut to 15 letters.
+_OOM = re.compile(r"Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)")
+# arch/x86/mm/fault.c and arch/x86/kernel/traps.c
+_CRASH = re.compile(r"(?:traps: )?(?P<name>[^\[\]]{1,32})\[(?P<pid>\d+)\]:? (?:segfault at|general protection|trap )")
+# NVIDIA's driver; some of its errors name no process, for instance a GPU that has fallen off the bus.
+_XID = re.compile(r"NVRM: Xid \(PCI:[^)]*\): \d+(?:, pid='?(?P<pid>\d+)'?(?:, name=(?P<name>[^,]*))?)?")
+
+
+def oom_kills() -> int | None:
+    """Return how many processes the kernel has ended for want of memory since it booted; None when it does not say."""
+    try:
+        fields = Path("/proc/vmstat").read_text().split()
+        return int(fields[fields.index("oom_kill") + 1])
+    except (OSError, ValueError):
+        return None
+
+
+def look(run: Run, kills_before: int | None) -> Autopsy:
+    """Return what the system says about the end of `run`; `kills_before` is what `oom_kills` said while it lived."""
+    now = oom_kills()
+    kills = None if kills_before is None or now is None else now - kills_before
+    lines = (text for at, text in kernel_log(run.started_at) if at >= run.started_at - _SLACK)
+    return Autopsy(time.time(), tuple(about(lines, pids(run)))[-_KEPT:], kills)
+
+
+def pids(run: Run) -> set[int]:
+    """Return the pids of the server's processes: vLLM puts them before the lines of its log."""
+    try:
+        with run.log.open("rb") as log:
+            found = {int(pid) for pid in _PID.findall(log.read(_LOG_BYTES))}
+    except OSError:
+        found = set()
+    return found | {run.pid}
+
+
+def about(lines: Iterable[str], ours: set[int]) -> Iterator[str]:
+    """Yield the kernel's lines that tell of the end of a process of `ours`, or of a fault of a GPU.
+
+    In a container the kernel's pids are not ours; vLLM's names for its processes tell them there.
+    """
+    for line in lines:
+        for pattern in (_OOM, _CRASH, _XID):
+            if found := pattern.search(line):
+                pid, name = found["pid"], (found["name"] or "").strip()
+                if pid is None or int(pid) in ours or name.startswith("VLLM::"):
+                    yield clean(line)
+                break
+
+
+def kernel_log(since: float) -> Iterator[tuple[float, str]]:
+    """Yield the time (seconds since the epoch) and the text of the kernel's lines; none when they may not be read."""
+    try:
+        reader = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        yield from _journal(since)
+        return
+    try:
+        yield from _kmsg(reader)
+    finally:
+        os.close(reader)
+
+
+def _kmsg(reader: int) -> Iterator[tuple[float, str]]:
+    """Yield the records of /dev/kmsg: `priority,number,microseconds since boot,flags;text`."""
+    booted = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+    while True:
+        try:
+            record = os.read(reader, 8192).decode(errors="replace")
+        except BrokenPipeError:  # the record was overwritten while we read; the next one is whole
+            continue
+        except OSError:
+            return
+        head, _, text = record.partition(";")
+        stamp = head.split(",")[2:3]
+        if stamp and stamp[0].isdigit():
+            yield booted + int(stamp[0]) / 1e6, text.partition("\n")[0]
+
+
+def _journal(since: float) -> Iterator[tuple[float, str]]:
+    command = ["journalctl", "-k", "-q", "--no-pager", "-o", "short-unix", "--since", f"@{int(since)}"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    for line in done.stdout.decode(errors="replace").splitlines():
+        stamp, _, rest = line.partition(" ")
+        try:
+            yield float(stamp), rest.partition("kernel: ")[2]
+        except ValueError:
+            continue

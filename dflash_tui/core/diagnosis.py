@@ -1,0 +1,191 @@
+"""Why a run failed, from its log, its exit and what the system says: the root cause before any symptom. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+
+import msgspec
+
+from dflash_tui.core.events import LogLine
+from dflash_tui.core.failures import SYMPTOMS, explain, root_cause
+from dflash_tui.core.recipe import Failure
+from dflash_tui.core.state import RunState
+from dflash_tui.text import gib
+
+UNKNOWN = "unknown"
+_LAST_LINES = 4
+# A sample of the memory that is older says nothing about the end.
+_MEMORY_FRESH = 30.0
+_NEARLY_FULL = 0.9
+_ASKED_TO_END = re.compile(r"^\[shutdown\] API server: shutdown triggered|^Shutdown initiated \(timeout")
+_ENGINE_GONE = re.compile(r"engine core exited unexpectedly|^Engine core proc \S+ died unexpectedly")
+_NOISE = re.compile(r"resource_tracker|warnings\.warn\(")
+_KILLED = "Launch again; for want of memory the system ends processes, too: dmesg, journalctl -u earlyoom."
+_ENDINGS = {
+    "oom_killed": (
+        "the kernel ended it for want of memory",
+        "Give the server less memory, or end what else takes it, then launch again.",
+    ),
+    "gpu_fault": ("the GPU or its driver failed", "See dmesg; reset the GPU or boot again, then launch again."),
+    "engine_killed": ("the engine process was killed from outside; the server ended after it", _KILLED),
+    "terminated": (
+        "somebody asked it to end (SIGTERM or SIGINT), and that was not dflash-tui",
+        "Launch again; closing a login session or a container ends what runs in it.",
+    ),
+    "killed": ("the server process was killed from outside (SIGKILL)", _KILLED),
+    "crashed": (
+        "it crashed in native code, without a word of Python",
+        "Eager mode or another attention backend may go around it; report it to vLLM.",
+    ),
+}
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """Why a run failed.
+
+    `what` happened, the `cause` in words and its name (`kind`, `unknown` without one), the lines that show it, the
+    best first, and what to do. `said` holds the numbers and names that vLLM stated, `link` says who knows more.
+    """
+
+    what: str
+    kind: str
+    cause: str
+    evidence: tuple[str, ...]
+    fix: tuple[str, ...]
+    said: dict[str, str] = {}
+    link: str = ""
+
+
+def diagnose(state: RunState, known: Sequence[Failure] = ()) -> Diagnosis | None:
+    """Return why the run of `state` failed, or None while it did not; `known` are the failures its recipe lists."""
+    unhealthy = state.exit is None and state.status == "unhealthy"
+    if not unhealthy and (state.exit is None or state.stopping):
+        return None
+    found = _by_kernel(state) or _by_log(state, known) or _by_ending(state) or _unknown(state)
+    evidence = [*found.evidence, *([state.health_detail] if unhealthy and state.health_detail else [])]
+    return msgspec.structs.replace(found, what=_what(state), evidence=tuple(dict.fromkeys(evidence)))
+
+
+def _what(state: RunState) -> str:
+    if state.exit is None:
+        return "the server runs but does not answer as it should"
+    first = state.startup.first
+    when = "ended before it was ready" if state.up_at is None else "died while serving"
+    if state.up_at is not None and first is not None and first.error:
+        when = "answered /health and died on its first request"
+    code = state.exit.code
+    number = _signal(state)
+    said = "unknown" if code is None else f"{code}, {number.name}" if number else str(code)
+    return f"the server {when} (exit code {said})"
+
+
+def _signal(state: RunState) -> signal.Signals | None:
+    """Return the signal that ended the server: as Python tells it, or as a shell in between does."""
+    code = state.exit.code if state.exit else None
+    if code is None or not (code < 0 or code > 128):
+        return None
+    try:
+        return signal.Signals(-code if code < 0 else code - 128)
+    except ValueError:
+        return None
+
+
+def _ending(kind: str, *evidence: str) -> Diagnosis:
+    cause, fix = _ENDINGS[kind]
+    return Diagnosis("", kind, cause, tuple(line for line in evidence if line), (fix,))
+
+
+def _by_kernel(state: RunState) -> Diagnosis | None:
+    """The kernel's word is not an opinion; a fault of the GPU is shown with what vLLM made of it."""
+    lines = state.autopsy.kernel if state.autopsy else ()
+    if out := [line for line in lines if "Killed process" in line]:
+        return _ending("oom_killed", *out, _memory(state))
+    said = root_cause(state.problems)
+    if lines and (said is None or said.kind in {"", "device_fault"}):
+        kind = "gpu_fault" if any("Xid" in line for line in lines) else "crashed"
+        return _ending(kind, *lines, said.text if said else "")
+    return None
+
+
+def _by_log(state: RunState, known: Sequence[Failure]) -> Diagnosis | None:
+    problem = root_cause(state.problems)
+    text = problem.text if problem else state.health_detail if state.exit is None else ""
+    match = explain(text)
+    listed = next((failure for failure in known if _shows(failure.sign, text)), None)
+    if listed is None and match is None:  # the sign may be in a line that no table has
+        rows = ((failure, line.text) for failure in known for line in _errors(state) if _shows(failure.sign, line.text))
+        listed, text = next(rows, (None, text))
+    if listed:
+        kind = match.kind if match else "recipe"
+        fix = (_sentence(listed.fix), *([match.fix] if match else []))
+        return Diagnosis("", kind, listed.cause.strip(), (text,), fix, match.said if match else {}, listed.link)
+    if match is None or match.kind in SYMPTOMS:
+        return None
+    memory = _memory(state) if match.kind in {"out_of_memory", "worker_died"} else ""
+    return Diagnosis("", match.kind, match.cause, tuple(filter(None, (match.quote, memory))), (match.fix,), match.said)
+
+
+def _by_ending(state: RunState) -> Diagnosis | None:
+    """What the log does not explain, the way it ends may; an exception that nobody knows comes before that."""
+    if root_cause(state.problems) is not None or state.exit is None:
+        return None
+    asked = next((line.text for line in state.lines if _ASKED_TO_END.search(line.text)), "")
+    gone = next((line.text for line in state.lines if _ENGINE_GONE.search(line.text)), "")
+    number = _signal(state)
+    if asked or number in {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
+        waits = next(
+            (line.text for line in reversed(state.lines) if "Waiting for connections to close" in line.text), ""
+        )
+        return _ending("terminated", asked, waits)
+    kind = "engine_killed" if gone else "killed" if number is signal.SIGKILL else "crashed" if number else ""
+    if not kind:
+        return None
+    kills = state.autopsy.kills if state.autopsy else None
+    counted = f"the kernel ended {kills} process{'es' * (kills > 1)} for want of memory meanwhile" if kills else ""
+    found = _ending(kind, gone, counted, _memory(state))
+    full = state.memory and state.memory[-1].used >= _NEARLY_FULL * state.memory[-1].total
+    if kind != "crashed" and (kills or full):
+        return msgspec.structs.replace(found, cause=f"{found.cause}, most likely by the system for want of memory")
+    return found
+
+
+def _unknown(state: RunState) -> Diagnosis:
+    """Return what there is to read: the first exception that says something and where it was raised, or the end."""
+    fix = "Read the log around the evidence; dflash-tui why --report (u in the panel) writes a text for vLLM's tracker."
+    if problem := root_cause(state.problems):
+        before = takewhile(lambda line: line.text.strip() != problem.text, state.lines)
+        frames = [line.text.strip() for line in before if line.text.startswith('  File "')]
+        return Diagnosis("", UNKNOWN, "an error that dflash-tui does not know", (problem.text, *frames[-1:]), (fix,))
+    cause = "a request was not answered well" if state.exit is None else "the log ends without an error"
+    last = [line.text for line in state.lines if not _NOISE.search(line.text)][-_LAST_LINES:]
+    return Diagnosis("", UNKNOWN, cause, () if state.exit is None else tuple(last), (fix,))
+
+
+def _errors(state: RunState) -> Iterator[LogLine]:
+    """Yield the lines that may tell of trouble: those without a level, as tracebacks are, and those with a bad one."""
+    return (line for line in state.lines if line.level in {"", "ERROR", "CRITICAL"})
+
+
+def _shows(sign: str, text: str) -> bool:
+    """Whether a recipe's sign is in `text`, as a pattern where it is one."""
+    try:
+        return sign in text or bool(re.search(sign, text))
+    except re.error:
+        return False
+
+
+def _sentence(text: str) -> str:
+    return f"the recipe says: {' '.join(text.split())}"
+
+
+def _memory(state: RunState) -> str:
+    """Return how much the server held shortly before its end; empty when nobody looked."""
+    end = state.exit.at if state.exit else None
+    if not state.memory or end is None or end - state.memory[-1].at > _MEMORY_FRESH:
+        return ""
+    last = state.memory[-1]
+    age = max(0.0, end - last.at)
+    return f"{gib(last.used)} of {gib(last.total)} ({last.source}) held {age:.0f} s before the end"

@@ -1,0 +1,67 @@
+"""All that can be said about a failed run: why, what is left of it, and what may help."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dflash_tui.core import again, diagnosis, processes, remedy, server
+from dflash_tui.core import recipe_files as recipes
+from dflash_tui.core.diagnosis import Diagnosis
+from dflash_tui.core.recipe import Recipe
+from dflash_tui.core.remedy import Remedy
+from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
+from dflash_tui.errors import DflashError
+from dflash_tui.text import gib, plural
+
+
+class Postmortem(msgspec.Struct, frozen=True):
+    """Why a run failed, what may help, what processes it has left, as a sentence or empty, and where its log is."""
+
+    run: str
+    diagnosis: Diagnosis
+    remedies: tuple[Remedy, ...]
+    commands: tuple[str, ...]
+    left: str
+    log: str
+
+
+def of(run: Run, state: RunState) -> Postmortem | None:
+    """Return the post-mortem of `run`, or None while it did not fail. Looks for its processes and a free port."""
+    recipe = _recipe(run)
+    found = diagnosis.diagnose(state, recipe.failures if recipe else ())
+    if found is None:
+        return None
+    helps = remedy.propose(found, run.plan, _free_port(run) if found.kind == "port_in_use" else None)
+    commands = tuple(_command(run, remedy) for remedy in helps)
+    return Postmortem(run.id, found, helps, commands, _left(run) if state.exit else "", str(run.log))
+
+
+def _command(run: Run, helps: Remedy) -> str:
+    line = again.command(run.plan, helps.changes)
+    return f"export {helps.needs}=…; {line}" if helps.needs else line
+
+
+def _recipe(run: Run) -> Recipe | None:
+    try:
+        return recipes.find(run.plan.asked.get("", run.plan.recipe))
+    except (DflashError, OSError):  # it was changed or removed since
+        return None
+
+
+def _free_port(run: Run) -> int | None:
+    try:
+        port = server.free_port(run.plan.port)
+        # It may be free again by now, and whoever had it may come back.
+        return port if port != run.plan.port else server.free_port(port + 1)
+    except DflashError:
+        return None
+
+
+def _left(run: Run) -> str:
+    """Return what is left of a server whose leader is gone; it holds memory, and on a GPU all that it took."""
+    members = server.members(run)
+    if not members:
+        return ""
+    held = gib(processes.resident(members))
+    return f"{plural(len(members), 'process')} of it still run, with {held}; dflash-tui stop {run.id} ends them"

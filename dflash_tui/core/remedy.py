@@ -1,0 +1,189 @@
+"""What may help after a failure, as changes of the launch that can be applied at once. Pure.
+
+A number comes from what vLLM itself said or from the plan; what nobody knows a number for stays words in the diagnosis.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+
+import msgspec
+from packaging.version import Version
+
+from dflash_tui.core import releases
+from dflash_tui.core.diagnosis import UNKNOWN, Diagnosis
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.recipe import Mode
+
+# What is free now may be less in a moment.
+_MARGIN = 0.98
+_LEAST_SHARE, _MOST_SHARE, _SHARE_STEP = 0.05, 0.95, 0.05
+_PATCHED = {"attention_causal", "attention_images", "attention_dtype", "spec_target", "kernel", "device_fault"}
+_PINNED = {"architecture", "missing_module", "wrong_build", "driver_old", "spec_key", "arguments"}
+_SINCE = {"spec_method": "0.20.0", "spec_target": "0.24.0", "attention_causal": "0.24.0", "spec_window": "0.26.0"}
+_AGAIN = {"killed", "engine_killed", "worker_died", "terminated", "oom_killed", "hub_down", "gpu_fault", "open_files"}
+_TRITON = {"attention_images", "attention_dtype", "attention", "device_fault", "crashed"}
+
+
+class Remedy(msgspec.Struct, frozen=True):
+    """A launch that may go better: in words, and the options of `up` that change; none is the same launch once more.
+
+    None takes an option away. `needs` names a variable that has to be exported first, such as HF_TOKEN.
+    """
+
+    words: str
+    changes: dict[str, str | None] = {}
+    needs: str = ""
+
+
+def propose(diagnosis: Diagnosis, plan: Plan, port: int | None = None) -> tuple[Remedy, ...]:
+    """Return what may help, the best first; `port` is the next free one."""
+    kind = diagnosis.kind
+    found = [*_listed(diagnosis)]
+    if rule := _BY_KIND.get(kind):
+        found += rule(diagnosis, plan)
+    if kind == "port_in_use" and port:
+        found.append(Remedy(f"take port {port}, which is free", {"--port": str(port)}))
+    found += _by_hand(kind, plan)
+    if kind in _TRITON and not plan.on_cpu and plan.num_speculative_tokens and "TRITON_ATTN" not in " ".join(plan.argv):
+        found.append(Remedy("TRITON_ATTN for the drafter", {"--set speculation.attention_backend": "TRITON_ATTN"}))
+    if kind in {"device_fault", "crashed", UNKNOWN} and plan.mode is Mode.COMPILE:
+        found.append(Remedy("eager mode, which compiles nothing", {"--mode": "eager"}))
+    if kind in {"device_fault", "spec_width", "spec_mask", "crashed", UNKNOWN} and plan.num_speculative_tokens:
+        found.append(
+            Remedy("without speculation, to see whether the drafter is why", {"--num-speculative-tokens": "0"})
+        )
+    if kind in _AGAIN:
+        found.append(Remedy("launch again as it was"))
+    unique = {tuple(remedy.changes.items()): remedy for remedy in reversed(found)}
+    return tuple(reversed(unique.values()))
+
+
+def _listed(diagnosis: Diagnosis) -> Iterator[Remedy]:
+    """Yield what a recipe's own words on the failure ask for."""
+    for fix in diagnosis.fix:
+        if fix.startswith("the recipe says: "):
+            changes: dict[str, str | None] = {
+                f"--set {key}": value for key, value in re.findall(r"--set ([\w.-]+)=([^\s,;]+)", fix)
+            }
+            named = re.findall(r"(--(?:num-speculative-tokens|profile|vllm|mode|variant)) ([\w.-]+)", fix)
+            if changes := {**changes, **dict(named)}:
+                yield Remedy("as the recipe says", changes)
+
+
+def _by_hand(kind: str, plan: Plan) -> Iterator[Remedy]:
+    """Yield what takes choices back that were made by hand, and what other releases and patches bring."""
+    chosen = [name for name in ("--engine", "--vllm") if name in plan.asked]
+    if kind in _PINNED | set(_SINCE) and chosen:
+        yield Remedy("the engine that the recipe pins", dict.fromkeys(chosen))
+    if kind in _PATCHED and (off := [f"--set patches.{name}" for name in plan.unpatched]):
+        yield Remedy("with the patches that were left out by hand", dict.fromkeys(off))
+    if (since := _SINCE.get(kind)) and plan.vllm and not plan.on_cpu and Version(plan.vllm) < Version(since):
+        newer = min((v for v in releases.table() if Version(v) >= Version(since)), key=Version, default=None)
+        if newer:
+            yield Remedy(f"vLLM {newer}", {"--engine": None, "--vllm": newer})
+    models = [f"--set {part}.model" for part in ("target", "drafter") if f"--set {part}.model" in plan.asked]
+    if kind in {"not_found", "hub_offline", "gated", "spec_width", "spec_mask", "architecture", "weights"} and models:
+        yield Remedy("the recipe's own models", dict.fromkeys(models))
+
+
+def _without(plan: Plan, flag: str) -> dict[str, str | None]:
+    """Return the change that takes a flag away: what was set by hand is forgotten, what a recipe has is nulled."""
+    name = f"--set {flag}"
+    return {name: None if name in plan.asked else "null"}
+
+
+def _flag(plan: Plan, name: str) -> str | None:
+    """Return the value of a flag in the plan's command, or None when it is not given."""
+    for word, following in zip(plan.argv, (*plan.argv[1:], ""), strict=True):
+        if word == f"--{name}":
+            return following
+        if word.startswith(f"--{name}="):
+            return word.partition("=")[2]
+    return None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None
+
+
+def _memory_taken(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
+    free, total = (_number(diagnosis.said.get(name)) for name in ("free", "total"))
+    if free and total and (share := math.floor(free / total * _MARGIN * 100) / 100) >= _LEAST_SHARE:
+        words = f"gpu-memory-utilization {share:g}, from the {free:g} of {total:g} GiB that vLLM found free"
+        yield Remedy(words, {"--set gpu-memory-utilization": f"{share:g}"})
+    elif (cache := _number(plan.env.get("VLLM_CPU_KVCACHE_SPACE"))) and cache > 1:
+        yield Remedy("1 GiB of KV cache", {"--set env.VLLM_CPU_KVCACHE_SPACE": "1"})
+
+
+def _kv_cache(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
+    if fits := int(diagnosis.said.get("fits", "0")):
+        yield Remedy(f"max-model-len {fits}, which vLLM says fits", {"--set max-model-len": str(fits)})
+    share = _number(_flag(plan, "gpu-memory-utilization"))
+    if share and not plan.on_cpu and (more := round(min(_MOST_SHARE, share + _SHARE_STEP), 2)) > share:
+        yield Remedy(f"gpu-memory-utilization {more:g}", {"--set gpu-memory-utilization": f"{more:g}"})
+
+
+def _max_len(diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
+    made_for = [float(number) for number in re.findall(r"=(\d+(?:\.\d+)?)", diagnosis.said.get("derived", ""))]
+    if made_for and (length := int(min(made_for))) > 0:
+        yield Remedy(f"max-model-len {length}, what the model was made for", {"--set max-model-len": str(length)})
+
+
+def _out_of_memory(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
+    for flag in ("max-num-batched-tokens", "max-num-seqs"):
+        if (now := _number(_flag(plan, flag))) and now >= 2:
+            yield Remedy(f"{flag} {now / 2:.0f}, half of what it is", {f"--set {flag}": f"{now / 2:.0f}"})
+    share = _number(_flag(plan, "gpu-memory-utilization"))
+    if share and (less := round(share - _SHARE_STEP, 2)) >= _LEAST_SHARE:
+        yield Remedy(f"gpu-memory-utilization {less:g}", {"--set gpu-memory-utilization": f"{less:g}"})
+
+
+def _arguments(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
+    name = diagnosis.said.get("flag", "").lstrip("-").partition("=")[0].removeprefix("no-")
+    if _flag(plan, name) is not None or f"--{name}" in plan.argv or f"--no-{name}" in plan.argv:
+        yield Remedy(f"without {name}", _without(plan, name))
+
+
+def _offline(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
+    if "HF_HUB_OFFLINE" in plan.env:
+        yield Remedy("with the hub: HF_HUB_OFFLINE taken away", _without(plan, "env.HF_HUB_OFFLINE"))
+
+
+def _take_away(*flags: str) -> Callable[[Diagnosis, Plan], Iterator[Remedy]]:
+    """Return the rule that takes away those of `flags` that are given."""
+
+    def rule(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
+        return (Remedy(f"without {flag}", _without(plan, flag)) for flag in flags if _flag(plan, flag) is not None)
+
+    return rule
+
+
+def _gated(_diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
+    yield Remedy("with a token that may read the model", needs="HF_TOKEN")
+
+
+def _timeout(_diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
+    yield Remedy("ten minutes for a step", {"--set env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "600"})
+
+
+_BY_KIND: dict[str, Callable[[Diagnosis, Plan], Iterator[Remedy]]] = {
+    "memory_taken": _memory_taken,
+    "kv_cache": _kv_cache,
+    "max_len": _max_len,
+    "out_of_memory": _out_of_memory,
+    "oom_killed": _out_of_memory,
+    "arguments": _arguments,
+    "hub_offline": _offline,
+    "gated": _gated,
+    "timeout": _timeout,
+    "attention_head": _take_away("attention-backend"),
+    "attention_dtype": _take_away("kv-cache-dtype"),
+    "attention": _take_away("attention-backend"),
+    "parallel": _take_away("tensor-parallel-size"),
+}

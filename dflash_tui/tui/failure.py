@@ -1,0 +1,106 @@
+"""A failure in plain words: what happened, why, what shows it, what to do and what one key would change."""
+
+from __future__ import annotations
+
+import textwrap
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from dflash_tui.core import postmortem
+from dflash_tui.core.postmortem import Postmortem
+from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
+from dflash_tui.errors import DflashError
+from dflash_tui.text import cut_middle
+from dflash_tui.tui.widgets import MUTED
+
+_LABEL = 10
+_QUOTED_LINES = 2
+_NARROWEST = 20
+_EDGES = 6
+
+
+class FailurePane(VerticalScroll):
+    """Shows why a run could not be prepared or launched, or why it failed; nothing while it did not."""
+
+    def __init__(self) -> None:
+        super().__init__(id="failure")
+        self.border_title = "failure"
+        self.found: Postmortem | None = None
+        self._error: DflashError | None = None
+        self._known: tuple[object, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="reason", markup=False)
+
+    def show(self, run: Run | None, state: RunState, error: DflashError | None) -> bool:
+        """Show what is wrong with `run`; return whether something is."""
+        self._look(run, state, error)
+        if error is None and self.found is None:
+            return False
+        self._error = error
+        self._write()
+        return True
+
+    def on_resize(self) -> None:
+        """Wrap the text anew: a pane that was hidden has no width before."""
+        self._write()
+
+    def _write(self) -> None:
+        width = self.scrollable_content_region.width or self.app.size.width - _EDGES
+        if error := self._error:
+            told = failure(error.what, error.evidence, error.do)
+        elif self.found:
+            told = post_mortem(self.found, width)
+        else:
+            return
+        reason = self.query_one("#reason", Static)
+        if told != reason.content:
+            reason.update(told)
+
+    def _look(self, run: Run | None, state: RunState, error: DflashError | None) -> None:
+        """Look for the cause only when there is something new, since that looks for processes and ports, too."""
+        known = (run.id if run else "", state.status, state.exit, state.autopsy, len(state.problems), error)
+        if known != self._known:
+            self._known = known
+            self.found = postmortem.of(run, state) if run and error is None else None
+
+
+def failure(what: str, evidence: str, do: str) -> Content:
+    """Return an error of ours: what happened, the line that shows it and what to do about it."""
+    rows = [Content.assemble(("✗ ", "bold $error"), (what, "bold"))]
+    rows += [Content.assemble("  ", (evidence, "$foreground"))] if evidence else []
+    rows += [Content.assemble(("→ ", "bold $primary"), do)] if do else []
+    return Content("\n").join(rows)
+
+
+def post_mortem(found: Postmortem, width: int) -> Content:
+    """Return a post-mortem in rows of `width` cells: the cause first, and what the keys would do."""
+    diagnosis, quoted = found.diagnosis, _QUOTED_LINES * max(_NARROWEST, width - _LABEL)
+    rows = [_hung(("✗ ", "bold $error"), diagnosis.what, width, "bold")]
+    rows.append(_row("cause", diagnosis.cause, width, "bold"))
+    for place, line in enumerate(line for line in (*diagnosis.evidence, found.left) if line):
+        rows.append(_row("" if place else "evidence", cut_middle(line, quoted), width))
+    for place, step in enumerate(diagnosis.fix):
+        rows.append(_row("" if place else "to do", step, width))
+    if diagnosis.link:
+        rows.append(_row("", diagnosis.link, width))
+    for place, remedy in enumerate(found.remedies, 1):
+        key = "f" if place == 1 else f"f {place}"
+        rows.append(_hung((f"{key:>{_LABEL - 2}}  ", "bold $primary"), remedy.words, width))
+    rows.append(_row("log", found.log, width))
+    return Content("\n").join(rows)
+
+
+def _row(label: str, text: str, width: int, style: str = "") -> Content:
+    return _hung((f"{label:{_LABEL}}", MUTED), text, width, style)
+
+
+def _hung(head: tuple[str, str], text: str, width: int, style: str = "") -> Content:
+    """Return a head and its text, whose further lines hang below the first."""
+    indent = len(head[0])
+    lines = textwrap.wrap(text, max(_NARROWEST, width - indent)) or [""]
+    return Content.assemble(head, (f"\n{'':{indent}}".join(lines), style))

@@ -1,0 +1,165 @@
+"""What may help after a failure, laid over the run screen: choose a change, read the new command, launch it."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import os
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from dflash_tui.core import again, server
+from dflash_tui.core import plan as plans
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.postmortem import Postmortem
+from dflash_tui.core.server import Run
+from dflash_tui.core.setup import Setup
+from dflash_tui.errors import DflashError
+from dflash_tui.tui.doctor import Doctor
+from dflash_tui.tui.widgets import MUTED
+
+Launch = tuple[Setup, Plan, str]
+
+
+class Fix(ModalScreen[Launch | None]):
+    """Offers the remedies of a failed run; ends with the setup, the plan and the reason of a launch, or with None.
+
+    A variable that a remedy needs is asked for, and kept in this program's environment only.
+    """
+
+    BINDINGS: ClassVar = [
+        Binding("escape,q", "dismiss(None)", "leave it"),
+        Binding("down,j", "choose(1)", "next"),
+        Binding("up,k", "choose(-1)", "previous"),
+        *(Binding(str(number), f"take({number})", f"choose {number}") for number in range(1, 10)),
+        Binding("enter,y", "launch", "launch", priority=False),
+    ]
+
+    def __init__(self, run: Run, found: Postmortem) -> None:
+        super().__init__()
+        self.run, self.found, self.chosen = run, found, 0
+        self.planned: tuple[Setup, Plan] | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -wide"):
+            yield Static(Content.assemble((f"Launch {self.run.plan.recipe} again?", "bold")), markup=False)
+            yield Static(id="remedies", markup=False)
+            with VerticalScroll(id="checks"):
+                yield Static(id="change", markup=False)
+            yield Input(id="because", password=True)
+            yield Static(Content("\nenter  check and launch   ↑ ↓  choose   esc  leave it"), classes="muted")
+
+    def on_mount(self) -> None:
+        self.query_one("#because").display = False
+        self.query_one("#checks").focus()
+        self.draw()
+
+    def draw(self) -> None:
+        """Show the remedies and what the chosen one changes."""
+        rows = [
+            Content.assemble(
+                ("▶ " if place == self.chosen else "  ", "bold $primary"),
+                (f"{place + 1}  ", MUTED),
+                (remedy.words, "bold" if place == self.chosen else ""),
+            )
+            for place, remedy in enumerate(self.found.remedies)
+        ]
+        self.query_one("#remedies", Static).update(Content("\n").join([Content(""), *rows]))
+        self.query_one("#change", Static).update(Content.assemble(("looking …", MUTED)))
+        self.planned = None
+        self.look()
+
+    @work(exclusive=True, group="fix")
+    async def look(self) -> None:
+        """Work out the plan of the chosen remedy and show how it differs."""
+        remedy, command = self.found.remedies[self.chosen], self.found.commands[self.chosen]
+        shown = self.query_one("#change", Static)
+        try:
+            self.planned = await asyncio.to_thread(plan_again, self.run, remedy.changes)
+        except (DflashError, OSError) as error:
+            shown.update(Content.assemble(("✗ ", "bold $error"), str(error)))
+            return
+        rows = [Content.assemble(("command", "bold")), Content(command), Content("")]
+        rows += [
+            Content.assemble(("what changes of vLLM's command", "bold")),
+            *_changes(self.run.plan, self.planned[1]),
+        ]
+        if self.found.left:
+            said = "what is left of the failed server is ended first"
+            rows += [Content(""), Content.assemble(("! ", "bold $warning"), said)]
+        shown.update(Content("\n").join(rows))
+
+    def action_choose(self, step: int) -> None:
+        self.chosen = (self.chosen + step) % len(self.found.remedies)
+        self.draw()
+
+    def action_take(self, number: int) -> None:
+        if number <= len(self.found.remedies):
+            self.chosen = number - 1
+            self.draw()
+
+    def action_launch(self) -> None:
+        """Launch the chosen one, after asking for what it needs."""
+        needs, entry = self.found.remedies[self.chosen].needs, self.query_one("#because", Input)
+        if self.planned is None:
+            return
+        if needs and not os.environ.get(needs):
+            entry.placeholder = f"{needs}: kept until the panel is left, and written nowhere"
+            entry.display = True
+            entry.focus()
+            return
+        self.check(*self.planned)
+
+    @on(Input.Submitted, "#because")
+    def _given(self, message: Input.Submitted) -> None:
+        message.stop()
+        if (given := message.value.strip()) and self.planned:
+            os.environ[self.found.remedies[self.chosen].needs] = given
+            self.check(*self.planned)
+
+    @work(exclusive=True, group="fix")
+    async def check(self, setup: Setup, plan: Plan) -> None:
+        """End what is left, check the plan as every launch is checked, and hand it on."""
+        if self.found.left:
+            try:
+                await server.stop(self.run)
+            except DflashError as error:
+                self.query_one("#change", Static).update(Content(str(error)))
+                return
+        reason = await self.app.push_screen_wait(Doctor(setup, plan, launching=True))
+        if reason is not None:
+            self.dismiss((setup, plan, reason))
+
+
+def plan_again(run: Run, changes: again.Changes) -> tuple[Setup, Plan]:
+    """Return the setup and the plan of launching `run` again with `changes`, on a free port unless one was asked for.
+
+    Raises:
+        UsageError: the recipe is gone, or does not take a change any more.
+    """
+    from dflash_tui import planning  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+    from dflash_tui.parser import build_parser  # noqa: PLC0415 - as above
+
+    args = build_parser().parse_args(again.words(run.plan, changes))
+    made = planning.planned(args)
+    if not args.port and (port := server.free_port(made.plan.port)) != made.plan.port:
+        args.port = port
+        made = planning.planned(args)
+    return made.setup, made.plan
+
+
+def _changes(before: Plan, after: Plan) -> list[Content]:
+    """Return the lines of the two commands that differ, the old ones with a minus."""
+    rows = []
+    for line in difflib.ndiff(plans.command(before).splitlines(), plans.command(after).splitlines()):
+        mark, text = line[:2], line[2:].strip().removesuffix("\\").strip()
+        if mark in {"- ", "+ "}:
+            rows.append(Content.assemble((mark, "bold $error" if mark == "- " else "bold $success"), text))
+    return rows or [Content.assemble(("nothing: the same once more", MUTED))]

@@ -1,0 +1,68 @@
+"""Why a run failed: the command `why`, and a post-mortem as text for every command that watches."""
+
+from __future__ import annotations
+
+import argparse
+
+import msgspec
+
+from dflash_tui.commands import note, out
+from dflash_tui.core import death, observe, postmortem, server, upstream_report
+from dflash_tui.core.events import Event
+from dflash_tui.core.postmortem import Postmortem
+from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
+from dflash_tui.errors import ServerFailed, UsageError
+from dflash_tui.text import cut_middle
+
+_QUOTED = 400
+
+
+class Failed(Event, frozen=True, tag="failed"):
+    """A run failed, and this is why."""
+
+    why: Postmortem
+
+
+def why(args: argparse.Namespace) -> int:
+    """`why [RUN]`: print why a run failed, and what may help; without RUN the newest that failed."""
+    run, state = _chosen(args.run)
+    found = postmortem.of(run, state)
+    if found is None:
+        note(f"{run.id} did not fail: it is {state.status}" if state.exit is None else f"{run.id} was stopped")
+        return 0
+    if args.report:
+        out(upstream_report.text(run, state, found.diagnosis).rstrip("\n"))
+    elif args.json:
+        out(msgspec.json.encode(found).decode())
+    else:
+        out(f"{run.id}: {text(found)}")
+    return 0
+
+
+def _chosen(name: str | None) -> tuple[Run, RunState]:
+    """Return the run and what is known of it."""
+    for run in [server.find(name)] if name else reversed(server.runs()):
+        state = observe.replay(run)
+        if name or state.status in {"failed", "unhealthy"}:
+            if state.autopsy is None and state.status == "failed":
+                state.apply(death.look(run, None))
+            return run, state
+    raise UsageError("no run has failed", do="dflash-tui ps --all lists the runs")
+
+
+def text(found: Postmortem) -> str:
+    """Return a post-mortem as lines: what happened and why, what shows it, what to do."""
+    return str(failure(found))
+
+
+def failure(found: Postmortem) -> ServerFailed:
+    """Return a post-mortem as the error that a command ends with."""
+    diagnosis = found.diagnosis
+    evidence = [cut_middle(line, _QUOTED) for line in (*diagnosis.evidence, found.left) if line]
+    steps = [*diagnosis.fix, *([f"more about it: {diagnosis.link}"] if diagnosis.link else [])]
+    for remedy, command in zip(found.remedies, found.commands, strict=True):
+        steps.append(f"{remedy.words}:\n      {command}")
+    steps.append(f"the whole log: {found.log}")
+    what = f"{diagnosis.what}: {diagnosis.cause}"
+    return ServerFailed(what, evidence="\n  ".join(evidence), do="\n  → ".join(steps))
