@@ -16,6 +16,7 @@ from dflash_tui.core import releases
 from dflash_tui.core.diagnosis import UNKNOWN, Diagnosis
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode
+from dflash_tui.core.recipe_files import RESERVED_FLAGS as _SET_BY_US
 
 # What is free now may be less in a moment.
 _MARGIN = 0.98
@@ -145,9 +146,13 @@ def _out_of_memory(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
 
 
 def _arguments(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
-    name = diagnosis.said.get("flag", "").lstrip("-").partition("=")[0].removeprefix("no-")
-    if _flag(plan, name) is not None or f"--{name}" in plan.argv or f"--no-{name}" in plan.argv:
-        yield Remedy(f"without {name}", _without(plan, name))
+    name = diagnosis.said.get("flag", "").lstrip("-").partition("=")[0]
+    following = _flag(plan, name)
+    if following is None or name in _SET_BY_US:
+        return
+    if f"--set {name}" not in plan.asked and (not following or following.startswith("--")):
+        name = name.removeprefix("no-")  # how a switch is turned off
+    yield Remedy(f"without {name}", _without(plan, name))
 
 
 def _offline(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:

@@ -1,0 +1,113 @@
+"""What the system says of a death, from lines as kernels write them."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.core import death
+from tests.tui.conftest import a_run
+
+LINES = {
+    "global": "Out of memory: Killed process 14182 (VLLM::EngineCor) total-vm:31457280kB, anon-rss:23068672kB",
+    "cgroup": "Memory cgroup out of memory: Killed process 4182 (python) total-vm:812044kB, anon-rss:518420kB",
+    "segfault": "VLLM::EngineCor[14182]: segfault at 10 ip 00007f2c sp 00007ffd error 4 in _C.abi3.so[7f2c+1000]",
+    "trap": "traps: vllm[77] general protection fault ip:7f sp:7f error:0 in libtorch_cpu.so[7f+1]",
+    "xid": "NVRM: Xid (PCI:0000:01:00): 31, pid=14182, name=VLLM::EngineCor, Ch 00000008, intr 10000000.",
+    "bus": "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+    "other": "EXT4-fs (vda): mounted filesystem",
+}
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected"),
+    [
+        ({14182}, {"global", "segfault", "xid", "bus"}),
+        ({4182}, {"global", "cgroup", "segfault", "xid", "bus"}),
+        ({77}, {"global", "segfault", "trap", "xid", "bus"}),
+        (set(), {"global", "segfault", "xid", "bus"}),
+    ],
+)
+def test_lines_about_our_processes_and_the_gpu_are_found(ours, expected):
+    """By pid, or by vLLM's own names where the kernel counts differently; another's death is not ours."""
+    assert set(death.about(LINES.values(), ours)) == {LINES[name] for name in expected}
+
+
+def test_lines_are_tamed():
+    """A process may call itself anything."""
+    [line] = death.about([LINES["global"].replace("VLLM::EngineCor", "VLLM::\x1b[31mE")], set())
+    assert "\x1b" not in line
+
+
+def test_pids_are_read_from_the_log(folders):
+    """VLLM says the pid of each of its processes before its lines."""
+    run = a_run(pid=7)
+    run.folder.mkdir(parents=True)
+    run.log.write_text("(APIServer pid=7) INFO x\n(EngineCore pid=14182) ERROR y\n(Worker_TP0 pid=9) z pid=3\n")
+    assert death.pids(run) == {7, 14182, 9}
+
+
+def test_a_run_without_a_log_is_looked_at_all_the_same(folders):
+    """Whatever is gone or forbidden is no error."""
+    found = death.look(a_run(pid=7), None)
+    assert found.kills is None
+
+
+def test_the_count_of_the_kernel_is_a_difference(folders, monkeypatch):
+    """What was killed before the server began is not counted."""
+    monkeypatch.setattr(death, "oom_kills", lambda: 5)
+    assert death.look(a_run(pid=7), 3).kills == 2
+
+
+def test_the_count_is_what_the_kernel_says():
+    """/proc/vmstat has it for everybody, since Linux 4.13."""
+    said = subprocess.run(["grep", "^oom_kill ", "/proc/vmstat"], capture_output=True, text=True, check=False).stdout
+    assert death.oom_kills() == (int(said.split()[1]) if said else None)
+
+
+@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="the kernel's log is for root here")
+def test_the_log_of_this_kernel_is_read_with_its_times():
+    """Every record comes with a time between the boot and now, in order."""
+    lines = list(death.kernel_log(0.0))
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert lines
+    assert all(booted - 5 <= at <= time.time() + 5 for at, _ in lines)
+    assert [at for at, _ in lines] == sorted(at for at, _ in lines)
+
+
+@pytest.fixture
+def journal(tmp_path: Path, monkeypatch) -> Path:
+    """A journalctl that prints a file, and a kernel log that may not be read."""
+    program, said = tmp_path / "journalctl", tmp_path / "said"
+    program.write_text(f"#!/bin/sh\ncat {said}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, *rest: _refuse() if path == "/dev/kmsg" else real(path, *rest))
+    return said
+
+
+def _refuse() -> int:
+    raise PermissionError(13, "Operation not permitted")
+
+
+def test_the_journal_is_asked_where_the_kernel_log_is_for_root(journal, folders):
+    """Members of adm may read it; lines from before the launch are left out."""
+    run = a_run(pid=4182)
+    early, late = run.started_at - 60, run.started_at + 60
+    journal.write_text(f"{early:.6f} host kernel: {LINES['global']}\n{late:.6f} host kernel: {LINES['cgroup']}\nx\n")
+    assert death.look(run, 0).kernel == (LINES["cgroup"],)
+
+
+def test_a_segfault_is_in_the_log_of_this_kernel():
+    """A process that crashes is found by its pid, where this machine lets us see it."""
+    crash = subprocess.Popen([sys.executable, "-c", "import ctypes; ctypes.string_at(0)"], stderr=subprocess.DEVNULL)
+    crash.wait()
+    time.sleep(0.5)
+    seen = [text for _, text in death.kernel_log(time.time() - 60) if f"[{crash.pid}]" in text and "segfault" in text]
+    if not seen:
+        pytest.skip("this kernel does not tell of crashes, or not us")
+    assert list(death.about(seen, {crash.pid})) == seen
