@@ -1,0 +1,172 @@
+"""A failed run on the panel: cause, evidence, what to do, and a key that launches again with a change."""
+
+import os
+
+import msgspec
+import pytest
+from textual.widgets import Input
+
+from dflash_tui import planning
+from dflash_tui.core import server
+from dflash_tui.core.events import AnyEvent, Autopsy, Exited, LogLine, Problem
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.server import Run
+from dflash_tui.parser import build_parser
+from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.failure import FailurePane
+from dflash_tui.tui.fix import Fix, plan_again
+from tests.tui.conftest import HOSTILE, a_run, recorded
+from tests.tui.panel import app, feed, text, wait_for
+
+DEMO = {"": "demo-cpu"}
+CPU = "cpu-vllm-0.32.0"
+SIZES = [(120, 36), (80, 24)]
+
+
+def of_demo(*words: str) -> Run:
+    """Return a run of the demo as it is launched with these words."""
+    plan = planning.planned(build_parser().parse_args(["up", "demo-cpu", *words])).plan
+    return msgspec.structs.replace(a_run(), plan=plan)
+
+
+def ended(name: str, code: int = 1) -> list[AnyEvent]:
+    events = recorded(f"{CPU}/{name}")
+    return [*events, Exited(events[-1].at + 1, code)]
+
+
+def without_breaks(panel: DflashApp) -> str:
+    """Return the words on the screen, however they are wrapped."""
+    return " ".join(word for word in text(panel).split() if word != "│")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("fail_max_model_len_kv", 1, ("ended before it was ready (exit code 1)", "needs 0.03 GiB of KV cache",
+                                      "max-model-len 8064, which vLLM says fits")),
+        ("fail_mem_util", 1, ("17.61 of 18.96 GiB are free", "gpu-memory-utilization 0.91")),
+        ("fail_spec_method", 1, ("the speculation method dflush", "input_value='dflush'")),
+        ("kill9_core_idle", 0, ("died while serving (exit code 0)", "killed from outside", "launch again as it was")),
+        ("fail_eagle3_runtime_crash", 0, ("does not know", "shape '[-1, 192]' is invalid", "without speculation")),
+    ],
+)  # fmt: skip
+async def test_cause_evidence_and_what_helps_are_in_sight(size, name, code, words):
+    """Whatever the size, nothing of it has to be scrolled for."""
+    panel = app(now=1e10)
+    async with panel.run_test(size=size) as pilot:
+        await feed(pilot, a_run(asked=DEMO), ended(name, code))
+        await pilot.pause()
+        seen = without_breaks(panel)
+        for expected in ("✗ FAILED", "cause", "evidence", "to do", *words):
+            assert expected in seen
+        pane = panel.run_screen.query_one(FailurePane)
+        assert max(map(len, text(panel).splitlines())) <= size[0]
+        assert pane.max_scroll_y == 0 or size[1] < 30
+
+
+async def test_a_key_shows_the_new_command_and_launches_it(monkeypatch):
+    """F shows what changes; enter checks it like every launch, and hands it on with what was changed."""
+    panel = app(now=1e10)
+    wanted: list[Plan] = []
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, of_demo("--set", "max-model-len=32768"), ended("fail_max_model_len_kv"))
+        await pilot.press("f")
+        await wait_for(pilot, lambda: "what changes of vLLM's command" in text(panel))
+        seen = text(panel)
+        assert "dflash-tui up demo-cpu --set max-model-len=8064" in seen
+        assert "+ --max-model-len 8064" in seen
+        assert isinstance(panel.screen, Fix)
+        monkeypatch.setattr(panel, "bring_up", lambda _setup, plan, _forced: wanted.append(plan))
+        await pilot.press("enter")
+        await wait_for(pilot, lambda: bool(wanted))
+    assert wanted[0].argv[wanted[0].argv.index("--max-model-len") + 1] == "8064"
+
+
+async def test_another_remedy_is_chosen_by_its_number_or_the_arrows():
+    """The first is highlighted; esc leaves everything as it is."""
+    panel = app(now=1e10)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, of_demo("--set", "drafter.model=/nope"), ended("fail_dflash_bad_target_layers", 0))
+        await pilot.press("f")
+        await wait_for(pilot, lambda: isinstance(panel.screen, Fix))
+        dialog = panel.screen
+        assert isinstance(dialog, Fix)
+        assert len(dialog.found.remedies) == 2
+        chosen = []
+        for key in ("2", "1", "down", "down", "up", "9"):
+            await pilot.press(key)
+            chosen.append(dialog.chosen)
+        assert chosen == [1, 0, 1, 0, 1, 1]
+        await wait_for(pilot, lambda: "--num-speculative-tokens 0" in text(panel))
+        await pilot.press("escape")
+        await pilot.pause()
+        assert panel.screen is panel.run_screen
+    assert server.runs() == []
+
+
+async def test_a_token_is_asked_for_hidden_and_kept_in_memory_only(monkeypatch):
+    """What is typed is neither shown nor written; the server inherits it."""
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    panel = app(now=1e10)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        run = a_run(asked=DEMO)
+        at = run.started_at
+        await feed(pilot, run, [Problem(at, "GatedRepoError: 403", "gated"), Exited(at + 9, 1)])
+        await pilot.press("f")
+        await wait_for(pilot, lambda: "what changes" in text(panel))
+        assert "export HF_TOKEN=…; dflash-tui up demo-cpu" in text(panel)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert panel.screen.query_one(Input).password
+        await pilot.press(*"hf_secret")
+        assert "hf_secret" not in text(panel)
+        await pilot.press("enter")
+        await wait_for(pilot, lambda: os.environ.get("HF_TOKEN") == "hf_secret")
+    monkeypatch.delenv("HF_TOKEN")
+
+
+async def test_a_report_is_written_and_copied(folders):
+    """U writes a text for the tracker beside the log."""
+    panel = app(now=1e10)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        run = a_run(asked=DEMO)
+        run.folder.mkdir(parents=True)
+        await feed(pilot, run, ended("fail_eagle3_runtime_crash", 0))
+        await pilot.press("u")
+        await wait_for(pilot, (run.folder / "report.md").exists)
+        assert panel.clipboard == (run.folder / "report.md").read_text()
+
+
+async def test_keys_of_a_failure_are_only_offered_after_one(live):
+    """A healthy server has nothing to fix."""
+    panel = app(now=live[1])
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(asked=DEMO), live[0])
+        assert "Fix" not in text(panel)
+        await pilot.press("f", "u")
+        assert panel.screen is panel.run_screen
+        panel.run_screen.take(Exited(live[1], -9))
+        panel.run_screen.draw()
+        await pilot.pause()
+        assert "Fix" in text(panel)
+
+
+async def test_hostile_evidence_is_only_text():
+    """A log line with markup, and one that is long, neither colour nor break the pane."""
+    panel = app(now=1e10)
+    async with panel.run_test(size=(80, 24)) as pilot:
+        run = of_demo()
+        line = f"ValueError: {HOSTILE} {'x' * 3000}"
+        end = (Exited(9.0, 1), Autopsy(9.0, (f"NVRM: Xid {HOSTILE}",)))
+        await feed(pilot, run, [LogLine(1.0, line), Problem(1.0, line), *end])
+        assert HOSTILE in without_breaks(panel)
+
+
+def test_a_launch_again_takes_a_free_port_unless_one_was_asked_for(folders, monkeypatch):
+    """The port of before may be held by what is left."""
+    monkeypatch.setattr(server, "free_port", lambda wanted: int(wanted) + 5)
+    _, plan = plan_again(a_run(asked=DEMO), {})
+    assert plan.port == 8005
+    _, plan = plan_again(a_run(asked=DEMO), {"--port": "8123"})
+    assert plan.port == 8123
