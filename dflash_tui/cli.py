@@ -7,9 +7,29 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from dflash_tui.errors import DflashError, UsageError
 from dflash_tui.parser import build_parser
+
+# Each command imports what it needs and nothing of the others.
+_HANDLERS = {
+    "up": ("headless", "up"),
+    "attach": ("headless", "attach"),
+    "bench": ("headless", "bench"),
+    "replay": ("replay_commands", "replay"),
+    "export": ("replay_commands", "export"),
+    "ps": ("commands", "ps"),
+    "logs": ("commands", "logs"),
+    "stop": ("commands", "stop"),
+    "why": ("why", "why"),
+    "gpus": ("commands", "gpus"),
+    "plan": ("planning", "plan"),
+    "doctor": ("planning", "doctor"),
+    "recipes": ("recipe_commands", "recipes"),
+    "engine": ("engine_commands", "engine"),
+    "patch": ("patch_commands", "patch"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,24 +74,9 @@ def _report(error: DflashError, *, as_json: bool) -> int:
 
 def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if args.command is not None:
-        from dflash_tui import commands, engine_commands, headless, patch_commands, planning, recipe_commands, why
-
-        handlers: dict[str, Callable[[argparse.Namespace], int]] = {
-            "up": headless.up,
-            "attach": headless.attach,
-            "bench": headless.bench,
-            "ps": commands.ps,
-            "logs": commands.logs,
-            "stop": commands.stop,
-            "why": why.why,
-            "gpus": commands.gpus,
-            "plan": planning.plan,
-            "doctor": planning.doctor,
-            "recipes": recipe_commands.recipes,
-            "engine": engine_commands.engine,
-            "patch": patch_commands.patch,
-        }
-        return handlers[args.command](args)
+        module, function = _HANDLERS[args.command]
+        handler: Callable[[argparse.Namespace], int] = getattr(import_module(f"dflash_tui.{module}"), function)
+        return handler(args)
     if args.recipe is not None:
         from dflash_tui import headless
 

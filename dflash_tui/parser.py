@@ -47,6 +47,8 @@ def build_parser() -> argparse.ArgumentParser:
     _option(bench, "--temperature", type=_temperature, metavar="T", help="sampling temperature (default: the model's)")
     _json(bench, inherit=True)
 
+    _replay_commands(commands)
+
     ps = commands.add_parser("ps", help="list the servers")
     _option(ps, "--all", action="store_true", help="the ended ones, too")
     _json(ps, inherit=True)
@@ -85,6 +87,22 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _engine_commands(commands.add_parser("engine", help="list, install, inspect, adopt or remove vLLM environments"))
     return parser
+
+
+def _replay_commands(commands: Any) -> None:
+    replay = commands.add_parser("replay", help="play a recorded run again, with its own clock")
+    what = "`sample` (shipped, from a real H200), a file of `export`, or a run as in `ps --all`"
+    replay.add_argument("recording", metavar="RUN|FILE", help=what)
+    speed = "times as fast (default: 4 in the panel, at once as lines)"
+    _option(replay, "--speed", type=_speed, metavar="N", help=speed)
+    _option(replay, "--at", type=_seconds, default=0.0, metavar="SECONDS", help="begin so long after the launch")
+    _option(replay, "--plain", action="store_true", help="lines instead of the panel, as `attach --plain` gives")
+    _watch_options(replay, inherit=True)
+    export = commands.add_parser("export", help="write a run into one file that `replay` reads")
+    _run_argument(export)
+    _option(export, "-o", "--output", metavar="FILE", help="the file to write (default: RUN.zip here)")
+    prompts = "keep the prompts and answers that the log may quote; access tokens are always left out"
+    _option(export, "--with-prompts", action="store_true", help=prompts)
 
 
 def _recipe_commands(recipes: argparse.ArgumentParser) -> None:
@@ -224,6 +242,14 @@ def _tokens(text: str) -> int:
 
 def _scale(text: str) -> float:
     return _number(text, 0.001, 100, whole=False)
+
+
+def _speed(text: str) -> float:
+    return _number(text, 0.1, 100_000, whole=False)
+
+
+def _seconds(text: str) -> float:
+    return _number(text, 0, 1e9, whole=False)
 
 
 def _temperature(text: str) -> float:

@@ -343,7 +343,7 @@ Recorded = (
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Recorded] = msgspec.json.Decoder(Recorded)
-_YEAR_2100 = 4_102_444_800.0
+YEAR_2100 = 4_102_444_800.0
 
 
 def encode(event: Event) -> bytes:
@@ -357,4 +357,4 @@ def decode_recorded(line: bytes) -> Recorded | None:
         event = _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return event if 0 <= event.at < _YEAR_2100 else None
+    return event if 0 <= event.at < YEAR_2100 else None

@@ -29,6 +29,11 @@ def in_engine(script: str) -> Path:
     return Path(__file__).parents[1] / "in_engine" / script
 
 
+def sample() -> Path:
+    """Return the folder of the recorded run that is shipped."""
+    return Path(__file__).parents[1] / "sample"
+
+
 def runs() -> Path:
     """Return the folder with one folder per run (XDG state)."""
     return platformdirs.user_state_path(_APP) / "runs"

@@ -13,6 +13,7 @@ from textual.worker import Worker
 
 from dflash_tui.core import server
 from dflash_tui.core.plan import HOST, Plan
+from dflash_tui.core.player import Player
 from dflash_tui.core.server import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
@@ -22,6 +23,7 @@ from dflash_tui.tui.fix import Fix, Launch
 from dflash_tui.tui.launch import LaunchScreen, living, load_all, probe
 from dflash_tui.tui.live import RunScreen
 from dflash_tui.tui.recipe_list import Entries
+from dflash_tui.tui.replay import ReplayScreen
 from dflash_tui.tui.theme import DARK, LIGHT, SERIES
 from dflash_tui.tui.widgets import NEEDS
 
@@ -50,15 +52,18 @@ class DflashApp(App[str]):
         self,
         run: Run | None = None,
         *,
+        player: Player | None = None,
         now: Callable[[], float] = time.time,
         probe: Callable[[], Probe] = probe,
         load: Callable[[], Entries] = load_all,
     ) -> None:
         super().__init__()
-        self._attach_to = run
-        self.launch_screen, self.run_screen = LaunchScreen(now, probe, load()), RunScreen(now)
+        self._attach_to, self._player = run, player
+        self.launch_screen, self.run_screen = LaunchScreen(now, probe, load), RunScreen(now)
+        self.replay_screen = ReplayScreen()
         self.add_mode("launch", lambda: self.launch_screen)
         self.add_mode("live", lambda: self.run_screen)
+        self.add_mode("replay", lambda: self.replay_screen)
         self._bringing: Worker[None] | None = None
         self._sending: Worker[None] | None = None
         self._stopping: Worker[None] | None = None
@@ -70,7 +75,9 @@ class DflashApp(App[str]):
         self.register_theme(DARK)
         self.register_theme(LIGHT)
         self.theme = DARK.name
-        if self._attach_to:
+        if self._player:
+            self.play(self._player)
+        elif self._attach_to:
             self.attach(self._attach_to)
         else:
             await self.switch_mode("launch")
@@ -105,6 +112,11 @@ class DflashApp(App[str]):
         self.run_screen.begin(run)
         self.switch_mode("live")
         self.follow(run)
+
+    def play(self, player: Player) -> None:
+        """Show a recording on a screen of its own, which knows no server."""
+        self.replay_screen.play(player)
+        self.switch_mode("replay")
 
     @on(LaunchScreen.Attach)
     def _on_attach_wanted(self, message: LaunchScreen.Attach) -> None:
@@ -272,6 +284,6 @@ def farewell(runs: list[Run]) -> str:
     )
 
 
-def run(run: Run | None = None) -> str:
-    """Open the panel, on the launch screen or attached to `run`; return what to print after it."""
-    return DflashApp(run).run() or ""
+def run(run: Run | None = None, *, player: Player | None = None) -> str:
+    """Open the panel: on the launch screen, attached to `run`, or with what `player` plays; return its farewell."""
+    return DflashApp(run, player=player).run() or ""

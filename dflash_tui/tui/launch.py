@@ -79,9 +79,9 @@ class LaunchScreen(Screen[None]):
             super().__init__()
             self.run = run
 
-    def __init__(self, now: Callable[[], float], probe: Callable[[], Probe], entries: Entries) -> None:
+    def __init__(self, now: Callable[[], float], probe: Callable[[], Probe], load: Callable[[], Entries]) -> None:
         super().__init__()
-        self.now, self.probe, self.entries = now, probe, entries
+        self.now, self.probe, self.load = now, probe, load
         self.choice = Choice()
         self.running: list[Run] = []
         self.models: dict[str, Model] = {}
@@ -93,7 +93,7 @@ class LaunchScreen(Screen[None]):
         with Container(id="body"):
             with Vertical(id="left"):
                 yield Display(id="machine")
-                yield RecipeList(self.entries, self.choice)
+                yield RecipeList(self.load(), self.choice)  # a replay never needs them
                 yield Display(id="servers")
             with VerticalScroll(id="plan"):
                 yield Static(id="text", markup=False)

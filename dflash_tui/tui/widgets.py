@@ -138,6 +138,7 @@ class Requests(Widget):
         self.border_title = "requests"
         self.requests: Sequence[RequestDone] = ()
         self.sending = ""
+        self.hint = Content.assemble(("none yet; ", MUTED), ("b", "bold $primary"), (" sends the five prompts", MUTED))
 
     def show(self, requests: Sequence[RequestDone], sending: str) -> None:
         """Replace the requests; `sending` names the prompt that is on its way, or is empty."""
@@ -152,7 +153,7 @@ class Requests(Widget):
         if self.sending:
             rows.append(Content.assemble((f"{self.sending:<9}", "bold"), ("  on its way …", MUTED)))
         if not rows:
-            rows = [Content.assemble(("none yet; ", MUTED), ("b", "bold $primary"), (" sends the five prompts", MUTED))]
+            rows = [self.hint]
         return Content("\n").join([header, *rows[-max(1, height - 1) :]])
 
 

@@ -1,0 +1,126 @@
+"""A run as one file that `replay` reads anywhere, without access tokens, prompts, answers and the name of your home.
+
+What a recording holds of them: the flags and variables of the launch, and the log. vLLM writes prompts and answers into
+its log only when it was told to (`--enable-log-requests`, `--enable-log-outputs`).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dflash_tui.core import recording, server
+from dflash_tui.core.events import Exited, encode
+from dflash_tui.core.recording import LOG, RUN, SAMPLES
+from dflash_tui.core.server import Run
+from dflash_tui.errors import DflashError, UsageError
+
+LEFT_OUT = "[left out]"
+_PIECE = 1 << 20
+_SECRET_NAME = re.compile(r"(?i)(?:token(?!iz|s)|api[-_]?key|secret|passw|credential|authorization)")
+_SECRETS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"()\b(?:hf|sk|ghp|gho|glpat|nvapi|xox[bp])[-_][A-Za-z0-9_-]{16,}",
+        r"((?i:bearer) )[\w.~+/-]{8,}=*",
+        r"(://)[^/\s@]+(?=@)",
+        r"(--[\w-]*(?:api-key|token|secret|password)[=\s]+)[^\s'\",\]]+",
+        r"(\b(?:api_key|hf_token|password|secret)['\"]?\s*[:=]\s*\[?['\"]?)(?!None\b)[^\s'\",\]]+",
+        r"(\b[A-Z][A-Z_]*(?:TOKEN|SECRET|PASSWORD|KEY)['\"]?\s*[:=]\s*['\"]?)(?!None\b)[^\s'\",\]]+",
+    )
+)
+_QUOTED = re.compile(
+    r"(Received request [^:]*: |Request \S+ details: |Generated response [^:]*: )(?=.*(?:prompt|output)).*", re.DOTALL
+)
+
+
+def write(run: Run, output: str | None = None, *, with_prompts: bool = False) -> Path:
+    """Write `run` into a zip file and return its path: `output`, or the run's name here.
+
+    Raises:
+        UsageError: the file is there already.
+        DflashError: it cannot be written.
+    """
+    path = Path(output or f"{run.id}.zip").expanduser().absolute()
+    temporary = path.with_name(f".{path.name}.{time.time_ns()}")
+    if path.exists():
+        raise UsageError(f"{path} is there already", do="name another file with -o")
+    try:
+        with zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+            archive.writestr(RUN, msgspec.json.format(msgspec.json.encode(_told(run)), indent=1))
+            for name, lines in ((LOG, _log(run, with_prompts=with_prompts)), (SAMPLES, _samples(run))):
+                with archive.open(name, "w", force_zip64=True) as member:
+                    for line in lines:
+                        member.write(line)
+        temporary.rename(path)
+    except OSError as error:
+        raise DflashError(f"{path} cannot be written", evidence=error.strerror or str(error)) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def without_secrets(text: str) -> str:
+    """Return `text` without access tokens, keys and passwords, and with ~ for the home folder."""
+    for pattern in _SECRETS:
+        text = pattern.sub(rf"\1{LEFT_OUT}", text)
+    home = str(Path.home())
+    return text.replace(home, "~") if len(home) > 1 else text
+
+
+def _told(run: Run) -> Any:
+    """Return what `run.json` says, as JSON data without secrets."""
+    fields = _walked(msgspec.to_builtins(run))
+    # A flag may carry a secret as the next word, and a variable's name tells what its value is.
+    argv = fields["plan"]["argv"]
+    fields["plan"]["argv"] = [
+        LEFT_OUT if before.startswith("-") and "=" not in before and _SECRET_NAME.search(before) else word
+        for before, word in zip(["", *argv], argv, strict=False)
+    ]
+    env = fields["plan"]["env"]
+    fields["plan"]["env"] = {name: LEFT_OUT if _SECRET_NAME.search(name) else value for name, value in env.items()}
+    return fields | {"born": ""}
+
+
+def _walked(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, list | tuple):
+        return [_walked(item) for item in value]
+    return {key: _walked(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _log(run: Run, *, with_prompts: bool) -> Iterator[bytes]:
+    for line in _lines(run.log):
+        text = line.decode("utf-8", "surrogateescape")
+        if not with_prompts:
+            text = _QUOTED.sub(rf"\1{LEFT_OUT}\n", text)
+        yield without_secrets(text).encode("utf-8", "surrogateescape")
+
+
+def _samples(run: Run) -> Iterator[bytes]:
+    ended = False
+    for line in _lines(run.samples):
+        try:
+            told = msgspec.json.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue  # half-written
+        ended = ended or (isinstance(told, dict) and told.get("event") == "exited")
+        yield msgspec.json.encode(_walked(told)) + b"\n"
+    if not ended and not server.alive(run):  # only this machine can tell, and nobody saw it
+        yield encode(Exited(recording.of(run).end(), None)) + b"\n"
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file with their ends, a very long one in pieces; there may be no file."""
+    try:
+        with path.open("rb") as file:
+            yield from iter(lambda: file.readline(_PIECE), b"")
+    except FileNotFoundError:
+        return

@@ -1,0 +1,212 @@
+"""Recorded runs to read again: a run's folder, an exported file, or the sample that is shipped.
+
+Whoever gives a recording away may have written anything into it: only three names are read, all texts are cleaned,
+sizes are limited, and nothing is unpacked. What is read names no process, so nothing can be signalled through it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from dflash_tui.core import paths, server
+from dflash_tui.core.events import YEAR_2100, AnyEvent, Exited, decode_recorded
+from dflash_tui.core.server import Run
+from dflash_tui.core.vllm_log import LogReader, clean
+from dflash_tui.errors import DflashError, UsageError
+
+SAMPLE = "sample"
+RUN, LOG, SAMPLES = "run.json", "server.log", "samples.jsonl"
+# A log packs to a tenth or a fiftieth; what claims more than this is made to fill memory or time.
+MOST_PACKED = 200
+_SMALL = 16 << 20
+_RUN_LIMIT = 1 << 20
+_CHUNK = 1 << 14
+_TAIL = 1 << 16
+_NAME = re.compile(r"[\w][\w.+-]{0,200}")
+_BROKEN = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+
+
+class Recording(Run, frozen=True):
+    """A run that is only read: `where` is the folder or the exported file with its three parts."""
+
+    where: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """The folder, or the exported file as if it was one."""
+        return Path(self.where)
+
+    @property
+    def name(self) -> str:
+        """What to call it on the screen."""
+        return SAMPLE if self.folder == paths.sample() else self.id
+
+    def events(self) -> Iterator[AnyEvent]:
+        """Yield all events by time, read bit by bit.
+
+        Raises:
+            DflashError: the recording cannot be read to its end.
+        """
+        yield from self.prepared
+        yield self.launched
+        ended = False
+        try:
+            for event in heapq.merge(self._logged(), self._recorded(), key=lambda event: event.at):
+                ended = ended or isinstance(event, Exited)
+                yield event
+        except _BROKEN as error:
+            raise DflashError(f"{self.where} cannot be read to its end", evidence=clean(str(error))) from None
+        if not ended and self._known_ended:
+            yield Exited(self.end(), None)
+
+    @property
+    def _known_ended(self) -> bool:
+        """Whether the server is known to be gone although nobody recorded that; a file does not tell."""
+        return self.folder.is_dir() and (run := _own(self.id)) is not None and not server.alive(run)
+
+    def end(self) -> float:
+        """Return the time of the last event, by the ends of both files."""
+        reader = LogReader(self.started_at, self.utc_offset)
+        logged = [event.at for event in reader.feed(self._tail(LOG) + b"\n")]
+        recorded = [event.at for line in self._tail(SAMPLES).split(b"\n") if (event := decode_recorded(line))]
+        return max([self.started_at, *logged, *recorded])
+
+    def _logged(self) -> Iterator[AnyEvent]:
+        reader = LogReader(self.started_at, self.utc_offset)
+        for chunk in self._chunks(LOG):
+            yield from reader.feed(chunk)
+        yield from reader.feed(b"\n")
+
+    def _recorded(self) -> Iterator[AnyEvent]:
+        rest = b""
+        for chunk in self._chunks(SAMPLES):
+            *lines, rest = (rest + chunk).split(b"\n")
+            if len(rest) > _RUN_LIMIT:
+                rest = b""
+            for line in lines:
+                if event := decode_recorded(line):
+                    yield _without_controls(event)
+
+    def _chunks(self, part: str) -> Iterator[bytes]:
+        try:
+            file = self.open(part)
+        except (FileNotFoundError, KeyError):
+            return
+        with file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+
+    def _tail(self, part: str) -> bytes:
+        tail = b""
+        try:
+            with self.open(part) as file:
+                if file.seekable() and self.folder.is_dir():
+                    file.seek(max(0, file.seek(0, 2) - _TAIL))
+                while chunk := file.read(1 << 20):
+                    tail = (tail + chunk)[-_TAIL:]
+        except (KeyError, *_BROKEN):
+            return tail
+        return tail
+
+    def open(self, part: str) -> IO[bytes]:
+        """Open one of the three parts for reading."""
+        if self.folder.is_dir():
+            return (self.folder / part).open("rb")
+        with zipfile.ZipFile(self.folder) as archive:  # the part keeps the file open
+            return archive.open(part)
+
+
+def find(name: str) -> Recording:
+    """Return the recording that `name` means: `sample`, an exported file, a run's folder, or a run as `server.find`.
+
+    Raises:
+        UsageError: nothing fits, or the file is not what `export` writes.
+    """
+    if name == SAMPLE:
+        return read(paths.sample())
+    path = Path(name).expanduser()
+    if path.is_dir() or path.is_file():
+        return read(path)
+    if "/" in name or name.endswith(".zip"):
+        raise UsageError(f"there is no file {name}", do="dflash-tui export RUN writes one")
+    return of(server.find(name))
+
+
+def of(run: Run) -> Recording:
+    """Return the recording of a run of this machine."""
+    return read(run.folder)
+
+
+def read(path: Path) -> Recording:
+    """Return the recording in a run folder or an exported file.
+
+    Raises:
+        UsageError: it is none, or one that is made to do harm.
+    """
+    what = f"{path} is not a recording"
+    try:
+        if path.is_dir():
+            with (path / RUN).open("rb") as file:
+                told = file.read(_RUN_LIMIT + 1)
+        else:
+            _check(path)
+            with zipfile.ZipFile(path) as archive, archive.open(RUN) as member:
+                told = member.read(_RUN_LIMIT + 1)
+        if len(told) > _RUN_LIMIT:
+            raise UsageError(what, evidence=f"{RUN} is larger than {_RUN_LIMIT >> 20} MiB")
+        # A run that nobody bore is nobody's: no pid in it is ever taken for a process of ours.
+        fields = _cleaned(msgspec.json.decode(told)) | {"born": "", "where": str(path.resolve())}
+        recording = msgspec.convert(fields, Recording)
+    except (*_BROKEN, KeyError, TypeError, UnicodeDecodeError, msgspec.MsgspecError) as error:
+        do = "dflash-tui export RUN writes one; dflash-tui ps --all lists the runs"
+        raise UsageError(what, evidence=clean(str(error)), do=do) from None
+    if not _NAME.fullmatch(recording.id):
+        raise UsageError(what, evidence=f"its run is called {recording.id!r}")
+    if not (0 < recording.started_at < YEAR_2100 and abs(recording.utc_offset) <= 86_400):
+        raise UsageError(what, evidence=f"it started at {recording.started_at:g}")
+    return recording
+
+
+def _check(path: Path) -> None:
+    """Refuse an archive with anything but our three plain files, or one that unpacks to far more than it is."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    names = [member.filename for member in members]
+    foreign = sorted(set(names) - {RUN, LOG, SAMPLES})
+    if foreign or len(names) != len(set(names)):
+        raise UsageError(
+            f"{path} is not a recording", evidence=f"it holds {clean(', '.join(foreign)) or 'a name twice'}"
+        )
+    if any(member.external_attr >> 16 & 0o170000 not in {0, 0o100000} for member in members):
+        raise UsageError(f"{path} is not a recording", evidence="it holds a link or a device")
+    size = sum(member.file_size for member in members)
+    if size > _SMALL + MOST_PACKED * path.stat().st_size:
+        raise UsageError(f"{path} is refused", evidence=f"it would unpack to {size >> 20} MiB")
+
+
+def _own(name: str) -> Run | None:
+    return next((run for run in server.runs() if run.id == name), None)
+
+
+def _cleaned(value: Any) -> Any:
+    """Return JSON data with every text in it free of control characters."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    if isinstance(value, dict):
+        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
+    return value
+
+
+def _without_controls(event: AnyEvent) -> AnyEvent:
+    texts = {name: clean(value) for name, value in msgspec.structs.asdict(event).items() if type(value) is str}
+    return msgspec.structs.replace(event, **texts) if texts else event

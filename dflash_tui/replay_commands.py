@@ -1,0 +1,78 @@
+"""`replay` and `export`: recorded runs shown again, and written into one file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from dflash_tui.commands import note, out
+from dflash_tui.core import recording
+from dflash_tui.core.events import encode
+from dflash_tui.core.player import Player
+from dflash_tui.core.recording import Recording
+
+PANEL_SPEED = 4.0
+_LONG_SILENCE = 3600.0
+
+
+def replay(args: argparse.Namespace) -> int:
+    """`replay RUN|FILE`: play a recording in the panel, or as lines."""
+    found = recording.find(args.recording)
+    if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return _lines(args, found)
+    from dflash_tui.tui import app  # noqa: PLC0415 - lines do without Textual
+
+    app.run(player=Player(found, at=args.at, speed=args.speed or PANEL_SPEED))
+    return 0
+
+
+def _lines(args: argparse.Namespace, found: Recording) -> int:
+    """Print what `attach` printed while it happened; without --speed as fast as it can be read.
+
+    Figures come every so many recorded seconds. How the recorded server ended is told, and no failure of ours.
+    """
+    from dflash_tui.core.state import RunState  # noqa: PLC0415 - as above
+    from dflash_tui.lines import Figures, Lines  # noqa: PLC0415 - 0.3 s that the panel is spared
+
+    state = RunState()
+    lines, rows = Lines(state, as_json=args.json), 0
+    began, begin = time.monotonic(), found.started_at + args.at
+    due = begin + args.every
+    for event in found.events():
+        while due <= event.at and state.exit is None:
+            _wait(args.speed, began, due - begin)
+            if state.readings:
+                figures = Figures.of(state, due, args.every)
+                if not args.json and rows % 20 == 0:
+                    out(Figures.HEADER)
+                out(encode(figures).decode() if args.json else figures.line(state))
+                rows += 1
+            # Rows of a long silence are all the same.
+            due = event.at if event.at - due > _LONG_SILENCE else due + args.every
+        state.apply(event)
+        if event.at >= begin:
+            _wait(args.speed, began, event.at - begin)
+            lines.show(event)
+    if failure := state.failure:
+        note("\n  ".join(part for part in (failure.what, failure.evidence, failure.do) if part))
+    elif state.exit:
+        note(f"{found.id} was stopped")
+    return 0
+
+
+def _wait(speed: float | None, began: float, played: float) -> None:
+    if speed and (rest := began + played / speed - time.monotonic()) > 0:
+        time.sleep(rest)
+
+
+def export(args: argparse.Namespace) -> int:
+    """`export [RUN]`: write a run into one file and print its name."""
+    from dflash_tui.core import export as exporting  # noqa: PLC0415 - as above
+    from dflash_tui.core import server  # noqa: PLC0415 - as above
+
+    run = server.find(args.run)
+    path = exporting.write(run, args.output, with_prompts=args.with_prompts)
+    note("left out: access tokens and keys" + ("" if args.with_prompts else ", prompts and answers"))
+    out(str(path))
+    return 0

@@ -1,0 +1,146 @@
+"""The run screen for a recording: the same view, fed by a player instead of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.content import Content
+from textual.widgets import Input
+
+from dflash_tui.core.player import Player
+from dflash_tui.errors import DflashError
+from dflash_tui.text import cut, duration
+from dflash_tui.tui.live import RunScreen
+from dflash_tui.tui.widgets import MUTED, Display, Requests, bar
+
+# So long the screen may read on before it looks at keys; a key press is painted within 50 ms.
+SLICE = 0.01
+_BREATH, _PAUSE = 0.002, 0.05
+_STEPS = 40
+_LEAST_STEP = 2.0
+_BAR = 24
+_SHARED = {"window(-1)", "window(1)", "log"}
+
+
+class ReplayScreen(RunScreen, inherit_bindings=False):
+    """Shows what a `Player` plays. It knows no server, so nothing on it can send, stop or ask."""
+
+    BINDINGS: ClassVar = [
+        Binding("space", "pause", "Pause", tooltip="Hold the recording, or let it go on; at the end begin anew"),
+        Binding("left", "seek(-1)", "Back", key_display="←", priority=True, tooltip="Back by a fortieth"),
+        Binding("right", "seek(1)", "On", key_display="→", priority=True, tooltip="Forward by a fortieth"),
+        Binding("minus,less_than_sign", "speed(-1)", "Slower", key_display="-", tooltip="Half as fast"),
+        Binding("plus,greater_than_sign,equals_sign", "speed(1)", "Faster", key_display="+", tooltip="Twice as fast"),
+        Binding("home", "to(0)", "To the launch", show=False, priority=True, tooltip="To the launch"),
+        Binding("end", "to(1)", "To the end", show=False, priority=True, tooltip="To the end"),
+        *(b for b in RunScreen.BINDINGS if isinstance(b, Binding) and b.action in _SHARED),
+        Binding("1", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
+        Binding("2", "app.show('live')", "Live", show=False, tooltip="The run that is watched"),
+        Binding("question_mark", "app.keys", "Help", key_display="?"),
+        Binding("q", "app.leave", "Leave", tooltip="Leave the panel"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(lambda: self.player.now() if self.player else time.time())
+        self.player: Player | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Display(id="player")
+        yield from super().compose()
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.query_one(Requests).hint = Content.assemble(("none until now", MUTED))
+        self.set_interval(0.25, self.show_position)
+        self.read_on()
+
+    def on_screen_suspend(self) -> None:
+        if self.player and not self.player.paused:
+            self.player.pause(True)
+
+    def play(self, player: Player) -> None:
+        """Show the recording of `player` from where it stands."""
+        self.player = player
+        self.begin(player.recording)
+
+    @work(exclusive=True, group="play")
+    async def read_on(self) -> None:
+        """Take what is due, in slices short enough that keys are answered between them."""
+        while True:
+            self._take_due()
+            await asyncio.sleep(_BREATH if self.player and self.player.behind else _PAUSE)
+
+    def _take_due(self) -> None:
+        if self.player and self.error is None:
+            try:
+                for event in self.player.due(SLICE):
+                    self.take(event)
+            except DflashError as error:
+                self.fail(error)
+
+    @property
+    def has_server(self) -> bool:
+        """A recording has none."""
+        return False
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in {"seek", "to", "pause", "speed"}:
+            return self.player is not None and not isinstance(self.focused, Input)
+        return super().check_action(action, parameters)
+
+    def draw(self) -> None:
+        super().draw()
+        self.show_position()
+
+    def show_position(self) -> None:
+        """Say that this is a recording, where it stands and how fast it goes."""
+        if self.player:
+            self.query_one("#player", Display).show(position(self.player, self.size.width))
+
+    def action_pause(self) -> None:
+        if self.player:
+            over = self.player.over
+            self.player.pause(not (self.player.paused or over))
+            if over:
+                self.begin(self.player.recording)
+            self.draw()
+
+    def action_seek(self, steps: int) -> None:
+        if self.player:
+            self._go(self.player.position + steps * max(_LEAST_STEP, self.player.duration / _STEPS))
+
+    def action_to(self, share: float) -> None:
+        if self.player:
+            self._go(self.player.duration * share)
+
+    def _go(self, position: float) -> None:
+        if self.player and self.player.seek(position):
+            self.begin(self.player.recording)
+        self._take_due()
+        self.draw()
+
+    def action_speed(self, steps: int) -> None:
+        if self.player:
+            self.player.hurry(steps)
+            self.show_position()
+
+
+def position(player: Player, width: int) -> Content:
+    """Return the line over a recording: that it is one, whether it runs, where it stands, how fast, what it is."""
+    at, end = duration(player.position), duration(player.duration)
+    state = "reading …" if player.behind else "end" if player.over else "paused" if player.paused else "playing"
+    mark = "■" if player.over else "‖" if player.paused else "▶"
+    share = player.position / player.duration if player.duration else 1.0
+    drawn = bar(share, _BAR).ljust(_BAR, "░") if width >= 100 else ""
+    return Content.assemble(
+        (f"{mark} REPLAY", "bold $accent"),
+        (f"  {state:<9} ×{player.speed:g}  {at} of {end} ", "bold"),
+        (f" {drawn}  ", "$accent"),
+        (cut(player.recording.name, 40), "$foreground 80%"),
+        (" · recorded, no server is asked", MUTED),
+    )

@@ -1,0 +1,304 @@
+"""Recordings: the shipped sample, run folders, files from elsewhere and the clock that plays them."""
+
+import json
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dflash_tui.core import recording, server
+from dflash_tui.core.events import Exited, Health, HealthChanged, LogLine, Phase, PhaseStarted, RequestDone, encode
+from dflash_tui.core.player import Player
+from dflash_tui.core.recording import LOG, MOST_PACKED, RUN, SAMPLES
+from dflash_tui.core.state import RunState
+from dflash_tui.errors import DflashError, UsageError
+
+
+def folded(events) -> RunState:
+    state = RunState()
+    for event in events:
+        state.apply(event)
+    return state
+
+
+@pytest.fixture
+def parts() -> dict[str, bytes]:
+    """The three parts of the sample."""
+    folder = recording.find("sample").folder
+    return {name: (folder / name).read_bytes() for name in (RUN, LOG, SAMPLES)}
+
+
+def packed(path: Path, parts: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+    return path
+
+
+def test_the_sample_tells_what_the_h200_did():
+    state = folded(recording.find("sample").events())
+    assert state.launched
+    assert state.launched.synthetic == "random weights, synthetic acceptance length 7.8"
+    assert state.time_to_ready == pytest.approx(121.3, abs=1.5)  # the client's clock against the log's stamps
+    assert [request.tokens for request in state.requests] == [512] * 4
+    assert state.readings[-1].counters.generated == 4 * 512
+    # tok/s of the three warm requests by the counters is what the client measured.
+    done = state.requests[-1].at
+    busy = folded(event for event in recording.find("sample").events() if event.at <= done).window(12.0, done)
+    assert busy
+    assert busy.tok_s == pytest.approx(126, rel=0.05)
+    assert busy.acceptance_length == pytest.approx(7.8, abs=0.05)
+    assert state.status == "stopped"
+
+
+def test_the_sample_is_small_and_names_no_machine():
+    folder = recording.find("sample").folder
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 200_000
+    text = "".join(path.read_text() for path in folder.iterdir())
+    assert "/root" not in text
+    assert "hf_" not in text
+
+
+def test_events_come_by_time_and_the_same_from_a_file(tmp_path, parts):
+    events = list(recording.find("sample").events())
+    assert [event.at for event in events] == sorted(event.at for event in events)
+    assert list(recording.find(str(packed(tmp_path / "a.zip", parts))).events()) == events
+
+
+def test_nothing_in_a_recording_is_taken_for_a_process():
+    found = recording.find("sample")
+    assert not server.alive(found)
+    assert not server.members(found)
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/etc/cron.d/evil", "run.json/../x", "extra.txt", "SERVER.LOG"])
+def test_a_file_with_foreign_names_is_refused(tmp_path, parts, name):
+    path = packed(tmp_path / "a.zip", parts | {name: b"x"})
+    with pytest.raises(UsageError, match="not a recording"):
+        recording.find(str(path))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.zip"]
+
+
+def test_a_link_is_refused(tmp_path, parts):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(RUN, parts[RUN])
+        link = zipfile.ZipInfo(LOG)
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, "/etc/passwd")
+    with pytest.raises(UsageError, match="not a recording"):
+        recording.find(str(path))
+
+
+def test_what_unpacks_to_far_more_than_it_is_is_refused(tmp_path, parts):
+    path = packed(tmp_path / "a.zip", parts | {LOG: bytes(64 << 20)})
+    assert MOST_PACKED * path.stat().st_size < 64 << 20
+    with pytest.raises(UsageError, match="refused"):
+        recording.find(str(path))
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"\0" * 5000, b"PK\x05\x06" + bytes(18)])
+def test_what_is_no_archive_is_refused(tmp_path, data):
+    path = tmp_path / "a.zip"
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match="not a recording"):
+        recording.find(str(path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"id": "../x"}, {"id": ""}, {"id": ".hidden"}, {"started_at": 1e300}, {"utc_offset": 1e9}, {"plan": 3}],
+)
+def test_a_run_that_cannot_be_is_refused(tmp_path, parts, change):
+    told = json.loads(parts[RUN]) | change
+    path = packed(tmp_path / "a.zip", parts | {RUN: json.dumps(told).encode()})
+    with pytest.raises(UsageError, match="not a recording"):
+        recording.find(str(path))
+
+
+def test_json_without_an_end_is_refused(tmp_path, parts):
+    path = packed(tmp_path / "a.zip", parts | {RUN: b"[" * 500_000})
+    with pytest.raises(UsageError, match="not a recording"):
+        recording.find(str(path))
+
+
+def test_a_torn_file_plays_up_to_the_tear_and_says_so(tmp_path, parts):
+    path = packed(tmp_path / "a.zip", parts)
+    whole = list(recording.find(str(path)).events())
+    data = bytearray(path.read_bytes())
+    at = data.find(LOG.encode()) + 3000
+    data[at : at + 64] = b"\xff" * 64
+    path.write_bytes(data)
+    events, read = recording.find(str(path)).events(), []
+    with pytest.raises(DflashError, match="cannot be read to its end"):
+        read += events
+    assert read == whole[: len(read)]
+
+
+def test_texts_of_a_recording_carry_no_control_characters(tmp_path, parts):
+    evil = "\x1b]0;owned\x07\x1b[2J\u202etxt"
+    told = json.loads(parts[RUN])
+    told["plan"] |= {"recipe": evil, "synthetic": evil}
+    events = (
+        HealthChanged(told["started_at"] + 1, Health.WARM, evil),
+        RequestDone(told["started_at"] + 2, evil, error=evil),
+    )
+    samples = b"".join(encode(event) + b"\n" for event in events)
+    found = recording.find(
+        str(packed(tmp_path / "a.zip", {RUN: json.dumps(told).encode(), LOG: evil.encode(), SAMPLES: samples}))
+    )
+    seen = repr([found, *found.events()])
+    for text in ("x1b", "\\x07", "u202e"):
+        assert text not in seen
+
+
+def test_a_run_of_this_machine_is_found_by_its_name(parts):
+    run = msgspec.json.decode(parts[RUN], type=server.Run)
+    run.folder.mkdir(parents=True)
+    for name, data in parts.items():
+        (run.folder / name).write_bytes(data)
+    assert recording.find("gemma-4-26b-a4b").folder == run.folder
+    lines = parts[SAMPLES].split(b"\n")
+    run.samples.write_bytes(b"\n".join(line for line in lines if b"exited" not in line and b"stopping" not in line))
+    last = list(recording.find(run.id).events())[-1]
+    assert isinstance(last, Exited)  # nobody saw it end, but its process is not there
+    assert last.code is None
+
+
+@pytest.mark.parametrize("name", ["no/such/file", "nothing.zip", "nothing"])
+def test_what_is_not_there_is_a_plain_error(name):
+    with pytest.raises(UsageError):
+        recording.find(name)
+
+
+class Clock:
+    """A clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_player_gives_what_is_due_and_no_more(clock):
+    player = Player(recording.find("sample"), speed=2.0, clock=clock)
+    assert {type(event) for event in player.due(9)} >= {PhaseStarted}
+    clock.at = 30.0
+    events = list(player.due(9))
+    assert player.position == 60.0
+    known = [event for event in player.recording.events() if event.at <= player.now()]
+    assert events == known[-len(events) :]
+    assert len(events) > 100
+    assert not list(player.due(9))
+
+
+def test_a_paused_player_stands_still(clock):
+    player = Player(recording.find("sample"), clock=clock)
+    clock.at = 10
+    player.pause(True)
+    clock.at = 50
+    assert player.position == 10
+    player.pause(False)
+    clock.at = 55
+    assert player.position == 15
+
+
+def test_speed_changes_from_here_on(clock):
+    player = Player(recording.find("sample"), speed=4.0, clock=clock)
+    clock.at = 10
+    player.hurry(1)
+    clock.at = 11
+    assert (player.speed, player.position) == (8.0, 48)
+    player.hurry(-2)
+    assert player.speed == 2.0
+    player.hurry(-99)
+    assert player.speed == 0.25
+
+
+@pytest.mark.parametrize(("given", "slower", "faster"), [(4.0, 2.0, 8.0), (3.0, 2.0, 4.0), (9999.0, 1024.0, 1024.0)])
+def test_a_speed_of_ones_own_steps_to_its_neighbours(clock, given, slower, faster):
+    for step, expected in ((-1, slower), (1, faster)):
+        player = Player(recording.find("sample"), speed=given, clock=clock)
+        player.hurry(step)
+        assert player.speed == expected
+
+
+def test_going_back_begins_anew_and_going_on_does_not(clock):
+    player = Player(recording.find("sample"), clock=clock)
+    whole = folded(player.recording.events())
+    assert not player.seek(130)
+    first = folded(player.due(9))
+    assert first.status == "healthy"
+    assert player.seek(50)
+    again = folded(player.due(9))
+    assert (again.ready_at, again.status) == (None, "starting")
+    player.seek(1e9)
+    for event in player.due(9):
+        again.apply(event)
+    assert again == whole
+    assert player.over
+
+
+def test_after_the_end_it_begins_anew(clock):
+    player = Player(recording.find("sample"), at=1e9, clock=clock)
+    list(player.due(9))
+    player.pause(False)
+    assert player.position == 0
+    assert any(isinstance(event, PhaseStarted) and event.phase is Phase.IMPORT for event in player.due(9))
+
+
+def test_reading_stops_when_its_time_is_up(clock):
+    player = Player(recording.find("sample"), at=1e9, clock=clock)
+    count = 0
+    while player.behind:
+        some = list(player.due(0))
+        assert len(some) <= 32
+        count += len(some)
+    assert count == len(list(player.recording.events()))
+
+
+def replay(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dflash_tui", "replay", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def test_lines_are_those_of_attach():
+    done = replay("sample", "--plain")
+    assert done.returncode == 0
+    rows = done.stdout.splitlines()
+    assert rows[0].split() == ["time", "tok/s", "accept", "AL", "steps/s", "memory", "running", "waiting"]
+    assert rows[4].split()[:6] == ["2:20", "121.2", "45.2", "%", "7.78", "15.7"]
+    for words in ("figures say nothing about a real model", "  config        1:03", "● warm", "was stopped"):
+        assert words in done.stderr
+
+
+def test_json_is_every_event():
+    done = replay("sample", "--json", "--every", "20")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    known = sum(1 for _ in recording.find("sample").events())
+    assert sum(event["event"] != "figures" for event in events) == known
+    assert any(isinstance(event.get("tok_s"), float) for event in events if event["event"] == "figures")
+
+
+def test_a_failed_run_is_told_and_the_replay_succeeds(tmp_path, parts):
+    samples = encode(Exited(json.loads(parts[RUN])["started_at"] + 200, 1)) + b"\n"
+    log = b"torch.OutOfMemoryError: CUDA out of memory.\n"
+    done = replay(str(packed(tmp_path / "a.zip", parts | {LOG: log, SAMPLES: samples})))
+    assert done.returncode == 0
+    assert "ended before it was ready (exit code 1)" in done.stderr
+    assert "CUDA out of memory" in done.stderr
+
+
+def test_lines_of_a_recording_are_read_whole(tmp_path, parts):
+    found = recording.find(str(packed(tmp_path / "a.zip", parts | {LOG: b"first\nlast without an end"})))
+    assert [event.text for event in found.events() if isinstance(event, LogLine)] == ["first", "last without an end"]

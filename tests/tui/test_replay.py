@@ -1,0 +1,118 @@
+"""The panel playing the shipped sample: the same screens with a clock of their own, and no server to touch."""
+
+import pytest
+
+from dflash_tui.core import recording
+from dflash_tui.core.player import Player
+from dflash_tui.tui.app import DflashApp
+from tests.core.test_recording import Clock
+from tests.tui.panel import NO_GPU, text, wait_for
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def playing(clock: Clock, at: float = 0.0, speed: float = 1.0) -> DflashApp:
+    player = Player(recording.find("sample"), at=at, speed=speed, clock=clock)
+    return DflashApp(player=player, probe=lambda: NO_GPU, load=dict)
+
+
+async def caught_up(pilot) -> None:
+    screen = pilot.app.replay_screen
+    await wait_for(pilot, lambda: screen.is_active and not screen.player.behind)
+    screen.draw()
+    await pilot.pause()
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24), (200, 50)])
+async def test_it_says_replay_position_and_speed(clock, size):
+    panel = playing(clock, at=145, speed=4.0)
+    async with panel.run_test(size=size) as pilot:
+        await caught_up(pilot)
+        for words in ("▶ REPLAY", "playing   ×4", "2:25 of 2:39", "sample", "● WARM", "SYNTHETIC: random weights"):
+            assert words in text(panel)
+        assert "Stop" not in text(panel)
+        assert "Send prompts" not in text(panel)
+
+
+async def test_keys_pause_seek_and_hurry(clock):
+    panel = playing(clock)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await caught_up(pilot)
+        assert "◐ STARTING" in text(panel)
+        await pilot.press("space")
+        assert "‖ REPLAY  paused" in text(panel)
+        await pilot.press("end")
+        await caught_up(pilot)
+        assert "■ STOPPED" in text(panel)
+        assert "REPLAY  end" in text(panel)
+        await pilot.press(*["left"] * 3)
+        await caught_up(pilot)
+        assert "● WARM" in text(panel)
+        assert "2:27 of 2:39" in text(panel)
+        await pilot.press("right", "plus", "plus", "minus")
+        await caught_up(pilot)
+        assert "paused    ×2  2:31 of 2:39" in text(panel)
+        await pilot.press("home", "space")
+        clock.at += 2
+        await pilot.pause(0.6)
+        assert "playing   ×2  4 s of 2:39" in text(panel)
+
+
+async def test_after_the_end_space_begins_anew(clock):
+    panel = playing(clock, at=1e9)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await caught_up(pilot)
+        await pilot.press("space")
+        await caught_up(pilot)
+        assert "playing   ×1  <1 s of 2:39" in text(panel)
+        assert "STARTING" in text(panel)
+
+
+async def test_no_key_of_a_replay_reaches_a_server(clock, monkeypatch):
+    touched = []
+    monkeypatch.setattr("dflash_tui.core.server.stop", lambda *_: touched.append("stop"))
+    monkeypatch.setattr("dflash_tui.core.server.record", lambda *_: touched.append("record"))
+    monkeypatch.setattr("dflash_tui.core.workload.run", lambda *_, **__: touched.append("prompts"))
+    monkeypatch.setattr("dflash_tui.core.record.whenever_free", lambda *_: touched.append("recorder"))
+    panel = playing(clock, at=145)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await caught_up(pilot)
+        await pilot.press("S", "b", "y", "a", "enter")
+        await pilot.pause()
+        assert panel.screen is panel.replay_screen
+        assert not touched
+        panel.action_stop()  # as from the palette
+        panel.action_send_prompts()
+        await pilot.pause()
+        assert not touched
+
+
+async def test_the_recording_waits_while_another_screen_is_seen(clock):
+    panel = playing(clock, at=145)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await caught_up(pilot)
+        await pilot.press("1")
+        assert panel.current_mode == "launch"
+        clock.at += 5
+        panel.action_show("replay")
+        await caught_up(pilot)
+        assert "paused    ×1  2:25 of 2:39" in text(panel)
+
+
+async def test_a_recording_that_breaks_off_says_so(clock, tmp_path):
+    folder = recording.find("sample").folder
+    for part in folder.iterdir():
+        (tmp_path / part.name).write_bytes(part.read_bytes())
+    found = recording.read(tmp_path)
+    panel = DflashApp(player=Player(found, at=60, clock=clock), probe=lambda: NO_GPU, load=dict)
+    (tmp_path / "server.log").unlink()
+    (tmp_path / "server.log").mkdir()
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await wait_for(pilot, lambda: panel.replay_screen.error is not None)
+        await pilot.press("right", "left", "end", "space")
+        panel.replay_screen.draw()
+        await pilot.pause()
+        assert "cannot be read to its end" in text(panel)
