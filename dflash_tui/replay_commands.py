@@ -9,10 +9,9 @@ import time
 from dflash_tui.commands import note, out
 from dflash_tui.core import recording
 from dflash_tui.core.events import encode
-from dflash_tui.core.player import Player
+from dflash_tui.core.player import PANEL_SPEED, Player
 from dflash_tui.core.recording import Recording
 
-PANEL_SPEED = 4.0
 _LONG_SILENCE = 3600.0
 
 
@@ -32,6 +31,8 @@ def _lines(args: argparse.Namespace, found: Recording) -> int:
 
     Figures come every so many recorded seconds. How the recorded server ended is told, and no failure of ours.
     """
+    from dflash_tui import why  # noqa: PLC0415 - as above
+    from dflash_tui.core import postmortem  # noqa: PLC0415 - as above
     from dflash_tui.core.state import RunState  # noqa: PLC0415 - as above
     from dflash_tui.lines import Figures, Lines  # noqa: PLC0415 - 0.3 s that the panel is spared
 
@@ -54,8 +55,8 @@ def _lines(args: argparse.Namespace, found: Recording) -> int:
         if event.at >= begin:
             _wait(args.speed, began, event.at - begin)
             lines.show(event)
-    if failure := state.failure:
-        note("\n  ".join(part for part in (failure.what, failure.evidence, failure.do) if part))
+    if failed := postmortem.of(found, state):
+        note(why.text(failed))
     elif state.exit:
         note(f"{found.id} was stopped")
     return 0

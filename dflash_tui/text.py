@@ -76,12 +76,12 @@ def cut(text: str, width: int) -> str:
     return f"{text[: width - 1]}…" if width > 0 else ""
 
 
-def cut_middle(text: str, width: int) -> str:
-    """Return `text` in at most `width` characters; what is cut is the middle, since an error ends with its point."""
+def middle(text: str, width: int) -> str:
+    """Return `text` in at most `width` characters, cut in the middle: names of models differ at both ends."""
     if len(text) <= width:
         return text
-    tail = max(0, width - 1) // 2
-    return f"{text[: max(0, width - 1 - tail)]}…{text[len(text) - tail :]}"
+    kept = max(0, width - 1)
+    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}" if width > 0 else ""
 
 
 def how_to_return(run: str) -> str:

@@ -13,7 +13,7 @@ from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import ServerFailed, UsageError
-from dflash_tui.text import cut_middle
+from dflash_tui.text import middle
 
 _QUOTED = 400
 
@@ -59,7 +59,7 @@ def text(found: Postmortem) -> str:
 def failure(found: Postmortem) -> ServerFailed:
     """Return a post-mortem as the error that a command ends with."""
     diagnosis = found.diagnosis
-    evidence = [cut_middle(line, _QUOTED) for line in (*diagnosis.evidence, found.left) if line]
+    evidence = [middle(line, _QUOTED) for line in (*diagnosis.evidence, found.left) if line]
     steps = [*diagnosis.fix, *([f"more about it: {diagnosis.link}"] if diagnosis.link else [])]
     for remedy, command in zip(found.remedies, found.commands, strict=True):
         steps.append(f"{remedy.words}:\n      {command}")

@@ -9,6 +9,8 @@ from dflash_tui.core.events import AnyEvent
 from dflash_tui.core.recording import Recording
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+# How fast a panel plays unless told: a start of two minutes in half a minute.
+PANEL_SPEED = 4.0
 _LOOK_AT_CLOCK_EVERY = 32
 
 
@@ -30,6 +32,8 @@ class Player:
         self.duration = recording.end() - recording.started_at
         self.speed, self.paused = speed, False
         self._since, self._from = clock(), 0.0
+        self._events: Iterator[AnyEvent] = recording.events()
+        self._next: AnyEvent | None = None
         self.behind = True
         self.seek(at)
 
@@ -65,10 +69,8 @@ class Player:
     def seek(self, position: float) -> bool:
         """Go to a position; return whether all events come again from the first, as after going back."""
         position = max(0.0, min(self.duration, position))
-        back = not hasattr(self, "_events") or position < self.position
-        if back:
-            self._events: Iterator[AnyEvent] = self.recording.events()
-            self._next: AnyEvent | None = None
+        if back := position < self.position:
+            self._events, self._next = self.recording.events(), None
         self._set(position)
         self.behind = True
         return back

@@ -8,6 +8,7 @@ from dflash_tui.core import again, diagnosis, processes, remedy, server
 from dflash_tui.core import recipe_files as recipes
 from dflash_tui.core.diagnosis import Diagnosis
 from dflash_tui.core.recipe import Recipe
+from dflash_tui.core.recording import Recording
 from dflash_tui.core.remedy import Remedy
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
@@ -27,11 +28,16 @@ class Postmortem(msgspec.Struct, frozen=True):
 
 
 def of(run: Run, state: RunState) -> Postmortem | None:
-    """Return the post-mortem of `run`, or None while it did not fail. Looks for its processes and a free port."""
+    """Return the post-mortem of `run`, or None while it did not fail. Looks for its processes and a free port.
+
+    A recording may be another machine's: it is explained, and nothing here is looked at or proposed for it.
+    """
     recipe = _recipe(run)
     found = diagnosis.diagnose(state, recipe.failures if recipe else ())
     if found is None:
         return None
+    if isinstance(run, Recording):
+        return Postmortem(run.id, found, (), (), "", run.where)
     helps = remedy.propose(found, run.plan, _free_port(run) if found.kind == "port_in_use" else None)
     commands = tuple(_command(run, remedy) for remedy in helps)
     return Postmortem(run.id, found, helps, commands, _left(run) if state.exit else "", str(run.log))

@@ -17,7 +17,7 @@ from typing import IO, Any
 import msgspec
 
 from dflash_tui.core import paths, server
-from dflash_tui.core.events import YEAR_2100, AnyEvent, Exited, decode_recorded
+from dflash_tui.core.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
 from dflash_tui.core.server import Run
 from dflash_tui.core.vllm_log import LogReader, clean
 from dflash_tui.errors import DflashError, UsageError
@@ -76,8 +76,11 @@ class Recording(Run, frozen=True):
         """Return the time of the last event, by the ends of both files."""
         reader = LogReader(self.started_at, self.utc_offset)
         logged = [event.at for event in reader.feed(self._tail(LOG) + b"\n")]
-        recorded = [event.at for line in self._tail(SAMPLES).split(b"\n") if (event := decode_recorded(line))]
-        return max([self.started_at, *logged, *recorded])
+        return max([self.started_at, *logged, *(event.at for event in self.last())])
+
+    def last(self) -> list[Recorded]:
+        """Return the last recorded events, which the log does not hold: how it ended is among them."""
+        return [event for line in self._tail(SAMPLES).split(b"\n") if (event := decode_recorded(line))]
 
     def _logged(self) -> Iterator[AnyEvent]:
         reader = LogReader(self.started_at, self.utc_offset)

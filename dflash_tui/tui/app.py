@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
@@ -11,9 +12,10 @@ from textual.app import App
 from textual.binding import Binding
 from textual.worker import Worker
 
-from dflash_tui.core import server
+from dflash_tui.core import paths, recording, server
 from dflash_tui.core.plan import HOST, Plan
-from dflash_tui.core.player import Player
+from dflash_tui.core.player import PANEL_SPEED, Player
+from dflash_tui.core.recording import Recording
 from dflash_tui.core.server import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
@@ -22,8 +24,10 @@ from dflash_tui.tui.dialogs import Confirm, ErrorDialog, Help, keys_of
 from dflash_tui.tui.fix import Fix, Launch
 from dflash_tui.tui.launch import LaunchScreen, living, load_all, probe
 from dflash_tui.tui.live import RunScreen
+from dflash_tui.tui.palette import Places
 from dflash_tui.tui.recipe_list import Entries
 from dflash_tui.tui.replay import ReplayScreen
+from dflash_tui.tui.runs import RunList
 from dflash_tui.tui.theme import DARK, LIGHT, SERIES
 from dflash_tui.tui.widgets import NEEDS
 
@@ -40,12 +44,14 @@ class DflashApp(App[str]):
     """
 
     TITLE = "dflash-tui"
+    COMMANDS = App.COMMANDS | {Places}
     CSS_PATH = "app.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (NEEDS[0], "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual's type
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (NEEDS[1], "-short"), (30, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar = [
         Binding("ctrl+q", "leave", "Leave", show=False, priority=True),
-        Binding("t", "theme", "Light or dark", show=False),
+        Binding("t", "theme", "Light or dark", show=False, tooltip="Light or dark"),
+        Binding("r", "runs", "Runs", show=False, tooltip="Switch to another run, play an ended one, export"),
     ]
 
     def __init__(
@@ -120,13 +126,40 @@ class DflashApp(App[str]):
 
     @on(LaunchScreen.Attach)
     def _on_attach_wanted(self, message: LaunchScreen.Attach) -> None:
+        self.open_run(message.run)
+
+    def open_run(self, run: Run) -> None:
+        """Watch `run` if its server lives, else play it, from its end."""
         current = self.run_screen.run
-        if current and current.id == message.run.id:
+        if current and current.id == run.id:
             self.switch_mode("live")
+        elif isinstance(run, Recording) or not server.alive(run):
+            self._play_recorded(run)
         elif self.preparing:
             self.notify("a launch is being prepared; 2 shows it", severity="warning")
         else:
-            self.attach(message.run)
+            self.attach(run)
+
+    def play_sample(self) -> None:
+        """Play the run that is shipped."""
+        self._play_recorded(recording.read(paths.sample()))
+
+    def _play_recorded(self, run: Run) -> None:
+        try:
+            found = run if isinstance(run, Recording) else recording.of(run)
+        except DflashError as error:
+            self.push_screen(ErrorDialog(error))
+            return
+        shipped = found.folder == paths.sample()
+        self.play(Player(found, at=0.0 if shipped else math.inf, speed=PANEL_SPEED))
+
+    def choose(self, name: str) -> None:
+        """Show the launch screen with the recipe called `name`."""
+        self.launch_screen.choose(name)
+        self.switch_mode("launch")
+
+    def action_runs(self) -> None:
+        self.push_screen(RunList(), lambda run: self.open_run(run) if run else None)
 
     @on(LaunchScreen.Launch)
     async def _on_launch_wanted(self, message: LaunchScreen.Launch) -> None:
@@ -253,7 +286,8 @@ class DflashApp(App[str]):
             self.notify(f"{path}; in the clipboard, too, if the terminal allows OSC 52", timeout=10)
 
     def action_show(self, mode: str) -> None:
-        self.switch_mode(mode)
+        replaying = mode == "live" and self.run_screen.plan is None and self.replay_screen.player
+        self.switch_mode("replay" if replaying else mode)
 
     def action_keys(self) -> None:
         self.push_screen(Help(keys_of(self.screen)))

@@ -73,7 +73,12 @@ class Help(ModalScreen[None]):
 
 
 def keys_of(screen: Screen[Any]) -> list[tuple[str, str]]:
-    """Return the keys of a screen and what they do, for `Help`."""
-    own = [b for b in screen.BINDINGS if isinstance(b, Binding) and (b.show or b.tooltip)]
-    keys = [(binding.key_display or binding.key, binding.tooltip or binding.description) for binding in own]
-    return [*keys, ("t", "Light or dark"), ("tab ↑ ↓", "Move and scroll"), ("ctrl+p", "Every command, other themes")]
+    """Return the keys of a screen and of the panel and what they do, as their bindings say it, for `Help`."""
+    known = (*screen.BINDINGS, *screen.app.BINDINGS)
+    bound = [b for b in known if isinstance(b, Binding) and (b.show or b.tooltip)]
+    keys = [(_key(binding), binding.tooltip or binding.description) for binding in bound]
+    return [*keys, ("tab ↑ ↓", "Move and scroll"), ("ctrl+p", "Every command, recipes, runs, other themes")]
+
+
+def _key(binding: Binding) -> str:
+    return binding.key_display or binding.key.partition(",")[0]

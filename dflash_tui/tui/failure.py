@@ -14,7 +14,7 @@ from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import DflashError
-from dflash_tui.text import cut_middle
+from dflash_tui.text import middle
 from dflash_tui.tui.widgets import MUTED
 
 _LABEL = 10
@@ -83,7 +83,7 @@ def post_mortem(found: Postmortem, width: int) -> Content:
     rows = [_hung(("✗ ", "bold $error"), diagnosis.what, width, "bold")]
     rows.append(_row("cause", diagnosis.cause, width, "bold"))
     for place, line in enumerate(line for line in (*diagnosis.evidence, found.left) if line):
-        rows.append(_row("" if place else "evidence", cut_middle(line, quoted), width))
+        rows.append(_row("" if place else "evidence", middle(line, quoted), width))
     for place, step in enumerate(diagnosis.fix):
         rows.append(_row("" if place else "to do", step, width))
     if diagnosis.link:

@@ -13,7 +13,7 @@ from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import DflashError
-from dflash_tui.text import GIB, cut, duration, number, plural
+from dflash_tui.text import GIB, duration, middle, number, plural
 from dflash_tui.tui.widgets import MUTED
 
 _MARKS = {
@@ -42,7 +42,7 @@ def status(
     elapsed = f" {duration(max(0.0, now - since))}" if word == "starting" and since is not None else ""
     parts: list[tuple[str, str]] = [(f"{mark} ", color), (f"{word.upper()}{elapsed}", "bold")]
     parts += [("  FROZEN, space goes on", "bold $accent")] if frozen else []
-    facts = f" :{plan.port}  {cut(plan.recipe, 28)}  {plan.mode.value} · n_spec {plan.num_speculative_tokens}"
+    facts = f" :{plan.port}  {middle(plan.recipe, 28)}  {plan.mode.value} · n_spec {plan.num_speculative_tokens}"
     parts.append((facts, "$foreground"))
     parts += [(f" · SYNTHETIC: {plan.synthetic}", "$accent")] if plan.synthetic else []
     if run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -82,18 +83,30 @@ class LaunchScreen(Screen[None]):
     def __init__(self, now: Callable[[], float], probe: Callable[[], Probe], load: Callable[[], Entries]) -> None:
         super().__init__()
         self.now, self.probe, self.load = now, probe, load
+        self.wanted = ""  # the recipe to highlight once the list is there
         self.choice = Choice()
         self.running: list[Run] = []
         self.models: dict[str, Model] = {}
         self._asked: tuple[plans.Model, ...] = ()
         self.before: dict[tuple[str, ...], Ready | None] = {}
 
+    @cached_property
+    def entries(self) -> Entries:
+        """All recipes; a replay that is left without looking at them never reads them."""
+        return self.load()
+
+    def choose(self, name: str) -> None:
+        """Highlight the recipe called `name`."""
+        self.wanted = name
+        if self.query("#recipes"):
+            self.query_one(RecipeList).choose(name)
+
     def compose(self) -> ComposeResult:
         yield Display(id="head")
         with Container(id="body"):
             with Vertical(id="left"):
                 yield Display(id="machine")
-                yield RecipeList(self.load(), self.choice)  # a replay never needs them
+                yield RecipeList(self.entries, self.choice)
                 yield Display(id="servers")
             with VerticalScroll(id="plan"):
                 yield Static(id="text", markup=False)
@@ -103,6 +116,8 @@ class LaunchScreen(Screen[None]):
     def on_mount(self) -> None:
         for name, title in (("machine", "machine"), ("plan", "plan"), ("servers", "running")):
             self.query_one(f"#{name}").border_title = title
+        if self.wanted:
+            self.call_after_refresh(self.query_one(RecipeList).choose, self.wanted)
         self.draw()
         self.call_after_refresh(self.look)
         self.set_interval(2.0, self.look)

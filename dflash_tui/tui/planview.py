@@ -16,7 +16,7 @@ from dflash_tui.core.recipe import EngineSpec, Recipe
 from dflash_tui.core.server import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
-from dflash_tui.text import GIB, UNKNOWN, cut, duration, gib, gigabytes, megabytes, number, plural
+from dflash_tui.text import GIB, UNKNOWN, duration, gib, gigabytes, megabytes, middle, number, plural
 from dflash_tui.tui.choice import Choice, Suited
 from dflash_tui.tui.widgets import MUTED
 from dflash_tui.words import band_line, ready_line
@@ -58,7 +58,7 @@ def _gpu(gpu: Gpu, mark: str) -> Content:
 def columns(name: str, tokens: str, vllm: str, status: str, width: int) -> str:
     """Return one row of the recipe table in `width` cells."""
     room = max(8, width - 30)
-    return f"{cut(name, room):{room}} {tokens:>3}  {vllm:7} {status}"
+    return f"{middle(name, room):{room}} {tokens:>3}  {vllm:7} {status}"
 
 
 def row(name: str, entry: Recipe | DflashError, choice: Choice, width: int) -> Content:

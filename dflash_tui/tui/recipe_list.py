@@ -61,6 +61,13 @@ class RecipeList(Vertical):
             if table.get_option_at_index(index).prompt != shown:
                 table.replace_option_prompt_at_index(index, shown)
 
+    def choose(self, name: str) -> None:
+        """Highlight the recipe called `name`, whatever is filtered."""
+        self._moved = True
+        if name in self.entries:
+            self.close_filter(keep=False)
+            self.query_one(OptionList).highlighted = list(self.entries).index(name)
+
     def choose_for_gpu(self) -> None:
         """Highlight the recipe that suits the GPU best, unless somebody has chosen already."""
         recipes = [entry for entry in self.entries.values() if isinstance(entry, Recipe) and not entry.for_cpu]

@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from dflash_tui.core.player import Player
 from dflash_tui.errors import DflashError
-from dflash_tui.text import cut, duration
+from dflash_tui.text import duration, middle
 from dflash_tui.tui.live import RunScreen
 from dflash_tui.tui.widgets import MUTED, Display, Requests, bar
 
@@ -48,6 +48,7 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
     def __init__(self) -> None:
         super().__init__(lambda: self.player.now() if self.player else time.time())
         self.player: Player | None = None
+        self._held = False  # by us, while another screen is seen
 
     def compose(self) -> ComposeResult:
         yield Display(id="player")
@@ -61,7 +62,14 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
 
     def on_screen_suspend(self) -> None:
         if self.player and not self.player.paused:
+            self._held = True
             self.player.pause(True)
+
+    def on_screen_resume(self) -> None:
+        if self.player and self._held and not self.player.over:
+            self.player.pause(False)
+        self._held = False
+        super().on_screen_resume()
 
     def play(self, player: Player) -> None:
         """Show the recording of `player` from where it stands."""
@@ -141,6 +149,6 @@ def position(player: Player, width: int) -> Content:
         (f"{mark} REPLAY", "bold $accent"),
         (f"  {state:<9} ×{player.speed:g}  {at} of {end} ", "bold"),
         (f" {drawn}  ", "$accent"),
-        (cut(player.recording.name, 40), "$foreground 80%"),
+        (middle(player.recording.name, 40), "$foreground 80%"),
         (" · recorded, no server is asked", MUTED),
     )

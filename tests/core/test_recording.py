@@ -11,7 +11,17 @@ import msgspec
 import pytest
 
 from dflash_tui.core import recording, server
-from dflash_tui.core.events import Exited, Health, HealthChanged, LogLine, Phase, PhaseStarted, RequestDone, encode
+from dflash_tui.core.events import (
+    AnyEvent,
+    Exited,
+    Health,
+    HealthChanged,
+    LogLine,
+    Phase,
+    PhaseStarted,
+    RequestDone,
+    encode,
+)
 from dflash_tui.core.player import Player
 from dflash_tui.core.recording import LOG, MOST_PACKED, RUN, SAMPLES
 from dflash_tui.core.state import RunState
@@ -133,7 +143,8 @@ def test_a_torn_file_plays_up_to_the_tear_and_says_so(tmp_path, parts):
     at = data.find(LOG.encode()) + 3000
     data[at : at + 64] = b"\xff" * 64
     path.write_bytes(data)
-    events, read = recording.find(str(path)).events(), []
+    events = recording.find(str(path)).events()
+    read: list[AnyEvent] = []
     with pytest.raises(DflashError, match="cannot be read to its end"):
         read += events
     assert read == whole[: len(read)]

@@ -97,7 +97,10 @@ async def test_the_recording_waits_while_another_screen_is_seen(clock):
         await pilot.press("1")
         assert panel.current_mode == "launch"
         clock.at += 5
-        panel.action_show("replay")
+        await pilot.press("2")
+        await caught_up(pilot)
+        assert "playing   ×1  2:25 of 2:39" in text(panel)
+        await pilot.press("space", "question_mark", "escape")
         await caught_up(pilot)
         assert "paused    ×1  2:25 of 2:39" in text(panel)
 

@@ -1,0 +1,75 @@
+"""What the command palette finds beside Textual's own commands: screens, recipes and runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
+
+from dflash_tui.core import server
+from dflash_tui.core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from dflash_tui.tui.app import DflashApp
+
+
+class Command(NamedTuple):
+    """A line of the palette: what it is called, what it does in words, and what does it."""
+
+    name: str
+    about: str
+    act: Callable[[], object]
+
+
+class Places(Provider):
+    """Finds screens at once, and recipes and runs by their names."""
+
+    async def startup(self) -> None:
+        self.runs = await asyncio.to_thread(server.runs)
+
+    async def discover(self) -> Hits:
+        for command in self._screens():
+            yield DiscoveryHit(command.name, command.act, help=command.about)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for command in (*self._screens(), *self._recipes(), *self._runs()):
+            if score := matcher.match(command.name):
+                found = matcher.highlight(command.name) if "[" not in command.name else Content(command.name)
+                yield Hit(score, found, command.act, text=command.name, help=command.about)
+
+    @property
+    def panel(self) -> DflashApp:
+        """The panel that the palette belongs to."""
+        from dflash_tui.tui.app import DflashApp  # noqa: PLC0415 - the panel knows the palette
+
+        assert isinstance(self.app, DflashApp)  # noqa: S101 - no other app has this provider
+        return self.app
+
+    def _screens(self) -> Iterator[Command]:
+        yield Command("Runs", "switch to another run, play an ended one, export", self.panel.action_runs)
+        yield Command(
+            "Launch screen", "recipes and what launching one would do", partial(self.panel.action_show, "launch")
+        )
+        yield Command("Live screen", "the run that is watched", partial(self.panel.action_show, "live"))
+        yield Command("Replay the sample", "a run recorded on a real H200", self.panel.play_sample)
+        yield Command("Light or dark", "switch between our two themes", self.panel.action_theme)
+
+    def _recipes(self) -> Iterator[Command]:
+        for name, entry in self.panel.launch_screen.entries.items():
+            about = entry.title if isinstance(entry, Recipe) else "this file does not load"
+            yield Command(f"Recipe: {name}", plain(about), partial(self.panel.choose, name))
+
+    def _runs(self) -> Iterator[Command]:
+        for run in reversed(self.runs):
+            what = "watch" if server.alive(run) else "play"
+            yield Command(f"Run: {run.id}", plain(f"{what} {run.plan.recipe}"), partial(self.panel.open_run, run))
+
+
+def plain(text: str) -> str:
+    """Return text that the palette, which reads help as markup, shows as it is."""
+    return Content(text).markup

@@ -1,0 +1,132 @@
+"""The runs of this machine, to switch between: living ones are attached, ended ones are played; and the sample."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from dflash_tui.core import export, paths, recording, server
+from dflash_tui.core.events import Exited, Stopping
+from dflash_tui.core.server import Run
+from dflash_tui.errors import DflashError
+from dflash_tui.text import duration, middle, plural
+from dflash_tui.tui.dialogs import ErrorDialog
+from dflash_tui.tui.widgets import MUTED
+
+_MARKS = {
+    "running": ("●", "$success"),
+    "stopped": ("■", "$foreground"),
+    "died": ("✗", "$error"),
+    "ended": ("■", MUTED),
+    "sample": ("▶", "$accent"),
+}
+_MOST = 200
+
+
+class Row(NamedTuple):
+    """A run as it is listed: `how` is running, stopped, died, ended (nobody saw how) or sample."""
+
+    run: Run
+    how: str
+    seconds: float
+
+
+def look(now: float) -> list[Row]:
+    """Return the runs, the newest first, and the sample at the end; what ended is known by the end of its samples."""
+    rows = [_row(run, now) for run in reversed(server.runs())][:_MOST]
+    sample = recording.read(paths.sample())
+    return [*rows, Row(sample, "sample", sample.end() - sample.started_at)]
+
+
+def _row(run: Run, now: float) -> Row:
+    if server.alive(run):
+        return Row(run, "running", now - run.started_at)
+    try:
+        found = recording.of(run)
+        last, lasted = found.last(), found.end() - run.started_at
+    except DflashError:
+        return Row(run, "ended", 0.0)
+    stopped = any(isinstance(event, Stopping) for event in last)
+    seen = any(isinstance(event, Exited) for event in last)
+    return Row(run, "stopped" if stopped else "died" if seen else "ended", lasted)
+
+
+def shown(row: Row, width: int) -> Content:
+    """Return a run in a line: how it is, its recipe and mode, where it runs, how long, and its name."""
+    plan, (mark, color) = row.run.plan, _MARKS[row.how]
+    where = "CPU" if plan.on_cpu else plural(len(plan.gpus), "GPU") if len(plan.gpus) > 1 else plan.hardware.value
+    room = max(12, width - 60)
+    synthetic = " · synthetic" if plan.synthetic else ""
+    return Content.assemble(
+        (f"{mark} ", color),
+        (f"{row.how:<8}", "bold"),
+        f"{middle(plan.recipe, 22):<23}{plan.mode.value:<8}:{plan.port:<6}{where:<8}{duration(row.seconds):>8}  ",
+        (middle(f"{row.run.id}{synthetic}", room), MUTED),
+    )
+
+
+class RunList(ModalScreen[Run]):
+    """Lists the runs; closes with the one that was chosen, or None."""
+
+    BINDINGS: ClassVar = [
+        Binding("escape,q,r", "dismiss", "close"),
+        Binding("x", "export", "export"),
+    ]
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        super().__init__()
+        self.now = now
+        self.rows: list[Row] = []
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -wide"):
+            yield Static(Content.assemble(("runs", "bold"), "  looking …"), id="head-of-runs")
+            yield OptionList(id="runs", markup=False)
+            keys = "\nenter  watch a running one, play an ended one   x  export into a file   esc  close"
+            yield Static(Content(keys), classes="muted")
+
+    def on_mount(self) -> None:
+        self.query_one(OptionList).focus()
+        self.look()
+
+    @work(exclusive=True)
+    async def look(self) -> None:
+        """Read how the runs stand, away from the screen's own thread."""
+        self.rows = await asyncio.to_thread(look, self.now())
+        living = sum(row.how == "running" for row in self.rows)
+        said = f"  {living} running, {len(self.rows) - 1 - living} ended, and the sample"
+        self.query_one("#head-of-runs", Static).update(Content.assemble(("runs", "bold"), said))
+        options = self.query_one(OptionList)
+        width = options.scrollable_content_region.width - 2
+        options.add_options([Option(shown(row, width)) for row in self.rows])
+        options.highlighted = 0
+
+    @on(OptionList.OptionSelected)
+    def _selected(self, message: OptionList.OptionSelected) -> None:
+        self.dismiss(self.rows[message.option_index].run)
+
+    def action_export(self) -> None:
+        index = self.query_one(OptionList).highlighted
+        if index is not None and self.rows[index].how != "sample":
+            self.export(self.rows[index].run)
+
+    @work(exclusive=True, group="export")
+    async def export(self, run: Run) -> None:
+        """Write `run` into a file in the folder that we were started in."""
+        try:
+            path = await asyncio.to_thread(export.write, run)
+        except DflashError as error:
+            self.app.push_screen(ErrorDialog(error))
+            return
+        self.notify(f"written to {path}, without tokens and prompts", markup=False)

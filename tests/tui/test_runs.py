@@ -1,0 +1,135 @@
+"""The list of runs and the palette: switching between living runs, ended ones and the sample."""
+
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from textual.widgets import OptionList
+
+from dflash_tui.core import processes, recording, server
+from dflash_tui.core.events import Exited, Stopping
+from dflash_tui.core.server import Run
+from dflash_tui.tui.runs import RunList, look, shown
+from tests import recordings
+from tests.tui.conftest import HOSTILE, a_recipe, a_run
+from tests.tui.panel import app, text, wait_for
+
+LOG = recordings.raw("cpu-vllm-0.32.0/dflash_compile_cold")
+
+
+def written(name: str, after: float, *events, **changes) -> Run:
+    """Write the folder of an ended run that was launched `after` seconds after the others' launch."""
+    run = msgspec.structs.replace(a_run(**changes), id=name, started_at=a_run().started_at + after)
+    run.folder.mkdir(parents=True)
+    (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
+    run.log.write_bytes(LOG)
+    for event in events:
+        server.record(run, event)
+    return run
+
+
+@pytest.fixture
+def living():
+    """A run whose process lives in a session of its own."""
+    argv = [sys.executable, "-c", "import time; time.sleep(600)"]
+    process = subprocess.Popen(argv, start_new_session=True)
+    run = written("20261121-020000-toy", 3600)
+    run = msgspec.structs.replace(run, pid=process.pid, born=processes.identity(process.pid))
+    (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
+    yield run
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def ended() -> list[Run]:
+    at = a_run().started_at + 300
+    return [
+        written("20261121-012400-stopped", 0, Stopping(at), Exited(at + 1, 0)),
+        written("20261121-012401-died", 1, Exited(at, 1)),
+        written("20261121-012402-ended", 2, recipe=HOSTILE),
+    ]
+
+
+def test_runs_are_listed_with_how_they_stand(living, ended):
+    rows = look(living.started_at + 60)
+    assert [row.how for row in rows] == ["running", "ended", "died", "stopped", "sample"]
+    assert rows[0].seconds == 60
+    assert 300 < rows[3].seconds < 302
+    line = shown(rows[0], 96).plain
+    for words in ("● running", "toy", "eager", ":8000", "1:00", "20261121-020000-toy · synthetic"):
+        assert words in line
+    assert all(len(shown(row, 70).plain) < 100 for row in rows)
+
+
+async def chosen(pilot, index: int) -> None:
+    """Open the list and take its row `index`."""
+    await pilot.press("r")
+    await wait_for(pilot, lambda: isinstance(pilot.app.screen, RunList) and bool(pilot.app.screen.rows))
+    pilot.app.screen.query_one(OptionList).highlighted = index
+    await pilot.press("enter")
+    await pilot.pause()
+
+
+async def test_one_list_leads_to_a_living_an_ended_and_the_shipped_run(living, ended):
+    panel = app({"toy": a_recipe()}, now=living.started_at + 60)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await chosen(pilot, 0)
+        assert panel.screen is panel.run_screen
+        assert panel.run_screen.run == living
+        await chosen(pilot, 3)
+        assert panel.screen is panel.replay_screen
+        assert panel.replay_screen.player
+        assert panel.replay_screen.player.recording.id == ended[0].id
+        await wait_for(pilot, lambda: "■ STOPPED" in text(panel))
+        await chosen(pilot, 4)
+        await wait_for(pilot, lambda: "sample" in text(panel))
+        assert panel.run_screen.run == living  # watched all the while
+        await pilot.press("2")
+        assert panel.screen is panel.run_screen
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_the_list_takes_hostile_names_and_fits(ended, size):
+    panel = app()
+    async with panel.run_test(size=size) as pilot:
+        await pilot.press("r")
+        await wait_for(pilot, lambda: "3 ended, and the sample" in text(panel))
+        for words in ("✗ died", "■ stopped", "[/] [red]ev", "▶ sample", "enter  watch"):
+            assert words in text(panel)
+
+
+async def test_a_run_is_exported_from_the_list(ended, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    panel = app()
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await pilot.press("r")
+        await wait_for(pilot, lambda: isinstance(panel.screen, RunList) and bool(panel.screen.rows))
+        await pilot.press("x")
+        await wait_for(pilot, lambda: bool(list(tmp_path.glob("*.zip"))))
+        assert recording.read(tmp_path / f"{ended[2].id}.zip").id == ended[2].id
+        await pilot.press("x")
+        await wait_for(pilot, lambda: "is there already" in text(panel))
+
+
+@pytest.mark.parametrize(("typed", "found"), [("recipe toy", "Recipe: toy"), ("died", "Run: 20261121-012401-died")])
+async def test_the_palette_finds_recipes_and_runs(ended, typed, found):
+    panel = app({"other": a_recipe(name="other", title=HOSTILE), "toy": a_recipe()})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await pilot.press("ctrl+p", *["space" if letter == " " else letter for letter in typed])
+        await wait_for(pilot, lambda: found in text(panel))
+        await pilot.press("down", "enter")
+        await wait_for(pilot, lambda: not panel.screen.is_modal)
+        if "toy" in found:
+            assert panel.launch_screen.query_one("#recipes", OptionList).highlighted == 1
+        else:
+            assert panel.screen is panel.replay_screen
+
+
+async def test_help_lists_the_keys_of_the_screen_and_of_the_panel():
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 50)) as pilot:
+        await pilot.press("question_mark")
+        for words in ("Switch to another run", "Light or dark", "Switch between eager and compile", "ctrl+p"):
+            assert words in text(panel)
