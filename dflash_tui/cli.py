@@ -23,6 +23,7 @@ _HANDLERS = {
     "logs": ("commands", "logs"),
     "stop": ("commands", "stop"),
     "why": ("why", "why"),
+    "history": ("history_command", "command"),
     "gpus": ("commands", "gpus"),
     "plan": ("planning", "plan"),
     "doctor": ("planning", "doctor"),

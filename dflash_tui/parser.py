@@ -66,6 +66,10 @@ def build_parser() -> argparse.ArgumentParser:
     stop = commands.add_parser("stop", help="end a server and all its processes")
     _run_argument(stop)
 
+    past = commands.add_parser("history", help="how long starts took here: eager and compile, cold and cached")
+    past.add_argument("recipe", metavar="RECIPE", nargs="?", help="only this recipe's starts")
+    _json(past, inherit=True)
+
     plan = commands.add_parser("plan", help="show what launching a recipe would do")
     _recipe_argument(plan)
     _plan_options(plan, inherit=True)

@@ -1,15 +1,25 @@
-"""What earlier runs on this machine tell about the next one."""
+"""What earlier runs on this machine tell about the next one, read from their folders."""
 
 from __future__ import annotations
 
-import statistics
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
-from dflash_tui.core import observe, server
+from dflash_tui.core import server
+from dflash_tui.core.events import Recorded, decode_recorded
+from dflash_tui.core.expected import Start, expect
 from dflash_tui.core.plan import Plan
+from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
+from dflash_tui.core.vllm_log import LogReader
 
-_MOST = 5
-_known: dict[str, float | None] = {}
+_CHUNK = 1 << 18
+# The first request comes within minutes of the launch; a log that is not up by then was not going to be.
+_MOST_OF_A_LOG = 64 << 20
+_MOST_OF_SAMPLES = 4 << 20
+_known: dict[str, Start | None] = {}
 
 
 class Ready(NamedTuple):
@@ -19,22 +29,82 @@ class Ready(NamedTuple):
     runs: int
 
 
-def ready(plan: Plan) -> Ready | None:
-    """Return how long the last five runs of the same recipe, mode and engine took to be ready; None without any.
+def starts(recipe: str = "", kind: tuple[str, ...] = (), but: str = "") -> list[Start]:
+    """Return the starts that came up, oldest first: of a recipe, of one kind, or all; `but` is a run left out.
 
-    Runs of other profiles, variants or models do not count, nor those that never got ready.
+    Only the beginnings of the files are read, and those of a run that has ended once.
     """
-    times = []
-    for run in reversed(server.runs()):
-        if run.plan.kind != plan.kind:
-            continue
-        if run.id not in _known:
-            seconds = observe.replay(run).time_to_ready
-            if seconds is None and server.alive(run):
-                continue
-            _known[run.id] = seconds
-        if (seconds := _known[run.id]) is not None:
-            times.append(seconds)
-        if len(times) == _MOST:
+    found = []
+    for run in server.runs():
+        alike = (not recipe or run.plan.recipe == recipe) and (not kind or run.plan.kind == kind)
+        if alike and run.id != but and (start := _start(run)):
+            found.append(start)
+    return found
+
+
+def ready(plan: Plan) -> Ready | None:
+    """Return how long the last runs of the same kind took to be ready, as `expect` chooses them; None without any.
+
+    Runs of other recipes, profiles, variants, modes, engines or models do not count, nor those that never generated.
+    """
+    answered = [start for start in starts(kind=plan.kind) if start.ready is not None]
+    expected = expect(answered)
+    return Ready(*expected.ready) if expected and expected.ready else None
+
+
+def _start(run: Run) -> Start | None:
+    if run.id in _known:
+        return _known[run.id]
+    start = _read(run)
+    if (start is not None and start.first_request is not None) or not server.alive(run):
+        _known[run.id] = start
+    return start
+
+
+def _read(run: Run) -> Start | None:
+    """Read a start from the beginnings of its files; None when it never came up."""
+    state, reader = RunState(), LogReader(run.started_at, run.utc_offset)
+    state.apply(run.launched)
+    for chunk in _chunks(run.log, _MOST_OF_A_LOG):
+        for event in reader.feed(chunk):
+            state.apply(event)
+        if reader.up:
             break
-    return Ready(statistics.median(times), len(times)) if times else None
+    if state.up_at is None:
+        return None
+    for sample in _samples(run.samples):
+        state.apply(sample)
+        if state.ready_at is not None:
+            break
+    plan, startup = run.plan, state.startup
+    ready_at = state.ready_at
+    return Start(
+        run=run.id,
+        at=run.started_at,
+        recipe=plan.recipe,
+        mode=plan.mode.value,
+        engine=run.engine,
+        setup=" ".join(filter(None, (plan.profile, plan.variant, f"n_spec {plan.num_speculative_tokens}"))),
+        kind=plan.kind,
+        cache=startup.cache,
+        phases={span.phase: span.seconds for span in startup.spans(state.up_at)},
+        up=state.up_at - run.started_at,
+        first_request=None if ready_at is None else ready_at - state.up_at,
+    )
+
+
+def _chunks(path: Path, most: int) -> Iterator[bytes]:
+    read = 0
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        while read < most and (data := file.read(_CHUNK)):
+            read += len(data)
+            yield data
+
+
+def _samples(path: Path) -> Iterator[Recorded]:
+    rest = b""
+    for chunk in _chunks(path, _MOST_OF_SAMPLES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if event := decode_recorded(line):
+                yield event

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from dflash_tui.core import gpu, gpu_watch, probe, processes, server, system, vllm_metrics, workload
+from dflash_tui.core import activity, gpu, gpu_watch, probe, processes, server, system, vllm_metrics, workload
 from dflash_tui.core.events import (
     Counters,
     GpusSampled,
@@ -33,6 +33,7 @@ WARM_UP_AGAIN = 30.0
 PATIENCE = 10.0
 _IDLE_INTERVAL = 10.0
 _MEMBERS_INTERVAL = 5.0
+_ACTIVITY_INTERVAL = 2.0
 
 
 async def whenever_free(run: Run) -> None:
@@ -111,7 +112,7 @@ class _Recorder:
         self._gpus: GpusSampled | None = None
         self._suspended: tuple[int, ...] = ()
         # Intervals are measured by a clock that nobody sets.
-        self._written_at = self._memory_at = self._gpus_at = self._members_at = -math.inf
+        self._written_at = self._memory_at = self._gpus_at = self._members_at = self._activity_at = -math.inf
         self._members: list[psutil.Process] = []
         self._probe_after = probe.after()
         self._rests_since = time.monotonic()
@@ -223,6 +224,10 @@ class _Recorder:
         now = time.monotonic()
         if now - self._members_at >= _MEMBERS_INTERVAL:
             self._members, self._members_at = await asyncio.to_thread(server.members, self._run), now
+        if not self._warm and now - self._activity_at >= _ACTIVITY_INTERVAL:
+            self._activity_at = now
+            did = await asyncio.to_thread(activity.sample, self._members, self._run.log, time.time())
+            server.record(self._run, did)
         suspended = tuple(process.pid for process in self._members if processes.suspended(process))
         if suspended != self._suspended:
             self._suspended = suspended

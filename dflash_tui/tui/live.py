@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -11,8 +12,10 @@ from textual.containers import Container, VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Footer, Log
 
+from dflash_tui.core import history
 from dflash_tui.core.alarms import alarms
-from dflash_tui.core.events import AnyEvent, Health
+from dflash_tui.core.events import AnyEvent
+from dflash_tui.core.expected import Start, expect
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.server import Run
@@ -76,6 +79,7 @@ class RunScreen(Screen[None]):
     def clear(self, plan: Plan | None = None) -> None:
         """Forget what was shown; `plan` is what is being prepared, if anything."""
         self.plan, self.run = plan, None
+        self.earlier: list[Start] = []
         self.state, self.error = RunState(), None
         self.sending = ""
         self.changed, self._written = True, 0
@@ -86,6 +90,13 @@ class RunScreen(Screen[None]):
         """Start to show `run` from its launch on."""
         self.clear(run.plan)
         self.run = run
+        if self.is_mounted:
+            self.run_worker(self._recall(run), group="history", exclusive=True)
+
+    async def _recall(self, run: Run) -> None:
+        """Look up how earlier starts like this one went, which may have to read their logs."""
+        self.earlier = await asyncio.to_thread(history.starts, kind=run.plan.kind, but=run.id)
+        self.changed = True
 
     def take(self, event: AnyEvent) -> None:
         """Take one event of the run."""
@@ -157,9 +168,8 @@ class RunScreen(Screen[None]):
         """What is seen: idle without a run, starting until the server has answered a real request, then live."""
         if self.plan is None:
             return "idle"
-        state = self.state
-        answered = state.warm_at is not None or state.health is Health.UNHEALTHY
-        return "live" if answered or (state.exit is not None and state.up_at is not None) else "starting"
+        answered = self.state.warm_at is not None or self.state.ready_at is not None
+        return "live" if answered else "starting"
 
     @property
     def has_server(self) -> bool:
@@ -197,8 +207,10 @@ class RunScreen(Screen[None]):
             figures.status(self.plan, self.run, self.state, self.error, now=now, frozen=self.frozen)
         )
         if self.stage == "starting":
-            steps = self.query_one("#steps", Display)
-            steps.show(startup(self.state, now, self.query_one("#startup").scrollable_content_region.width))
+            width = self.query_one("#startup").scrollable_content_region.width
+            height = max(6, (self.size.height - 1) * 6 // 10 - 2)  # what the style sheet gives, less the border
+            expected = expect(self.earlier, self.state.startup.cache)
+            self.query_one("#steps", Display).show(startup(self.state, now, width, height, expected))
         elif self.stage == "live":
             self._draw_live(now)
 

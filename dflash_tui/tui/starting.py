@@ -2,29 +2,95 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from textual.content import Content
 
+from dflash_tui import starts
 from dflash_tui.core.events import Preparing
-from dflash_tui.core.startup import PhaseSpan
+from dflash_tui.core.expected import Expected
 from dflash_tui.core.state import RunState
+from dflash_tui.starts import Mark, Row
 from dflash_tui.text import cut, duration, percent
 from dflash_tui.tui.widgets import MUTED, bar
 
-_NAME = 9
+_NAME = 12
 _BAR = 24
+_SHARE = 16
+_EXPECTED = 16
+_TALL = 16  # fewer lines hold one line of facts
+_COLOURS = {
+    Mark.DONE: "$success",
+    Mark.RUNNING: "$warning",
+    Mark.STALLED: "bold $warning",
+    Mark.FAILED: "$error",
+    Mark.TO_COME: MUTED,
+}
 
 
-def startup(state: RunState, now: float, width: int) -> Content:
-    """Return one row per preparing step and per phase: mark, name, time or share, a bar or the text."""
-    rows = [_step(event, now, width) for event in state.preparing.values()]
-    spans = state.spans(now)
-    longest = max((span.seconds for span in spans), default=0.0)
-    rows += [_phase(state, span, longest, width) for span in spans]
-    return Content("\n").join(rows or [Content.assemble(("preparing …", MUTED))])
+def startup(state: RunState, now: float, width: int, height: int = 99, expected: Expected | None = None) -> Content:
+    """Return the start in at most `height` lines: its steps and phases, what the server uses, and when it is ready.
+
+    What is over is folded first, then what is to come; the running phase always has its row.
+    """
+    steps = [_step(event, now, width) for event in state.preparing.values()]
+    rows = starts.rows(state, now, expected)
+    if not rows:
+        return Content("\n").join(steps or [Content.assemble(("preparing …", MUTED))])
+    below = [*_facts(state, width, 1 if height < _TALL else 3)]
+    if quiet := None if state.exit else starts.silent(state, now, expected):
+        colour = "$warning" if quiet.warning else MUTED
+        lines = textwrap.wrap(starts.quiet_line(quiet), max(20, width - 2))[:3]
+        below += [
+            Content.assemble(("! " if not i else "  ", f"bold {colour}"), (line, colour))
+            for i, line in enumerate(lines)
+        ]
+    if when := starts.ready_in(state, now, expected):
+        below.append(Content.assemble(("→ ", "$primary"), (cut(when, width - 2), "bold")))
+    room = max(3, height - len(below))
+    longest = max((row.seconds or 0.0 for row in rows), default=0.0)
+    drawn = [_row(row, longest, width) for row in rows]
+    if height >= _TALL and len(steps) + len(rows) < room:
+        steps.append(Content.assemble((f"  {'phase'.ljust(_NAME)}{'took':>7}  expected here", MUTED)))
+    drawn = steps + drawn if len(steps) + len(rows) <= room else _fold(rows, drawn, room, width)
+    return Content("\n").join(drawn + below)
 
 
-def _mark(over: bool, failed: bool = False) -> tuple[str, str]:
-    return ("✗ ", "$error") if failed else ("✓ ", "$success") if over else ("◐ ", "$warning")
+def _fold(rows: list[Row], drawn: list[Content], room: int, width: int) -> list[Content]:
+    """Return at most `room` lines: rows that are over become one line, then those to come another."""
+    first = next((i for i, row in enumerate(rows) if row.mark not in {Mark.DONE, Mark.TO_COME}), len(rows) - 1)
+    skipped = min(first, len(rows) - room + 1)
+    took = sum(row.seconds or 0.0 for row in rows[:skipped])
+    head = Content.assemble((f"✓ {skipped} phases".ljust(_NAME + 2), "$success"), f"{duration(took):>7}")
+    kept = [head, *drawn[skipped:]] if skipped > 1 else drawn
+    if len(kept) <= room:
+        return kept
+    left = len(kept) - room + 1
+    expected = sum(row.expected.seconds for row in rows[-left:] if row.expected)
+    about = f", ≈ {duration(expected)}" if expected else ""
+    return [*kept[: room - 1], Content.assemble((cut(f"· {left} more to come{about}", width), MUTED))]
+
+
+def _facts(state: RunState, width: int, most: int) -> list[Content]:
+    """Return what the server uses, as many facts per line as fit."""
+    lines: list[list[tuple[str, str]]] = [[]]
+    free = width
+    for label, value in starts.facts(state):
+        needed = len(label) + len(value) + 4
+        if needed > free and lines[-1]:
+            lines.append([])
+            free = width
+        lines[-1].append((label, value))
+        free -= needed
+    drawn = []
+    for facts in lines[:most] if lines[0] else []:
+        parts = [part for label, value in facts for part in ((f"{label} ", MUTED), (f"{value}   ", "$foreground"))]
+        drawn.append(Content.assemble(*parts).rstrip())
+    return drawn
+
+
+def _mark(over: bool) -> tuple[str, str]:
+    return ("✓ ", "$success") if over else ("◐ ", "$warning")
 
 
 def _step(event: Preparing, now: float, width: int) -> Content:
@@ -43,17 +109,21 @@ def _step(event: Preparing, now: float, width: int) -> Content:
     )
 
 
-def _phase(state: RunState, span: PhaseSpan, longest: float, width: int) -> Content:
-    failed = state.exit is not None and state.ready_at is None and span.phase is list(state.phases)[-1]
-    note = ""
-    if state.progress and state.progress.phase is span.phase and not span.over:
-        note = f"{state.progress.done}/{state.progress.total} "
-    room = max(0, width - _NAME - 10 - len(note))
-    drawn = bar(span.seconds / longest if longest else 0.0, room)
+def _row(row: Row, longest: float, width: int) -> Content:
+    """Return a phase: mark, name, seconds, what was expected, a bar where there is room, and the remark."""
+    room = width - _NAME - _EXPECTED - 12
+    cells = _SHARE if room >= 4 * _SHARE else 0
+    running = row.mark in {Mark.RUNNING, Mark.STALLED}
+    drawn = bar((row.seconds or 0.0) / longest if longest else 0.0, cells).ljust(cells)
+    stalled = row.mark is Mark.STALLED
     return Content.assemble(
-        _mark(span.over, failed),
-        (span.phase.value.ljust(_NAME), "bold"),
-        f"{duration(span.seconds):>6}  ",
-        (note, "bold"),
-        (drawn, "$series-dim" if span.over else "$series-a"),
+        (f"{row.mark.value} ", _COLOURS[row.mark]),
+        (row.name.ljust(_NAME), MUTED if row.mark is Mark.TO_COME else "bold"),
+        f"{'' if row.seconds is None else duration(row.seconds):>7}  ",
+        (starts.guess(row.expected).ljust(_EXPECTED), MUTED),
+        (drawn + "  " if cells else "", "$series-a" if running else "$series-dim"),
+        (
+            cut(row.note, room - (cells + 2 if cells else 0)),
+            "$warning" if stalled else "$foreground" if running else MUTED,
+        ),
     )

@@ -65,7 +65,7 @@ class Timeline(Widget):
 
     def render(self) -> RenderResult:
         total = sum(span.seconds for span in self.spans)
-        ready = f"  ready in {duration(total)}" if self.spans and self.spans[-1].over else ""
+        ready = f"  up in {duration(total)}" if self.spans and self.spans[-1].over else ""
         pieces = fold([(span.phase.value, span.seconds) for span in self.spans], self.size.width - len(ready))
         if self.size.height < 2:
             names = "  ".join(label for label, _ in pieces)

@@ -1,11 +1,15 @@
 """What the run screen says about a state: unknown is a dash, no traffic is an honest zero."""
 
+import pytest
+
 from dflash_tui.core.events import Counters, Health, HealthChanged, LogLine, Sampled
+from dflash_tui.core.expected import expect
 from dflash_tui.core.state import RunState
 from dflash_tui.text import cut, duration, gib, number, percent, plural
 from dflash_tui.tui import figures
 from dflash_tui.tui.starting import startup
 from dflash_tui.tui.tiles import tiles
+from tests import starts
 from tests.tui.conftest import BASE, HOSTILE, a_run
 
 
@@ -61,9 +65,10 @@ def test_a_name_with_markup_stays_a_name():
     assert HOSTILE in line.plain
 
 
-def test_phases_have_a_row_each_and_only_the_last_one_runs(starting):
+def test_phases_have_a_row_each_and_only_one_runs(starting):
     events, now = starting
-    rows = startup(folded(*events), now, 100).plain.splitlines()
+    lines = startup(folded(*events), now, 100).plain.splitlines()
+    rows = [line for line in lines if line[0] in "✓◐!·✗" and "no line for" not in line]
     assert [row.split()[:2] for row in rows] == [
         ["✓", "import"],
         ["✓", "resolve"],
@@ -71,8 +76,33 @@ def test_phases_have_a_row_each_and_only_the_last_one_runs(starting):
         ["✓", "weights"],
         ["✓", "drafter"],
         ["◐", "compile"],
+        ["·", "healthy"],
+        ["·", "warm"],
     ]
-    assert max(len(row) for row in rows) <= 100
+    assert max(len(line) for line in lines) <= 100
+
+
+@pytest.mark.parametrize("second", [5.0, 52.5, 80.0, 120.0, 145.0, 158.0, 161.0, 163.0])
+@pytest.mark.parametrize(("width", "height"), [(76, 11), (76, 8), (116, 19), (56, 6)])
+def test_a_start_fits_and_always_shows_the_running_phase(second, width, height):
+    """However low the screen, the running phase and the estimate are on it; what is over is folded."""
+    state = starts.state(starts.COMPILED, second)
+    expected = expect([starts.start(starts.COMPILED, factor) for factor in (1.0, 1.1)])
+    lines = startup(state, second, width, height, expected).plain.splitlines()
+    assert len(lines) <= height
+    assert all(len(line) <= width for line in lines)
+    assert any(line[0] in "◐!" for line in lines)
+    assert lines[-1].startswith("→ ready in ≈ ")
+
+
+@pytest.mark.parametrize(("width", "height"), [(76, 11), (116, 19)])
+def test_a_stall_is_explained_in_full(width, height):
+    """The warning has a mark and its sentence is not cut, in a low terminal too."""
+    state = starts.state(starts.SILENT, 120.0)
+    told = startup(state, 120.0, width, height).plain
+    assert len(told.splitlines()) <= height
+    assert "! jit " in told
+    assert "VLLM_USE_FLASHINFER_SAMPLER=0 does without them" in " ".join(told.split())
 
 
 def test_a_log_line_has_local_time_and_a_mark_for_trouble():

@@ -31,7 +31,7 @@ async def test_a_live_server_shows_its_figures(live):
         for words in (
             "● WARM :8000",
             "SYNTHETIC: hand-made toy weights",
-            "ready in 1:26",
+            "up in 1:26",
             "of 8",
             "0.9 GiB 11 %",
             "n=4",

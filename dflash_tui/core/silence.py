@@ -1,0 +1,93 @@
+"""A starting server that says nothing: for how long, whether it works, and what it is probably doing. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dflash_tui.core.events import Activity, Phase
+from dflash_tui.core.startup import Startup
+
+QUIET = 15.0  # seconds without a line that are worth a word
+STALLED = 30.0  # ... and a warning, unless the processes work or such a start was as quiet before
+_FRESH = 10.0  # an older sample says nothing about now
+_BUSY_CORES = 0.1
+_BUSY_DISK = 1e6  # bytes per second
+
+_JIT = "it runs kernels of this GPU for the first time and compiles those that are not cached (Triton, nvcc)"
+_FLASHINFER = (
+    "FlashInfer compiles its sampling kernels with nvcc, one to three minutes the first time on a machine; "
+    "VLLM_USE_FLASHINFER_SAMPLER=0 does without them"
+)
+_PROBABLY: dict[Phase, str] = {
+    Phase.IMPORT: "it imports torch and vLLM, slowly when the disk is cold or on the network",
+    Phase.RESOLVE: "it reads the model's configuration (from the hub, when the model is not here) and imports its code",
+    Phase.ENGINE: "the engine process imports everything again, then sets up CUDA and NCCL",
+    Phase.WEIGHTS: "it reads the checkpoint, or downloads it: vLLM shows no progress of a download",
+    Phase.DRAFTER: "it reads the drafter's checkpoint, or downloads it: vLLM shows no progress of a download",
+    Phase.COMPILE: "Dynamo and Inductor compile the model, minutes without a line when nothing is cached",
+    Phase.PROFILE: "it runs the largest batch once to measure the memory, and compiles the kernels which that needs",
+    Phase.KV_CACHE: "it allocates the KV cache and warms up kernels",
+    Phase.AUTOTUNE: "FlashInfer tries its kernels on this GPU",
+    Phase.GRAPHS: "it warms up before the first CUDA graph, or captures large ones",
+    Phase.JIT: _JIT,
+    Phase.API: "it loads the tokenizer and the chat template",
+    Phase.UP: "the first request waits for kernels that are compiled for it",
+    Phase.UNATTRIBUTED: _JIT,
+}
+
+
+class Silence(NamedTuple):
+    """Seconds without a line; cores and disk bytes per second in use (None when nobody measured) and the likely cause.
+
+    `warning` is whether it looks stalled.
+    """
+
+    seconds: float
+    cores: float | None
+    disk: float | None
+    probably: str
+    warning: bool
+
+
+def silence(startup: Startup, last_line: float, now: float, usual: float | None = None) -> Silence | None:
+    """Return the silence since `last_line`, or None while it is short.
+
+    `usual` is how long the running phase took in earlier starts: as long as that, a silence of which nobody measured
+    the processes is none to warn of.
+    """
+    phase = startup.now
+    seconds = now - max(last_line, _log_grew(startup))
+    if phase is None or seconds < QUIET or startup.ready_at is not None:
+        return None
+    cores, disk = _rates(startup, now)
+    if cores is not None and disk is not None:
+        stalled = cores < _BUSY_CORES and disk < _BUSY_DISK
+    else:
+        in_phase = now - startup.spells[-1].at
+        stalled = usual is None or in_phase > usual
+    probably = _PROBABLY[phase]
+    if phase in {Phase.JIT, Phase.UNATTRIBUTED} and startup.facts.get("sampler") == ("FlashInfer",):
+        probably = _FLASHINFER
+    return Silence(seconds, cores, disk, probably, stalled and seconds >= STALLED)
+
+
+def _log_grew(startup: Startup) -> float:
+    """Return when the log was last seen to grow; a bar moves without a stamp."""
+    grown = 0.0
+    before: Activity | None = None
+    for sample in startup.activities:
+        if before is not None and sample.log > before.log:
+            grown = sample.at
+        before = sample
+    return grown
+
+
+def _rates(startup: Startup, now: float) -> tuple[float | None, float | None]:
+    """Return the cores and the disk bytes per second in use over the last samples, or None when they are old."""
+    recent = [sample for sample in startup.activities if now - sample.at <= 2 * _FRESH]
+    if len(recent) < 2 or now - recent[-1].at > _FRESH:
+        return None, None
+    first, last = recent[0], recent[-1]
+    seconds = max(last.at - first.at, 1e-3)
+    # A process that ended takes its sums along.
+    return max(0.0, last.cpu - first.cpu) / seconds, max(0, last.disk - first.disk) / seconds

@@ -1,0 +1,215 @@
+"""A start in words: a row per phase, what the server uses, when it will be ready; for panel and command line."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from dflash_tui import text
+from dflash_tui.core.events import Health, Phase
+from dflash_tui.core.expected import Expected, Guess, eta
+from dflash_tui.core.silence import Silence, silence
+from dflash_tui.core.startup import PhaseSpan, Startup
+from dflash_tui.core.state import RunState
+
+_GIB_IN_GB = 1.073741824
+_MEASURABLE = 0.05  # seconds; what was faster has no speed worth telling
+_ASKED_LATE = 60.0
+_ORDER = list(Phase)
+
+
+class Mark(Enum):
+    """How a row of a start stands; the value is what is drawn, so that colour is never alone."""
+
+    DONE = "✓"
+    RUNNING = "◐"
+    STALLED = "!"
+    FAILED = "✗"
+    TO_COME = "·"
+
+
+class Row(NamedTuple):
+    """One phase of a start: its seconds so far (None before it or when unknown), what was expected, and a remark."""
+
+    mark: Mark
+    name: str
+    seconds: float | None
+    expected: Guess | None = None
+    note: str = ""
+
+
+def guess(expected: Guess | None) -> str:
+    """Return `≈ 35 s (n=3)`, or a dash without history."""
+    return f"≈ {text.duration(expected.seconds)} (n={expected.n})" if expected else text.UNKNOWN
+
+
+def rows(state: RunState, now: float, expected: Expected | None) -> list[Row]:
+    """Return what has happened, what runs and what is still to come until the server is ready."""
+    if not state.startup.spells:
+        return []
+    spans = state.spans(now)
+    quiet = None if state.exit else silent(state, now, expected)
+    named = [span for span in spans if span.phase is not Phase.UNATTRIBUTED]
+    unclear = [span for span in spans if span.phase is Phase.UNATTRIBUTED and (span.seconds >= 1 or not span.over)]
+    found = [_of(state, span, expected, quiet) for span in named]
+    if state.up_at is None and state.exit is None and expected:
+        reached = max(_ORDER.index(span.phase) for span in named)
+        coming = [phase for phase in expected.phases if reached < _ORDER.index(phase) < _ORDER.index(Phase.UP)]
+        found += [Row(Mark.TO_COME, phase.value, None, expected.phases[phase]) for phase in coming]
+    found += _after_up(state, now, expected, quiet)
+    return found + [_of(state, span, expected, quiet) for span in unclear]
+
+
+def silent(state: RunState, now: float, expected: Expected | None) -> Silence | None:
+    """Return the silence of a start that says nothing, or None."""
+    startup = state.startup
+    usual = expected.phases.get(startup.now) if expected and startup.now else None
+    last = state.lines[-1].at if state.lines else state.started_at
+    return silence(startup, last, now, usual.seconds if usual else None) if last is not None else None
+
+
+def _of(state: RunState, span: PhaseSpan, expected: Expected | None, quiet: Silence | None) -> Row:
+    running = not span.over and state.up_at is None
+    mark = Mark.RUNNING if running else Mark.DONE
+    note = _note(state, span)
+    if state.exit is not None and state.up_at is None and span.phase is state.startup.now:
+        mark = Mark.FAILED
+    elif running and quiet:
+        mark = Mark.STALLED if quiet.warning else mark
+        note = f"no line for {text.duration(quiet.seconds)}"
+    return Row(mark, span.phase.value, span.seconds, expected.phases.get(span.phase) if expected else None, note)
+
+
+def quiet_line(quiet: Silence) -> str:
+    """Return for how long nothing was said, whether the processes work, and what they are probably doing."""
+    work = ""
+    if quiet.cores is not None and quiet.disk is not None:
+        idle = "no CPU or disk in use" if quiet.warning else f"{quiet.cores:.1f} cores busy"
+        work = f", {idle}" + (f", disk {quiet.disk / 1e6:.0f} MB/s" if quiet.disk >= 1e6 else "")
+    return f"no line for {text.duration(quiet.seconds)}{work}: probably {quiet.probably}"
+
+
+def _after_up(state: RunState, now: float, expected: Expected | None, quiet: Silence | None) -> list[Row]:
+    """Return the rows of /health and of the first real request, which together mean ready."""
+    startup, first = state.startup, state.startup.first
+    waiting = Mark.TO_COME if state.up_at is None or state.exit else Mark.RUNNING
+    healthy = Row(waiting, "healthy", None, note="/health has not answered yet" if waiting is Mark.RUNNING else "")
+    if startup.healthy_at is not None and state.up_at is not None:
+        took = max(0.0, startup.healthy_at - state.up_at)
+        late = took > _ASKED_LATE  # nobody was there to ask
+        healthy = Row(Mark.DONE, "healthy", None if late else took, note="/health answered 200")
+    guessed = expected.first_request if expected else None
+    if first is not None and not first.error:
+        ttft = f", first token after {first.ttft:.2f} s" if first.ttft is not None else ""
+        return [healthy, Row(Mark.DONE, "warm", first.total, guessed, f"first request, {first.tokens} tokens{ttft}")]
+    if (first is not None and first.error) or (state.exit and state.up_at is not None and startup.healthy_at):
+        why = first.error if first is not None else "the server ended on it"
+        return [healthy, Row(Mark.FAILED, "warm", None, guessed, f"first request failed: {why}")]
+    if startup.healthy_at is not None and not state.exit:
+        note = "first real request"
+        mark = Mark.STALLED if quiet and quiet.warning else Mark.RUNNING
+        return [healthy, Row(mark, "warm", max(0.0, now - startup.healthy_at), guessed, note)]
+    return [healthy, Row(Mark.TO_COME, "warm", None, guessed)]
+
+
+def _note(state: RunState, span: PhaseSpan) -> str:
+    startup = state.startup
+    match span.phase:
+        case Phase.WEIGHTS | Phase.DRAFTER:
+            return _weights(state, span.phase)
+        case Phase.COMPILE:
+            return compiled(startup)
+        case Phase.KV_CACHE:
+            return kv_cache(state)
+        case Phase.GRAPHS:
+            return _graphs(state)
+        case _:
+            return ""
+
+
+def _stated(state: RunState, name: str) -> float | None:
+    return state.stated[name].value if name in state.stated else None
+
+
+def _weights(state: RunState, phase: Phase) -> str:
+    """Return shards, size and speed of loading; a speed over no time is none."""
+    bar = state.startup.bars.get((phase, ""))
+    of = "drafter " if phase is Phase.DRAFTER else ""
+    size, took = _stated(state, f"{of}checkpoint_size"), _stated(state, f"{of}weights_loading")
+    parts = [f"{bar.done}/{text.plural(bar.total, 'shard')}"] if bar else []
+    share = 1.0 if took is not None or bar is None else bar.done / bar.total if bar.total else 0.0
+    seconds = took if took is not None else bar.seconds if bar else None
+    if size:
+        parts.append(f"{size * share:.1f} of {size:.1f} GiB" if share < 1 else f"{size:.1f} GiB")
+        if seconds and seconds >= _MEASURABLE and share:
+            parts.append(f"{text.megabytes(round(size * share * _GIB_IN_GB * 1000 / seconds))}/s")
+    return " · ".join(parts)
+
+
+def compiled(startup: Startup) -> str:
+    """Return the parts that were compiled, each with its steps, and whether the cache helped."""
+    parts = []
+    for name, steps in startup.compiled.items():
+        told = [f"{label} {steps[step]:.1f}" for step, label in _STEPS.items() if steps.get(step) is not None]
+        total = steps.get("total")
+        words = [name or "model"] + ([f"{total:.1f} s"] if total is not None else [])
+        parts.append(" ".join(words) + (f" ({', '.join(told)})" if told else ""))
+    return " · ".join([*([startup.cache] if startup.cache else []), *parts])
+
+
+_STEPS = {"dynamo": "Dynamo", "inductor": "Inductor", "loaded": "loaded in"}
+
+
+def kv_cache(state: RunState) -> str:
+    """Return the tokens that the KV cache holds, and how many of the longest requests that is."""
+    tokens, times, each = (_stated(state, name) for name in ("kv_cache_size", "kv_concurrency", "kv_request"))
+    parts = [f"{tokens:,.0f} tokens"] if tokens is not None else []
+    if times is not None and each is not None:
+        parts.append(f"{times:,.2f} requests of {each:,.0f}")
+    return " · ".join(parts)
+
+
+def _graphs(state: RunState) -> str:
+    bars = [bar for (phase, _), bar in state.startup.bars.items() if phase is Phase.GRAPHS]
+    memory = _stated(state, "graph_memory")
+    if memory is None:
+        return f"{bars[-1].done}/{bars[-1].total} {bars[-1].what}" if bars else ""
+    return " · ".join([text.plural(sum(bar.done for bar in bars), "graph"), f"{memory:.2f} GiB"])
+
+
+def facts(state: RunState) -> list[tuple[str, str]]:
+    """Return what the server said that it uses, as label and value; what it has not said is left out."""
+    known = state.startup.facts
+    found = []
+    for of in ("", "drafter "):
+        if backend := known.get(f"{of}attention"):
+            version = known.get(f"{of}flash attention")
+            found.append((f"{of}attention", ", ".join(backend) + (f" (version {version[0]})" if version else "")))
+    for name, label in (("model runner", "runner"), ("moe", "MoE"), ("gemm", "GEMM"), ("sampler", "sampler")):
+        if name in known:
+            found.append((label, ", ".join(known[name])))
+    if (weights := _stated(state, "model_memory")) is not None:
+        found.append(("weights", f"{weights:.2f} GiB"))
+    if (memory := _stated(state, "kv_cache_memory")) is not None:
+        found.append(("KV cache", " · ".join(filter(None, [f"{memory:.2f} GiB", kv_cache(state)]))))
+    graphs = _stated(state, "graph_memory")
+    estimate = _stated(state, "graph_estimate")
+    if graphs is not None or estimate is not None:
+        found.append(("graphs", f"{graphs:.2f} GiB" if graphs is not None else f"{estimate:.2f} GiB estimated"))
+    return found
+
+
+def ready_in(state: RunState, now: float, expected: Expected | None) -> str:
+    """Return when the start will be ready, as an estimate; empty when it is over or nothing is known of its kind."""
+    if state.exit or state.health is Health.UNHEALTHY or state.started_at is None or state.ready_at is not None:
+        return ""
+    if expected is None:
+        return "no start like this was recorded here yet: no estimate"
+    found = eta(state.startup, expected, now - state.started_at, now)
+    if found is None:
+        return "no start like this was answered here yet: no estimate"
+    often = f"the {found.n} starts" if found.n > 1 else "the one start"
+    if found.seconds is None:
+        return f"longer than {often} before (longest {text.duration(found.longest)})"
+    kind = f"{expected.cache} " if expected.cache else ""
+    return f"ready in ≈ {text.duration(found.seconds)} (estimate from {text.plural(found.n, f'{kind}start')})"
