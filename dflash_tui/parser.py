@@ -49,26 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     _replay_commands(commands)
 
-    ps = commands.add_parser("ps", help="list the servers")
-    _option(ps, "--all", action="store_true", help="the ended ones, too")
-    _json(ps, inherit=True)
-
-    logs = commands.add_parser("logs", help="print a server's log")
-    _run_argument(logs)
-    _option(logs, "-f", "--follow", action="store_true", help="go on until the server ends")
-
-    why = commands.add_parser("why", help="say why a server failed, and what may help")
-    failed = "a run, the start of its name, or a recipe (default: the newest that failed)"
-    why.add_argument("run", metavar="RUN", nargs="?", help=failed)
-    _option(why, "--report", action="store_true", help="a text for vLLM's issue tracker instead, without secrets")
-    _json(why, inherit=True)
-
-    stop = commands.add_parser("stop", help="end a server and all its processes")
-    _run_argument(stop)
-
-    past = commands.add_parser("history", help="how long starts took here: eager and compile, cold and cached")
-    past.add_argument("recipe", metavar="RECIPE", nargs="?", help="only this recipe's starts")
-    _json(past, inherit=True)
+    _run_commands(commands)
 
     plan = commands.add_parser("plan", help="show what launching a recipe would do")
     _recipe_argument(plan)
@@ -91,6 +72,29 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _engine_commands(commands.add_parser("engine", help="list, install, inspect, adopt or remove vLLM environments"))
     return parser
+
+
+def _run_commands(commands: Any) -> None:
+    ps = commands.add_parser("ps", help="list the servers")
+    _option(ps, "--all", action="store_true", help="the ended ones, too")
+    _json(ps, inherit=True)
+
+    logs = commands.add_parser("logs", help="print a server's log")
+    _run_argument(logs)
+    _option(logs, "-f", "--follow", action="store_true", help="go on until the server ends")
+
+    why = commands.add_parser("why", help="say why a server failed, and what may help")
+    failed = "a run, the start of its name, or a recipe (default: the newest that failed)"
+    why.add_argument("run", metavar="RUN", nargs="?", help=failed)
+    _option(why, "--report", action="store_true", help="a text for vLLM's issue tracker instead, without secrets")
+    _json(why, inherit=True)
+
+    stop = commands.add_parser("stop", help="end a server and all its processes")
+    _run_argument(stop)
+
+    past = commands.add_parser("history", help="how long starts took here: eager and compile, cold and cached")
+    past.add_argument("recipe", metavar="RECIPE", nargs="?", help="only this recipe's starts")
+    _json(past, inherit=True)
 
 
 def _replay_commands(commands: Any) -> None:

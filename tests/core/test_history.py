@@ -3,6 +3,7 @@
 import json
 
 import msgspec
+import pytest
 
 from dflash_tui.cli import main
 from dflash_tui.core import history, recipe_files, server, setup
