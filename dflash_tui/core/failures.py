@@ -202,7 +202,7 @@ def explain(text: str) -> Match | None:
         if found := failure.pattern.search(text):
             said = {name: value for name, value in found.groupdict().items() if value is not None}
             words = dict.fromkeys(failure.pattern.groupindex, "") | said
-            quote = text if len(text) <= _SHORT else f"{text[: found.end()]} …"
+            quote = text if len(text) <= _SHORT else f"{text[: found.end()]}…"
             return Match(failure.kind, failure.cause.format_map(words), failure.fix.format_map(words), said, quote)
     return None
 

@@ -40,7 +40,7 @@ def of(run: Run, state: RunState) -> Postmortem | None:
         return Postmortem(run.id, found, (), (), "", run.where)
     helps = remedy.propose(found, run.plan, _free_port(run) if found.kind == "port_in_use" else None)
     commands = tuple(_command(run, remedy) for remedy in helps)
-    return Postmortem(run.id, found, helps, commands, _left(run) if state.exit else "", str(run.log))
+    return Postmortem(run.id, found, helps, commands, _left(run), str(run.log))
 
 
 def _command(run: Run, helps: Remedy) -> str:
@@ -65,9 +65,10 @@ def _free_port(run: Run) -> int | None:
 
 
 def _left(run: Run) -> str:
-    """Return what is left of a server whose leader is gone; it holds memory, and on a GPU all that it took."""
+    """Return what is left of a failed server; it holds memory, and on a GPU all that it took."""
     members = server.members(run)
     if not members:
         return ""
     held = gib(processes.resident(members))
-    return f"{plural(len(members), 'process')} of it still run, with {held}; dflash-tui stop {run.id} ends them"
+    still = "still runs" if len(members) == 1 else "still run"
+    return f"{plural(len(members), 'process')} of it {still}, with {held}; dflash-tui stop {run.id} ends what is left"

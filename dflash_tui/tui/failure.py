@@ -19,6 +19,7 @@ from dflash_tui.tui.widgets import MUTED
 
 _LABEL = 10
 _QUOTED_LINES = 2
+_RAGGED = 8  # what a line loses where a long word wraps
 _NARROWEST = 20
 _EDGES = 6
 
@@ -79,7 +80,7 @@ def failure(what: str, evidence: str, do: str) -> Content:
 
 def post_mortem(found: Postmortem, width: int) -> Content:
     """Return a post-mortem in rows of `width` cells: the cause first, and what the keys would do."""
-    diagnosis, quoted = found.diagnosis, _QUOTED_LINES * max(_NARROWEST, width - _LABEL)
+    diagnosis, quoted = found.diagnosis, _QUOTED_LINES * max(_NARROWEST, width - _LABEL - _RAGGED)
     rows = [_hung(("✗ ", "bold $error"), diagnosis.what, width, "bold")]
     rows.append(_row("cause", diagnosis.cause, width, "bold"))
     for place, line in enumerate(line for line in (*diagnosis.evidence, found.left) if line):

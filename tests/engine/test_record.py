@@ -16,7 +16,8 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.core import observe, plan, processes, recipe_files, server, setup, workload
+from dflash_tui import headless
+from dflash_tui.core import observe, plan, postmortem, processes, recipe_files, record, server, setup, workload
 from dflash_tui.core.diagnosis import diagnose
 from dflash_tui.core.events import Exited, Health, HealthChanged, RequestDone, Sampled, decode_recorded
 from dflash_tui.core.plan import Plan
@@ -120,6 +121,43 @@ async def test_another_server_on_the_port_is_not_taken_for_ours(launch):
         assert state.health is Health.STARTING
         assert not state.readings
     assert server.free_port(first.plan.port) != first.plan.port
+
+
+async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch, capsys):
+    """Ours can never listen there: after some patience that is said, with who has the port and a free one."""
+    monkeypatch.setattr(record, "PATIENCE", 1.0)
+    monkeypatch.setattr(headless, "_BAD_FOR", 0.5)
+    first = launch()
+    await until(lambda: processes.listens(server.members(first), first.plan.port))
+    ours = launch("deaf", port=first.plan.port)
+    async with watching(ours) as state:
+        telling = asyncio.create_task(headless._tell(ours, state, as_json=False))
+        await until(telling.done)
+    assert state.health is Health.UNHEALTHY
+    told = capsys.readouterr().err
+    assert f"port {first.plan.port} is held by python" in told
+    assert f"(pid {first.pid})" in told
+    assert f" --port {server.free_port(first.plan.port)}" in told
+    assert f"dflash-tui stop {ours.id}" in told
+    assert "another program has the port" in told
+
+
+def test_ending_what_a_dead_server_left_does_not_make_it_a_wanted_end(launch):
+    """Who stops the rest of a killed server did not stop the server: it stays failed."""
+    run = launch("stubborn")
+    deadline = time.monotonic() + 60
+    while len(server.members(run)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    server.members(run)[0].kill()
+    while server.alive(run):
+        time.sleep(0.05)
+    found = postmortem.of(run, observe.replay(run))
+    assert found
+    assert found.left.startswith("1 process of it still runs, with ")
+    asyncio.run(server.stop(run, grace=0.1))
+    assert server.members(run) == []
+    assert observe.replay(run).status == "failed"
 
 
 def test_the_port_of_a_starting_server_is_not_given_away(launch):
