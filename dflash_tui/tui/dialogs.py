@@ -74,7 +74,8 @@ class Help(ModalScreen[None]):
 
 def keys_of(screen: Screen[Any]) -> list[tuple[str, str]]:
     """Return the keys of a screen and of the panel and what they do, as their bindings say it, for `Help`."""
-    known = (*screen.BINDINGS, *screen.app.BINDINGS)
+    focused = screen.focused.BINDINGS if screen.focused and screen.focused.id == "log" else ()
+    known = (*screen.BINDINGS, *focused, *screen.app.BINDINGS)
     bound = [b for b in known if isinstance(b, Binding) and (b.show or b.tooltip)]
     keys = [(_key(binding), binding.tooltip or binding.description) for binding in bound]
     return [*keys, ("tab ↑ ↓", "Move and scroll"), ("ctrl+p", "Every command, recipes, runs, other themes")]

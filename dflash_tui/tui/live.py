@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, VerticalScroll
 from textual.screen import Screen
-from textual.widgets import Footer, Log
+from textual.widgets import Footer
 
 from dflash_tui.core import history
 from dflash_tui.core.alarms import alarms
@@ -19,13 +19,14 @@ from dflash_tui.core.expected import Start, expect
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.server import Run
-from dflash_tui.core.state import KEPT_LINES, RunState
+from dflash_tui.core.state import RunState
 from dflash_tui.errors import DflashError
 from dflash_tui.tui import figures
 from dflash_tui.tui.alarms import AlarmDialog
 from dflash_tui.tui.alarms import lines as alarm_lines
 from dflash_tui.tui.chart import Chart
 from dflash_tui.tui.failure import FailurePane
+from dflash_tui.tui.logpane import LogPane
 from dflash_tui.tui.starting import startup
 from dflash_tui.tui.strip import RequestStrip
 from dflash_tui.tui.tiles import Tiles, tiles
@@ -82,9 +83,9 @@ class RunScreen(Screen[None]):
         self.earlier: list[Start] = []
         self.state, self.error = RunState(), None
         self.sending = ""
-        self.changed, self._written = True, 0
+        self.changed = True
         if self.is_mounted:
-            self.query_one(Log).clear()
+            self.query_one(LogPane).reset()
 
     def begin(self, run: Run) -> None:
         """Start to show `run` from its launch on."""
@@ -131,14 +132,13 @@ class RunScreen(Screen[None]):
             yield Chart("memory GiB", "series-c", top=1, fixed=True, id="memory")
             yield Positions()
             yield Requests()
-            yield Log(max_lines=KEPT_LINES, id="log")
+            yield LogPane()
         yield TooSmall()
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         self.query_one("#startup").border_title = "start-up"
-        self.query_one("#log").border_title = "server.log"
-        self.query_one(Log).focus()
+        self.query_one(LogPane).focus()
         self.set_interval(LOG_INTERVAL, self.tick)
         self.call_after_refresh(self.draw)
 
@@ -183,12 +183,7 @@ class RunScreen(Screen[None]):
 
     def write_log(self) -> None:
         """Write the lines that came since the last time."""
-        new = min(self.state.line_count - self._written, len(self.state.lines))
-        if new > 0:
-            offset = self.run.utc_offset if self.run else 0.0
-            lines = [self.state.lines[index] for index in range(-new, 0)]
-            self.query_one(Log).write_lines([figures.log_line(line, offset) for line in lines])
-            self._written = self.state.line_count
+        self.query_one(LogPane).show(self.state, self.run.utc_offset if self.run else 0.0)
 
     def draw(self) -> None:
         """Bring every visible part up to date."""
@@ -215,8 +210,8 @@ class RunScreen(Screen[None]):
             self._draw_live(now)
 
     def _show_end(self) -> None:
-        """Show the end of the log; a pane that became smaller would show its middle."""
-        self.query_one(Log).scroll_end(animate=False)
+        """Show the end of the log, if it is followed; a pane that became smaller would show its middle."""
+        self.query_one(LogPane).show_end()
 
     def _show_keys(self) -> None:
         """Offer the keys of a server only while there is one."""
@@ -268,7 +263,7 @@ class RunScreen(Screen[None]):
 
     def action_log(self) -> None:
         self.toggle_class("-log")
-        self.query_one(Log).focus()
+        self.query_one(LogPane).enlarge(self.has_class("-log"))
         self.changed = True
         self.call_after_refresh(self._show_end)
         self.call_after_refresh(self.draw)

@@ -72,4 +72,4 @@ class Places(Provider):
 
 def plain(text: str) -> str:
     """Return text that the palette, which reads help as markup, shows as it is."""
-    return Content(text).markup
+    return text.replace("[", "\\[")

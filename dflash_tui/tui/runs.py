@@ -63,16 +63,16 @@ def _row(run: Run, now: float) -> Row:
 
 
 def shown(row: Row, width: int) -> Content:
-    """Return a run in a line: how it is, its recipe and mode, where it runs, how long, and its name."""
-    plan, (mark, color) = row.run.plan, _MARKS[row.how]
+    """Return a run in a line: how it is, its recipe, when it was launched, mode, port, how long it lasted, where."""
+    run, plan, (mark, color) = row.run, row.run.plan, _MARKS[row.how]
     where = "CPU" if plan.on_cpu else plural(len(plan.gpus), "GPU") if len(plan.gpus) > 1 else plan.hardware.value
-    room = max(12, width - 60)
-    synthetic = " · synthetic" if plan.synthetic else ""
+    room = max(12, width - 57)
+    launched = time.strftime("%m-%d %H:%M", time.gmtime(run.started_at + run.utc_offset))
     return Content.assemble(
         (f"{mark} ", color),
-        (f"{row.how:<8}", "bold"),
-        f"{middle(plan.recipe, 22):<23}{plan.mode.value:<8}:{plan.port:<6}{where:<8}{duration(row.seconds):>8}  ",
-        (middle(f"{row.run.id}{synthetic}", room), MUTED),
+        (f"{row.how:<9}", "bold"),
+        f"{middle(plan.recipe, room):<{room}} {launched}  {plan.mode.value:<8}:{plan.port:<6}",
+        f"{duration(row.seconds):>8}  {middle(where, 9)}",
     )
 
 

@@ -1,0 +1,163 @@
+"""The log pane: levels, follow, search, and lines that look bad and are not."""
+
+import pytest
+
+from dflash_tui.core import vllm_log
+from dflash_tui.core.benign import why_benign
+from dflash_tui.core.events import LogLine, Problem
+from dflash_tui.core.state import KEPT_LINES
+from dflash_tui.tui.logpane import LogPane
+from tests import recordings
+from tests.tui.conftest import HOSTILE, a_run
+from tests.tui.panel import app, feed, text
+
+# What is left of warnings when the known ones are taken away: each of these says something about its run.
+TOLD = ("engine core exited unexpectedly", "random seed is set to 0")
+
+
+def pane_of(panel) -> LogPane:
+    pane = panel.run_screen.query_one(LogPane)
+    assert isinstance(pane, LogPane)
+    return pane
+
+
+def lines(now: float, count: int, level: str = "INFO", words: str = "line") -> list[LogLine]:
+    return [LogLine(now + place, f"{words} {place}", level, "x.py") for place in range(count)]
+
+
+def warnings(name: str) -> list[str]:
+    reader = vllm_log.LogReader(0.0, 0.0)
+    events = reader.feed(recordings.raw(name) + b"\n")
+    return [event.text for event in events if isinstance(event, LogLine) and event.level == "WARNING"]
+
+
+@pytest.mark.parametrize("name", [name for name in recordings.names() if "fail" not in name and "kill" not in name])
+def test_every_warning_of_a_run_that_worked_is_explained(name):
+    assert [line for line in warnings(name) if not why_benign(line) and not any(told in line for told in TOLD)] == []
+
+
+@pytest.mark.parametrize("name", [name for name in recordings.names() if "fail" in name])
+def test_no_cause_of_a_failure_is_called_harmless(name):
+    reader = vllm_log.LogReader(0.0, 0.0)
+    events = reader.feed(recordings.raw(name) + b"\n")
+    problems = [event.text for event in events if isinstance(event, Problem)]
+    assert problems
+    assert not [text for text in problems if why_benign(text)]
+
+
+async def test_what_looks_bad_is_marked_and_explained_once(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), events)
+        await pilot.press("l")
+        shown = list(pane_of(panel).lines)
+        marked = [line for line in shown if line[9:11] == "~ "]
+        reasons = [line for line in shown if "↳ no harm: " in line]
+        assert len(marked) > len(reasons) > 3
+        assert len(reasons) == len(set(reasons))
+
+
+async def test_levels_leave_out_what_is_below(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        extra = [
+            LogLine(now, "it is bad", "ERROR", "x.py"),
+            LogLine(now, "Traceback (most recent call last):"),
+            LogLine(now, '  File "y.py", line 3'),
+            LogLine(now, "Enforce eager set, disabling torch.compile", "WARNING", "x.py"),
+            LogLine(now, "all is well", "INFO", "x.py"),
+        ]
+        await feed(pilot, a_run(), [*events, *extra])
+        pane = pane_of(panel)
+        everything = len(pane.lines)
+        await pilot.press("v")
+        assert "warnings and worse: " in text(panel)
+        assert 5 < len(pane.lines) < everything
+        await pilot.press("v")
+        assert [line[11:] for line in pane.lines][-3:] == [
+            "it is bad  [x]", "Traceback (most recent call last):", '  File "y.py", line 3'
+        ]  # fmt: skip
+        panel.run_screen.take(LogLine(now + 1, "said later", "INFO", "x.py"))
+        panel.run_screen.take(LogLine(now + 1, "bad later", "ERROR", "x.py"))
+        panel.run_screen.write_log()
+        assert pane.lines[-1].endswith("bad later  [x]")
+        await pilot.press("v")
+        assert len(pane.lines) == everything + 2
+
+
+async def test_who_scrolls_up_is_left_there_and_the_end_follows_again(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), [*events, *lines(now, 200)])
+        pane = pane_of(panel)
+        assert "server.log · following" in text(panel)
+        await pilot.press("up", "up")
+        await pilot.pause()
+        assert "held, G follows" in text(panel)
+        at = pane.scroll_offset.y
+        for line in lines(now + 300, 50, words="later"):
+            panel.run_screen.take(line)
+        panel.run_screen.write_log()
+        await pilot.pause()
+        assert pane.scroll_offset.y == at
+        await pilot.press("l")
+        await pilot.press("G")
+        await pilot.pause()
+        assert "later 49" in text(panel)
+        assert "following" in text(panel)
+        await pilot.press("g")
+        await pilot.pause()
+        assert pane.scroll_offset.y == 0
+
+
+async def test_search_finds_counts_and_steps(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), [*events, *lines(now, 60, words=f"Needle {HOSTILE}"), *lines(now + 99, 300)])
+        pane = pane_of(panel)
+        await pilot.press("slash", *"needle")
+        await pilot.pause()
+        assert "“needle” 60 of 60" in text(panel)
+        await pilot.press("enter", "N", "N", "n")
+        await pilot.pause()
+        assert "“needle” 59 of 60" in text(panel)
+        assert pane.lines[pane.at].endswith("58  [x]")
+        await pilot.press("slash", "backspace", "backspace", *"ghi")
+        await pilot.pause()
+        assert "0 matches" in text(panel)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "server.log · following" in text(panel)
+        assert panel.focused is pane
+
+
+async def test_what_is_searched_may_look_like_markup(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), [*events, LogLine(now, HOSTILE, "ERROR", HOSTILE)])
+        await pilot.press("slash")
+        for letter in "[/] [red]":
+            await pilot.press({"[": "left_square_bracket", "]": "right_square_bracket", "/": "slash", " ": "space"}.get(
+                letter, letter))  # fmt: skip
+        await pilot.pause()
+        assert "“[/] [red]” 1 of 1" in text(panel)
+
+
+async def test_a_flood_is_written_in_pieces_and_to_its_end(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), events)
+        for line in lines(now, 3 * KEPT_LINES):
+            panel.run_screen.take(line)
+        pane = pane_of(panel)
+        for _ in range(8):
+            panel.run_screen.write_log()
+        assert len(pane.lines) == KEPT_LINES
+        assert pane.lines[-1].endswith(f"line {3 * KEPT_LINES - 1}  [x]")
+        assert pane.lines[0].endswith(f"line {2 * KEPT_LINES}  [x]")
