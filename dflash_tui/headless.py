@@ -44,7 +44,11 @@ def up(args: argparse.Namespace) -> int:
 
 
 def attach(args: argparse.Namespace) -> int:
-    """`attach [RUN]`: watch a server in the panel, or as lines."""
+    """`attach [RUN|URL]`: watch a server in the panel, or as lines."""
+    if args.run and args.run.lower().startswith(("http://", "https://")):
+        from dflash_tui import foreign_commands  # noqa: PLC0415 - only few servers are foreign
+
+        return foreign_commands.attach(args)
     run = server.find(args.run)
     if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return asyncio.run(_watch(args, run))

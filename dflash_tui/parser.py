@@ -36,7 +36,8 @@ def build_parser() -> argparse.ArgumentParser:
     _launch_options(up, inherit=True)
 
     attach = commands.add_parser("attach", help="watch a server that runs, in the panel or as lines")
-    _run_argument(attach)
+    foreign = "; or http(s)://HOST:PORT of one that is not ours (metrics only; a key comes from DFLASH_TUI_API_KEY)"
+    _run_argument(attach, foreign)
     _option(attach, "--plain", action="store_true", help="lines instead of the panel")
     _watch_options(attach, inherit=True)
 
@@ -208,8 +209,8 @@ def _recipe_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name, or the path of a recipe file")
 
 
-def _run_argument(parser: argparse.ArgumentParser) -> None:
-    text = "a run, the start of its name, or a recipe (default: the newest server)"
+def _run_argument(parser: argparse.ArgumentParser, also: str = "") -> None:
+    text = f"a run, the start of its name, or a recipe (default: the newest server){also}"
     parser.add_argument("run", metavar="RUN", nargs="?", help=text)
 
 

@@ -32,6 +32,7 @@ from dflash_tui.tui.theme import DARK, LIGHT, SERIES
 from dflash_tui.tui.widgets import NEEDS
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
+    from dflash_tui.core.foreign import Server
     from dflash_tui.core.gpu import Probe
 
 _OPEN = ("healthy", "warm", "unhealthy")
@@ -59,12 +60,13 @@ class DflashApp(App[str]):
         run: Run | None = None,
         *,
         player: Player | None = None,
+        foreign: Server | None = None,
         now: Callable[[], float] = time.time,
         probe: Callable[[], Probe] = probe,
         load: Callable[[], Entries] = load_all,
     ) -> None:
         super().__init__()
-        self._attach_to, self._player = run, player
+        self._attach_to, self._player, self._foreign = run, player, foreign
         self.launch_screen, self.run_screen = LaunchScreen(now, probe, load), RunScreen(now)
         self.replay_screen = ReplayScreen()
         self.add_mode("launch", lambda: self.launch_screen)
@@ -81,7 +83,13 @@ class DflashApp(App[str]):
         self.register_theme(DARK)
         self.register_theme(LIGHT)
         self.theme = DARK.name
-        if self._player:
+        if self._foreign:
+            from dflash_tui.tui.foreign import ForeignScreen  # noqa: PLC0415 - as in `follow`
+
+            screen = ForeignScreen(self._foreign)
+            self.add_mode("foreign", lambda: screen)
+            await self.switch_mode("foreign")
+        elif self._player:
             self.play(self._player)
         elif self._attach_to:
             self.attach(self._attach_to)
@@ -286,8 +294,9 @@ class DflashApp(App[str]):
             self.notify(f"{path}; in the clipboard, too, if the terminal allows OSC 52", timeout=10)
 
     def action_show(self, mode: str) -> None:
-        replaying = mode == "live" and self.run_screen.plan is None and self.replay_screen.player
-        self.switch_mode("replay" if replaying else mode)
+        if mode == "live" and self.run_screen.plan is None:  # what is watched instead of a run of ours
+            mode = "foreign" if self._foreign else "replay" if self.replay_screen.player else mode
+        self.switch_mode(mode)
 
     def action_keys(self) -> None:
         self.push_screen(Help(keys_of(self.screen)))
@@ -318,6 +327,6 @@ def farewell(runs: list[Run]) -> str:
     )
 
 
-def run(run: Run | None = None, *, player: Player | None = None) -> str:
-    """Open the panel: on the launch screen, attached to `run`, or with what `player` plays; return its farewell."""
-    return DflashApp(run, player=player).run() or ""
+def run(run: Run | None = None, *, player: Player | None = None, foreign: Server | None = None) -> str:
+    """Open the panel on the launch screen, or with a run, a recording or a foreign server; return its farewell."""
+    return DflashApp(run, player=player, foreign=foreign).run() or ""

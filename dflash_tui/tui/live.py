@@ -181,6 +181,11 @@ class RunScreen(Screen[None]):
         """Why the run failed, or None while it did not."""
         return self.query_one(FailurePane).found if self.is_mounted else None
 
+    @property
+    def drafted(self) -> int:
+        """How many tokens are drafted per step."""
+        return self.plan.num_speculative_tokens if self.plan else 0
+
     def write_log(self) -> None:
         """Write the lines that came since the last time."""
         self.query_one(LogPane).show(self.state, self.run.utc_offset if self.run else 0.0)
@@ -231,8 +236,7 @@ class RunScreen(Screen[None]):
         span = WINDOWS[self.window]
         self._draw_alarms(now)
         self.query_one(Timeline).show(self.state.spans(now))
-        tokens = self.plan.num_speculative_tokens if self.plan else 0
-        self.query_one(Tiles).show(tiles(self.state, tokens, now, span))
+        self.query_one(Tiles).show(tiles(self.state, self.drafted, now, span))
         rates = self.state.window(span, now)
         self.query_one(Positions).show(rates.per_position if rates else ())
         self.query_one(Requests).show(list(self.state.requests)[-REQUESTS_SHOWN:], self.sending)

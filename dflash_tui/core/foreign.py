@@ -1,0 +1,143 @@
+"""A vLLM that somebody else runs, asked by its URL: health, metrics, version and model, nothing more.
+
+Nothing of it is ours: nothing is signalled, launched, written or sent but GET requests to the address that was given.
+Its answers are hostile until read: they are limited in size and time, and redirects are not followed. What was seen is
+kept in memory only, since a run folder would claim a plan and a process that nobody here knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from dflash_tui.core import vllm_metrics
+from dflash_tui.core.events import AnyEvent, Health, HealthChanged, Sampled
+from dflash_tui.core.vllm_log import clean
+from dflash_tui.errors import UsageError
+
+# Never an argument: those can be read by everybody on the machine.
+KEY_VARIABLE = "DFLASH_TUI_API_KEY"
+INTERVAL = 1.0
+BODY_LIMIT = 4 << 20
+_FAILED = (httpx.HTTPError, httpx.InvalidURL, TimeoutError)
+_TIMEOUT = httpx.Timeout(5.0)
+_WHOLE = 10.0
+
+
+class About(NamedTuple):
+    """What the server says of itself: its model and version, each empty when it does not say."""
+
+    model: str = ""
+    version: str = ""
+
+
+class Server:
+    """A foreign server at `url`.
+
+    Raises:
+        UsageError: the address or the key in `KEY_VARIABLE` cannot be one.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url, self.about = _address(url), About()
+        self._health = Health.STARTING
+        self._key = os.environ.get(KEY_VARIABLE, "").strip()
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise UsageError(f"what {KEY_VARIABLE} holds is no key", do="it is one line of letters and digits")
+
+    async def events(self) -> AsyncIterator[AnyEvent]:
+        """Ask once a second, for ever: yield what /metrics counts, and the health when it changes."""
+        # Nothing packed: a small answer could unpack to a large one.
+        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
+        async with httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, headers=headers) as client:
+            while True:
+                due = time.monotonic() + INTERVAL
+                for event in await self._ask(client):
+                    yield event
+                await asyncio.sleep(max(0.05, due - time.monotonic()))
+
+    async def _ask(self, client: httpx.AsyncClient) -> list[AnyEvent]:
+        try:
+            async with asyncio.timeout(_WHOLE):
+                await self._get(client, "/health")
+                text = await self._get(client, "/metrics")
+                if not self.about.version:
+                    self.about = await self._introduce(client)
+        except (_Refused, *_FAILED) as error:
+            return self._changed(Health.UNHEALTHY, clean(str(error) or type(error).__name__))
+        counters = await asyncio.to_thread(vllm_metrics.parse, text.decode(errors="replace"))
+        if counters is None:
+            return self._changed(Health.UNHEALTHY, "/metrics has no counter of a vLLM server")
+        return [*self._changed(Health.HEALTHY), Sampled(time.time(), counters)]
+
+    async def _introduce(self, client: httpx.AsyncClient) -> About:
+        """Return what the server is; what it does not tell (a key may be wanted) stays empty."""
+        version = _text(await self._json(client, "/version"), "version")
+        models = await self._json(client, "/v1/models")
+        first = models["data"][0] if isinstance(models, dict) and _filled(models.get("data")) else None
+        return About(_text(first, "id"), version or "version unknown")
+
+    async def _json(self, client: httpx.AsyncClient, path: str) -> Any:
+        try:
+            return msgspec.json.decode(await self._get(client, path))
+        except (_Refused, *_FAILED, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+
+    async def _get(self, client: httpx.AsyncClient, path: str) -> bytes:
+        body = b""
+        async with client.stream("GET", self.url + path) as answer:
+            if answer.status_code != 200:
+                hint = f"; {KEY_VARIABLE} may hold a key" if answer.status_code in {401, 403} else ""
+                raise _Refused(f"{path}: HTTP {answer.status_code}{hint}")
+            async for chunk in answer.aiter_raw(1 << 16):
+                body += chunk
+                if len(body) > BODY_LIMIT:
+                    raise _Refused(f"{path}: more than {BODY_LIMIT >> 20} MiB")
+        return body
+
+    def _changed(self, health: Health, detail: str = "") -> list[AnyEvent]:
+        if health is self._health:
+            return []
+        self._health = health
+        return [HealthChanged(time.time(), health, detail)]
+
+
+class _Refused(Exception):
+    """The server's answer is not what was asked for."""
+
+
+def _address(url: str) -> str:
+    """Return the address of a server without the path of its API.
+
+    Raises:
+        UsageError: it is no plain http(s) address; a key in it would be seen by everybody on the machine.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise UsageError("this is no address", evidence=clean(str(error))) from None
+    if parts.username is not None or parts.password is not None:
+        raise UsageError("a key in an address can be read by everybody here", do=f"export {KEY_VARIABLE} instead")
+    path = parts.path.rstrip("/").removesuffix("/v1").removesuffix("/metrics")
+    plain = not (parts.query or parts.fragment) and parts.hostname
+    if parts.scheme.lower() not in {"http", "https"} or not plain or clean(url) != url or " " in url:
+        raise UsageError(f"{clean(url)} is no address of a server", do="like http://host:8000")
+    host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
+    return f"{parts.scheme.lower()}://{host}{f':{port}' if port else ''}{path}"
+
+
+def _filled(value: Any) -> bool:
+    return isinstance(value, list) and bool(value)
+
+
+def _text(value: Any, key: str) -> str:
+    found = value.get(key) if isinstance(value, dict) else None
+    return clean(found)[:200] if isinstance(found, str) else ""

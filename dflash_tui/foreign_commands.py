@@ -1,0 +1,44 @@
+"""`attach URL`: the metrics of a server that is not ours, in the panel or as lines."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+
+from dflash_tui.commands import note, out
+from dflash_tui.core.events import encode
+from dflash_tui.core.foreign import Server
+from dflash_tui.core.state import RunState
+from dflash_tui.lines import Figures, Lines
+
+
+def attach(args: argparse.Namespace) -> int:
+    """Watch the server at the address `args.run`."""
+    server = Server(args.run)
+    if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        note(f"{server.url} is foreign: metrics only, nothing is sent, stopped or recorded")
+        return asyncio.run(_lines(args, server))
+    from dflash_tui.tui import app  # noqa: PLC0415 - lines do without Textual
+
+    app.run(foreign=server)
+    return 0
+
+
+async def _lines(args: argparse.Namespace, server: Server) -> int:
+    """Print figures every so many seconds until somebody ends it."""
+    state, rows, due = RunState(), 0, time.monotonic() + args.every
+    lines = Lines(state, as_json=args.json)
+    async for event in server.events():
+        state.apply(event)
+        lines.show(event)
+        if time.monotonic() < due or not state.readings:
+            continue
+        due = time.monotonic() + args.every
+        figures = Figures.of(state, time.time(), args.every)
+        if not args.json and rows % 20 == 0:
+            out(Figures.HEADER)
+        out(encode(figures).decode() if args.json else figures.line(state))
+        rows += 1
+    return 0

@@ -1,0 +1,208 @@
+"""A server that is not ours, at its URL: what is shown of it, what it is asked, and what its answers may be."""
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from dflash_tui.core import foreign
+from dflash_tui.core.events import AnyEvent, Health, HealthChanged, Sampled
+from dflash_tui.core.foreign import Server
+from dflash_tui.errors import UsageError
+from dflash_tui.tui.app import DflashApp
+from tests import recordings
+from tests.tui.conftest import HOSTILE
+from tests.tui.panel import NO_GPU, text, wait_for
+
+METRICS = recordings.metrics("h200-vllm-0.26.0/g26-dflash-compile", "end").encode()
+Answer = tuple[int, bytes]
+
+
+class Foreign:
+    """Answers GET with `answers`, or 200 and nothing; remembers what was asked and with which key."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Answer | Callable[[], Answer]] = {
+            "/metrics": (200, METRICS),
+            "/version": (200, b'{"version": "0.26.0"}'),
+            "/v1/models": (200, b'{"data": [{"id": "google/gemma-4-26B-A4B-it-with-a-name-that-is-much-too-long"}]}'),
+        }
+        self.asked: list[tuple[str, str]] = []
+        self.keys: set[str | None] = set()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+            def do_GET(self) -> None:
+                outer.asked.append((self.command, self.path))
+                outer.keys.add(self.headers["Authorization"])
+                answer = outer.answers.get(self.path, (200, b""))
+                status, body = answer() if callable(answer) else answer
+                self.send_response(status)
+                if status == 302:
+                    self.send_header("Location", "/elsewhere")
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    self.wfile.write(body)
+
+            do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - the names that http.server asks for
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setattr(foreign, "INTERVAL", 0.05)
+    made = Foreign()
+    yield made
+    made.close()
+
+
+async def first(server: Server, count: int) -> list[AnyEvent]:
+    events: list[AnyEvent] = []
+    async for event in server.events():
+        events.append(event)
+        if len(events) == count:
+            return events
+    raise AssertionError("it ended")
+
+
+async def test_it_is_asked_for_four_things_and_nothing_else(server):
+    found = Server(server.url)
+    health, reading, again = await first(found, 3)
+    assert isinstance(health, HealthChanged)
+    assert health.health is Health.HEALTHY
+    assert isinstance(reading, Sampled)
+    assert reading.counters.steps == 264
+    assert isinstance(again, Sampled)
+    assert found.about == ("google/gemma-4-26B-A4B-it-with-a-name-that-is-much-too-long", "0.26.0")
+    assert set(server.asked) == {("GET", path) for path in ("/health", "/metrics", "/version", "/v1/models")}
+    assert server.keys == {None}
+
+
+async def test_the_key_comes_from_its_variable_only(server, monkeypatch):
+    monkeypatch.setenv(foreign.KEY_VARIABLE, "k-123")
+    monkeypatch.setenv("OPENAI_API_KEY", "not-for-you")
+    await first(Server(server.url), 2)
+    assert server.keys == {"Bearer k-123"}
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "said"),
+    [
+        ("/health", (503, b""), "/health: HTTP 503"),
+        ("/health", (401, b""), "DFLASH_TUI_API_KEY may hold a key"),
+        ("/health", (302, b""), "/health: HTTP 302"),
+        ("/metrics", (200, b"<html>hello</html>"), "no counter of a vLLM server"),
+        ("/metrics", (200, b"x" * (foreign.BODY_LIMIT + 1)), "more than 4 MiB"),
+        ("/metrics", (404, b""), "/metrics: HTTP 404"),
+    ],
+)
+async def test_a_bad_answer_is_told(server, path, answer, said):
+    server.answers[path] = answer
+    (event,) = await first(Server(server.url), 1)
+    assert isinstance(event, HealthChanged)
+    assert event.health is Health.UNHEALTHY
+    assert said in event.detail
+    assert ("GET", "/elsewhere") not in server.asked
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 100_000, b"\xff\xfe", b'{"data": []}', b'{"data": [7]}', b'{"data": {"id": 3}}', b"[]", b"null"]
+)
+async def test_what_it_says_of_itself_may_be_anything(server, body):
+    server.answers |= {"/version": (200, body), "/v1/models": (200, body)}
+    found = Server(server.url)
+    await first(found, 2)
+    assert found.about.model == ""
+
+
+async def test_an_answer_that_never_ends_is_given_up(server, monkeypatch):
+    monkeypatch.setattr(foreign, "_WHOLE", 0.3)
+
+    def late() -> Answer:
+        time.sleep(2)
+        return 200, b""
+
+    server.answers["/health"] = late
+    (event,) = await first(Server(server.url), 1)
+    assert isinstance(event, HealthChanged)
+    assert event.health is Health.UNHEALTHY
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("http://host:8000", "http://host:8000"),
+        ("HTTPS://host/v1/", "https://host"),
+        ("http://[::1]:80/metrics", "http://[::1]:80"),
+        ("http://host/behind/v1", "http://host/behind"),
+    ],
+)
+def test_an_address_is_taken_as_people_have_it(given, meant):
+    assert Server(given).url == meant
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://", "http://user:key@host", "http://host:port", "http://host?api_key=1", "http://ho\x1bst", "ftp://host",
+     "http://[::1", "http://a b"],
+)  # fmt: skip
+def test_what_is_no_plain_address_is_refused(url):
+    with pytest.raises(UsageError):
+        Server(url)
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_the_screen_says_that_it_is_foreign_and_offers_nothing_of_ours(server, size):
+    panel = DflashApp(foreign=Server(server.url), probe=lambda: NO_GPU, load=dict)
+    async with panel.run_test(size=size) as pilot:
+        await wait_for(pilot, lambda: "● HEALTHY" in text(panel))
+        for words in ("○ FOREIGN: metrics only", server.url, "google/gemma-4", "running", "tok/s"):
+            assert words in text(panel)
+        assert "too-long" in text(panel)  # a long name is cut in its middle
+        for words in ("Stop", "Send prompts", "server.log", "memory GiB"):
+            assert words not in text(panel)
+        await pilot.press("S", "b", "l")
+        await pilot.pause()
+        assert not panel.screen.is_modal
+        assert {command for command, _ in server.asked} == {"GET"}
+        server.answers["/health"] = (500, b"")
+        await wait_for(pilot, lambda: "✗ UNHEALTHY  /health: HTTP 500" in text(panel))
+        await pilot.press("1")
+        assert panel.current_mode == "launch"
+        await pilot.press("2")
+        assert "FOREIGN" in text(panel)
+
+
+async def test_hostile_names_are_shown_as_they_are(server):
+    server.answers["/v1/models"] = (200, b'{"data": [{"id": "\\u001b[2J%s"}]}' % HOSTILE.encode())
+    panel = DflashApp(foreign=Server(server.url), probe=lambda: NO_GPU, load=dict)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await wait_for(pilot, lambda: "[/] [red]evil" in text(panel))
+
+
+def test_lines_show_its_figures(server):
+    command = [sys.executable, "-m", "dflash_tui", "attach", server.url, "--plain", "--every", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout
+    assert process.stderr
+    rows = [process.stdout.readline() for _ in range(2)]
+    process.terminate()
+    assert rows[0].split()[:2] == ["time", "tok/s"]
+    assert rows[1].split()[:2] == ["—", "0.0"]
+    assert "foreign: metrics only" in process.stderr.read()
+    process.communicate()
