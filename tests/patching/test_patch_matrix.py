@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from dflash_tui.core.patching import files, text
+from dflash_tui.core.patching import builds, files, signs, text
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.patching.text import Fit
 from tests import wheels
@@ -31,20 +31,20 @@ def sources(releases) -> Sources:
 
     def of(project: str) -> set[str]:
         patches = [patch for patch in PATCHES.values() if patch.distribution == project]
-        return {path for p in patches for path in (*p.paths, *([p.upstream.path] if p.upstream else ()))}
+        return {path for p in patches for path in (*p.paths, *(sign.path for sign in p.signs))}
 
     return wheels.read_all({release: of(release[0]) for release in releases})
 
 
 def covered(patch: Patch, version: str) -> bool:
-    return files.covers(patch, files.build_of(patch.distribution, version))
+    return builds.covers(patch, builds.build_of(patch.distribution, version))
 
 
 def cell(patch: Patch, version: str, texts: dict[str, str | None]) -> str:
     """What the table says of a patch and a release."""
     if not covered(patch, version):
-        return "upstream" if text.has(patch.upstream, texts) else "·"
-    if text.fit(patch, texts) is not Fit.ABSENT or text.has(patch.upstream, texts):
+        return "upstream" if signs.seen(patch.upstream, texts) else "·"
+    if text.fit(patch, texts) is not Fit.ABSENT or signs.seen(patch.upstream, texts):
         return "**does not fit**"
     kinds = {patch.experimental: "experiment", bool(patch.instead_of): "alternative", patch.cuda: f"CUDA {patch.cuda}"}
     return next((kind for asked, kind in kinds.items() if asked), "needed")
@@ -91,13 +91,27 @@ def test_upstream_has_it_since_the_release_that_the_file_names(name, sources):
     """Seen in the source: never in a release before, in each one after; a patched source shows it, too."""
     patch = PATCHES[name]
     assert patch.upstream
-    seen = {version: text.has(patch.upstream, texts) for (of, version), texts in sources.items() if of == "vllm"}
+    seen = {
+        version: signs.seen(patch.upstream, texts)
+        for (of, version), texts in sources.items()
+        if of == patch.distribution
+    }
     since = Version(patch.upstream.since) if patch.upstream.since else None
     for version, there in seen.items():
         if since is None and Version(version) > READ_SO_FAR:
             continue  # it may have come
         assert there is (since is not None and Version(version) >= since), version
         assert not (there and covered(patch, version)), version
+
+
+@pytest.mark.index
+@pytest.mark.parametrize("name", [name for name, patch in PATCHES.items() if patch.by_others])
+def test_no_release_looks_patched_by_others(name, sources):
+    """As published none has that form where the patch is for it."""
+    patch = PATCHES[name]
+    for (of, version), texts in sources.items():
+        if of == patch.distribution and covered(patch, version) and Version(version) <= READ_SO_FAR:
+            assert not all(signs.seen(sign, texts) for sign in patch.by_others), version
 
 
 @pytest.mark.index

@@ -12,9 +12,10 @@ import msgspec
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import commit, files, guard, states, store, text, trial
+from dflash_tui.core.patching.base import Base
 from dflash_tui.core.patching.commit import Change
 from dflash_tui.core.patching.files import Patch
-from dflash_tui.core.patching.states import THERE, Base, Found, State
+from dflash_tui.core.patching.states import THERE, Found, State
 from dflash_tui.core.patching.store import Applied
 from dflash_tui.errors import PatchError
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import re
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +11,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import Version
 
 from dflash_tui.core import paths, yamlfile
 from dflash_tui.core.hardware import Hardware
@@ -21,11 +18,8 @@ from dflash_tui.core.recipe import EnvName, Link, Name, Prose, Text
 from dflash_tui.errors import UsageError
 
 RelativePath = Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_]+\.py$(?!\n)")]
+DottedName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$(?!\n)")]
 Identifier = Annotated[str, Meta(pattern=r"^(?:[A-Za-z_][A-Za-z0-9_]*)?$(?!\n)")]
-# The wheels of vLLM on the index are built for CUDA 13 from this release on (its `_C.abi3.so` needs libcudart.so.13).
-_FIRST_WITH_CUDA_13 = Version("0.20.0")
-_LOCAL_CUDA = re.compile(r"\+(?:.*\.)?cu(\d\d)\d")
-_RUNTIME = re.compile(r"^nvidia[-_]cuda[-_]runtime(?:[-_]cu\d+)?==(\d+)\.")
 
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -46,16 +40,25 @@ class FileEdits(_Strict, frozen=True):
     edits: Annotated[tuple[Edit, ...], Meta(min_length=1)]
 
 
-class Upstream(_Strict, frozen=True):
-    """How to see in the source that it does by itself what the patch is for.
+class Sign(_Strict, frozen=True):
+    """What shows in the source of the file `path` that something is done: code that uses the name `has`.
 
-    `has` is text of the file `path`, or with `in_class` the name of a base, a method or a field of that class.
-    `since` is the first release that has it; empty while none does.
+    With `in_class` it is a base, a field or a method of that class, which does not merely answer no. With `returns`
+    it is a function (with `in_class` a method) that returns this at once.
     """
 
     path: RelativePath
-    has: Annotated[str, Meta(min_length=1)]
+    has: DottedName
     in_class: Identifier = ""
+    returns: bool | None = None
+
+
+class Upstream(Sign, frozen=True):
+    """How to see that the source does by itself what the patch is for.
+
+    `since` is the first release that has it; empty while none does.
+    """
+
     since: Annotated[str, Meta(pattern=r"^(?:\d+\.\d+\.\d+)?$(?!\n)")] = ""
 
 
@@ -69,6 +72,7 @@ class WithoutPatch(_Strict, frozen=True):
 class Patch(_Strict, frozen=True):
     """One change: why, for which releases (`versions`, PEP 440) of which distribution, and its edits.
 
+    Somebody else has made the change in another form when all of `by_others` are seen.
     `hardware` and `cuda` (the major version of the build) narrow it down; empty and None are any. It makes sense only
     beside one of `together_with`; `instead_of` names the patch that it is an alternative to. An `experimental` one is
     applied only when it is asked for by name. `stands_for` names keys of speculative-config that these releases do not
@@ -85,6 +89,7 @@ class Patch(_Strict, frozen=True):
     hardware: tuple[Hardware, ...] = ()
     cuda: Annotated[int, Meta(ge=1, le=99)] | None = None
     upstream: Upstream | None = None
+    by_others: tuple[Sign, ...] = ()
     together_with: tuple[Name, ...] = ()
     instead_of: Name | None = None
     without_patch: WithoutPatch | None = None
@@ -98,48 +103,14 @@ class Patch(_Strict, frozen=True):
         return hashlib.sha256(msgspec.json.encode(self.files)).hexdigest()[:16]
 
     @property
+    def signs(self) -> tuple[Sign, ...]:
+        """What in the source shows that it is not needed, or done in another way."""
+        return (*((self.upstream,) if self.upstream else ()), *self.by_others)
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """The files it changes, relative to the `vllm` package."""
         return tuple(file.path for file in self.files)
-
-
-class Build(msgspec.Struct, frozen=True):
-    """What a patch has to know of a vLLM: distribution, version, and the major version of its CUDA, if any is known."""
-
-    distribution: str
-    vllm: str
-    cuda: int | None = None
-
-
-def build_of(distribution: str, vllm: str, packages: Iterable[str] = ()) -> Build:
-    """Return the build that `packages` (requirements or `name==version` lines) come to."""
-    if distribution != "vllm":
-        return Build(distribution, vllm)
-    for line in packages:
-        if match := _LOCAL_CUDA.search(line) or _RUNTIME.match(line):
-            return Build(distribution, vllm, int(match[1]))
-    return Build(distribution, vllm, 13 if Version(vllm) >= _FIRST_WITH_CUDA_13 else 12)
-
-
-def unneeded(patch: Patch, build: Build, hardware: Hardware | None = None) -> str:
-    """Return why `build` on `hardware` (None: any) does not need `patch`, by what its file says; empty when it does."""
-    if patch.distribution != build.distribution:
-        return f"for {patch.distribution}, and this is {build.distribution}"
-    if not covers(patch, build):
-        since = patch.upstream.since if patch.upstream else ""
-        if since and Version(build.vllm) >= Version(since):
-            return f"upstream since {since}"
-        return f"for vLLM {patch.versions}"
-    if patch.cuda and build.cuda != patch.cuda:
-        return f"for builds with CUDA {patch.cuda}, and this one has {f'CUDA {build.cuda}' if build.cuda else 'none'}"
-    if patch.hardware and hardware and hardware not in patch.hardware:
-        return f"for {', '.join(patch.hardware)}"
-    return ""
-
-
-def covers(patch: Patch, build: Build) -> bool:
-    """Whether the release is one that the patch is for, pre-releases included."""
-    return SpecifierSet(patch.versions).contains(build.vllm, prereleases=True)
 
 
 def names() -> list[str]:

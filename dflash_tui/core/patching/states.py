@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from enum import StrEnum
 
 import msgspec
 
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.hardware import Hardware
-from dflash_tui.core.patching import commit, files, guard, store, text
+from dflash_tui.core.patching import builds, commit, files, guard, signs, store, text
+from dflash_tui.core.patching.base import Base
+from dflash_tui.core.patching.builds import Build
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.patching.store import Applied
 from dflash_tui.core.patching.text import Fit
+from dflash_tui.errors import EngineError
 
 
 class State(StrEnum):
@@ -46,76 +49,83 @@ class Checked(msgspec.Struct, frozen=True):
     found: str
 
 
-def build_of(engine: Engine) -> files.Build:
+def build_of(engine: Engine) -> Build:
     """Return what a patch has to know of the engine."""
-    return files.build_of(engine.distribution, engine.vllm, engine.packages)
+    return builds.build_of(engine.distribution, engine.vllm, engine.packages, torch_backend(engine))
+
+
+def torch_backend(engine: Engine) -> str:
+    """Return what the engine's torch is built for (cu129, cpu); empty when that cannot be read."""
+    try:
+        return builds.torch_backend((engine.site_packages / "torch" / "version.py").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, EngineError):
+        return ""
 
 
 def find(patch: Patch, engine: Engine, hardware: Hardware | None = None) -> Found:
-    """Return how `patch` stands in `engine`, read from the files themselves."""
-    upstream = {patch.upstream.path} if patch.upstream else set()
-    base = Base(engine, {*patch.paths, *upstream})
-    why = files.unneeded(patch, build_of(engine), hardware)
-    edition = base.edition(patch)
-    if edition == patch.digest:  # also where nobody needs it: it is in, and can be taken out
+    """Return how `patch` stands in `engine`, read from the files themselves; the version is a hint.
+
+    What is in by its exact text or another form of it comes first, whoever did it; then what the source does by
+    itself; then whether this engine needs it; and last whether its edits fit.
+    """
+    build = build_of(engine)
+    touched = {path for path, entry in store.manifest(engine).items() if patch.name in entry.patches}
+    base = Base(engine, {*touched, *patch.paths, *(sign.path for sign in patch.signs)})
+    why = builds.unneeded(patch, build, hardware)
+    editions = base.editions(patch)
+    if editions == dict.fromkeys(patch.paths, patch.digest):  # also where nobody needs it: it can be taken out
         return Found(patch.name, State.APPLIED, why)
-    return _unneeded(patch, engine, base, why) if why else _in_range(patch, base, older=bool(edition))
+    if len(set(editions.values())) > 1:
+        said = f"its editions are mixed; take it out first: dflash-tui patch revert --only {patch.name}"
+        mixed = "".join(f"{path} has edition {edition}\n" for path, edition in sorted(editions.items()))
+        return Found(patch.name, State.DRIFTED, said, mixed)
+    found = _there(patch, engine, build, base, why) or _absent(patch, build, base, why)
+    notes = [found.why, "" if found.state is State.NOT_APPLICABLE else builds.caveat(patch, build)]
+    if found.state is State.NEEDED and editions:
+        notes.insert(1, "an older edition of it is in" if patch.digest not in editions.values() else "half of it is in")
+    return msgspec.structs.replace(found, why="; ".join(filter(None, notes)))
 
 
-def _unneeded(patch: Patch, engine: Engine, base: Base, why: str) -> Found:
-    says_upstream = why.startswith("upstream")
-    other_release = patch.distribution == engine.distribution and not files.covers(patch, build_of(engine))
-    if other_release and text.has(patch.upstream, base.texts):
-        return Found(patch.name, State.UPSTREAM, why if says_upstream else "its source has it")
-    return Found(patch.name, State.NOT_APPLICABLE, f"for vLLM {patch.versions}" if says_upstream else why)
+def _there(patch: Patch, engine: Engine, build: Build, base: Base, why: str) -> Found | None:
+    """Return that it is in by other hands, or that the source does it by itself; None when neither is so.
 
-
-def _in_range(patch: Patch, base: Base, *, older: bool) -> Found:
-    if text.has(patch.upstream, base.texts):
-        return Found(patch.name, State.APPLIED_BY_OTHER, "the source has it, and the release as published does not")
-    match text.fit(patch, base.texts):
-        case Fit.ABSENT:
-            return Found(patch.name, State.NEEDED, "an older edition of it is in" if older else "")
-        case Fit.PRESENT:
-            return Found(patch.name, State.APPLIED_BY_OTHER, "its text is in, and we have no record of it")
-        case Fit.DRIFTED:
-            said = f"the text it replaces is not exactly once in {', '.join(patch.paths)}"
-            return Found(patch.name, State.DRIFTED, said, text.drift(patch, base.texts))
-
-
-class Base:
-    """The files of an engine as they are without us: ours from their pristine copies, unless those are `lost`."""
-
-    def __init__(self, engine: Engine, paths: Iterable[str]) -> None:
-        self.now: dict[str, bytes | None] = {}
-        self.bytes: dict[str, bytes | None] = {}
-        self.ours: dict[str, Applied] = {}
-        self.lost: set[str] = set()
-        record = store.manifest(engine)
-        for path in sorted(paths):
-            data = self.now[path] = self.bytes[path] = store.read(engine, path)
-            entry = record.get(path)
-            if entry and data is not None and store.sha256(data) == entry.patched_sha256:
-                before = store.pristine(engine, entry)
-                self.ours[path] = entry
-                if before is None:
-                    self.lost.add(path)
-                else:
-                    self.bytes[path] = before
-        self.texts = {path: _text(data) for path, data in self.bytes.items()}
-
-    def edition(self, patch: Patch) -> str:
-        """Return the digest of `patch` as we have applied it to all its files; empty when we have not."""
-        entries = [self.ours.get(path) for path in patch.paths]
-        found = {e.digests.get(patch.name, patch.digest) if e and patch.name in e.patches else "" for e in entries}
-        return found.pop() if len(found) == 1 else ""
-
-
-def _text(data: bytes | None) -> str | None:
-    try:
-        return None if data is None else data.decode()
-    except UnicodeDecodeError:
+    Who did it is told by the wheel's RECORD: a file that is as published is upstream's work.
+    """
+    if patch.distribution != build.distribution:
         return None
+    upstream = signs.seen(patch.upstream, base.texts)
+    if upstream and builds.reached(patch, build):
+        return Found(patch.name, State.UPSTREAM, why)
+    exact = text.fit(patch, base.texts) is Fit.PRESENT
+    other = bool(patch.by_others) and all(signs.seen(sign, base.texts) for sign in patch.by_others)
+    if not (upstream or exact or other):
+        return None
+    own = patch.paths if exact or other or not patch.upstream else (patch.upstream.path,)
+    published = base.as_published(engine, own)
+    if published is None:  # an editable installation has no RECORD of its files
+        published = upstream and (bool(builds.caveat(patch, build)) or not builds.covers(patch, build))
+    if published:
+        return Found(patch.name, State.UPSTREAM, "its source has it") if upstream or not why else None
+    form = "its text is in" if exact else "it is in, in another form" if other else "its source has it"
+    said = [f"{form}, and we have no record of it", why]
+    return Found(patch.name, State.APPLIED_BY_OTHER, "; ".join(filter(None, said)))
+
+
+def _absent(patch: Patch, build: Build, base: Base, why: str) -> Found:
+    """Return whether the engine needs what is not in."""
+    fit = text.fit(patch, base.texts)
+    if not why and fit is not Fit.ABSENT and not builds.covers(patch, build):
+        why = f"{builds.out_of(patch)}; {builds.caveat(patch, build)}"
+    if why:
+        # A release that upstream's release has been reached by, but whose source does not show it, is just another.
+        return Found(patch.name, State.NOT_APPLICABLE, builds.out_of(patch) if why.startswith("upstream") else why)
+    if fit is Fit.ABSENT:
+        return Found(patch.name, State.NEEDED)
+    misses = f"the text it replaces is not exactly once in {', '.join(patch.paths)}"
+    said = "; ".join(base.unreadable[path] for path in patch.paths if path in base.unreadable) or misses
+    if builds.caveat(patch, build):  # reinstalling would not help
+        said += f" (to launch without it: --set patches.{patch.name}=false)"
+    return Found(patch.name, State.DRIFTED, said, text.drift(patch, base.texts, base.unreadable))
 
 
 def present(engine: Engine) -> tuple[str, ...]:
@@ -143,11 +153,10 @@ def verify(engine: Engine, only: Collection[str] | None = None) -> list[Checked]
     trouble = commit.trouble(engine)
     checked = [Checked(engine.folder, ok=False, found=trouble.said)] if trouble else []
     for path, data in base.now.items():
-        if data is None:
-            if path in record:
-                checked.append(Checked(path, ok=False, found="it is gone"))
-            continue
-        checked.append(_checked(engine, path, record.get(path), data, official.get(path)))
+        if data is not None:
+            checked.append(_checked(engine, path, record.get(path), data, official.get(path)))
+        elif path in record or path in official or (engine.site_packages / "vllm" / path).is_symlink():
+            checked.append(Checked(path, ok=False, found=base.unreadable[path]))
     return checked
 
 

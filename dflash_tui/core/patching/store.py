@@ -141,6 +141,19 @@ def read(engine: Engine, path: str) -> bytes | None:
         return None
 
 
+def unreadable(engine: Engine, path: str) -> str:
+    """Return why `read` finds no bytes: the file is gone, leads out of the package, or may not be read."""
+    try:
+        target(engine, path).read_bytes()
+    except PatchError as error:
+        return error.what
+    except FileNotFoundError:
+        return f"{path} is not there"
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    return f"{path} was not there a moment ago"
+
+
 def sha256(data: bytes) -> str:
     """Return the SHA-256 of `data` in hexadecimal."""
     return hashlib.sha256(data).hexdigest()

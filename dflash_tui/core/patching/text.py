@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
+import itertools
 import re
-import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from dflash_tui.core.patching.files import Edit, Patch, Upstream
+from dflash_tui.core.patching.files import Edit, Patch
+from dflash_tui.core.patching.signs import Texts, parsed
 from dflash_tui.errors import PatchError
 
-Texts = Mapping[str, str | None]  # by path; None for a file that is not there or is not text
-_LOOKED_THROUGH = 200
+_LOOKED_THROUGH = 100  # windows
+_WIDENED = 9  # windows, and lines
+_WIDEST, _COMPARED = 500, 2000  # characters of a line, words and signs of a window
+_ALIKE = 0.4
+_WORD, _PART = re.compile(r"\w+"), re.compile(r"\w+|[^\w\s]")
 _MARKER = re.compile(r"^[ \t]*# dflash-tui: .*\n|[ \t]+# dflash-tui: .*$", re.MULTILINE)
 
 
@@ -46,31 +50,6 @@ def _counts(text: str, edit: Edit) -> tuple[int, int]:
     return text.replace(new, "").count(edit.old), text.count(new)
 
 
-def has(upstream: Upstream | None, texts: Texts) -> bool:
-    """Whether the source does by itself what the patch is for."""
-    if upstream is None or (text := texts.get(upstream.path)) is None:
-        return False
-    if not upstream.in_class:
-        return upstream.has in text
-    try:
-        tree = _parsed(text)
-    except SyntaxError:
-        return False
-    found = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == upstream.in_class)
-    return any(upstream.has in _names(node) for node in found)
-
-
-def _names(node: ast.ClassDef) -> set[str]:
-    """Return the names of a class's bases, methods and fields."""
-    named = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
-    for part in node.body:
-        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
-            named.add(part.name)
-        elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-            named.add(part.target.id)
-    return named
-
-
 def patched(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
     """Return the new text of each file that `patches` touch; every one is Python that compiles.
 
@@ -92,24 +71,18 @@ def patched(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
                 text = text.replace(edit.old, edit.new)
             after[file.path] = text or ""
     for path, text in after.items():
-        if mistake := broken(path, text):
+        if mistake := _broken(path, text):
             raise PatchError(f"{path} would no longer be valid Python", evidence=mistake)
     return after
 
 
-def broken(path: str, text: str) -> str:
+def _broken(path: str, text: str) -> str:
     """Return why the text of `path` does not compile; empty when it does."""
     try:
-        compile(_parsed(text), path, "exec", dont_inherit=True)
+        compile(parsed(text), path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         return str(error)
     return ""
-
-
-def _parsed(text: str) -> ast.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)  # of vLLM's own text
-        return ast.parse(text)
 
 
 def first_line(text: str) -> str:
@@ -125,43 +98,59 @@ def diff(path: str, before: str, after: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def drift(patch: Patch, texts: Texts) -> str:
-    """Return for each edit that does not fit how the text that comes closest differs from what it replaces."""
+def drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {}) -> str:
+    """Return for each edit that does not fit how the text that comes closest differs from what it replaces.
+
+    `unreadable` says why a file has no text.
+    """
     said = []
     for file in patch.files:
         text = texts.get(file.path)
         if text is None:
-            said.append(f"{file.path} is not there\n")
+            said.append(f"{unreadable.get(file.path, f'{file.path} is not there')}\n")
             continue
         for edit in file.edits:
             if (times := text.count(edit.old)) > 1:
                 said.append(f"{file.path}: the text is there {times} times: {first_line(edit.old)}\n")
             elif not times and not (edit.new and edit.new in text):
-                said.append(_closest(file.path, edit.old, text))
-    if not said and fit(patch, texts) is Fit.DRIFTED:
-        counts = [_counts(texts[file.path] or "", edit) for file in patch.files for edit in file.edits]
-        said.append(f"{counts.count((0, 1))} of its {len(counts)} edits are in already, and the others are not\n")
+                said.append(_closest(file.path, edit.old, _without(text, file.edits)))
+    counts = [_counts(texts.get(file.path) or "", edit) for file in patch.files for edit in file.edits]
+    if present := counts.count((0, 1)):
+        said.append(f"{present} of its {len(counts)} edits are in already, and the others are not\n")
     return "".join(said)
 
 
+def _without(text: str, edits: Iterable[Edit]) -> str:
+    """Return the text with blank lines for what the edits match: that is not the place of another one."""
+    for found in (part for edit in edits for part in (edit.new, edit.old) if part and text.count(part) == 1):
+        text = text.replace(found, "\n" * found.count("\n"))
+    return text
+
+
 def _closest(path: str, wanted: str, text: str) -> str:
-    """Return the diff from the text that a patch expects to the part of the file that is most like it."""
-    old, lines = wanted.splitlines(), text.splitlines()
-    size = len(old)
-    known = set(map(str.strip, old))
-    # The windows with the most lines in common first: comparing each of a long file would take seconds.
-    common = [
-        sum(line.strip() in known for line in lines[at : at + size]) for at in range(max(1, len(lines) - size + 1))
-    ]
-    starts = sorted(range(len(common)), key=lambda at: -common[at])[:_LOOKED_THROUGH]
-    matcher = difflib.SequenceMatcher(b=wanted, autojunk=False)
+    """Return the diff from the text that a patch expects to the part of the file that is most like it.
 
-    def likeness(at: int) -> float:
-        matcher.set_seq1("\n".join(lines[at : at + size]))
-        return matcher.ratio() if matcher.real_quick_ratio() > 0.3 else 0.0
+    Windows that share the most of its rarer words come first, and only those are compared: each of a long file would
+    take seconds. The best ones are then widened for lines that somebody has inserted.
+    """
+    old, lines = wanted.splitlines(), [line[:_WIDEST] for line in text.splitlines()]
+    size, known = len(old), set(_WORD.findall(wanted))
+    words = [known.intersection(_WORD.findall(line)) for line in lines]
+    count = Counter(word for found in words for word in found)
+    sums = [0.0, *itertools.accumulate(sum(1 / count[word] for word in found) for found in words)]
+    starts = range(max(1, len(lines) - size + 1))
+    likely = sorted(starts, key=lambda at: sums[at] - sums[min(at + size, len(lines))])[:_LOOKED_THROUGH]
+    matcher = difflib.SequenceMatcher(b=_PART.findall(wanted)[:_COMPARED], autojunk=False)
 
-    at = max(starts, key=likeness)
-    shown = difflib.unified_diff(
-        old, lines[at : at + size], f"{path} (as the patch expects it)", f"{path} (line {at + 1})", lineterm=""
-    )
+    def likeness(part: slice) -> float:
+        matcher.set_seq1(_PART.findall("\n".join(lines[part]))[:_COMPARED])
+        return matcher.ratio()
+
+    nearest = sorted((slice(at, at + size) for at in likely), key=likeness, reverse=True)[:_WIDENED]
+    wider = (slice(part.start, part.stop + more) for part in nearest for more in range(_WIDENED))
+    best = max(wider, key=likeness)
+    if (alike := likeness(best)) < _ALIKE:
+        return f"{path}: nothing there is like this: {first_line(wanted)}\n"
+    place = f"{path} (line {best.start + 1}, {alike:.0%} alike)"
+    shown = difflib.unified_diff(old, lines[best], f"{path} (as the patch expects it)", place, lineterm="")
     return "".join(f"{line}\n" for line in shown)

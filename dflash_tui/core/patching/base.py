@@ -1,0 +1,61 @@
+"""The files of an engine as they are without us, and why one of them has no text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.patching import guard, store
+from dflash_tui.core.patching.files import Patch
+from dflash_tui.core.patching.store import Applied
+
+
+class Base:
+    """The files of an engine as they are without us: ours from their pristine copies, unless those are `lost`.
+
+    `unreadable` says of each file that has no text why.
+    """
+
+    def __init__(self, engine: Engine, paths: Iterable[str]) -> None:
+        self.now: dict[str, bytes | None] = {}
+        self.bytes: dict[str, bytes | None] = {}
+        self.texts: dict[str, str | None] = {}
+        self.ours: dict[str, Applied] = {}
+        self.lost: set[str] = set()
+        self.unreadable: dict[str, str] = {}
+        record = store.manifest(engine)
+        for path in sorted(paths):
+            data = self.now[path] = self.bytes[path] = store.read(engine, path)
+            entry = record.get(path)
+            if entry and data is not None and store.sha256(data) == entry.patched_sha256:
+                before = store.pristine(engine, entry)
+                self.ours[path] = entry
+                if before is None:
+                    self.lost.add(path)
+                else:
+                    self.bytes[path] = before
+            self.texts[path] = self._text(engine, path)
+
+    def _text(self, engine: Engine, path: str) -> str | None:
+        data = self.bytes[path]
+        if data is None:
+            self.unreadable[path] = store.unreadable(engine, path)
+            return None
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            self.unreadable[path] = f"{path} is not UTF-8 text (byte {error.start})"
+            return None
+
+    def editions(self, patch: Patch) -> dict[str, str]:
+        """Return by file the digest of `patch` as we have applied it, those that it no longer names included."""
+        mine = {path: entry for path, entry in self.ours.items() if patch.name in entry.patches}
+        return {path: entry.digests.get(patch.name, patch.digest) for path, entry in mine.items()}
+
+    def as_published(self, engine: Engine, paths: Iterable[str]) -> bool | None:
+        """Whether the files without us are those of the wheel's RECORD; None when that does not say it of all."""
+        official = guard.recorded(engine)
+        pairs = [(official.get(path), self.bytes[path]) for path in paths]
+        if any(there and data is not None and store.sha256(data) != there for there, data in pairs):
+            return False
+        return True if all(there and data is not None for there, data in pairs) else None

@@ -1,0 +1,122 @@
+"""Which vLLM an engine holds, and whether a patch is for it, by version, CUDA and hardware alone. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.patching.files import Patch
+
+# The wheels of vLLM on the index are built for CUDA 13 from this release on (its `_C.abi3.so` needs libcudart.so.13).
+_FIRST_WITH_CUDA_13 = Version("0.20.0")
+_PACKAGE = re.compile(r"^\s*([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*(?:==|@)\s*(.*)$")
+_RUNTIME = re.compile(r"^nvidia[-_]cuda[-_]runtime(?:[-_]cu\d+)?==(\d+)\.")
+_TORCH = re.compile(r"^cuda\b[^=\n]*=\s*(?:'(\d+)\.(\d+)|None)", re.MULTILINE)
+
+
+class Build(msgspec.Struct, frozen=True):
+    """What a patch has to know of a vLLM: distribution, version, major version of CUDA (0: none, None: not known)."""
+
+    distribution: str
+    vllm: str
+    cuda: int | None = None
+
+    @property
+    def number(self) -> Version | None:
+        """Its version without the local part; None for one that is none by PEP 440."""
+        try:
+            return Version(self.vllm.partition("+")[0])
+        except InvalidVersion:
+            return None
+
+    @property
+    def release(self) -> Version | None:
+        """The release that it is; None for a development build or pre-release, whose number says little."""
+        return None if self.number is None or self.number.is_prerelease else self.number
+
+
+def build_of(distribution: str, vllm: str, packages: Iterable[str] = (), backend: str = "") -> Build:
+    """Return the build that `packages` (requirements or `name==version`) and torch's `backend` (cu129, cpu) come to.
+
+    vLLM's own version says it best, then torch says it, then the CUDA runtime beside them if there is only one.
+    """
+    if distribution != "vllm":
+        return Build(distribution, vllm, 0)
+    found = [match.groups() for match in map(_PACKAGE.match, packages) if match]
+    own = {name.lower(): version.replace("%2B", "+").partition("+")[2] for name, version in found}
+    for said in (own.get("vllm", ""), backend, own.get("torch", "")):
+        if (cuda := _cuda(said)) is not None:
+            return Build(distribution, vllm, cuda)
+    runtimes = {match[1] for name, version in found if (match := _RUNTIME.match(f"{name}=={version}"))}
+    return Build(distribution, vllm, int(runtimes.pop()) if len(runtimes) == 1 else None)
+
+
+def _cuda(backend: str) -> int | None:
+    """Return the major version in a name such as cu129, 0 for one without CUDA, None when it says nothing."""
+    if match := re.search(r"(?:^|\.)cu(\d\d)\d", backend):
+        return int(match[1])
+    return 0 if re.search(r"(?:^|\.)(?:cpu|rocm|xpu)", backend) else None
+
+
+def torch_backend(version_py: str) -> str:
+    """Return the backend that torch's version.py tells: wheels of the index do not have it in their version."""
+    match = _TORCH.search(version_py)
+    return "" if match is None else f"cu{match[1]}{match[2]}" if match[1] else "cpu"
+
+
+def from_index(build: Build) -> Build:
+    """Return a build that is not installed yet, with the CUDA of the index's wheels where nothing else is known."""
+    if build.cuda is None and (version := build.release):
+        return msgspec.structs.replace(build, cuda=13 if version >= _FIRST_WITH_CUDA_13 else 12)
+    return build
+
+
+def unneeded(patch: Patch, build: Build, hardware: Hardware | None = None) -> str:
+    """Return why `build` on `hardware` (None: any) does not need `patch`, by what its file says; empty when it does.
+
+    A build that is no release has to be looked at: its version is no reason.
+    """
+    if patch.distribution != build.distribution:
+        return f"for {patch.distribution}, and this is {build.distribution}"
+    if build.release and not covers(patch, build):
+        return f"upstream since {patch.upstream.since}" if patch.upstream and reached(patch, build) else out_of(patch)
+    if patch.cuda and build.cuda is None:
+        return f"for builds with CUDA {patch.cuda}, and which one this has is unknown"
+    if patch.cuda and build.cuda != patch.cuda:
+        return f"for builds with CUDA {patch.cuda}, and this one has {f'CUDA {build.cuda}' if build.cuda else 'none'}"
+    if patch.hardware and hardware and hardware not in patch.hardware:
+        return f"for {', '.join(patch.hardware)}"
+    return ""
+
+
+def out_of(patch: Patch) -> str:
+    """Return the reason why a release outside of the patch's range does not need it."""
+    return f"for vLLM {patch.versions}"
+
+
+def covers(patch: Patch, build: Build) -> bool:
+    """Whether the patch is for that version, pre-releases included; one newer than it was verified on may need it."""
+    bounds = [bound for bound in SpecifierSet(patch.versions) if bound.operator != "<="]
+    number = build.number
+    return number is not None and all(bound.contains(number, prereleases=True) for bound in bounds)
+
+
+def reached(patch: Patch, build: Build) -> bool:
+    """Whether the build is the first release in which upstream has it, or a later one."""
+    since = patch.upstream.since if patch.upstream else ""
+    return bool(since and build.release and build.release >= Version(since))
+
+
+def caveat(patch: Patch, build: Build) -> str:
+    """Return why a verdict rests on the source alone; empty for the releases that the patch was verified on."""
+    if build.release is None:
+        return f"{build.vllm} is not a release: judged by its source"
+    last = [Version(bound.version) for bound in SpecifierSet(patch.versions) if bound.operator == "<="]
+    if last and build.release > min(last):
+        return f"newer than {min(last)}, the last release it was verified on"
+    return ""

@@ -1,0 +1,104 @@
+"""What Python source does, read from its syntax: comments, strings and mere imports do not count. Pure."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from dflash_tui.core.patching.files import Sign
+
+Texts = Mapping[str, str | None]  # by path; None for a file that is not there or is not text
+T = TypeVar("T", ast.ClassDef, ast.FunctionDef)
+
+
+def seen(sign: Sign | None, texts: Texts) -> bool:
+    """Whether the source shows `sign`; one that cannot be parsed shows nothing."""
+    if sign is None:
+        return False
+    try:
+        tree = parsed(texts.get(sign.path) or "")
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return _in_class(sign, tree) if sign.in_class else _in_module(sign, tree)
+
+
+def _in_module(sign: Sign, tree: ast.Module) -> bool:
+    if sign.returns is None:
+        return any(name == sign.has or name.endswith(f".{sign.has}") for name in _used(tree))
+    function = _last(ast.FunctionDef, sign.has, tree.body)
+    return function is not None and _returned(function) is sign.returns
+
+
+def _in_class(sign: Sign, tree: ast.Module) -> bool:
+    there = _last(ast.ClassDef, sign.in_class, tree.body)
+    if there is None:
+        return False
+    method = _last(ast.FunctionDef, sign.has, there.body)
+    if sign.returns is not None:
+        return method is not None and _returned(method) is sign.returns
+    bases = (base.rpartition(".")[2] for base in _bases(there, tree))
+    return sign.has in {*bases, *_fields(there.body)} or (method is not None and _answers(method))
+
+
+def _last(kind: type[T], name: str, body: Sequence[ast.stmt]) -> T | None:
+    """Return the class or function of that name; of several the last, as Python does."""
+    return next((node for node in reversed(body) if isinstance(node, kind) and node.name == name), None)
+
+
+def parsed(text: str) -> ast.Module:
+    """Return the syntax tree of vLLM's own text, whose warnings are not ours.
+
+    Raises:
+        SyntaxError: it is not Python.
+        ValueError: it holds null characters.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        return ast.parse(text)
+
+
+def _bases(node: ast.ClassDef, tree: ast.Module) -> list[str]:
+    """Return the bases of a class which the module imports or defines: another one ends its import."""
+    bound = {part.name for part in ast.walk(tree) if isinstance(part, ast.ClassDef)}
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Import | ast.ImportFrom):
+            bound |= {alias.asname or alias.name.partition(".")[0] for alias in part.names}
+    return [base for base in map(ast.unparse, node.bases) if base.partition(".")[0] in bound]
+
+
+def _fields(body: Sequence[ast.stmt]) -> set[str]:
+    return {part.target.id for part in body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)}
+
+
+def _first(function: ast.FunctionDef) -> ast.stmt:
+    """Return the first statement of a function that does anything, so not its docstring."""
+    body = function.body
+    return body[1] if ast.get_docstring(function) is not None and len(body) > 1 else body[0]
+
+
+def _returned(function: ast.FunctionDef) -> object:
+    """Return the constant that a function returns at once; Ellipsis when it does something else."""
+    first = _first(function)
+    if isinstance(first, ast.Return) and (first.value is None or isinstance(first.value, ast.Constant)):
+        return first.value and first.value.value
+    return ...
+
+
+def _answers(function: ast.FunctionDef) -> bool:
+    """Whether a method is more than a placeholder and a plain no."""
+    first = _first(function)
+    empty = isinstance(first, ast.Pass | ast.Raise) or (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    )
+    return not empty and _returned(function) not in {False, None}
+
+
+def _used(tree: ast.Module) -> Iterator[str]:
+    """Yield what the code reads, and the arguments that it passes by name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+            yield ast.unparse(node)
+        elif isinstance(node, ast.keyword) and node.arg:
+            yield node.arg

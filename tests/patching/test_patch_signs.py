@@ -1,0 +1,82 @@
+"""What the source shows that it does: code counts, and neither comments nor strings nor what only looks like it."""
+
+import pytest
+
+from dflash_tui.core.patching import signs
+from dflash_tui.core.patching.files import Sign
+
+METHOD = "class Backend:\n    @classmethod\n    def able(cls) -> bool:\n        {}\n"
+
+
+def seen(source: str, has: str, in_class: str = "", *, returns: bool | None = None) -> bool:
+    return signs.seen(Sign("a.py", has, in_class, returns), {"a.py": source})
+
+
+@pytest.mark.parametrize(
+    ("body", "answers", "yes"),
+    [
+        ("return True", True, True),
+        ('"""Words."""\n        return True', True, True),
+        ("return cls.kernel.able", True, False),
+        ("return False", False, False),
+        ("return None", False, False),
+        ("return", False, False),
+        ("pass", False, False),
+        ("...", False, False),
+        ("raise NotImplementedError", False, False),
+        ("return False\n        return True", False, False),
+    ],
+)
+def test_a_method_that_says_no_is_not_there(body, answers, yes):
+    """Nor is a placeholder; what it computes counts, but not as a plain yes."""
+    source = METHOD.format(body)
+    assert seen(source, "able", "Backend") is answers
+    assert seen(source, "able", "Backend", returns=True) is yes
+    assert not seen(source, "able", "Other")
+    assert not seen(source + METHOD.format("return False"), "able", "Backend")
+
+
+@pytest.mark.parametrize(
+    ("source", "there"),
+    [
+        ("from a import Eagle\nclass Model(Base, Eagle): pass", True),
+        ("import a\nclass Model(a.Eagle): pass", True),
+        ("from b import Eagle as E\nclass Model(Eagle): pass", False),
+        ("class Model(Eagle): pass", False),
+        ("from a import Eagle\nclass Model: pass", False),
+        ("from a import Eagle\nclass Other(Eagle): pass", False),
+        ("class Model:\n    Eagle: str | None = None", True),
+        ("class Model:\n    # Eagle: str | None = None\n    pass", False),
+    ],
+)
+def test_a_base_has_to_be_bound(source, there):
+    """A base that is not imported ends the import; an import that is no base does nothing."""
+    assert seen(source, "Eagle", "Model") is there
+
+
+@pytest.mark.parametrize(
+    ("source", "there"),
+    [
+        ("x = config.attention.wish", True),
+        ("if attention.wish:\n    pass", True),
+        ("# attention.wish", False),
+        ("x = 'attention.wish'", False),
+        ("attention.wish = 1", False),
+        ("from attention import wish", False),
+        ("x = attention.wishes", False),
+        ("x = (attention", False),
+        ("\0", False),
+    ],
+)
+def test_only_code_that_reads_a_name_uses_it(source, there):
+    """Not a comment, a string, an import or an assignment; a broken or missing file shows nothing."""
+    assert seen(source, "attention.wish") is there
+    assert not signs.seen(Sign("b.py", "x"), {"b.py": None})
+
+
+def test_a_function_that_returns_at_once():
+    """However often the line was inserted; a constant that equals another one is not that one."""
+    assert seen("def able():\n    return False\n    return False\n    return x\n", "able", returns=False)
+    assert not seen("def able():\n    return 0\n", "able", returns=False)
+    assert not seen("def able():\n    if x:\n        return False\n", "able", returns=False)
+    assert not seen("def other():\n    return False\n", "able", returns=False)

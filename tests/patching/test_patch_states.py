@@ -1,0 +1,252 @@
+"""How a patch stands in real sources of published wheels: by whom it is in, and what counts more than the version."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import requests
+from msgspec.structs import replace
+
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.patching import change, files, states
+from dflash_tui.core.patching.files import Edit, FileEdits, Patch
+from dflash_tui.core.patching.states import Found, State
+from dflash_tui.errors import PatchError
+from tests import wheels
+from tests.patching.conftest import CPU_FILE, build
+
+W8A8 = "model_executor/layers/quantization/utils/w8a8_utils.py"
+TRITON = "v1/attention/backends/triton_attn.py"
+DRAFTER = "model_executor/models/qwen3_dflash.py"
+NEXT = "model_executor/models/qwen3_next.py"
+GPU = [patch for patch in map(files.load, files.names()) if patch.distribution == "vllm"]
+NAMES = {
+    "triton-non-causal",
+    "dflash-draft-flash-attn",
+    "gb10-cutlass-fp8",
+    "qwen3-next-eagle3",
+    "gemma4-draft-mm-prefix",
+}
+CUDA_12 = ("vllm==0.20.2+cu129",)
+
+
+@pytest.fixture(scope="module")
+def read() -> Mapping[str, Mapping[str, str]]:
+    """The files that patches change or look at, of four releases."""
+    wanted = {path for patch in GPU for path in (*patch.paths, *(sign.path for sign in patch.signs))}
+    try:
+        texts = wheels.read_all({("vllm", version): wanted for version in ("0.20.2", "0.22.0", "0.24.0", "0.33.0")})
+    except requests.RequestException as error:
+        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
+    return {version: {path: text for path, text in texts.items() if text} for (_, version), texts in texts.items()}
+
+
+def installed(folder: Path, texts: Mapping[str, str], version: str) -> Engine:
+    """An environment with these sources, built for CUDA 12."""
+    return replace(build(folder, texts, "vllm", version), packages=CUDA_12)
+
+
+def stand(engine: Engine) -> dict[str, Found]:
+    return {patch.name: states.find(patch, engine) for patch in GPU if patch.name in NAMES}
+
+
+def edit(engine: Engine, path: str, old: str, new: str) -> None:
+    """Change a file by hand."""
+    file = engine.site_packages / "vllm" / path
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
+def published_patcher(engine: Engine) -> None:
+    """Do what the script does that came with the first Gemma 4 recipe for a GB10; it runs at every start."""
+    for name in ("cutlass_fp8_supported", "cutlass_block_fp8_supported"):
+        edit(engine, W8A8, f"def {name}() -> bool:\n", f"def {name}() -> bool:\n    return False  # on a Spark\n")
+    attention = (engine.site_packages / "vllm" / DRAFTER).read_text()
+    if "FlashAttentionBackend" in attention:
+        return
+    method = "    @classmethod\n    def supports_non_causal(cls) -> bool:\n        return True\n\n"
+    before = "    @classmethod\n    def supports_head_size(cls, head_size: int) -> bool:\n"
+    edit(engine, TRITON, before, method + before)
+    line = "from vllm.v1.attention.backend import AttentionType\n"
+    edit(engine, DRAFTER, line, line + "from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend\n")
+    last = "            attn_type=attn_type,\n        )\n"
+    edit(engine, DRAFTER, last, last.replace("        )", "            attn_backend=FlashAttentionBackend,\n        )"))
+
+
+@pytest.mark.index
+def test_what_the_published_patcher_did_is_recognised(read, tmp_path):
+    """In its own form, however often it ran: by other hands, neither drifted nor applied once more."""
+    engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
+    for _ in range(3):
+        published_patcher(engine)
+        found = stand(engine)
+        theirs = {name for name, one in found.items() if one.state is State.APPLIED_BY_OTHER}
+        assert theirs == {"triton-non-causal", "dflash-draft-flash-attn", "gb10-cutlass-fp8"}
+        assert all("we have no record of it" in found[name].why for name in theirs)
+        names = [files.load(name) for name in sorted(theirs)]
+        assert change.apply(names, engine).names == ()
+
+
+@pytest.mark.index
+def test_the_published_way_of_qwen3_next_is_recognised(read, tmp_path):
+    """The marker may stand anywhere among imports and bases; without the import it is broken, not in."""
+    engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
+    edit(engine, NEXT, "    IsHybrid,\n):", "    IsHybrid, SupportsEagle3\n):")
+    found = stand(engine)["qwen3-next-eagle3"]
+    assert found.state is State.DRIFTED
+    edit(engine, NEXT, "    SupportsLoRA,\n", "    SupportsLoRA,\n    SupportsEagle3,\n")
+    assert stand(engine)["qwen3-next-eagle3"].state is State.APPLIED_BY_OTHER
+
+
+@pytest.mark.index
+@pytest.mark.parametrize(
+    "text",
+    [
+        "    @classmethod\n    def supports_non_causal(cls) -> bool:\n        return False\n\n",
+        "    # def supports_non_causal(cls) -> bool:\n    #     return True\n",
+        "    said = 'supports_non_causal'\n",
+    ],
+)
+def test_what_only_looks_like_it_is_not_it(read, tmp_path, text):
+    """A method that says no, a comment and a string: the patch is needed all the same."""
+    engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
+    edit(
+        engine,
+        TRITON,
+        "    @classmethod\n    def supports_head_size",
+        f"{text}    @classmethod\n    def supports_head_size",
+    )
+    assert stand(engine)["triton-non-causal"].state is State.NEEDED
+
+
+@pytest.mark.index
+def test_one_of_two_functions_is_half_a_patch(read, tmp_path):
+    """Ours in the one and theirs in the other is not in; it is shown what stands there."""
+    engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
+    edit(
+        engine,
+        W8A8,
+        "def cutlass_fp8_supported() -> bool:\n",
+        "def cutlass_fp8_supported() -> bool:\n    return False\n",
+    )
+    found = stand(engine)["gb10-cutlass-fp8"]
+    assert found.state is State.DRIFTED
+    assert "+    return False\n" in found.drift
+    old = files.load("gb10-cutlass-fp8").files[0].edits[1]
+    edit(engine, W8A8, old.old, old.new)
+    assert "1 of its 2 edits are in already" in stand(engine)["gb10-cutlass-fp8"].drift
+
+
+@pytest.mark.index
+@pytest.mark.parametrize(
+    ("source", "version", "expected"),
+    [
+        ("0.20.2", "0.19.2rc1.dev21", {"triton-non-causal", "dflash-draft-flash-attn", "qwen3-next-eagle3"}),
+        ("0.20.2", "0.1.dev1", {"triton-non-causal", "dflash-draft-flash-attn", "qwen3-next-eagle3"}),
+        ("0.20.2", "0.24.0rc1", {"triton-non-causal", "dflash-draft-flash-attn", "qwen3-next-eagle3"}),
+        ("0.22.0", "0.20.3.dev5", {"qwen3-next-eagle3", "gemma4-draft-mm-prefix"}),
+        ("0.24.0", "0.23.1rc1.dev99", set()),
+        ("0.33.0", "0.20.2rc1", set()),
+    ],
+)
+def test_a_nightly_is_judged_by_its_source(read, tmp_path, source, version, expected):
+    """Whatever its number says: what it has is upstream, what it lacks is needed; and that it was judged so."""
+    found = stand(installed(tmp_path / "e", read[source], version))
+    needed = {name for name, one in found.items() if one.state is State.NEEDED}
+    assert needed == expected | {"gb10-cutlass-fp8"}
+    others = {one.state for name, one in found.items() if name not in needed}
+    assert others <= {State.UPSTREAM, State.NOT_APPLICABLE}
+    assert all(f"{version} is not a release: judged by its source" in one.why for one in found.values())
+
+
+@pytest.mark.index
+def test_a_file_as_published_is_upstreams_work(read, tmp_path):
+    """What the wheel's RECORD vouches for nobody has changed, although the text is the very one of our patch."""
+    engine = installed(tmp_path / "e", read["0.24.0"], "0.23.0")  # as if it had come a release earlier
+    assert stand(engine)["qwen3-next-eagle3"].state is State.UPSTREAM
+    engine = installed(tmp_path / "f", read["0.22.0"], "0.23.0")
+    for one in files.load("qwen3-next-eagle3").files[0].edits:
+        edit(engine, NEXT, one.old, one.new)
+    assert stand(engine)["qwen3-next-eagle3"].state is State.APPLIED_BY_OTHER
+
+
+@pytest.mark.index
+def test_the_release_of_tomorrow(read, tmp_path):
+    """What still lacks it gets it, and that nobody has verified it is said; what has moved on is shown."""
+    engine = installed(tmp_path / "e", read["0.33.0"], "0.99.0")
+    found = stand(engine)
+    assert {one.state for name, one in found.items() if name != "gb10-cutlass-fp8"} == {State.UPSTREAM}
+    assert found["gb10-cutlass-fp8"].state is State.NEEDED
+    assert found["gb10-cutlass-fp8"].why == "newer than 0.33.0, the last release it was verified on"
+    edit(engine, W8A8, "def cutlass_fp8_supported() -> bool:", "def cutlass_fp8_is_there() -> bool:")
+    lost = stand(engine)["gb10-cutlass-fp8"]
+    assert lost.state is State.DRIFTED
+    assert "--set patches.gb10-cutlass-fp8=false" in lost.why
+    assert "+def cutlass_fp8_is_there() -> bool:" in lost.drift
+
+
+def test_what_upstream_does_in_its_own_way_is_upstream(tmp_path, pristine, shipped):
+    """The next release of the CPU build may expand by itself, with the old text still somewhere."""
+    theirs = pristine + "\n\ndef expand(values, lengths):\n    return torch.repeat_interleave(values, lengths)\n"
+    found = states.find(shipped, build(tmp_path / "e", {CPU_FILE: theirs}, version="0.33.0"))
+    assert found.state is State.UPSTREAM
+    found = states.find(shipped, build(tmp_path / "f", {CPU_FILE: pristine}, version="0.33.0"))
+    assert (found.state, found.why) == (State.NEEDED, "newer than 0.32.0, the last release it was verified on")
+
+
+@pytest.fixture
+def two(tmp_path, shipped) -> tuple[Engine, Patch, Patch]:
+    """An engine with two files, and two editions of a patch of both."""
+
+    def edition(new: str) -> Patch:
+        both = tuple(FileEdits(path, (Edit("x = 1", new),)) for path in ("a.py", "b.py"))
+        made: Patch = replace(shipped, name="two", files=both, upstream=None)
+        return made
+
+    texts = {"a.py": "x = 1\n", "b.py": "x = 1\n"}
+    return build(tmp_path / "e", texts), edition("x = 2"), edition("x = 3")
+
+
+def test_editions_do_not_mix_over_files(two):
+    """One file in the one and one in the other is neither; so is one of two files, put back by a reinstallation."""
+    engine, old, new = two
+    change.apply([old], engine)
+    (engine.site_packages / "vllm" / "b.py").write_text("x = 1\n")
+    assert states.find(old, engine).why == "half of it is in"
+    (engine.site_packages / "vllm" / "b.py").write_text("x = 3\n")
+    found = states.find(old, engine)
+    assert found.state is State.DRIFTED
+    assert found.drift.startswith("--- b.py")
+    (engine.site_packages / "vllm" / "b.py").write_text("x = 1\n")
+    change.apply([replace(new, files=new.files[1:])], engine)
+    found = states.find(new, engine)
+    assert found.state is State.DRIFTED
+    assert (
+        found.drift == f"a.py has edition {old.digest}\nb.py has edition {replace(new, files=new.files[1:]).digest}\n"
+    )
+    with pytest.raises(PatchError, match="does not fit"):
+        change.apply([new], engine)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda file: file.unlink(), f"{CPU_FILE} is not there"),
+        (lambda file: file.write_bytes("é".encode("latin-1")), f"{CPU_FILE} is not UTF-8 text (byte 0)"),
+        (lambda file: (file.unlink(), file.mkdir()), f"{CPU_FILE} cannot be read: Is a directory"),
+        (lambda file: (file.unlink(), file.symlink_to("/etc/hosts")), "leads out of the engine's vllm package"),
+    ],
+)
+def test_why_a_file_has_no_text_is_said(engine, shipped, spoil, said):
+    """By the state, by the refusal to apply, and by verify, which misses nothing that the RECORD lists."""
+    spoil(engine.site_packages / "vllm" / CPU_FILE)
+    found = states.find(shipped, engine)
+    assert found.state is State.DRIFTED
+    assert said in found.why
+    assert said in found.drift
+    with pytest.raises(PatchError) as caught:
+        change.apply([shipped], engine)
+    assert said in caught.value.evidence
+    [wrong] = [one for one in states.verify(engine) if not one.ok]
+    assert wrong.path == CPU_FILE
