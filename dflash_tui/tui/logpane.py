@@ -34,7 +34,7 @@ class LogPane(Log):
         Binding("n", "match(1)", "Next match", show=False, tooltip="Log: next match"),
         Binding("N", "match(-1)", "Match before", show=False, key_display="N", tooltip="Log: the match before"),
         Binding("v", "level", "Level", show=False, tooltip="Log: all lines, warnings and worse, errors"),
-        Binding("f", "follow", "Follow", show=False, tooltip="Log: follow the end, or hold still"),
+        Binding("F", "follow", "Follow", show=False, tooltip="Log: follow the end, or hold still"),
         Binding("g", "top", "Top", show=False, tooltip="Log: the first line kept"),
         Binding("G", "end", "End", show=False, key_display="G", tooltip="Log: the end, and follow it"),
         Binding("escape", "all", "All lines", show=False, tooltip="Log: forget search and level"),
@@ -53,7 +53,7 @@ class LogPane(Log):
 
     def enlarge(self, whole: bool) -> None:
         """Name the keys while the log has the whole screen; elsewhere the help does."""
-        self.border_subtitle = "/ search  n N matches  v level  f follow  g G ends  l back" if whole else None
+        self.border_subtitle = "/ search  n N matches  v level  F follow  g G ends  l back" if whole else None
         self.focus()
 
     def reset(self) -> None:

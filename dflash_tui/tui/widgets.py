@@ -65,16 +65,16 @@ class Timeline(Widget):
 
     def render(self) -> RenderResult:
         total = sum(span.seconds for span in self.spans)
-        ready = f"  up in {duration(total)}" if self.spans and self.spans[-1].over else ""
-        pieces = fold([(span.phase.value, span.seconds) for span in self.spans], self.size.width - len(ready))
+        over = bool(self.spans) and self.spans[-1].over
+        label = f"up in {duration(total)}" if over else "starting"
+        pieces = fold([(span.phase.value, span.seconds) for span in self.spans], self.size.width - len(label) - 2)
         if self.size.height < 2:
-            names = "  ".join(label for label, _ in pieces)
-            return Content.assemble((f"start-up {names}", MUTED), ready)
+            return Content.assemble(label, ("  " + "  ".join(piece for piece, _ in pieces), MUTED))
         line, labels = Content(""), Content("")
         for index, (label, width) in enumerate(pieces):
             line += Content.assemble(("█" * width, "$series-a" if index % 2 == 0 else "$series-dim"))
             labels += Content.assemble((label.ljust(width), MUTED))
-        return Content("\n").join([line + Content(ready), labels])
+        return Content("\n").join([line + Content(f"  {label}"), labels])
 
 
 def fold(phases: Sequence[tuple[str, float]], width: int) -> list[tuple[str, int]]:

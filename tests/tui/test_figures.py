@@ -5,7 +5,7 @@ import pytest
 from dflash_tui.core.events import Counters, Health, HealthChanged, LogLine, Sampled
 from dflash_tui.core.expected import expect
 from dflash_tui.core.state import RunState
-from dflash_tui.text import cut, duration, gib, number, percent, plural
+from dflash_tui.text import cut, duration, gib, middle, number, percent, plural
 from dflash_tui.tui import figures
 from dflash_tui.tui.starting import startup
 from dflash_tui.tui.tiles import tiles
@@ -61,7 +61,7 @@ def test_the_status_line_names_state_and_synthetic_figures_first():
 def test_a_name_with_markup_stays_a_name():
     run = a_run(recipe=HOSTILE, synthetic=HOSTILE)
     line = figures.status(run.plan, run, folded(), None, now=BASE, frozen=True)
-    assert cut(HOSTILE, 28) in line.plain
+    assert middle(HOSTILE, 28) in line.plain
     assert HOSTILE in line.plain
 
 
