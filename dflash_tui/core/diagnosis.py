@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from itertools import takewhile
 
 import msgspec
 
-from dflash_tui.core.events import LogLine
+from dflash_tui.core.events import LogLine, MemorySampled
 from dflash_tui.core.failures import SYMPTOMS, explain, root_cause
 from dflash_tui.core.recipe import Failure
 from dflash_tui.core.state import RunState
@@ -146,7 +147,8 @@ def _by_ending(state: RunState) -> Diagnosis | None:
     kills = state.autopsy.kills if state.autopsy else None
     counted = f"the kernel ended {kills} process{'es' * (kills > 1)} for want of memory meanwhile" if kills else ""
     found = _ending(kind, gone, counted, _memory(state))
-    full = state.memory and state.memory[-1].used >= _NEARLY_FULL * state.memory[-1].total
+    held = _held(state)
+    full = held is not None and held.used >= _NEARLY_FULL * held.total
     if kind != "crashed" and (kills or full):
         return msgspec.structs.replace(found, cause=f"{found.cause}, most likely by the system for want of memory")
     return found
@@ -181,11 +183,14 @@ def _sentence(text: str) -> str:
     return f"the recipe says: {' '.join(text.split())}"
 
 
+def _held(state: RunState) -> MemorySampled | None:
+    """Return the most that the server held shortly before its end: once its engine is gone it holds little."""
+    end = state.exit.at if state.exit else math.inf
+    return max((m for m in state.memory if m.at >= end - _MEMORY_FRESH), key=lambda m: m.used, default=None)
+
+
 def _memory(state: RunState) -> str:
-    """Return how much the server held shortly before its end; empty when nobody looked."""
-    end = state.exit.at if state.exit else None
-    if not state.memory or end is None or end - state.memory[-1].at > _MEMORY_FRESH:
+    """Return how much that was, as a line; empty when nobody looked."""
+    if (held := _held(state)) is None:
         return ""
-    last = state.memory[-1]
-    age = max(0.0, end - last.at)
-    return f"{gib(last.used)} of {gib(last.total)} ({last.source}) held {age:.0f} s before the end"
+    return f"{gib(held.used)} of {gib(held.total)} ({held.source}) held in the last {_MEMORY_FRESH:.0f} s"

@@ -147,7 +147,8 @@ async def _follow(run: Run, queue: _Queue) -> None:
         await asyncio.sleep(LOG_INTERVAL)
     ends: list[Exited | Autopsy] = []
     if Exited not in seen:
-        ends.append(Exited(time.time(), server.exit_code(run)) if was_alive else _ended(run))
+        code = await asyncio.to_thread(server.exit_code, run)
+        ends.append(Exited(time.time(), code) if was_alive else _ended(run))
     if not seen & {Autopsy, Stopping}:
         ends.append(await asyncio.to_thread(death.look, run, kills if was_alive else None))
     for event in ends:

@@ -28,6 +28,7 @@ from dflash_tui.errors import DflashError, ServerFailed, UsageError
 _RUN_FILE = "run.json"
 # vLLM ends within 5 s when it ends at all; SIGTERM during a stream hung in 7 of 15 tries on 0.32.0.
 STOP_GRACE = 15.0
+_LAST_THREADS = 5.0
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
@@ -212,9 +213,15 @@ def alive(run: Run) -> bool:
 
 
 def exit_code(run: Run) -> int | None:
-    """Return the exit code of an ended server that this process launched, else None."""
+    """Return the exit code of an ended server that this process launched, else None.
+
+    The first thread of a process may be gone before the others; the code is there when all are, at most 5 s later.
+    """
     child = _children.get(run.pid)
-    return child.poll() if child else None
+    try:
+        return child.wait(0 if alive(run) else _LAST_THREADS) if child else None
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def members(run: Run) -> list[psutil.Process]:

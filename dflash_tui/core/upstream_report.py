@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dflash_tui import __version__
-from dflash_tui.core import gpu
+from dflash_tui.core import gpu, paths
 from dflash_tui.core import plan as plans
 from dflash_tui.core.diagnosis import Diagnosis
 from dflash_tui.core.failures import root_cause
@@ -30,7 +30,7 @@ def text(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
     title = diagnosis.evidence[0] if diagnosis.evidence else diagnosis.cause
     parts = [
         f"# {title[:120]}",
-        f"`vllm serve` with a DFlash drafter: {diagnosis.what}.",
+        f"`vllm serve`{' with a DFlash drafter' if run.plan.num_speculative_tokens else ''}: {diagnosis.what}.",
         "## Versions\n\n" + "\n".join(f"- {name}: {said}" for name, said in _versions(run)),
         f"## Command\n\n{_fenced(plans.command(run.plan))}",
         f"## What shows it\n\n{_fenced(*diagnosis.evidence)}",
@@ -43,7 +43,7 @@ def scrubbed(told: str, run: Run) -> str:
     """Return a text without tokens, and without folders, users and hosts that tell whose machine it is."""
     plan = run.plan
     folders = {str(run.folder): "<run>", plan.engine_folder: "<engine>", plan.models_folder: "<models>"}
-    folders[str(Path.home())] = "~"
+    folders |= {str(paths.cache()): "<cache>", str(Path.home()): "~"}
     for folder, name in folders.items():
         if len(folder) > 1:
             told = told.replace(folder, name)

@@ -106,12 +106,12 @@ def test_exit_code_0_is_a_failure_when_nobody_asked():
 
 def test_the_word_of_the_kernel_comes_first():
     """A line of the kernel about our process is the cause, and the log's symptoms are not."""
-    memory = MemorySampled(40.0, 22 << 30, 24 << 30, "resident")
-    state = of(f"{CPU}/kill9_core_idle", 0, memory, Autopsy(49.0, (OOM,), 1))
+    memory = [MemorySampled(at, used << 30, 24 << 30, "resident") for at, used in ((40.0, 22), (47.0, 1))]
+    state = of(f"{CPU}/kill9_core_idle", 0, *memory, Autopsy(49.0, (OOM,), 1))
     found = diagnose(state)
     assert found is not None
     assert (found.kind, found.evidence[0]) == ("oom_killed", OOM)
-    assert found.evidence[1] == "22.0 GiB of 24.0 GiB (resident) held 8 s before the end"
+    assert found.evidence[1] == "22.0 GiB of 24.0 GiB (resident) held in the last 30 s"
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,22 @@ async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch
     assert "another program has the port" in told
 
 
+THREADS = """
+import ctypes, os, threading, time
+threading.Thread(target=lambda: (time.sleep(1), os._exit(7))).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_the_exit_code_is_known_when_the_last_thread_is_gone(folders):
+    """The first thread of a server ends before its others: it is dead by then, and its code is not there yet."""
+    run = server.launch(replace(made(18_299), argv=(sys.executable, "-c", THREADS)), engine="fake")
+    deadline = time.monotonic() + 30
+    while server.alive(run):
+        assert time.monotonic() < deadline
+    assert server.exit_code(run) == 7
+
+
 def test_ending_what_a_dead_server_left_does_not_make_it_a_wanted_end(launch):
     """Who stops the rest of a killed server did not stop the server: it stays failed."""
     run = launch("stubborn")
