@@ -161,7 +161,7 @@ class Band(_Strict, frozen=True):
 
 
 class Failure(_Strict, frozen=True):
-    """A failure that is known to happen: what the log says, why, and what to do."""
+    """A failure that is known to happen: what the log says, as text or as a pattern, why, and what to do."""
 
     sign: Text
     cause: Prose
