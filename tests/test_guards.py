@@ -56,6 +56,8 @@ def test_without_a_terminal_it_shows_help():
         (("stop",), "no server runs"),
         (("attach",), "nothing was launched yet"),
         (("logs", "x"), "no run called 'x'"),
+        (("why",), "no run has failed"),
+        (("why", "x"), "no run called 'x'"),
         (("bench",), "nothing was launched yet"),
         (("--json",), "need --recipe NAME"),
         (("up", "demo-cpu", "--mode", "fast"), "expected eager or compile"),

@@ -42,7 +42,7 @@ class Remedy(msgspec.Struct, frozen=True):
 def propose(diagnosis: Diagnosis, plan: Plan, port: int | None = None) -> tuple[Remedy, ...]:
     """Return what may help, the best first; `port` is the next free one."""
     kind = diagnosis.kind
-    found = [*_listed(diagnosis)]
+    found = [*_listed(diagnosis, plan)]
     if rule := _BY_KIND.get(kind):
         found += rule(diagnosis, plan)
     if kind == "port_in_use" and port:
@@ -62,7 +62,7 @@ def propose(diagnosis: Diagnosis, plan: Plan, port: int | None = None) -> tuple[
     return tuple(reversed(unique.values()))
 
 
-def _listed(diagnosis: Diagnosis) -> Iterator[Remedy]:
+def _listed(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
     """Yield what a recipe's own words on the failure ask for."""
     for fix in diagnosis.fix:
         if fix.startswith("the recipe says: "):
@@ -70,6 +70,9 @@ def _listed(diagnosis: Diagnosis) -> Iterator[Remedy]:
                 f"--set {key}": value for key, value in re.findall(r"--set ([\w.-]+)=([^\s,;]+)", fix)
             }
             named = re.findall(r"(--(?:num-speculative-tokens|profile|vllm|mode|variant)) ([\w.-]+)", fix)
+            named += [
+                ("--profile", name) for name in re.findall(r"the ([\w.-]+) profile\b", fix) if name != plan.profile
+            ]
             if changes := {**changes, **dict(named)}:
                 yield Remedy("as the recipe says", changes)
 

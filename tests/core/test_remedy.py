@@ -67,6 +67,8 @@ def test_the_first_remedy_of_a_recorded_failure(words, name, changes):
 
 
 SAID = [
+    ("gemma-4-31b", "ValueError: Selected backend X is not valid. Reason: ['non-causal attention not supported']",
+     {"--profile": "seed"}),
     ("gemma-4-26b-a4b", "ValueError: Free memory on device cuda:0 (100.0/140.0 GiB) on startup is less than desired "
      "GPU memory utilization (0.9, 126.0 GiB). Decrease GPU memory utilization",
      {"--set gpu-memory-utilization": "0.7"}),

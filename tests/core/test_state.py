@@ -7,6 +7,7 @@ import pytest
 from dflash_tui.core.diagnosis import diagnose
 from dflash_tui.core.events import (
     WARM_UP,
+    Autopsy,
     Counters,
     Exited,
     Health,
@@ -203,7 +204,12 @@ def test_a_window_begins_inside_an_idle_time():
 
 def test_events_survive_the_file():
     """Every event comes back from its JSON line; a line that is none is skipped."""
-    for event in (reading(1.5, 3), HealthChanged(2.0, Health.WARM, "ok"), Exited(3.0, None)):
+    for event in (
+        reading(1.5, 3),
+        HealthChanged(2.0, Health.WARM, "ok"),
+        Exited(3.0, None),
+        Autopsy(4.0, ("Killed process 1 (x)",), 2),
+    ):
         assert decode_recorded(encode(event)) == event
     foreign = (b"", b"{", b'{"event":"counters"}', b'{"event":"later","at":1}', b"\xff\xfe")
     for line in (*foreign, encode(launched()), encode(Exited(1e300, None)), encode(Exited(-1.0, None))):
