@@ -144,7 +144,7 @@ class Launched(Event, frozen=True, tag="launched"):
     num_speculative_tokens: int | None = None
 
 
-class LogLine(Event, frozen=True, tag="log"):
+class LogLine(Event, frozen=True, tag="log", gc=False):
     """One line of the server's log, free of control characters; `source` is the file that logged it."""
 
     text: str

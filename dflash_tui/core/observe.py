@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
+import operator
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -24,7 +24,8 @@ from dflash_tui.core.vllm_log import LogReader
 
 LOG_INTERVAL = 0.25
 _CHUNK = 1 << 20
-_Queue = asyncio.Queue[AnyEvent | BaseException | None]
+_AT = operator.attrgetter("at")
+_Queue = asyncio.Queue[list[AnyEvent] | BaseException | None]
 
 
 class _Tail:
@@ -58,8 +59,9 @@ class _Source:
         log, samples = self._log.read(), self._samples.read()
         *lines, self._rest = (self._rest + samples).split(b"\n")
         recorded = [event for line in lines if (event := decode_recorded(line))]
-        merged = heapq.merge(self._reader.feed(log), recorded, key=lambda event: event.at)
-        return list(merged), bool(log or samples)
+        events = self._reader.feed(log)
+        # Each half is in the order of time; sorting keeps lines of the same second in theirs.
+        return sorted([*events, *recorded], key=_AT) if recorded else events, bool(log or samples)
 
 
 def replay(run: Run) -> RunState:
@@ -97,7 +99,8 @@ async def observe(run: Run) -> AsyncIterator[AsyncIterator[AnyEvent]]:
         while (item := await queue.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
-            yield item
+            for event in item:
+                yield event
 
     # Not a TaskGroup: it would wrap every error of the caller's own block into a group.
     tasks = [asyncio.create_task(work) for work in (_follow(run, queue), record.whenever_free(run))]
@@ -129,17 +132,15 @@ def _ended(run: Run) -> Exited:
 
 
 async def _follow(run: Run, queue: _Queue) -> None:
-    for event in _opening(run):
-        queue.put_nowait(event)
+    queue.put_nowait(list(_opening(run)))
     source, seen, was_alive, kills = _Source(run), set[type[AnyEvent]](), False, death.oom_kills()
     while True:
         running = await asyncio.to_thread(server.alive, run)
         more = True
         while more:
             events, more = source.read()
-            for event in events:
-                seen.add(type(event))
-                queue.put_nowait(event)
+            seen.update(map(type, events))
+            queue.put_nowait(events)
             await asyncio.sleep(0)
         if not running:
             break
@@ -154,5 +155,5 @@ async def _follow(run: Run, queue: _Queue) -> None:
     for event in ends:
         if was_alive:  # what nobody saw is worked out anew each time, never written down as a fact
             server.record(run, event)
-        queue.put_nowait(event)
+        queue.put_nowait([event])
     queue.put_nowait(None)

@@ -79,13 +79,13 @@ class RunState:
     def apply(self, event: AnyEvent) -> None:  # noqa: C901, PLR0912 - one case per event is the clearest form
         """Take one event into the state."""
         match event:
+            case LogLine():  # first, since there are hundreds of thousands
+                self.lines.append(event)
+                self.line_count += 1
             case Launched():
                 self.launched = event
             case Preparing(step=step):
                 self.preparing[step] = event
-            case LogLine():
-                self.lines.append(event)
-                self.line_count += 1
             case PhaseStarted(at=at, phase=phase):
                 self.phases.setdefault(phase, at)
                 self.startup.take(event)

@@ -23,15 +23,17 @@ _BUFFER_LIMIT = 1 << 20
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 # Control characters, and the marks that reorder or hide text on a terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
-_PROCESS = r"(?:\([^()]*?pid=\d+[^()]*\)\s*)"
+_PROCESS = r"(?:\((?:[^()=]* )?pid=\d+[^()]*\)\s*)"
+# Level, stamp and file of vLLM's own lines, only a level of uvicorn's. Every line passes through it.
 _PREFIX = re.compile(
-    rf"^{_PROCESS}*(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>\d\d-\d\d \d\d:\d\d:\d\d) "
-    rf"\[(?P<source>[^\]]+?):\d+\]\s?|(?P<uvicorn>INFO|WARNING|ERROR|CRITICAL): +)?{_PROCESS}?"
+    rf"{_PROCESS}*+(?:(DEBUG|INFO|WARNING|ERROR|CRITICAL)(?:: +| (\d\d-\d\d [\d:]{{8}}) "
+    rf"\[([^\]:]+):\d+\]\s?))?{_PROCESS}?"
 )
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w]*\.)*[A-Z]\w*(?:Error|Exception|NotFound|Interrupt)(?:: .+)?$|"
                         r"^(?:\w+: )?Value error, |^Input should be ")  # fmt: skip
 
 
+_TROUBLE = frozenset({"", "ERROR", "CRITICAL"})
 # A server that fails says the same lines over and over.
 _recognise = lru_cache(maxsize=4096)(recognise)
 
@@ -62,14 +64,16 @@ class LogReader:
     def feed(self, chunk: bytes) -> list[AnyEvent]:
         """Return the events of the lines that `chunk` completes."""
         events: list[AnyEvent] = []
-        *lines, self._rest = (self._rest + chunk).replace(b"\r", b"\n").split(b"\n")
+        whole, _, self._rest = (self._rest + chunk).replace(b"\r", b"\n").rpartition(b"\n")
+        lines = whole.decode(errors="replace").split("\n")
         if len(self._rest) > _BUFFER_LIMIT:
-            lines.append(self._rest)
+            lines.append(self._rest.decode(errors="replace"))
             self._rest = b""
         self._begin(events)
+        take = self._take
         for line in lines:
             if line:
-                self._take(line.decode(errors="replace"), None, events)
+                take(line, None, events)
         return events
 
     def line(self, raw: str, at: float | None = None) -> list[AnyEvent]:
@@ -90,23 +94,23 @@ class LogReader:
             events.append(PhaseStarted(self._at, Phase.IMPORT))
 
     def _take(self, raw: str, at: float | None, events: list[AnyEvent]) -> None:
-        text = clean(raw)
+        text = raw if raw.isprintable() and len(raw) <= LINE_LIMIT else clean(raw)
         prefix = _PREFIX.match(text)
-        body = text[prefix.end() :] if prefix else text
+        assert prefix is not None  # noqa: S101 - every part of it is optional
+        body = text[prefix.end() :].rstrip()
         if not body:
             return
-        level, stamp, source, uvicorn = prefix.group("level", "stamp", "source", "uvicorn") if prefix else ("",) * 4
+        level, stamp, source = prefix.groups("")
         if at is not None:
             self._at = at
         elif stamp and stamp != self._stamp:  # most lines come in the same second as the one before
             self._stamp = stamp
             self._at = max(self._at, self._epoch(stamp))
-        level = level or uvicorn or ""
         if self._phases.up:
-            events.append(LogLine(self._at, body, level, source or ""))
+            events.append(LogLine(self._at, body, level, source))
         else:
-            self._starting(body, level, source or "", events)
-        if level in {"", "ERROR", "CRITICAL"}:
+            self._starting(body, level, source, events)
+        if level in _TROUBLE:
             self._problem(body, events)
 
     def _starting(self, body: str, level: str, source: str, events: list[AnyEvent]) -> None:
