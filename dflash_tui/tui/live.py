@@ -92,12 +92,13 @@ class RunScreen(Screen[None]):
         self.clear(run.plan)
         self.run = run
         if self.is_mounted:
-            self.run_worker(self._recall(run), group="history", exclusive=True)
+            self.run_worker(self._recall(), group="history", exclusive=True)
 
-    async def _recall(self, run: Run) -> None:
+    async def _recall(self) -> None:
         """Look up how earlier starts like this one went, which may have to read their logs."""
-        self.earlier = await asyncio.to_thread(history.starts, kind=run.plan.kind, but=run.id)
-        self.changed = True
+        if run := self.run:
+            self.earlier = await asyncio.to_thread(history.starts, kind=run.plan.kind, but=run.id)
+            self.changed = True
 
     def take(self, event: AnyEvent) -> None:
         """Take one event of the run."""
@@ -140,6 +141,7 @@ class RunScreen(Screen[None]):
         self.query_one("#startup").border_title = "start-up"
         self.query_one(LogPane).focus()
         self.set_interval(LOG_INTERVAL, self.tick)
+        self.run_worker(self._recall(), group="history", exclusive=True)
         self.call_after_refresh(self.draw)
 
     def on_screen_resume(self) -> None:

@@ -1,0 +1,110 @@
+"""The starting screen: rows with what earlier starts took, folded to the terminal, stalls and the first request."""
+
+import msgspec
+import pytest
+from textual.containers import VerticalScroll
+
+from dflash_tui.core import history, server
+from dflash_tui.core.events import WARM_UP, Health, HealthChanged, RequestDone
+from dflash_tui.core.server import Run
+from tests import recordings, starts
+from tests.tui.conftest import BASE, a_run
+from tests.tui.panel import app, feed, text, wait_for
+
+FIRST = RequestDone(BASE + 100, WARM_UP, tokens=8, ttft=1.2, total=2.5)
+
+
+@pytest.fixture(autouse=True)
+def unread(monkeypatch):
+    """Let no test see what another has read."""
+    monkeypatch.setattr(history, "_known", {})
+
+
+def leave(run: Run, name: str, recording: str) -> None:
+    """Leave the folder of an earlier run of the same kind, which has ended."""
+    before = msgspec.structs.replace(run, id=name, pid=2**22 + 1)
+    before.folder.mkdir(parents=True)
+    (before.folder / "run.json").write_bytes(msgspec.json.encode(before))
+    before.log.write_bytes(recordings.raw(recording))
+    server.record(before, FIRST)
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_earlier_starts_are_read_and_shown_with_n(starting, size):
+    """The panel finds the starts of the same kind by itself and says what it expects, and from how many."""
+    events, now = starting
+    for number in range(2):
+        leave(a_run(), f"earlier-{number}", "cpu-vllm-0.32.0/dflash_compile_cold")
+    leave(a_run(num_speculative_tokens=0), "another", "cpu-vllm-0.32.0/dflash_compile_cold")
+    panel = app(now=now)
+    async with panel.run_test(size=size) as pilot:
+        await feed(pilot, a_run(), events)
+        await wait_for(pilot, lambda: len(panel.run_screen.earlier) == 2)
+        panel.run_screen.draw()
+        await pilot.pause()
+        seen = text(panel)
+        assert "◐ compile" in seen
+        assert "≈ 50 s (n=2)" in seen
+        assert "→ ready in ≈ " in seen
+        assert "(estimate from 2 cold starts)" in seen
+
+
+@pytest.mark.parametrize("second", [5.0, 52.5, 115.0, 158.0, 163.0])
+async def test_the_running_phase_is_on_a_low_screen_without_scrolling(second):
+    """At 80x24 the rows are folded so that nothing lies below the edge of the pane."""
+    panel = app(now=BASE + second)
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await feed(pilot, a_run(), starts.events(starts.COMPILED, second, BASE))
+        panel.run_screen.earlier = [starts.start(starts.COMPILED)]
+        panel.run_screen.draw()
+        await pilot.pause()
+        assert panel.run_screen.query_one("#startup", VerticalScroll).max_scroll_y == 0
+        assert any(line.startswith(("│ ◐", "│ !")) for line in text(panel).splitlines())
+        assert "→ ready in ≈ " in text(panel)
+        assert "server.log" in text(panel)
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_the_recorded_silence_is_a_warning_with_its_probable_cause(size):
+    """Fifty seconds into the silent compilation of kernels the panel says what is probably going on."""
+    panel = app(now=BASE + 120)
+    async with panel.run_test(size=size) as pilot:
+        await feed(pilot, a_run(), starts.events(starts.SILENT, 120, BASE))
+        seen = text(panel)
+        assert "! jit" in seen
+        assert "no line for 50 s: probably FlashInfer compiles its sampling kernels" in seen
+
+
+async def test_the_screen_stays_until_a_real_request_was_answered():
+    """Up and healthy is not ready: the first request has a row, and only its answer opens the live screen."""
+    panel = app(now=BASE + 164)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), starts.events(starts.COMPILED, 162.7, BASE))
+        panel.run_screen.take(HealthChanged(BASE + 162.7, Health.HEALTHY))
+        panel.run_screen.draw()
+        await pilot.pause()
+        assert panel.run_screen.stage == "starting"
+        assert "◐ warm" in text(panel)
+        panel.run_screen.take(FIRST)
+        panel.run_screen.take(HealthChanged(BASE + 166, Health.WARM))
+        assert panel.run_screen.stage == "live"
+
+
+async def test_a_death_on_the_first_request_stays_on_the_starting_screen():
+    """The row of the first request failed; the figures of a server that never generated are not shown."""
+    panel = app(now=BASE + 87)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), starts.events("h200-vllm-0.26.0/fail-engine-dead-first-request", 1e9, BASE))
+        for event in (
+            HealthChanged(BASE + 86, Health.HEALTHY),
+            RequestDone(BASE + 86.3, WARM_UP, error="HTTP 500"),
+            HealthChanged(BASE + 86.3, Health.UNHEALTHY, "HTTP 500"),
+        ):
+            panel.run_screen.take(event)
+        panel.run_screen.draw()
+        await pilot.pause()
+        seen = text(panel)
+        assert "✓ healthy" in seen
+        assert "✗ warm" in seen
+        assert "UNHEALTHY" in seen
+        assert "tok/s" not in seen.split("server.log")[0]
