@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from dflash_tui import headless
 from dflash_tui.core import observe, plan, postmortem, processes, recipe_files, record, server, setup, workload
 from dflash_tui.core.diagnosis import diagnose
-from dflash_tui.core.events import Exited, Health, HealthChanged, RequestDone, Sampled, decode_recorded
+from dflash_tui.core.events import Activity, Exited, Health, HealthChanged, RequestDone, Sampled, decode_recorded
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
@@ -96,6 +96,18 @@ async def test_the_first_answer_may_take_long(launch):
     async with watching(run) as state:
         await until(lambda: state.health is Health.WARM)
     assert Health.UNHEALTHY not in [change.health for change in recorded(run, HealthChanged)]
+
+
+async def test_what_the_processes_do_is_recorded_until_the_server_is_warm(launch):
+    """CPU and disk of a start tell work from a stall; afterwards nobody needs them."""
+    run = launch("slow=6")
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM)
+        await asyncio.sleep(3)
+    activities, changes = recorded(run, Activity), recorded(run, HealthChanged)
+    assert len(activities) >= 2
+    assert activities[-1].cpu >= activities[0].cpu > 0
+    assert all(activity.at <= changes[-1].at for activity in activities)
 
 
 async def test_a_server_that_cannot_generate_is_unhealthy(launch):
