@@ -23,7 +23,8 @@ from dflash_tui.core.state import RunState
 from dflash_tui.core.vllm_log import LogReader
 
 LOG_INTERVAL = 0.25
-_CHUNK = 1 << 20
+# Some hundred lines: what a panel reads at once delays the next key press.
+_CHUNK = 1 << 16
 _AT = operator.attrgetter("at")
 _Queue = asyncio.Queue[list[AnyEvent] | BaseException | None]
 

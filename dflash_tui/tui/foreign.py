@@ -85,8 +85,8 @@ class ForeignScreen(RunScreen, inherit_bindings=False):
         )
         self.query_one("#player", Display).show(
             Content.assemble(
-                ("○ FOREIGN: metrics only", "bold $accent"),
-                (f"  {middle(self.server.url, 48)}", "bold"),
+                (" ○ FOREIGN: metrics only ", "bold reverse $accent"),
+                (f" {middle(self.server.url, 48)}", "bold"),
                 (" · not ours: nothing is sent, stopped or recorded", MUTED),
             )
         )

@@ -19,7 +19,7 @@ from dflash_tui.tui import figures
 
 LEVELS = ("all", "warnings and worse", "errors")
 _RANKS = {"WARNING": 1, "ERROR": 2, "CRITICAL": 2}
-_PIECE = 1000
+_PIECE = 500
 _NOTE = f"{'':11}↳ no harm: "
 
 
@@ -135,8 +135,8 @@ class LogPane(Log):
             self.at = next((index for index in found if index > self.at), found[0])
         else:
             self.at = next((index for index in reversed(found) if self.at < 0 or index < self.at), found[-1])
-        self.auto_scroll = False
-        self.scroll_to(y=max(0, self.at - self.size.height // 2), animate=False)
+        self.scroll_to(y=max(0, self.at - self.size.height // 2), animate=False, immediate=True)
+        self.auto_scroll = False  # even at the end: the match must not be pushed away
         self.refresh()
         self._say()
 

@@ -146,8 +146,8 @@ def position(player: Player, width: int) -> Content:
     share = player.position / player.duration if player.duration else 1.0
     drawn = bar(share, _BAR).ljust(_BAR, "░") if width >= 100 else ""
     return Content.assemble(
-        (f"{mark} REPLAY", "bold $accent"),
-        (f"  {state:<9} ×{player.speed:g}  {at} of {end} ", "bold"),
+        (f" {mark} REPLAY ", "bold reverse $accent"),
+        (f" {state:<9} ×{player.speed:g}  {at} of {end} ", "bold"),
         (f" {drawn}  ", "$accent"),
         (middle(player.recording.name, 40), "$foreground 80%"),
         (" · recorded, no server is asked", MUTED),

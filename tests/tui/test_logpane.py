@@ -124,7 +124,7 @@ async def test_search_finds_counts_and_steps(live):
         assert "“needle” 60 of 60" in text(panel)
         await pilot.press("enter", "N", "N", "n")
         await pilot.pause()
-        assert "“needle” 59 of 60" in text(panel)
+        assert "held, G follows · “needle” 59 of 60" in text(panel)
         assert pane.lines[pane.at].endswith("58  [x]")
         await pilot.press("slash", "backspace", "backspace", *"ghi")
         await pilot.pause()
@@ -133,6 +133,20 @@ async def test_search_finds_counts_and_steps(live):
         await pilot.pause()
         assert "server.log · following" in text(panel)
         assert panel.focused is pane
+
+
+async def test_a_match_at_the_end_is_not_pushed_away(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), [*events, *lines(now, 100), LogLine(now + 100, "a needle", "INFO", "x.py")])
+        await pilot.press("slash", *"needle", "enter")
+        for line in lines(now + 101, 100, words="later"):
+            panel.run_screen.take(line)
+        panel.run_screen.draw()
+        await pilot.pause()
+        assert "a needle" in text(panel)
+        assert "held" in text(panel)
 
 
 async def test_what_is_searched_may_look_like_markup(live):
@@ -156,7 +170,7 @@ async def test_a_flood_is_written_in_pieces_and_to_its_end(live):
         for line in lines(now, 3 * KEPT_LINES):
             panel.run_screen.take(line)
         pane = pane_of(panel)
-        for _ in range(8):
+        for _ in range(12):
             panel.run_screen.write_log()
         assert len(pane.lines) == KEPT_LINES
         assert pane.lines[-1].endswith(f"line {3 * KEPT_LINES - 1}  [x]")

@@ -5,13 +5,16 @@ from collections.abc import Awaitable, Callable
 import pytest
 from textual.pilot import Pilot
 
+from dflash_tui.core import recording
 from dflash_tui.core.events import AnyEvent
+from dflash_tui.core.player import Player
 from dflash_tui.core.recipe import Recipe
 from dflash_tui.errors import DflashError, RecipeError
 from dflash_tui.tui import launch
+from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.theme import LIGHT
 from tests.tui.conftest import a_recipe, a_run
-from tests.tui.panel import app, feed, wait_for
+from tests.tui.panel import NO_GPU, app, feed, wait_for
 
 pytest.importorskip("pytest_textual_snapshot")
 
@@ -66,6 +69,35 @@ def test_live_light(snap_compare, live):
 
 def test_failure(snap_compare, failed):
     assert snap_compare(app(now=failed[1]), terminal_size=(120, 36), run_before=fed(failed[0]))
+
+
+def sample(at: float) -> DflashApp:
+    """Return a panel that stands in the shipped recording, so many seconds after its launch."""
+    player = Player(recording.find("sample"), at=at, clock=lambda: 0.0)
+    return DflashApp(player=player, probe=lambda: NO_GPU, load=dict)
+
+
+async def caught_up(pilot: Pilot[str]) -> None:
+    assert isinstance(pilot.app, DflashApp)
+    screen = pilot.app.replay_screen
+    await wait_for(pilot, lambda: screen.is_active and screen.player is not None and not screen.player.behind)
+    for _ in range(2):  # the first drawing gives the charts their size
+        screen.draw()
+        await pilot.pause()
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+def test_replay(snap_compare, size):
+    assert snap_compare(sample(152), terminal_size=size, run_before=caught_up)
+
+
+def test_replay_log(snap_compare):
+    async def act(pilot: Pilot[str]) -> None:
+        await caught_up(pilot)
+        await pilot.press("l", "slash", *"kernel", "enter")
+        await caught_up(pilot)
+
+    assert snap_compare(sample(152), terminal_size=(120, 36), run_before=act)
 
 
 def test_too_small(snap_compare):
