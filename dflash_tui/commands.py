@@ -6,15 +6,20 @@ import argparse
 import asyncio
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dflash_tui import text
-from dflash_tui.core import gpu, observe, processes, server
+from dflash_tui.core import processes, server
 from dflash_tui.core.server import Run
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import UsageError
+
+if TYPE_CHECKING:  # few commands need them; httpx alone costs 200 ms
+    from dflash_tui.core import gpu
+    from dflash_tui.core.foreign import Server
+    from dflash_tui.core.player import Player
 
 
 def out(line: str) -> None:
@@ -33,17 +38,19 @@ def _json(value: Any) -> None:
     out(msgspec.json.encode(value).decode())
 
 
-def panel(run: Run | None = None) -> int:
-    """Open the panel, attached to `run` if given, and print how to come back when a server goes on."""
+def panel(run: Run | None = None, *, player: Player | None = None, foreign: Server | None = None) -> int:
+    """Open the panel, with a run, a recording or a foreign server if given; print how to come back to what goes on."""
     from dflash_tui.tui import app
 
-    if farewell := app.run(run=run):
+    if farewell := app.run(run, player=player, foreign=foreign):
         out(farewell)
     return 0
 
 
 def gpus(args: argparse.Namespace) -> int:
     """`gpus`: print the GPUs, or the sentence that says why there are none."""
+    from dflash_tui.core import gpu
+
     found = gpu.probe()
     if args.json:
         _json(found)
@@ -85,6 +92,8 @@ def _gpu_row(card: gpu.Gpu) -> tuple[str, ...]:
 
 def ps(args: argparse.Namespace) -> int:
     """`ps`: print the servers, newest last."""
+    from dflash_tui.core import observe
+
     rows = []
     for run in server.runs():
         living = server.alive(run)
@@ -116,6 +125,8 @@ def _remark(run: Run) -> str:
 
 def logs(args: argparse.Namespace) -> int:
     """`logs [RUN] [-f]`: print the log, free of control characters."""
+    from dflash_tui.core.observe import LOG_INTERVAL
+
     run = server.find(args.run)
     rest = b""
     with run.log.open("rb") as file:
@@ -127,7 +138,7 @@ def logs(args: argparse.Namespace) -> int:
                     out(clean(line.rsplit(b"\r", 1)[-1].decode(errors="replace")))
             if ended or not args.follow:
                 break
-            time.sleep(observe.LOG_INTERVAL)
+            time.sleep(LOG_INTERVAL)
     if rest:
         out(clean(rest.decode(errors="replace")))
     return 0

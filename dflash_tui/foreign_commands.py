@@ -7,7 +7,7 @@ import asyncio
 import sys
 import time
 
-from dflash_tui.commands import note, out
+from dflash_tui.commands import note, out, panel
 from dflash_tui.core.events import encode
 from dflash_tui.core.foreign import Server
 from dflash_tui.core.state import RunState
@@ -20,10 +20,7 @@ def attach(args: argparse.Namespace) -> int:
     if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         note(f"{server.url} is foreign: metrics only, nothing is sent, stopped or recorded")
         return asyncio.run(_lines(args, server))
-    from dflash_tui.tui import app  # noqa: PLC0415 - lines do without Textual
-
-    app.run(foreign=server)
-    return 0
+    return panel(foreign=server)
 
 
 async def _lines(args: argparse.Namespace, server: Server) -> int:

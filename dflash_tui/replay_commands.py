@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 
-from dflash_tui.commands import note, out
+from dflash_tui.commands import note, out, panel
 from dflash_tui.core import recording
 from dflash_tui.core.events import encode
 from dflash_tui.core.player import PANEL_SPEED, Player
@@ -20,10 +20,7 @@ def replay(args: argparse.Namespace) -> int:
     found = recording.find(args.recording)
     if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return _lines(args, found)
-    from dflash_tui.tui import app  # noqa: PLC0415 - lines do without Textual
-
-    app.run(player=Player(found, at=args.at, speed=args.speed or PANEL_SPEED))
-    return 0
+    return panel(player=Player(found, at=args.at, speed=args.speed or PANEL_SPEED))
 
 
 def _lines(args: argparse.Namespace, found: Recording) -> int:

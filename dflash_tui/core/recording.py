@@ -144,8 +144,8 @@ def find(name: str) -> Recording:
 
 
 def of(run: Run) -> Recording:
-    """Return the recording of a run of this machine."""
-    return read(run.folder)
+    """Return the recording of a run of this machine, or `run` itself if it is one."""
+    return run if isinstance(run, Recording) else read(run.folder)
 
 
 def read(path: Path) -> Recording:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
@@ -12,10 +11,9 @@ from textual.app import App
 from textual.binding import Binding
 from textual.worker import Worker
 
-from dflash_tui.core import paths, recording, server
+from dflash_tui.core import server
 from dflash_tui.core.plan import HOST, Plan
-from dflash_tui.core.player import PANEL_SPEED, Player
-from dflash_tui.core.recording import Recording
+from dflash_tui.core.player import Player
 from dflash_tui.core.server import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
@@ -26,7 +24,7 @@ from dflash_tui.tui.launch import LaunchScreen, living, load_all, probe
 from dflash_tui.tui.live import RunScreen
 from dflash_tui.tui.palette import Places
 from dflash_tui.tui.recipe_list import Entries
-from dflash_tui.tui.replay import ReplayScreen
+from dflash_tui.tui.replay import ReplayScreen, player_of
 from dflash_tui.tui.runs import RunList
 from dflash_tui.tui.theme import DARK, LIGHT, SERIES
 from dflash_tui.tui.widgets import NEEDS
@@ -137,29 +135,19 @@ class DflashApp(App[str]):
         self.open_run(message.run)
 
     def open_run(self, run: Run) -> None:
-        """Watch `run` if its server lives, else play it, from its end."""
+        """Watch `run` if its server lives, else play it, from its end; the sample from its beginning."""
         current = self.run_screen.run
         if current and current.id == run.id:
             self.switch_mode("live")
-        elif isinstance(run, Recording) or not server.alive(run):
-            self._play_recorded(run)
+        elif not server.alive(run):
+            try:
+                self.play(player_of(run))
+            except DflashError as error:
+                self.push_screen(ErrorDialog(error))
         elif self.preparing:
             self.notify("a launch is being prepared; 2 shows it", severity="warning")
         else:
             self.attach(run)
-
-    def play_sample(self) -> None:
-        """Play the run that is shipped."""
-        self._play_recorded(recording.read(paths.sample()))
-
-    def _play_recorded(self, run: Run) -> None:
-        try:
-            found = run if isinstance(run, Recording) else recording.of(run)
-        except DflashError as error:
-            self.push_screen(ErrorDialog(error))
-            return
-        shipped = found.folder == paths.sample()
-        self.play(Player(found, at=0.0 if shipped else math.inf, speed=PANEL_SPEED))
 
     def choose(self, name: str) -> None:
         """Show the launch screen with the recipe called `name`."""

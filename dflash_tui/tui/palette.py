@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
-from dflash_tui.core import server
+from dflash_tui.core import recording, server
 from dflash_tui.core.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -56,8 +56,11 @@ class Places(Provider):
             "Launch screen", "recipes and what launching one would do", partial(self.panel.action_show, "launch")
         )
         yield Command("Live screen", "the run that is watched", partial(self.panel.action_show, "live"))
-        yield Command("Replay the sample", "a run recorded on a real H200", self.panel.play_sample)
+        yield Command("Replay the sample", "a run recorded on a real H200", self._sample)
         yield Command("Light or dark", "switch between our two themes", self.panel.action_theme)
+
+    def _sample(self) -> None:
+        self.panel.open_run(recording.find(recording.SAMPLE))
 
     def _recipes(self) -> Iterator[Command]:
         for name, entry in self.panel.launch_screen.entries.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import ClassVar
 
@@ -12,7 +13,9 @@ from textual.binding import Binding
 from textual.content import Content
 from textual.widgets import Input
 
-from dflash_tui.core.player import Player
+from dflash_tui.core import recording
+from dflash_tui.core.player import PANEL_SPEED, Player
+from dflash_tui.core.server import Run
 from dflash_tui.errors import DflashError
 from dflash_tui.text import duration, middle
 from dflash_tui.tui.live import RunScreen
@@ -136,6 +139,16 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
         if self.player:
             self.player.hurry(steps)
             self.show_position()
+
+
+def player_of(run: Run) -> Player:
+    """Return what plays `run` in the panel: from its end, where one wants to look back, the sample from its start.
+
+    Raises:
+        DflashError: it cannot be read.
+    """
+    found = recording.of(run)
+    return Player(found, at=0.0 if found.name == recording.SAMPLE else math.inf, speed=PANEL_SPEED)
 
 
 def position(player: Player, width: int) -> Content:

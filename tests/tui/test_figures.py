@@ -131,3 +131,18 @@ def test_words():
         "abc…",
         "",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "shown"),
+    [
+        ("gemma-4-31b-it-dflash-nvfp4", 40, "gemma-4-31b-it-dflash-nvfp4"),
+        ("gemma-4-31b-it-dflash-nvfp4", 16, "gemma-4-…h-nvfp4"),
+        ("gemma-4-31b-it-dflash-nvfp4", 1, "…"),
+        ("gemma-4-31b-it-dflash-nvfp4", 0, ""),
+        ("ab", 2, "ab"),
+    ],
+)
+def test_a_long_name_is_cut_in_its_middle(name, width, shown):
+    assert middle(name, width) == shown
+    assert len(middle(name, width)) <= width
