@@ -83,7 +83,10 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
     async def read_on(self) -> None:
         """Take what is due, in slices short enough that keys are answered between them."""
         while True:
+            behind = self.player is not None and self.player.behind
             self._take_due()
+            if behind and self.player and not self.player.behind and self.is_active:
+                self.draw()
             await asyncio.sleep(_BREATH if self.player and self.player.behind else _PAUSE)
 
     def _take_due(self) -> None:
@@ -107,6 +110,11 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
     def draw(self) -> None:
         super().draw()
         self.show_position()
+
+    def _draw_live(self, now: float) -> None:
+        # Charts cost most of a drawing, and while it still reads they would show what is long past.
+        if self.player and not self.player.behind:
+            super()._draw_live(now)
 
     def show_position(self) -> None:
         """Say that this is a recording, where it stands and how fast it goes."""

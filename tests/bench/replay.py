@@ -4,6 +4,7 @@ It runs in a pseudo-terminal, as a user's does. A key press is timed from the wr
 what it did; between two presses the panel goes on reading.
 """
 
+import asyncio
 import fcntl
 import os
 import pty
@@ -20,6 +21,9 @@ from pathlib import Path
 import psutil
 
 from dflash_tui.core import recording
+from dflash_tui.core.player import Player
+from dflash_tui.tui.app import DflashApp
+from tests.tui.panel import NO_GPU
 
 SIZE = (36, 120)
 PRESSES = 30
@@ -86,6 +90,23 @@ def say(name: str, times: list[float]) -> None:
     print(f"{name:<46} {rest}, most {times[-1] * 1000:.0f} ms (n={len(times)})", flush=True)
 
 
+async def holds(folder: Path, seconds: float) -> list[float]:
+    """Return the processor time of each turn of the panel's loop while it reads: how long a key may have to wait.
+
+    A busy machine adds to the times of keys, but not to these.
+    """
+    player = Player(recording.read(folder), at=1e9)
+    panel = DflashApp(player=player, probe=lambda: NO_GPU)
+    async with panel.run_test(size=SIZE[::-1]):
+        await asyncio.sleep(3)
+        turns, until = [], time.perf_counter() + seconds
+        while time.perf_counter() < until and player.behind:
+            before = time.thread_time()
+            await asyncio.sleep(0)
+            turns.append(time.thread_time() - before)
+    return turns
+
+
 def main() -> None:
     """Print the times of starting and of pressing keys."""
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 100
@@ -108,6 +129,7 @@ def main() -> None:
         large(Path(name), megabytes)
         terminal = Terminal("replay", name, "--at", "1000000", "--speed", "1")
         terminal.wait_for("reading")
+        terminal.rest(3)  # the first charts import plotext, once
         times, speed = [], 1.0
         for press in range(PRESSES):
             up = press % 20 < 10
@@ -119,6 +141,7 @@ def main() -> None:
         reading = terminal.process.poll() is None
         say(f"key to paint while {megabytes} MB are read", times)
         terminal.close()
+        say("    a turn of the loop, on the processor", asyncio.run(holds(Path(name), 15)))
         if not reading:
             raise SystemExit("the panel ended by itself")
 
