@@ -65,7 +65,7 @@ def gigabytes(amount: int | None) -> str:
 
 def plural(count: int, noun: str) -> str:
     """Return `1 patch`, `2 patches` and the like."""
-    ending = "" if count == 1 else "es" if noun.endswith(("ch", "ss")) else "s"
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
     return f"{count} {noun}{ending}"
 
 

@@ -55,8 +55,8 @@ def _suspended(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - e
     if not (stopped := state.suspended) or not stopped.pids:
         return None
     pids = " ".join(map(str, stopped.pids))
-    what = f"{plural(len(stopped.pids), 'process')} of the server suspended by a signal"
-    return Alarm("hang", stopped.at, what, f"pid {pids}", f"`kill -CONT {pids}` lets it go on")
+    what = "the server is suspended by a signal"
+    return Alarm("hang", stopped.at, what, f"SIGSTOP or the like to pid {pids}", f"`kill -CONT {pids}` lets it go on")
 
 
 def _unhealthy(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above

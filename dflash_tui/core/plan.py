@@ -16,7 +16,7 @@ from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import builds
 from dflash_tui.core.patching import files as patch_files
 from dflash_tui.core.patching.files import Patch
-from dflash_tui.core.recipe import EngineSpec, FlagValue, Mode, Recipe, Standing, Status
+from dflash_tui.core.recipe import Band, EngineSpec, FlagValue, Mode, Recipe, Standing, Status
 from dflash_tui.core.setup import Setup
 
 HOST = "127.0.0.1"
@@ -44,7 +44,7 @@ class Plan(msgspec.Struct, frozen=True):
     """What a launch will do. `env` is what is added to the caller's environment; paths are absolute.
 
     `patches` are those that this release needs on this hardware; `unneeded` says for each other one of the recipe why
-    it does not. `unpatched` were taken out by hand.
+    it does not. `unpatched` were taken out by hand. `expected` is what others measured.
 
     `build_script` and `models_folder` are empty when the models come from elsewhere. Without speculation
     `num_speculative_tokens` is 0 and `drafter` empty. `engine_folder` may be an environment of the user's.
@@ -82,6 +82,7 @@ class Plan(msgspec.Struct, frozen=True):
     unneeded: dict[str, str] = {}
     unpatched: tuple[str, ...] = ()
     asked: dict[str, str] = {}
+    expected: tuple[Band, ...] = ()
 
     @property
     def kind(self) -> tuple[str, ...]:
@@ -156,6 +157,7 @@ def make(
         driver=setup.engine.driver,
         unneeded=unneeded,
         unpatched=setup.unpatched,
+        expected=setup.expected,
     )
 
 

@@ -29,9 +29,9 @@ def lines(alarms: Sequence[Alarm], now: float, width: int, rows: int, calm: str 
     shown = []
     for place, alarm in enumerate(alarms[:rows]):
         more = len(alarms) - rows if place == rows - 1 else 0
-        rest = f"  +{more} more, ! shows all" if more > 0 else ""
-        head = f"! {alarm.what}"
+        rest = f"  +{more} more: !" if more > 0 else ""
         since = f" {duration(max(0.0, now - alarm.since))}"
+        head = cut(f"! {alarm.what}", max(10, width - len(since) - len(rest)))
         tail = cut(f"  {alarm.evidence} → {alarm.do}", max(0, width - len(head) - len(since) - len(rest)))
         shown.append(Content.assemble((head, "bold $error"), (since, "bold"), tail, (rest, "bold")))
     return Content("\n").join(shown)

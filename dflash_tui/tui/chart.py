@@ -1,4 +1,4 @@
-"""A time series in a widget: plotext draws, Textual owns the pixels.
+"""Time series in a widget: plotext draws, Textual owns the pixels.
 
 plotext 6 draws in C++ and answers bad input with abort(), not with an exception: a NaN, an infinity or a point
 outside the limits takes the process down. Everything passes through `fit` first, which yields only finite values
@@ -14,11 +14,14 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from types import ModuleType
+from typing import NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual.color import Color
+from textual.content import Content
+from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -87,20 +90,38 @@ def strips(ansi: str, width: int) -> list[Strip]:
     return rows
 
 
-class Chart(Widget):
-    """Draws one series from zero up; redraws only after `show`, a resize or a change of theme.
+class Line(NamedTuple):
+    """A line of a chart: its values, the theme variable of its colour and its name in the title."""
 
-    `color` names a theme variable. `top` is the least height of the axis, or its exact height when `fixed`.
+    values: Sequence[float]
+    color: str
+    name: str = ""
+
+
+class Chart(Widget):
+    """Draws lines from zero up; draws again only after other values, a resize or a change of theme.
+
+    `top` is the least height of the axis, or its exact height when `fixed`. `nothing` is said while no value is known.
     """
 
     DEFAULT_CSS = "Chart { width: 1fr; height: 1fr; }"
 
-    def __init__(self, title: str, color: str, *, top: float, fixed: bool = False, id: str | None = None) -> None:  # noqa: A002 - Textual's name
+    def __init__(
+        self,
+        title: str,
+        *,
+        top: float,
+        fixed: bool = False,
+        nothing: str = "nothing measured yet",
+        id: str,  # noqa: A002 - Textual's name
+    ) -> None:
         super().__init__(id=id)
-        self.border_title = title
-        self.color, self.top, self.fixed = color, top, fixed
-        self.values: Sequence[float] = ()
+        self.title = title
+        self.border_title = Content(title)
+        self.top, self.fixed, self.nothing = top, fixed, nothing
+        self.lines: Sequence[Line] = ()
         self.span = 600.0
+        self._shown: tuple[str, ...] = ()
         self._rows: list[Strip] | None = None
 
     @property
@@ -108,12 +129,32 @@ class Chart(Widget):
         """How many values one row of the drawing can tell apart."""
         return max(1, self.size.width - _AXIS)
 
-    def show(self, values: Sequence[float], span: float, top: float | None = None) -> None:
-        """Replace the data; `span` is the seconds that the time axis covers, NaN leaves a gap."""
-        self.values, self.span = values, span
-        self.top = top or self.top
-        self._rows = None
-        self.refresh()
+    def show(self, lines: Sequence[Line], span: float, top: float | None = None) -> None:
+        """Replace the lines; `span` is the seconds that the time axis covers, NaN leaves a gap."""
+        before = (_comparable(self.lines), self.span, self.top)
+        self.lines, self.span, self.top = lines, span, top or self.top
+        if before == (_comparable(lines), self.span, self.top) and self._rows is not None:
+            return
+        self._entitle()
+        old, self._rows = self._rows, self._draw(*self.size)
+        self._refresh_changed(old)
+
+    def _entitle(self) -> None:
+        names = [(line.name, line.color) for line in self.lines if line.name]
+        if (shown := tuple(name for name, _ in names)) != self._shown:
+            self._shown = shown
+            parts = [(f"  ━ {name}", f"${color}") for name, color in names]
+            self.border_title = Content.assemble(self.title, *parts)
+
+    def _refresh_changed(self, old: list[Strip] | None) -> None:
+        """Have only the rows drawn again that differ: each costs bytes, and the terminal may be far away."""
+        rows = self._rows or []
+        if old is None or len(old) != len(rows):
+            self.refresh()
+            return
+        changed = [y for y, (one, other) in enumerate(zip(old, rows, strict=True)) if one != other]
+        if changed:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
@@ -131,12 +172,12 @@ class Chart(Widget):
     def _draw(self, width: int, height: int) -> list[Strip]:
         if width <= 10 or height <= 2:
             return []
-        peak = max((value for value in self.values if math.isfinite(value)), default=None)
-        if peak is None:
+        peaks = [value for line in self.lines for value in line.values if math.isfinite(value)]
+        if not peaks:
             blank = Strip.blank(width)
-            text = Strip([Segment("nothing measured yet".center(width))]).crop(0, width)
+            text = Strip([Segment(self.nothing.center(width))]).crop(0, width)
             return [text if row == height // 2 else blank for row in range(height)]
-        top = max(1e-3, min(self.top, _HUGE)) if self.fixed else nice(max(peak, self.top))
+        top = max(1e-3, min(self.top, _HUGE)) if self.fixed else nice(max(*peaks, self.top))
         return strips(self._plot(width, height, top), width)
 
     def _plot(self, width: int, height: int, top: float) -> str:
@@ -149,7 +190,7 @@ class Chart(Widget):
         figure.theme("app")
         figure.axes(False, axis=0, side=1)
         figure.axes(False, axis=1, side=1)
-        last = max(len(self.values) - 1, 1)
+        last = max(max(len(line.values) for line in self.lines) - 1, 1)
         figure.ruler("y").lim(0, top)
         marks = [top * part / 4 for part in ((0, 4) if height < 7 else (0, 2, 4) if height < 12 else range(5))]
         figure.ruler("y").ticks(marks, [_label(mark) for mark in marks])
@@ -157,22 +198,31 @@ class Chart(Widget):
         parts = 2 if width < 60 else 4
         ages = [ago(self.span * (1 - part / parts)) for part in range(parts + 1)]
         figure.ruler("x").ticks([last * part / parts for part in range(parts + 1)], ages)
-        self._line(width, top, background)
+        # The first line is the one that matters: it is drawn last, over the others.
+        for line in reversed(self.lines):
+            self._line(line, width, top, background)
         return str(figure.build().string())
 
-    def _line(self, width: int, top: float, background: Color) -> None:
+    def _line(self, line: Line, width: int, top: float, background: Color) -> None:
         columns = max(1, width - _AXIS)
-        points = list(fit(self.values, columns, 0, top))
+        points = list(fit(line.values, columns, 0, top))
+        if not points:
+            return
         library = plotext()
-        color = library.pixel(_rgb(self.app.theme_variables[self.color], background, 1), background.rgb)
+        color = library.pixel(_rgb(self.app.theme_variables[line.color], background, 1), background.rgb)
         drawn = library.marker(marker(), pixel=color)
         signal = library.figure.signal([x for x, _ in points], [y for _, y in points], marker=drawn)
         signal.density("full", scope="line").lines()
-        gap = 1.5 * max(1.0, len(self.values) / columns)
+        gap = 1.5 * max(1.0, len(line.values) / columns)
         for index in range(1, len(points)):
             if points[index][0] - points[index - 1][0] > gap:
                 signal.line(index, False)
         library.figure.draw(signal)
+
+
+def _comparable(lines: Sequence[Line]) -> list[tuple[str, str, list[float | None]]]:
+    """Return lines as equal when they look the same: NaN is not equal to itself."""
+    return [(line.name, line.color, [None if math.isnan(v) else v for v in line.values]) for line in lines]
 
 
 def _label(value: float) -> str:

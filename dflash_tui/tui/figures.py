@@ -1,4 +1,4 @@
-"""Run state -> what the run screen writes: status line, chart values, log lines. Pure."""
+"""Run state -> what the run screen writes: status line, log lines. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import DflashError
-from dflash_tui.text import GIB, duration, middle, number, plural
+from dflash_tui.text import duration, middle, number, plural
 from dflash_tui.tui.widgets import MUTED
 
 _MARKS = {
@@ -58,17 +58,6 @@ def probing(state: RunState, now: float) -> str:
         return f"at rest it was asked for a token {duration(now - last.at)} ago and took {number(last.total, 2, 's')}"
     after = probe.after()
     return f"asked for a token after {duration(after)} of rest" if math.isfinite(after) else ""
-
-
-def series(
-    state: RunState, chart: str, now: float, span: float, columns: int
-) -> tuple[list[float], float, float | None]:
-    """Return a chart's values, its span and the height of its axis, or None to keep that."""
-    values = state.series(chart, now, span, columns)
-    if chart == "memory":
-        total = state.memory[-1].total / GIB if state.memory else None
-        return [value / GIB for value in values], span, total
-    return ([value * 100 for value in values] if chart == "acceptance" else values), span, None
 
 
 def log_line(line: LogLine, utc_offset: float) -> str:

@@ -14,17 +14,18 @@ from textual.widgets import Footer
 
 from dflash_tui.core import history
 from dflash_tui.core.alarms import alarms
-from dflash_tui.core.events import AnyEvent
+from dflash_tui.core.events import PROBE, AnyEvent
 from dflash_tui.core.expected import Start, expect
 from dflash_tui.core.plan import Plan
+from dflash_tui.core.positions import advise
 from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import DflashError
-from dflash_tui.tui import figures
+from dflash_tui.tui import charts, figures
 from dflash_tui.tui.alarms import AlarmDialog
 from dflash_tui.tui.alarms import lines as alarm_lines
-from dflash_tui.tui.chart import Chart
+from dflash_tui.tui.chart import Chart, Line
 from dflash_tui.tui.failure import FailurePane
 from dflash_tui.tui.logpane import LogPane
 from dflash_tui.tui.starting import startup
@@ -48,15 +49,16 @@ class RunScreen(Screen[None]):
 
     BINDINGS: ClassVar = [
         Binding("b", "app.send_prompts", "Send prompts", tooltip="Send the five prompts"),
-        Binding("space", "freeze", "Freeze", tooltip="Hold the display still; nothing is lost"),
+        Binding("space", "freeze", "Pause", tooltip="Hold the display still; nothing is lost"),
         Binding(
             "left_square_bracket",
             "window(-1)",
-            "Window",
+            "Time",
             key_display="[ ]",
             tooltip="Shorter or longer window: 2, 10, 60 min",
         ),
         Binding("right_square_bracket", "window(1)", "Longer window", show=False),
+        Binding("c", "chart", "Chart", tooltip="The next chart, where there is not room for all"),
         Binding("l", "log", "Log", tooltip="The log on the whole screen, and back"),
         Binding("exclamation_mark", "alarms", "Alarms", key_display="!", show=False, tooltip="Every alarm in full"),
         Binding("S", "app.stop", "Stop", key_display="S", tooltip="Stop the server, after asking"),
@@ -72,7 +74,7 @@ class RunScreen(Screen[None]):
         super().__init__(classes="-idle")
         self.now = now
         self.clear()
-        self.window = 0
+        self.window = self.chart = 0
         self.frozen = False
         self._ticks = 0
         self._keys = ("", False, False)
@@ -128,9 +130,10 @@ class RunScreen(Screen[None]):
         yield FailurePane()
         yield RequestStrip()
         with Container(id="panes"):
-            yield Chart("tok/s", "series-a", top=10, id="tok_s")
-            yield Chart("acceptance %", "series-b", top=100, fixed=True, id="acceptance")
-            yield Chart("memory GiB", "series-c", top=1, fixed=True, id="memory")
+            yield Chart("tok/s", top=10, id="tok_s")
+            yield Chart("acceptance %", top=100, fixed=True, id="acceptance")
+            yield Chart("memory GiB", top=1, fixed=True, id="memory")
+            yield Chart("GPU %", top=100, fixed=True, nothing="no GPU is seen", id="gpu")
             yield Positions()
             yield Requests()
             yield LogPane()
@@ -139,6 +142,7 @@ class RunScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.query_one("#startup").border_title = "start-up"
+        self._choose_charts()
         self.query_one(LogPane).focus()
         self.set_interval(LOG_INTERVAL, self.tick)
         self.run_worker(self._recall(), group="history", exclusive=True)
@@ -228,24 +232,30 @@ class RunScreen(Screen[None]):
             self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        return (
-            self.stage == "live"
-            if action in {"freeze", "window", "alarms"}
-            else self.stage != "idle" or action != "log"
-        )
+        if action == "chart":
+            return self.stage == "live" and (self.has_class("-narrow") or self.has_class("-short"))
+        if action in {"freeze", "window", "alarms"}:
+            return self.stage == "live"
+        return self.stage != "idle" or action != "log"
 
     def _draw_live(self, now: float) -> None:
         span = WINDOWS[self.window]
         self._draw_alarms(now)
         self.query_one(Timeline).show(self.state.spans(now))
-        self.query_one(Tiles).show(tiles(self.state, self.drafted, now, span))
+        self.query_one(Tiles).show(tiles(self.state, self.plan, self.drafted, now, span))
         rates = self.state.window(span, now)
-        self.query_one(Positions).show(rates.per_position if rates else ())
-        self.query_one(Requests).show(list(self.state.requests)[-REQUESTS_SHOWN:], self.sending)
+        shares = rates.per_position if rates else ()
+        self.query_one(Positions).show(shares, advise(shares, rates.steps if rates else 0))
+        requests = [done for done in self.state.requests if done.kind != PROBE or done.error]
+        self.query_one(Requests).show(requests[-REQUESTS_SHOWN:], self.sending)
         self.query_one(RequestStrip).show(tuple(self.state.finished.requests), self.state.finished.cycle)
+        drawn: dict[int, dict[str, tuple[list[Line], float | None]]] = {}
         for chart in self.query(Chart):
             if chart.size.width:
-                chart.show(*figures.series(self.state, str(chart.id), now, span, chart.columns))
+                if (columns := chart.columns) not in drawn:
+                    drawn[columns] = charts.lines(self.state, self.drafted, now, span, columns)
+                found, top = drawn[columns][str(chart.id)]
+                chart.show(found, span, top)
 
     def _draw_alarms(self, now: float) -> None:
         rows = 1 if self.has_class("-short") else ALARMS_SHOWN
@@ -266,6 +276,19 @@ class RunScreen(Screen[None]):
         self.window = max(0, min(len(WINDOWS) - 1, self.window + step))
         self.notify(f"charts and means over the last {WINDOWS[self.window] / 60:.0f} min", timeout=2)
         self.draw()
+
+    def action_chart(self) -> None:
+        self.chart = (self.chart + 1) % len(charts.NAMES)
+        self._choose_charts()
+        self.call_after_refresh(self.draw)
+
+    def _choose_charts(self) -> None:
+        """Mark the chart that is seen where there is room for one, and the next for where there is room for two."""
+        for name in charts.NAMES:
+            place = (charts.NAMES.index(name) - self.chart) % len(charts.NAMES)
+            chart = self.query_one(f"#{name}")
+            chart.set_class(place == 0, "-first")
+            chart.set_class(place == 1, "-second")
 
     def action_log(self) -> None:
         self.toggle_class("-log")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from textual.app import RenderResult
 from textual.content import Content
 from textual.widget import Widget
 
+from dflash_tui.core.band import choose, compare
 from dflash_tui.core.events import Histogram
 from dflash_tui.core.histogram import Quantile, quantile
+from dflash_tui.core.plan import Plan
 from dflash_tui.core.state import RunState
-from dflash_tui.core.track import LONGEST_GAP
+from dflash_tui.core.track import LONGEST_GAP, Reading
 from dflash_tui.core.vllm_metrics import Rates
 from dflash_tui.text import UNKNOWN, cut, gib, number, percent
 from dflash_tui.tui.widgets import MUTED
@@ -21,47 +24,87 @@ RECENT = 10.0
 
 
 class Tile(NamedTuple):
-    """One figure: its name, value and a note that is dropped when there is no room; `good` False marks it."""
+    """One figure: its name, value and a note that is dropped when there is no room; `good` False marks it.
+
+    `short` is the name where name and value share a line, `share` what the tile takes of 80 columns there.
+    """
 
     name: str
     value: str
     note: str = ""
+    short: str = ""
+    share: int = 16
     good: bool = True
 
 
-def tiles(state: RunState, tokens: int, now: float, span: float) -> list[list[Tile]]:
+def tiles(state: RunState, plan: Plan | None, tokens: int, now: float, span: float) -> list[list[Tile]]:
     """Return two rows of figures: of the last ten seconds, with the mean or the quantiles of the window.
 
-    A server that is silent or gone has no present figures. `tokens` is how many are drafted per step.
+    `tokens` is how many are drafted per step. A server that is silent or gone has no present figures.
     """
     last = state.readings[-1] if state.readings else None
     fresh = last is not None and state.exit is None and now - last.at <= LONGEST_GAP
     recent = state.window(RECENT, now) if fresh else None
     mean = state.window(span, now)
     minutes = f"{span / 60:.0f} min"
-    memory = state.memory[-1] if state.memory else None
-    counters = last.counters if last and fresh else None
-    speeds = [
-        Tile(f"tok/s {RECENT:.0f} s", number(_of(recent, "tok_s")), f"{number(_of(mean, 'tok_s'))} in {minutes}"),
-        Tile("steps/s", number(_of(recent, "steps_s")), number(_of(mean, "steps_s"))),
-        Tile("accept len", number(_of(recent, "acceptance_length"), 2), f"of {tokens + 1}" if tokens else ""),
-        Tile("acceptance", percent(_of(recent, "acceptance"), 1), percent(_of(mean, "acceptance"), 1)),
-    ]
-    queue = f"{counters.running} / {counters.waiting} / {mean.preemptions if mean else 0:.0f}" if counters else UNKNOWN
+    speed, steps, length, rate = (
+        _of(recent, figure) for figure in ("tok_s", "steps_s", "acceptance_length", "acceptance")
+    )
+    most = f"of {tokens + 1}, " if tokens else ""
     return [
-        speeds,
         [
-            _latency("TTFT", state.ttft(span, now)),
-            _latency("TPOT", state.tpot(span, now)),
-            Tile("run/wait/preempt", queue),
-            Tile("prefix hits", percent(_of(mean, "prefix_hit"), 1)),
-            Tile(
-                f"memory {memory.source}" if memory else "memory",
-                gib(memory.used if memory else None),
-                percent(memory.used / memory.total) if memory and memory.total else "",
-            ),
+            Tile(f"tok/s {RECENT:.0f} s", number(speed), f"{number(_of(mean, 'tok_s'))} in {minutes}", "tok/s", 14),
+            Tile("steps/s", number(steps), f"{number(_of(mean, 'steps_s'))} in {minutes}", "steps/s", 15),
+            Tile("accept len", number(length, 2), f"{most}{number(_of(mean, 'acceptance_length'), 2)}", "AL", 9),
+            Tile("acceptance", percent(rate, 1), f"{percent(_of(mean, 'acceptance'), 1)}", "acceptance", 19),
+            _expected(state, plan, mean),
+        ],
+        [
+            _latency("TTFT", 18, state.ttft(span, now)),
+            _latency("TPOT", 17, state.tpot(span, now)),
+            _queue(last if fresh else None, mean),
+            Tile("prefix hits", percent(_of(mean, "prefix_hit"), 1), f"in {minutes}", "prefix", 14),
+            _memory(state),
         ],
     ]
+
+
+def _queue(last: Reading | None, mean: Rates | None) -> Tile:
+    """Return how many requests run and wait, and how many were preempted in the window."""
+    if last is None:
+        return Tile("run/wait/preempt", UNKNOWN, "", "queue", 13)
+    counts = f"{last.counters.running}/{last.counters.waiting}/{mean.preemptions if mean else 0:.0f}"
+    return Tile("run/wait/preempt", counts, "", "queue", 13, good=not mean or mean.preemptions < 1)
+
+
+def _memory(state: RunState) -> Tile:
+    memory = state.memory[-1] if state.memory else None
+    if memory is None:
+        return Tile("memory", UNKNOWN, "", "memory", 17)
+    share = percent(memory.used / memory.total) if memory.total else ""
+    return Tile(f"memory {memory.source}", gib(memory.used), share, "memory", 17)
+
+
+def _expected(state: RunState, plan: Plan | None, mean: Rates | None) -> Tile:
+    """Return where the run lies against what others measured: the first figure that differs, else the speed."""
+    band = choose(plan.expected, plan.mode) if plan and not plan.synthetic else None
+    found = compare(band, mean, state.finished.requests) if band else []
+    if not found:
+        return Tile("published", UNKNOWN, "not yet" if band else "none for this", "band", 23)
+    one = next((reading for reading in found if reading.word != "within"), found[0])
+    low, high = (percent(x) if one.name == "acceptance" else f"{x:g}" for x in (one.low, one.high))
+    good = one.word != "below"
+    return Tile("published", f"{one.word} {low} to {high}", one.name, "band", 23, good=good)
+
+
+def _latency(name: str, share: int, histogram: Histogram | None) -> Tile:
+    """Return the median and the 95th percentile of a histogram, and of how many requests."""
+    middle, high = (quantile(histogram, part) if histogram else None for part in (0.5, 0.95))
+    if histogram is None or middle is None or high is None:
+        return Tile(f"{name} p50/p95", UNKNOWN, "", name, share)
+    (one, unit), (other, same) = seconds(middle), seconds(high)
+    both = f"{one}/{other} {unit}" if unit == same else f"{one} {unit}/{other} {same}"
+    return Tile(f"{name} p50/p95", both, f"n={sum(histogram.counts):.0f}", name, share)
 
 
 def _of(rates: Rates | None, figure: str) -> float | None:
@@ -69,25 +112,15 @@ def _of(rates: Rates | None, figure: str) -> float | None:
     return value
 
 
-def _latency(name: str, histogram: Histogram | None) -> Tile:
-    """Return the median and the 95th percentile of a histogram, and of how many requests."""
-    middle, high = (quantile(histogram, share) if histogram else None for share in (0.5, 0.95))
-    if histogram is None or middle is None or high is None:
-        return Tile(f"{name} p50/p95", UNKNOWN)
-    return Tile(f"{name} p50/p95", f"{seconds(middle)} / {seconds(high)}", f"n={sum(histogram.counts):.0f}")
-
-
-def seconds(value: Quantile) -> str:
-    """Return a quantile as `85 ms` or `1.2 s`; as a bound where the histogram says no more."""
+def seconds(value: Quantile) -> tuple[str, str]:
+    """Return a quantile as `85`, `ms` or `1.2`, `s`; as a bound where the histogram says no more."""
     if value.high is None:
-        return f">{_seconds(value.low)}"
-    return f"<{_seconds(value.high)}" if value.low == 0 else _seconds(value.value)
-
-
-def _seconds(value: float) -> str:
-    if value < 0.01:
-        return f"{value * 1000:.1f} ms"
-    return f"{value * 1000:.0f} ms" if value < 0.9995 else f"{value:.1f} s"
+        sign, shown = ">", value.low
+    else:
+        sign, shown = ("<", value.high) if value.low == 0 else ("", value.value)
+    if shown >= 0.9995:
+        return f"{sign}{shown:.1f}", "s"
+    return f"{sign}{shown * 1000:.{1 if shown < 0.01 else 0}f}", "ms"
 
 
 class Tiles(Widget):
@@ -110,8 +143,7 @@ class Tiles(Widget):
         compact = self.size.height < 2 * len(self.rows)
         lines: list[Content] = []
         for row in self.rows:
-            ends = [self.size.width * (place + 1) // max(1, len(row)) for place in range(len(row))]
-            widths = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+            widths = _widths([tile.share if compact else 1 for tile in row], self.size.width)
             if compact:
                 lines.append(_joined([_short(tile, width) for tile, width in zip(row, widths, strict=True)]))
                 continue
@@ -119,6 +151,12 @@ class Tiles(Widget):
             lines.append(Content.assemble(*names))
             lines.append(_joined([_value(tile, width) for tile, width in zip(row, widths, strict=True)]))
         return Content("\n").join(lines)
+
+
+def _widths(shares: Sequence[int], width: int) -> list[int]:
+    """Return the widths of columns that share `width`."""
+    ends = [width * end // max(1, sum(shares)) for end in accumulate(shares)]
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _joined(parts: Sequence[Content]) -> Content:
@@ -133,7 +171,7 @@ def _value(tile: Tile, width: int) -> Content:
 
 
 def _short(tile: Tile, width: int) -> Content:
-    name = cut(tile.name.split()[0] if len(tile.name) + len(tile.value) + 2 > width else tile.name, width - 1)
+    name = cut(tile.short or tile.name, width - 1)
     value = cut(tile.value, max(0, width - len(name) - 2))
     rest = " " * max(0, width - len(name) - len(value) - 1)
     return Content.assemble((f"{name} ", MUTED), (value, "bold" if tile.good else "bold $error"), rest)

@@ -9,6 +9,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from dflash_tui.core.events import RequestDone
+from dflash_tui.core.positions import Advice
 from dflash_tui.core.startup import PhaseSpan
 from dflash_tui.text import UNKNOWN, cut, duration, number
 
@@ -99,17 +100,22 @@ def fold(phases: Sequence[tuple[str, float]], width: int) -> list[tuple[str, int
 
 
 class Positions(Widget):
-    """The share of steps in which each drafted position was accepted, in as many columns as the height asks for."""
+    """The share of steps in which each drafted position was accepted, in as many columns as the height asks for.
+
+    The first useless position is marked, and those after it are muted.
+    """
 
     def __init__(self) -> None:
         super().__init__(id="positions")
         self.border_title = "accepted per position %"
         self.shares: Sequence[float] = ()
+        self.advice: Advice | None = None
 
-    def show(self, shares: Sequence[float]) -> None:
-        """Replace the shares."""
-        if shares != self.shares:
-            self.shares = shares
+    def show(self, shares: Sequence[float], advice: Advice | None) -> None:
+        """Replace the shares and what they say about how many tokens to draft."""
+        if (shares, advice) != (self.shares, self.advice):
+            self.shares, self.advice = shares, advice
+            self.border_title = Content(f"accepted per position{_advised(advice)}")
             self.refresh()
 
     def render(self) -> RenderResult:
@@ -119,15 +125,27 @@ class Positions(Widget):
         columns = -(-len(self.shares) // height)
         count = -(-len(self.shares) // columns)
         each = (width + 1) // columns
+        useless = self.advice.first_useless if self.advice else None
         rows = [Content("") for _ in range(count)]
         for index, share in enumerate(self.shares):
-            room = max(0, each - 8)
+            room = max(0, each - 9)
             gap = " " if index >= count else ""
             drawn = bar(share, room)
+            mark = "✗" if index + 1 == useless else " "
+            color = "$series-b" if useless is None or index + 1 < useless else "$foreground 40%"
             rows[index % count] += Content.assemble(
-                (f"{gap}{index + 1:>2} ", MUTED), (drawn, "$series-b"), f"{share * 100:>{room - len(drawn) + 4}.0f}"
+                (f"{gap}{mark}", "$error"),
+                (f"{index + 1:>2} ", MUTED),
+                (drawn, color),
+                f"{share * 100:>{room - len(drawn) + 4}.0f}",
             )
         return Content("\n").join(rows)
+
+
+def _advised(advice: Advice | None) -> str:
+    if advice is None:
+        return " %"
+    return ": all useful" if advice.first_useless is None else f": try n={advice.suggested}"
 
 
 class Requests(Widget):

@@ -111,7 +111,7 @@ def test_acceptance_that_falls_is_told_with_both_figures():
     """Compared with the hour before, not with a fixed number; a small change is none."""
     state = folded(*working(0, 300), *_changed(300, 361, accepted=0.6))
     alarm = raised(state, 359.5)["acceptance"]
-    assert alarm.evidence == "8.6 % in the last minute, 42.9 % before"
+    assert alarm.evidence == "8.6 % in the last minute, 42.8 % before"
     assert 300 <= alarm.since <= 345
     assert raised(folded(*working(0, 300), *_changed(300, 400, accepted=2.0)), 399.5) == {}
 

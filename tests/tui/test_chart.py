@@ -10,12 +10,12 @@ from dflash_tui.tui.widgets import bar, fold
 _FUZZ = """
 import asyncio, math, random
 from textual.app import App
-from dflash_tui.tui.chart import Chart
+from dflash_tui.tui.chart import Chart, Line
 
 class Host(App):
     def compose(self):
-        yield Chart("x", "primary", top=10, id="free")
-        yield Chart("y", "primary", top=5, fixed=True, id="fixed")
+        yield Chart("x", top=10, id="free")
+        yield Chart("y", top=5, fixed=True, id="fixed")
 
 async def main():
     random.seed(7)
@@ -26,9 +26,10 @@ async def main():
             if round % 25 == 0:
                 await pilot.resize_terminal(random.randint(1, 200), random.randint(1, 60))
             for chart in app.query(Chart):
-                values = [random.choice(odd) if random.random() < 0.5 else random.uniform(-9, 99)
-                          for _ in range(random.choice([0, 1, 2, 3, 50, 200, 700]))]
-                chart.show(values, random.choice([0.0, 1.0, 120.0, 3600.0]), random.choice([None, 0.0, 5.0, 1e12]))
+                lines = [Line([random.choice(odd) if random.random() < 0.5 else random.uniform(-9, 99)
+                               for _ in range(random.choice([0, 1, 2, 3, 50, 200, 700]))], "primary", str(n))
+                         for n in range(random.choice([0, 1, 1, 2, 3]))]
+                chart.show(lines, random.choice([0.0, 1.0, 120.0, 3600.0]), random.choice([None, 0.0, 5.0, 1e12]))
                 chart._draw(random.randint(0, 200), random.randint(0, 60))
             if round % 10 == 0:
                 await pilot.pause()

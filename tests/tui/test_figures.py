@@ -21,7 +21,7 @@ def folded(*events) -> RunState:
 
 
 def shown(state: RunState, now: float) -> dict[str, str]:
-    return {tile.name.split()[0]: tile.value for row in tiles(state, 7, now, 600.0) for tile in row}
+    return {tile.name.split()[0]: tile.value for row in tiles(state, a_run().plan, 7, now, 600.0) for tile in row}
 
 
 def test_nothing_known_is_dashes():
@@ -32,7 +32,7 @@ def test_nothing_known_is_dashes():
 def test_no_traffic_is_zero_tokens_and_no_acceptance():
     counters = Counters(50.0, steps=9.0, proposed=63.0, accepted=20.0, per_position=(1.0,) * 7)
     values = shown(folded(Sampled(BASE, counters), Sampled(BASE + 11, counters)), BASE + 12)
-    assert (values["tok/s"], values["acceptance"], values["run/wait/preempt"]) == ("0.0", "—", "0 / 0 / 0")
+    assert (values["tok/s"], values["acceptance"], values["run/wait/preempt"]) == ("0.0", "—", "0/0/0")
 
 
 def test_traffic_gives_rates_of_the_last_seconds():

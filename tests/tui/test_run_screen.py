@@ -1,8 +1,18 @@
 """The run screen, fed with recorded logs and real counters."""
 
+from msgspec.structs import replace
 from textual.widgets import Log
 
-from dflash_tui.core.events import Exited, Health, HealthChanged, LogLine
+from dflash_tui.core.events import (
+    Counters,
+    Exited,
+    Health,
+    HealthChanged,
+    LogLine,
+    RequestDone,
+    Sampled,
+    Suspended,
+)
 from dflash_tui.errors import EngineError
 from dflash_tui.tui.chart import Chart
 from tests.tui.conftest import HOSTILE, a_run, traffic
@@ -40,7 +50,7 @@ async def test_a_live_server_shows_its_figures(live):
         for kind in ("Q&A", "Code", "JSON", "Math", "LongCode"):
             assert f" {kind} " in seen
         for chart in panel.run_screen.query(Chart):
-            assert len(chart.values) == chart.columns
+            assert {len(line.values) for line in chart.lines} == {chart.columns}
 
 
 async def test_80x24_keeps_what_matters(live):
@@ -130,15 +140,15 @@ async def test_nothing_changed_draws_nothing(live):
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(), events)
         chart = panel.run_screen.query_one("#tok_s", Chart)
-        values = chart.values
+        values = chart.lines
         for _ in range(8):
             panel.run_screen.tick()
-        assert chart.values is values
+        assert chart.lines is values
         for event in traffic(now, 2):
             panel.run_screen.take(event)
         for _ in range(4):
             panel.run_screen.tick()
-        assert chart.values is not values
+        assert chart.lines is not values
 
 
 async def test_keys_that_need_a_server_are_not_offered_without_one(live):
@@ -168,3 +178,68 @@ async def test_prompts_are_not_sent_before_the_server_answers(starting):
         panel.action_send_prompts()  # as from the palette
         await pilot.pause()
         assert {notice.message for notice in panel._notifications} == {"no server answers yet"}
+
+
+async def test_one_chart_is_seen_where_there_is_room_for_one_and_c_shows_the_next(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await feed(pilot, a_run(), events)
+        seen = []
+        for _ in range(5):
+            seen += [chart.id for chart in panel.run_screen.query(Chart) if chart.display]
+            await pilot.press("c")
+            await pilot.pause()
+        assert seen == ["tok_s", "acceptance", "memory", "gpu", "tok_s"]
+        assert "no GPU is seen" not in text(panel)
+
+
+async def test_alarms_are_told_and_shown_in_full(live):
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await feed(pilot, a_run(), events)
+        assert "✓ no alarm" in text(panel)
+        panel.run_screen.take(Suspended(now - 5, (4711,)))
+        panel.run_screen.draw()
+        await pilot.pause()
+        assert "! the server is suspended by a signal 5 s" in text(panel)
+        await pilot.press("exclamation_mark")
+        await pilot.pause()
+        assert "`kill -CONT 4711` lets it go on" in text(panel)
+        await pilot.press("escape")
+        panel.run_screen.take(Suspended(now, ()))
+        panel.run_screen.draw()
+        await pilot.pause()
+        assert "✓ no alarm" in text(panel)
+
+
+async def test_the_published_cycle_is_seen_and_named(live):
+    events, now = live
+    speeds = (221, 214, 218, 222, 230, 103, 59, 62, 62, 212) * 4
+    done = [
+        RequestDone(now - 50 + place, "Code", 256, 30, 0.2, 2.0, speed, "length", steps=100, accepted=400)
+        for place, speed in enumerate(speeds)
+    ]
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), [*events, *done])
+        assert "every 10 requests 4 are slow: 62 instead of 21" in text(panel)
+        assert "a cycle of 10: 6 fast, 4 slow; steps/s fell" in text(panel)
+        assert "▄▃▃▃" in text(panel)
+
+
+async def test_useless_positions_are_marked_and_n_suggested(live):
+    events, now = live
+    made = []
+    for at in range(20, 30):
+        places = (8e3 + 400 * at, 8e3 + 390 * at, 8e3 + 2.0 * at, 8e3 + at, 8e3, 8e3, 8e3)
+        counted = Counters(
+            4000.0 + 1200 * at, steps=9000.0 + 400 * at, proposed=7e4 + 2800 * at, accepted=3e4 + 800 * at
+        )
+        made.append(Sampled(now + at, replace(counted, per_position=places, running=1)))
+    panel = app(now=now + 30)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), [*events, *made])
+        assert "accepted per position: try n=2" in text(panel)
+        assert "✗ 3" in text(panel)

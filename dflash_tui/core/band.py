@@ -1,0 +1,56 @@
+"""Do the figures of a run lie where others measured them? Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from dflash_tui.core.cycle import Finished
+from dflash_tui.core.recipe import Band, Mode
+from dflash_tui.core.vllm_metrics import Rates
+
+_LAST = 10
+_LEAST_STEPS = 100
+
+
+class Reading(NamedTuple):
+    """A figure against what was published: `word` is `within`, `below` or `above`; shares are 0 to 1."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    word: str
+    source: str
+
+
+def choose(bands: Sequence[Band], mode: Mode) -> Band | None:
+    """Return the band for this mode, else one for any mode, else None."""
+    return next((b for b in bands if b.mode is mode), next((b for b in bands if b.mode is None), None))
+
+
+def compare(band: Band, rates: Rates | None, finished: Iterable[Finished]) -> list[Reading]:
+    """Return each published figure with what the run shows, the speed first.
+
+    The speed is the median of the last ten requests that ended one at a time, as published speeds are of one stream.
+    """
+    speeds = [r.tok_s for r in finished if r.tok_s and r.alike == 1 and not r.failed][-_LAST:]
+    known = rates if rates and rates.steps >= _LEAST_STEPS else None
+    values = (
+        ("tok/s", statistics.median(speeds) if speeds else None, band.tok_s),
+        ("AL", known.acceptance_length if known else None, band.acceptance_length),
+        ("acceptance", known.acceptance if known else None, band.acceptance),
+    )
+    return [
+        Reading(name, value, bounds[0], bounds[1], _word(value, bounds[0], bounds[1]), band.source)
+        for name, value, bounds in values
+        if value is not None and bounds
+    ]
+
+
+def _word(value: float, low: float, high: float) -> str:
+    """Return where a value lies, with a twentieth of leeway: published figures are rounded."""
+    if value < low * 0.95:
+        return "below"
+    return "above" if value > high * 1.05 else "within"

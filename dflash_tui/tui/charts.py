@@ -1,0 +1,124 @@
+"""Run state -> the lines of the four charts. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from dflash_tui.core.events import GpuLoad, GpusSampled
+from dflash_tui.core.state import RunState, held
+from dflash_tui.core.track import LONGEST_GAP, Reading
+from dflash_tui.core.vllm_metrics import Rates
+from dflash_tui.text import GIB, number, of, percent
+from dflash_tui.tui.chart import Line, nice
+
+# The order in which a key goes through them where there is room for one only.
+NAMES = ("tok_s", "acceptance", "memory", "gpu")
+_A, _B, _C = "series-a", "series-b", "series-c"
+
+
+def lines(
+    state: RunState, tokens: int, now: float, span: float, columns: int
+) -> dict[str, tuple[list[Line], float | None]]:
+    """Return the lines of each chart over the last `span` seconds, and the height of its axis, or None to keep it.
+
+    `tokens` is how many are drafted per step.
+    """
+    rates = state.readings.columns(now, span, columns)
+    return {
+        "tok_s": (_speeds(rates), None),
+        "acceptance": (_acceptance(rates, tokens), None),
+        "memory": _memory(state, now, span, columns),
+        "gpu": (_gpu(state, now, span, columns), None),
+    }
+
+
+def _numbers(rates: Sequence[Rates | None], value: Callable[[Rates], float | None]) -> list[float]:
+    found = [None if one is None else value(one) for one in rates]
+    return [math.nan if one is None else one for one in found]
+
+
+def _speeds(rates: Sequence[Rates | None]) -> list[Line]:
+    made, read = _numbers(rates, lambda r: r.tok_s), _numbers(rates, lambda r: r.prefill_s)
+    # Prompts are read much faster than answers are made, and would flatten their line.
+    by = nice(max(1.0, _peak(read) / max(_peak(made), 10.0)))
+    name = "prefill" if by == 1 else f"prefill ÷ {by:g}"
+    return [Line(made, _A, "generation"), Line([value / by for value in read], _C, name)]
+
+
+def _acceptance(rates: Sequence[Rates | None], tokens: int) -> list[Line]:
+    """Return acceptance in per cent, and the acceptance length, whose top is a step accepted whole."""
+    share = Line(_numbers(rates, lambda r: None if r.acceptance is None else r.acceptance * 100), _B, "acceptance")
+    if not tokens:
+        return [share]
+    length = _numbers(rates, lambda r: r.acceptance_length)
+    return [share, Line([value * 100 / (tokens + 1) for value in length], _A, f"AL, the top is {tokens + 1}")]
+
+
+def _memory(state: RunState, now: float, span: float, columns: int) -> tuple[list[Line], float | None]:
+    """Return GiB in use, and how full the KV cache is, full being the top."""
+    last = state.memory[-1] if state.memory else None
+    top = last.total / GIB if last else 1.0
+    used = held(state.memory, now, span, columns, lambda sample: sample.used / GIB)
+    found = [Line(used, _C, "server" if last and last.source in {"GPU", "resident"} else "all in use")]
+    whole = held(state.gpus, now, span, columns, _memory_of_all)
+    if last and last.source == "GPU" and _peak(whole):
+        found.append(Line(whole, "series-dim", "all in use"))
+    filled = held(state.readings, now, span, columns, lambda reading: _kv(reading, top))
+    if not all(map(math.isnan, filled)):
+        reading = state.readings.held(now, LONGEST_GAP)
+        share = reading.counters.kv_usage if reading else None
+        found.append(Line(filled, _B, f"KV cache {percent(share, 1)} full"))
+    return found, top if last else None
+
+
+def _kv(reading: Reading, top: float) -> float | None:
+    share = reading.counters.kv_usage
+    return None if share is None else share * top
+
+
+def _memory_of_all(sample: GpusSampled) -> float | None:
+    return _sum([gpu.memory_used for gpu in sample.gpus], 1 / GIB)
+
+
+def _gpu(state: RunState, now: float, span: float, columns: int) -> list[Line]:
+    """Return power and clock in per cent of their limits, and °C: of several GPUs all, the slowest, the hottest."""
+    last = state.gpus.held(now, LONGEST_GAP)
+    gpus = last.gpus if last else ()
+    power, limit = _sum([gpu.power_w for gpu in gpus]), _sum([gpu.power_limit_w for gpu in gpus])
+    clocks = [gpu.clock_mhz for gpu in gpus if gpu.clock_mhz is not None]
+    degrees = [gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None]
+    names = (
+        f"power {of(power, limit, 'W')}",
+        number(min(clocks) / 1000 if clocks else None, 2, "GHz"),
+        number(max(degrees, default=None), 0, "°C"),
+    )
+    values = (_power, _clock, _degrees)
+    return [
+        Line(held(state.gpus, now, span, columns, lambda sample, v=value: v(sample.gpus)), color, name)  # type: ignore[misc]
+        for value, color, name in zip(values, (_A, _C, _B), names, strict=True)
+    ]
+
+
+def _power(gpus: Sequence[GpuLoad]) -> float | None:
+    drawn, limit = _sum([gpu.power_w for gpu in gpus]), _sum([gpu.power_limit_w for gpu in gpus])
+    return None if drawn is None or not limit else 100 * drawn / limit
+
+
+def _clock(gpus: Sequence[GpuLoad]) -> float | None:
+    shares = [100 * gpu.clock_mhz / gpu.clock_max_mhz for gpu in gpus if gpu.clock_mhz and gpu.clock_max_mhz]
+    return min(shares, default=None)
+
+
+def _degrees(gpus: Sequence[GpuLoad]) -> float | None:
+    return max((gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None), default=None)
+
+
+def _sum(values: Sequence[float | None], by: float = 1.0) -> float | None:
+    """Return the sum of values times `by`, None unless all are known."""
+    known = [value for value in values if value is not None]
+    return sum(known) * by if known and len(known) == len(values) else None
+
+
+def _peak(values: Sequence[float]) -> float:
+    return max((value for value in values if math.isfinite(value)), default=0.0)

@@ -1,0 +1,62 @@
+"""How many tokens are worth drafting, and whether figures lie where others measured them."""
+
+import pytest
+
+from dflash_tui.core.band import choose, compare
+from dflash_tui.core.cycle import Finished
+from dflash_tui.core.positions import LEAST_STEPS, advise
+from dflash_tui.core.recipe import Band, Mode
+from dflash_tui.core.vllm_metrics import Rates
+
+
+def test_the_first_useless_position_adds_too_little():
+    """Position 5 adds 0.03 tokens to a step of 3.1: less than 2 %, so four are enough."""
+    found = advise((0.9, 0.6, 0.4, 0.2, 0.03, 0.01), 5000)
+    assert found is not None
+    assert (found.first_useless, found.suggested) == (5, 4)
+
+
+def test_all_positions_may_be_useful():
+    found = advise((0.9, 0.8, 0.7), LEAST_STEPS)
+    assert found is not None
+    assert (found.first_useless, found.suggested) == (None, 3)
+
+
+def test_one_token_is_drafted_at_least():
+    found = advise((0.001, 0.0), 5000)
+    assert found is not None
+    assert (found.first_useless, found.suggested) == (1, 1)
+
+
+@pytest.mark.parametrize(("shares", "steps"), [((), 1e6), ((0.9, 0.0), LEAST_STEPS - 1)])
+def test_too_little_gives_no_advice(shares, steps):
+    assert advise(shares, steps) is None
+
+
+BAND = Band("somebody", tok_s=(30.0, 40.0), acceptance=(0.25, 0.35), acceptance_length=(3.0, 3.5))
+
+
+def rates(acceptance: float, length: float, steps: float = 500.0) -> Rates:
+    return Rates(60.0, 100.0, steps=steps, acceptance=acceptance, acceptance_length=length)
+
+
+def test_each_published_figure_gets_a_word():
+    """Within a twentieth of the bounds is within: published figures are rounded."""
+    requests = [Finished(float(at), "", speed) for at, speed in enumerate((20, 22, 24))]
+    found = compare(BAND, rates(0.36, 4.2), requests)
+    assert [(r.name, r.word) for r in found] == [("tok/s", "below"), ("AL", "above"), ("acceptance", "within")]
+    assert found[0].value == 22
+
+
+def test_what_is_not_known_gets_none():
+    """Requests that ran at once are no single stream, failed ones have no speed, a few steps tell nothing."""
+    requests = [Finished(0.0, "", 99.0, alike=4), Finished(1.0, "Math", None, failed=True)]
+    assert compare(BAND, rates(0.3, 3.1, steps=5), requests) == []
+    assert compare(Band("x"), rates(0.3, 3.1), [Finished(0.0, "", 35.0)]) == []
+
+
+def test_the_band_of_the_mode_is_taken():
+    eager, either = Band("e", mode=Mode.EAGER), Band("x")
+    assert choose((either, eager), Mode.EAGER) is eager
+    assert choose((either, eager), Mode.COMPILE) is either
+    assert choose((eager,), Mode.COMPILE) is None
