@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dflash_tui import text, why
 from dflash_tui.alarm_lines import announce
 from dflash_tui.commands import note, out, panel
-from dflash_tui.core import observe, postmortem, preflight, prepare, processes, server, workload
+from dflash_tui.core import observe, postmortem, preflight, prepare, processes, record, server, workload
 from dflash_tui.core.events import Health, RequestDone, encode
 from dflash_tui.core.preflight import Level
 from dflash_tui.core.server import Run
@@ -62,8 +62,31 @@ def bench(args: argparse.Namespace) -> int:
         raise UsageError(f"{run.id} has ended", do="dflash-tui ps lists the servers that run")
     if not processes.listens(server.members(run), run.plan.port):
         raise UsageError(f"{run.id} does not answer on port {run.plan.port} yet", do="dflash-tui attach shows when")
-    work = measure(run, as_json=args.json, scale=args.scale, rounds=args.rounds, temperature=args.temperature)
-    return asyncio.run(work)
+    return asyncio.run(_bench(args, run))
+
+
+async def _bench(args: argparse.Namespace, run: Run) -> int:
+    """Measure `run`, recorded by us if nobody else does, after the first request that a server owes."""
+    state, answered = RunState(), asyncio.Event()
+
+    async def follow() -> None:
+        async with observe.observe(run) as events:
+            async for event in events:
+                state.apply(event)
+                if state.health in {Health.WARM, Health.UNHEALTHY}:
+                    answered.set()
+
+    following = asyncio.create_task(follow())
+    try:
+        await _first(answered, following)
+        result = await measure(
+            run, as_json=args.json, scale=args.scale, rounds=args.rounds, temperature=args.temperature
+        )
+        await asyncio.sleep(2 * record.SAMPLE_INTERVAL)  # the last reading is recorded, too
+        return result
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
 
 
 async def _up(args: argparse.Namespace, made: Planned) -> int:

@@ -2,8 +2,8 @@
 
 It speaks the few endpoints that are asked, counts like a server with seven drafted and three accepted tokens per
 step, and misbehaves on demand: `deaf` never listens, `stubborn` ignores SIGTERM and has a child that does, `slow=S`
-waits before it answers a chat, `refuse` answers chats with HTTP 400, `cut` ends a stream in the middle, `garbled`
-sends what is no JSON, `dead` reports a dead engine in the stream, `silent` sends no usage.
+waits before it answers a chat, `sleepy` never answers a second one, `refuse` answers chats with HTTP 400, `cut` ends
+a stream in the middle, `garbled` sends what is no JSON, `dead` reports a dead engine in the stream, `silent` sends no usage.
 """
 
 import json
@@ -43,7 +43,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         global steps  # noqa: PLW0603 - the one number that the server has
         self.rfile.read(int(self.headers["Content-Length"]))
-        time.sleep(SLOW)
+        time.sleep(SLOW if not steps or "sleepy" not in WORDS else 600)
         if "refuse" in WORDS:
             self.answer(b'{"error":{"message":"no \x1b[31mthanks"}}', 400)
             return

@@ -83,6 +83,8 @@ def _memory_of_all(sample: GpusSampled) -> float | None:
 
 def _gpu(state: RunState, now: float, span: float, columns: int) -> list[Line]:
     """Return power and clock in per cent of their limits, and °C: of several GPUs all, the slowest, the hottest."""
+    if not state.gpus:
+        return []
     last = state.gpus.held(now, LONGEST_GAP)
     gpus = last.gpus if last else ()
     power, limit = _sum([gpu.power_w for gpu in gpus]), _sum([gpu.power_limit_w for gpu in gpus])

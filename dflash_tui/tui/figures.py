@@ -57,7 +57,7 @@ def probing(state: RunState, now: float) -> str:
     if last is not None:
         return f"at rest it was asked for a token {duration(now - last.at)} ago and took {number(last.total, 2, 's')}"
     after = probe.after()
-    return f"asked for a token after {duration(after)} of rest" if math.isfinite(after) else ""
+    return f"at rest it is asked for a token every {duration(after)}" if math.isfinite(after) else ""
 
 
 def log_line(line: LogLine, utc_offset: float) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -17,9 +18,19 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui import headless
-from dflash_tui.core import observe, plan, postmortem, processes, recipe_files, record, server, setup, workload
+from dflash_tui.core import observe, plan, postmortem, probe, processes, recipe_files, record, server, setup, workload
+from dflash_tui.core.alarms import alarms
 from dflash_tui.core.diagnosis import diagnose
-from dflash_tui.core.events import Activity, Exited, Health, HealthChanged, RequestDone, Sampled, decode_recorded
+from dflash_tui.core.events import (
+    PROBE,
+    Activity,
+    Exited,
+    Health,
+    HealthChanged,
+    RequestDone,
+    Sampled,
+    decode_recorded,
+)
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
@@ -326,3 +337,57 @@ async def test_no_server_is_a_failed_request():
     """Nothing listens: the error names it."""
     done = await workload.first(f"http://127.0.0.1:{server.free_port(18_900)}", "x")
     assert "ConnectError" in done.error
+
+
+def test_a_bench_of_an_unwatched_server_leaves_its_counters(launch):
+    """After `up --detach` nobody records; a bench does, from the server's first request to the last reading."""
+    run = launch()
+    deadline = time.monotonic() + 30
+    while not processes.listens(server.members(run), run.plan.port):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    command = [sys.executable, "-m", "dflash_tui", "bench", run.id, "--json", "--scale", "0.1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [event["event"] for event in events] == ["request"] * 5 + ["measured"]
+    assert recorded(run, RequestDone)[0].kind == "warm-up"
+    assert all((request.steps, request.accepted) == (10.0, 30.0) for request in recorded(run, RequestDone)[1:])
+    assert recorded(run, Sampled)[-1].counters.steps == 60
+    state = observe.replay(run)
+    assert [(r.kind, r.acceptance_length) for r in state.finished.requests] == [
+        (prompt.kind, 4.0) for prompt in workload.PROMPTS
+    ]
+
+
+async def test_a_suspended_server_is_seen_at_once_and_its_going_on(launch):
+    """SIGSTOP is no failure, but nothing comes any more: the alarm says which process it is and how it goes on."""
+    run = launch()
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM)
+        assert alarms(state, time.time()) == []
+        psutil.Process(run.pid).suspend()
+        await until(lambda: any(alarm.kind == "hang" for alarm in alarms(state, time.time())), 20)
+        [alarm] = alarms(state, time.time())
+        assert str(run.pid) in alarm.do
+        psutil.Process(run.pid).resume()
+        await until(lambda: alarms(state, time.time()) == [], 30)
+
+
+async def test_a_resting_server_is_probed_and_a_dead_answer_is_an_alarm(launch, monkeypatch):
+    """One token after a rest; a server that answers /health but not the probe hangs."""
+    monkeypatch.setenv("DFLASH_TUI_PROBE", "1")
+    monkeypatch.setattr(probe, "_LEAST", 1.0)
+    monkeypatch.setattr(probe, "PATIENCE", 1.0)
+    run = launch("sleepy")
+    async with watching(run) as state:
+        await until(lambda: any(done.kind == PROBE for done in state.requests))
+        [alarm] = alarms(state, time.time())
+        assert (alarm.kind, alarm.what) == ("hang", "an idle server did not answer a probe")
+        assert "ReadTimeout" in alarm.evidence
+        assert not state.finished.requests
+
+
+@pytest.mark.parametrize(("value", "after"), [("0", math.inf), ("-3", math.inf), ("3600", 3600.0), ("x", 600.0)])
+def test_probing_can_be_turned_off(monkeypatch, value, after):
+    monkeypatch.setenv("DFLASH_TUI_PROBE", value)
+    assert probe.after() == after

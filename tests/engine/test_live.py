@@ -1,0 +1,161 @@
+"""The live figures and alarms on the demo: real `vllm serve`, whose engine is suspended and whose traffic changes."""
+
+import asyncio
+import contextlib
+import json
+import math
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dflash_tui.core import alarms, observe, server
+from dflash_tui.core.events import Health
+from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
+from dflash_tui.tui import charts
+from dflash_tui.tui.tiles import tiles
+
+pytestmark = pytest.mark.vllm
+COMMAND = [sys.executable, "-m", "dflash_tui"]
+PORT = "8741"
+
+
+def counted(url: str) -> tuple[float, float]:
+    """Return proposed and accepted tokens by another reader than the product's."""
+    text = httpx.get(f"{url}/metrics", timeout=10).text
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    names = ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total")
+    proposed, accepted = (sum(s.value for s in samples if s.name == name) for name in names)
+    return proposed, accepted
+
+
+class Traffic:
+    """One stream of requests after the other, at a temperature that may be changed."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.temperature = run, 0.0
+
+    async def flow(self) -> None:
+        async with httpx.AsyncClient(base_url=self.run.url, timeout=300) as client:
+            while True:
+                body = {"model": self.run.plan.served_name, "prompt": "Once upon", "max_tokens": 120,
+                        "temperature": self.temperature, "ignore_eos": True}  # fmt: skip
+                with contextlib.suppress(httpx.HTTPError):
+                    await client.post("/v1/completions", json=body)
+
+
+@asynccontextmanager
+async def flowing(run: Run) -> AsyncIterator[Traffic]:
+    traffic = Traffic(run)
+    task = asyncio.create_task(traffic.flow())
+    try:
+        yield traffic
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(true: Callable[[], bool], limit: float) -> float:
+    """Wait until something holds and return how long that took."""
+    began = time.monotonic()
+    while not true():
+        assert time.monotonic() - began < limit
+        await asyncio.sleep(0.1)
+    return time.monotonic() - began
+
+
+async def test_the_live_figures_and_alarms(with_engine):
+    """Acceptance is that of /metrics; heat makes it fall; a suspended engine is an alarm until it goes on."""
+    up = subprocess.run([*COMMAND, "up", "demo-cpu", "--port", PORT, "--detach"], check=False, timeout=300)
+    assert up.returncode == 0
+    [run] = server.runs()
+    state = RunState()
+
+    async def follow() -> None:
+        async with observe.observe(run) as events:
+            async for event in events:
+                state.apply(event)
+
+    following = asyncio.create_task(follow())
+    try:
+        await until(lambda: state.health is Health.WARM, 240)
+        await asyncio.sleep(12)
+        await _acceptance_is_that_of_the_server(run, state)
+        async with flowing(run) as traffic:
+            await _heat_is_seen(traffic, state)
+            await _a_suspended_engine_is_an_alarm(run, state)
+    finally:
+        following.cancel()
+        for process in server.members(run):
+            with contextlib.suppress(psutil.Error):
+                process.resume()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def _acceptance_is_that_of_the_server(run: Run, state: RunState) -> None:
+    """The tile of a window that holds a bench shows what the difference of two /metrics says, to 0.1 %."""
+    before, began = counted(run.url), time.time()
+    bench = await asyncio.create_subprocess_exec(
+        *COMMAND, "bench", run.id, "--json", "--scale", "0.5", stdout=subprocess.PIPE
+    )
+    out, _ = await bench.communicate()
+    after = counted(run.url)
+    await asyncio.sleep(3)
+    now = time.time()
+    expected = (after[1] - before[1]) / (after[0] - before[0])
+    found = state.window(now - began, now)
+    assert found is not None
+    assert found.acceptance == pytest.approx(expected, rel=1e-3)
+    shown = {tile.name: tile for row in tiles(state, run.plan, now, now - began) for tile in row}
+    assert shown["acceptance"].note == f"{expected * 100:.1f} %"
+    measured = json.loads(out.splitlines()[-1])
+    assert measured["acceptance"] == pytest.approx(expected, rel=1e-3)
+    assert [request.kind for request in state.finished.requests] == ["Q&A", "Code", "JSON", "Math", "LongCode"]
+    for request in state.finished.requests:
+        assert request.acceptance_length is not None
+        assert request.tok_s == pytest.approx((request.steps_s or 0) * request.acceptance_length)
+    assert shown["TTFT p50/p95"].note == "n=5"
+    assert shown["TPOT p50/p95"].value != "—"
+
+
+async def _heat_is_seen(traffic: Traffic, state: RunState) -> None:
+    """A higher temperature lowers the line of the chart, the bar of a position, and in the end raises an alarm."""
+    await asyncio.sleep(25)
+    cold = state.window(15, time.time())
+    traffic.temperature = 1.6
+    await until(lambda: any(alarm.kind == "acceptance" for alarm in alarms.alarms(state, time.time())), 120)
+    now = time.time()
+    hot = state.window(15, now)
+    assert cold is not None
+    assert hot is not None
+    assert (hot.acceptance or 0) < 0.5 * (cold.acceptance or 0)
+    assert hot.per_position[1] < 0.5 * cold.per_position[1]
+    line = charts.lines(state, 7, now, 120, 60)["acceptance"][0][0].values
+    known = [value for value in line if not math.isnan(value)]
+    assert statistics.fmean(known[-5:]) < 0.5 * max(known)
+    traffic.temperature = 0.0
+
+
+async def _a_suspended_engine_is_an_alarm(run: Run, state: RunState) -> None:
+    """At once by the state of the process; by its silence within 75 s; and gone when it goes on."""
+    core = next(process for process in server.members(run) if "EngineCore" in process.name())
+    await asyncio.sleep(10)
+    core.send_signal(signal.SIGSTOP)
+    at_once = await until(lambda: any(a.kind == "hang" for a in alarms.alarms(state, time.time())), 75)
+    by_silence = await until(lambda: alarms._stuck(state, time.time()) is not None, 75)
+    print(f"alarm after {at_once:.1f} s by the process, {at_once + by_silence:.1f} s by its silence")
+    silent = alarms._stuck(state, time.time())
+    assert silent is not None
+    assert "1 request running, no token for 1:0" in silent.evidence
+    core.send_signal(signal.SIGCONT)
+    over = await until(lambda: not any(a.kind == "hang" for a in alarms.alarms(state, time.time())), 30)
+    print(f"gone {over:.1f} s after it went on")
