@@ -3,7 +3,8 @@
 It speaks the few endpoints that are asked, counts like a server with seven drafted and three accepted tokens per
 step, and misbehaves on demand: `deaf` never listens, `stubborn` ignores SIGTERM and has a child that does, `slow=S`
 waits before it answers a chat, `sleepy` never answers a second one, `refuse` answers chats with HTTP 400, `cut` ends
-a stream in the middle, `garbled` sends what is no JSON, `dead` reports a dead engine in the stream, `silent` sends no usage.
+a stream in the middle, `garbled` sends what is no JSON, `dead` reports a dead engine in the stream, `silent`
+sends no usage.
 """
 
 import json

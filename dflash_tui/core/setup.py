@@ -289,6 +289,7 @@ def _noise(flat: Layer) -> str:
     """Return why figures of these settings say nothing about a real model; empty when they may."""
     if flat.flags.get("load-format") == "dummy":
         return "random weights (load-format dummy)"
-    if flat.speculation.get("rejection_sample_method") == "synthetic":
+    made_up = any(name.startswith("synthetic_") and value is not None for name, value in flat.speculation.items())
+    if made_up or flat.speculation.get("rejection_sample_method") == "synthetic":
         return "synthetic acceptance"
     return ""

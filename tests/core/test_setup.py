@@ -175,6 +175,7 @@ def test_nobody_measured_a_variant():
         ({"load-format": "dummy"}, "random weights (load-format dummy)"),
         ({"load_format": "dummy"}, "random weights (load-format dummy)"),
         ({"speculation.rejection_sample_method": "synthetic"}, "synthetic acceptance"),
+        ({"speculation.synthetic_acceptance_length": 7.8}, "synthetic acceptance"),
         ({"synthetic": "made up"}, "made up"),
         ({"synthetic": "made up", "load-format": "dummy"}, "made up; random weights (load-format dummy)"),
         ({"load-format": "safetensors"}, ""),
