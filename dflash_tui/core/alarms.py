@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from dflash_tui.core.events import PROBE, Counters, GpuLoad, Health
@@ -28,6 +29,7 @@ _HARD_LIMITS = frozenset({"power brake", "thermal (hardware)", "thermal (softwar
 _CAPPED_BELOW = 0.7
 _EDGE, _EDGE_SHARE = GIB, 0.04
 _FOREIGN = GIB // 2
+_LOOK_BACK = 1000
 
 
 class Alarm(NamedTuple):
@@ -231,12 +233,12 @@ def _fresh(state: RunState, now: float) -> Reading | None:
 
 
 def _since(samples: Kept[T], true: Callable[[T], bool]) -> float:
-    """Return the time of the first of the last samples for all of which something holds."""
+    """Return the time of the first of the last samples for all of which something holds, a thousand at most."""
     return min(_while(samples, true), default=samples[-1].at)
 
 
 def _while(samples: Kept[T], true: Callable[[T], bool]) -> Iterator[float]:
-    for sample in reversed(samples):
+    for sample in islice(reversed(samples), _LOOK_BACK):
         if not true(sample):
             return
         yield sample.at

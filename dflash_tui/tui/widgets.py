@@ -68,8 +68,10 @@ class Timeline(Widget):
         total = sum(span.seconds for span in self.spans)
         over = bool(self.spans) and self.spans[-1].over
         label = f"up in {duration(total)}" if over else "starting"
-        pieces = fold([(span.phase.value, span.seconds) for span in self.spans], self.size.width - len(label) - 2)
-        if self.size.height < 2:
+        low = self.size.height < 2
+        room = self.size.width - len(label) - 2
+        pieces = fold([(span.phase.value, span.seconds) for span in self.spans], room - len(self.spans) * low)
+        if low:
             return Content.assemble(label, ("  " + "  ".join(piece for piece, _ in pieces), MUTED))
         line, labels = Content(""), Content("")
         for index, (label, width) in enumerate(pieces):

@@ -115,7 +115,7 @@ async def _acceptance_is_that_of_the_server(run: Run, state: RunState) -> None:
     found = state.window(now - began, now)
     assert found is not None
     assert found.acceptance == pytest.approx(expected, rel=1e-3)
-    shown = {tile.name: tile for row in tiles(state, run.plan, now, now - began) for tile in row}
+    shown = {tile.name: tile for row in tiles(state, run.plan, 7, now, now - began) for tile in row}
     assert shown["acceptance"].note == f"{expected * 100:.1f} %"
     measured = json.loads(out.splitlines()[-1])
     assert measured["acceptance"] == pytest.approx(expected, rel=1e-3)
