@@ -16,6 +16,7 @@ from dflash_tui.core import engine as engines
 from dflash_tui.core import inventory, paths
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import change, commit, files, states
+from dflash_tui.core.vllm_log import clean
 from dflash_tui.lines import PreparingLines
 from dflash_tui.planning import planned
 
@@ -67,10 +68,12 @@ def inspect(args: argparse.Namespace) -> int:
     """Print what an engine holds, by its own Python, and how every shipped patch stands in it."""
     found = inventory.named(args.engine)
     held = inventory.describe(found.python)
-    stand = [states.find(files.load(name), found) for name in files.names()]
+    patches, unusable = files.known()
+    stand = [states.find(patch, found) for patch in patches]
     left = commit.trouble(found)
     if args.json:
-        known = {"patches": {one.name: one.state.value for one in stand}, "trouble": left.said if left else ""}
+        patched = {one.name: one.state.value for one in stand} | dict.fromkeys(unusable, "unusable")
+        known = {"patches": patched, "trouble": left.said if left else ""}
         out(json.dumps(msgspec.to_builtins(held) | {"folder": found.folder, "adopted": found.adopted} | known))
         return 0
     named = ("torch", "transformers", "flashinfer-python", "triton", "huggingface_hub", "ray")
@@ -79,6 +82,7 @@ def inspect(args: argparse.Namespace) -> int:
     rows += [(held.distribution, f"{held.vllm}{'' if held.dflash else ', without DFlash'}"), *parts]
     rows += [("packages", str(len(held.packages)))]
     rows += [("patch", f"{one.name}: {one.state.value}") for one in stand]
+    rows += [("patch", f"{name} is unusable: {clean(why)}") for name, why in unusable.items()]
     rows += [("trouble", left.said)] if left else []
     rows += [("drift", line) for line in _drift(found, held)]
     out("\n".join(f"{label:<18} {value}" for label, value in rows))

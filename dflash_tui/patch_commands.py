@@ -23,12 +23,16 @@ from dflash_tui.planning import planned
 
 
 class Scope(NamedTuple):
-    """The engine in question, the patches, the hardware they are judged for (None: any), those switched off by hand."""
+    """The engine in question, the patches, the hardware they are judged for (None: any), those switched off by hand.
+
+    `unusable` says of other patch files why they are not valid.
+    """
 
     engine: Engine
     patches: list[Patch]
     hardware: Hardware | None
-    off: tuple[str, ...] = ()
+    off: tuple[str, ...]
+    unusable: dict[str, str]
 
 
 def patch(args: argparse.Namespace) -> int:
@@ -46,6 +50,7 @@ def _scope(args: argparse.Namespace) -> Scope:
     if args.settings and not args.recipe:
         raise UsageError("--set changes a recipe, and none is named", do="dflash-tui recipes")
     off: tuple[str, ...] = ()
+    known, unusable = files.known()
     if args.recipe:
         plan = planned(args).plan
         engine = inventory.find(Path(plan.engine_folder))
@@ -53,15 +58,17 @@ def _scope(args: argparse.Namespace) -> Scope:
             raise UsageError(
                 f"the engine of {args.recipe} is not installed", do=f"dflash-tui engine install {args.recipe}"
             )
-        names = [*plan.patches, *plan.unneeded, *plan.unpatched]
+        patches = [files.load(name) for name in (*plan.patches, *plan.unneeded, *plan.unpatched)]
         hardware: Hardware | None = plan.hardware
         off = plan.unpatched
     elif args.engine:
         engine, hardware = inventory.named(args.engine), _hardware(args.gpu)
-        names = [name for name in files.names() if files.load(name).distribution == engine.distribution]
+        patches = [patch for patch in known if patch.distribution == engine.distribution]
     else:
         raise UsageError("name a recipe, or an engine with --engine", do="dflash-tui engine list")
-    return Scope(engine, [files.load(name) for name in args.only or names], hardware, off)
+    if args.only:
+        patches = [files.load(name) for name in args.only]
+    return Scope(engine, patches, hardware, off, unusable)
 
 
 def _hardware(wanted: str | None) -> Hardware | None:
@@ -88,17 +95,18 @@ def status(args: argparse.Namespace) -> int:
     left = commit.trouble(scope.engine)
     if args.json:
         for patch, one in zip(scope.patches, found, strict=True):
-            known = {
-                "trouble": left.said if left else "",
-                "engine": scope.engine.folder,
-                "title": patch.title,
-                "experimental": patch.experimental,
-            }
-            out(json.dumps(msgspec.to_builtins(one) | known | {"link": patch.link, "files": patch.paths}))
+            about = {"title": patch.title, "experimental": patch.experimental, "recipes": patch.recipes}
+            about |= {"link": patch.link, "files": patch.paths}
+            where = {"engine": scope.engine.folder, "trouble": left.said if left else ""}
+            out(json.dumps(msgspec.to_builtins(one) | about | where))
+        for name, why in scope.unusable.items():
+            out(json.dumps({"name": name, "state": "unusable", "why": why}))
         return 0
     out(f"{scope.engine.distribution} {scope.engine.vllm} in {scope.engine.folder}")
     rows = [(one.name, one.state.value, _why(patch, one)) for patch, one in zip(scope.patches, found, strict=True)]
     out(text.table(("PATCH", "STATE", "WHY"), rows) if rows else "no patches")
+    for name, why in scope.unusable.items():
+        note(f"! {name} is unusable: {clean(why)}")
     for one in found:
         if one.drift:
             out(f"\n{one.name}:\n{_plain(one.drift)}")
@@ -109,10 +117,12 @@ def status(args: argparse.Namespace) -> int:
 
 def _why(patch: Patch, found: states.Found) -> str:
     """Return the reason of a state; for what could be applied what it is."""
+    if found.state not in {State.NEEDED, State.APPLIED, State.APPLIED_BY_OTHER}:
+        return found.why
     kind = "experimental, only by name: " if patch.experimental else ""
     alternative = f"alternative to {patch.instead_of}: " if patch.instead_of else ""
-    needed = found.state in {State.NEEDED, State.APPLIED, State.APPLIED_BY_OTHER}
-    return "; ".join(filter(None, [f"{kind}{alternative}{patch.title}" if needed else "", found.why]))
+    users = f"for {', '.join(patch.recipes)}" if patch.recipes else ""
+    return "; ".join(filter(None, [f"{kind}{alternative}{patch.title}", users, found.why]))
 
 
 def diff(args: argparse.Namespace) -> int:

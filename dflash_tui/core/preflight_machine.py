@@ -13,8 +13,10 @@ from dflash_tui.core.checks import Check, Situation, fail, local_files, ok, warn
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.gpu import Gpu
 from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.patching import files
 from dflash_tui.core.plan import gpus_needed
 from dflash_tui.core.recipe import Mode
+from dflash_tui.core.vllm_log import clean
 
 _CPU_DEMO = "dflash-tui --recipe demo-cpu runs on the CPU"
 _SLOW_DISK = 500e6  # bytes/s; an NVMe disk reads several GB/s, a USB 3 one 0.4
@@ -24,7 +26,7 @@ _FOREIGN = 256 << 20
 def checks(situation: Situation, *, thorough: bool = False) -> list[Check]:
     """Return the checks of this machine for a plan; `thorough` ones read from the disk for a second or two."""
     found = [*_gpu(situation), *preflight_memory.checks(situation)]
-    return [*found, *_compilers(situation), *_storage(situation, thorough=thorough)]
+    return [*found, *_compilers(situation), *_storage(situation, thorough=thorough), *_patch_files()]
 
 
 def _gpu(situation: Situation) -> Iterator[Check]:
@@ -101,6 +103,12 @@ def _foreign(card: Gpu, name: str) -> Iterator[Check]:
     if heavy:
         said = ", ".join(f"{h.name or 'a process'} (pid {h.pid}) {text.gib(h.memory)}" for h in heavy)
         yield warn(f"{name} is shared", said, "end what is not needed: it takes memory and spoils measurements")
+
+
+def _patch_files() -> Iterator[Check]:
+    """A file that is no patch stops only the recipes that name it; those are refused when they are planned."""
+    for name, why in files.known()[1].items():
+        yield warn("patch file", f"{name} is unusable: {clean(why)}", "mend it, or move it away")
 
 
 def _compilers(situation: Situation) -> Iterator[Check]:

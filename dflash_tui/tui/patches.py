@@ -47,30 +47,35 @@ _LINES = {"+": "$success", "-": "$error", "@": "$primary"}
 
 
 class Looked(NamedTuple):
-    """What was found: the engine, if it is installed, how each patch stands, the diffs, what has to be mended."""
+    """What was found: the engine, if it is installed, how each patch stands, the diffs, what has to be mended.
+
+    `unusable` says of files that are no patches why.
+    """
 
     engine: Engine | None
     found: tuple[Found, ...]
     diffs: str
-    trouble: Trouble | None = None
+    trouble: Trouble | None
+    unusable: dict[str, str]
 
 
 def look(plan: Plan) -> Looked:
     """Return how the patches of `plan` stand; without an engine what its files say."""
     engine = inventory.find(Path(plan.engine_folder))
+    _, unusable = files.known()
     names = [*plan.patches, *plan.unneeded, *plan.unpatched]
     patches = [files.load(name) for name in names]
     if engine is None:
         planned = [Found(name, State.NEEDED) for name in plan.patches]
         left = [Found(name, State.NOT_APPLICABLE, why) for name, why in plan.unneeded.items()]
         off = [Found(name, State.NOT_APPLICABLE, "left out by hand") for name in plan.unpatched]
-        return Looked(None, (*planned, *left, *off), "".join(map(_edits, plan.patches)))
+        return Looked(None, (*planned, *left, *off), "".join(map(_edits, plan.patches)), None, unusable)
     found = tuple(states.find(patch, engine, plan.hardware) for patch in patches)
     drifted = {one.name for one in found if one.state is State.DRIFTED}
     fitting = [patch for patch in patches if patch.name not in drifted]
     diffs = "".join(change.preview(fitting, engine, plan.hardware).values())
     drift = "".join(f"{one.name} expects other text:\n{one.drift}" for one in found if one.drift)
-    return Looked(engine, found, drift + diffs, commit.trouble(engine))
+    return Looked(engine, found, drift + diffs, commit.trouble(engine), unusable)
 
 
 def _edits(name: str) -> str:
@@ -88,6 +93,8 @@ def shown(looked: Looked) -> Content:
     rows = [_row(one) for one in looked.found] or [Content("this recipe needs no patch of vLLM")]
     if looked.trouble:
         rows.append(Content.assemble(("! ", "bold $error"), clean(looked.trouble.said)))
+    for name, why in looked.unusable.items():
+        rows.append(Content.assemble(("! ", "bold $warning"), (name, "bold"), f"  its file is unusable: {clean(why)}"))
     lines = [_line(clean(line)) for line in looked.diffs.splitlines()]
     return Content("\n").join([*rows, *([Content("")] if lines else []), *lines])
 

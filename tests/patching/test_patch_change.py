@@ -281,6 +281,13 @@ def test_a_partner_that_is_in_already_is_enough(engine, shipped, known):
         change.revert(engine, ["second"])
 
 
+def test_a_patch_whose_file_is_gone_keeps_no_other_in(engine, shipped):
+    """Its partners are not known by then; it is taken out by its name as well."""
+    change.apply([shipped, on_other(shipped, name="forgotten")], engine)
+    assert change.revert(engine, ["cpu-expand-kernel"]).names == ("cpu-expand-kernel",)
+    assert change.revert(engine, ["forgotten"]).names == ("forgotten",)
+
+
 def test_a_file_that_was_changed_before_us_is_mentioned(engine, shipped):
     """Taken out it will be as it was then, which is not as published."""
     target(engine).write_text(target(engine).read_text() + "# theirs\n")

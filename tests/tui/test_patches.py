@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.core import inventory, recipe_files, setup
+from dflash_tui.core import inventory, paths, recipe_files, setup
 from dflash_tui.core import plan as plans
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.hardware import Hardware
@@ -75,6 +75,18 @@ async def test_text_of_the_source_steers_nothing(engine):
         await wait_for(pilot, lambda: "does not fit" in text(panel))
         assert "[/] [red]" in text(panel)
         assert "pwn" not in text(panel)
+
+
+async def test_a_broken_file_of_the_users_is_named(engine):
+    """Beside the patches of the plan, which go on; its words steer nothing."""
+    paths.user_patches().mkdir(parents=True)
+    (paths.user_patches() / "mine.yaml").write_text('"\\e[31m[red]title": x\n')
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await pilot.press("p")
+        await wait_for(pilot, lambda: "! mine  its file is unusable" in text(panel))
+        assert "needed, a launch applies it" in text(panel)
+        assert "\x1b" not in text(panel)
 
 
 def test_before_the_engine_is_installed_the_files_of_the_patches_speak():

@@ -17,7 +17,7 @@ from dflash_tui.core.patching.commit import Change
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.patching.states import THERE, Found, State
 from dflash_tui.core.patching.store import Applied
-from dflash_tui.errors import PatchError
+from dflash_tui.errors import PatchError, UsageError
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ def revert(engine: Engine, names: Iterable[str] | None = None, *, dry: bool = Fa
         ours = {name for entry in record.values() for name in entry.patches}
         doomed = ours if names is None else ours & set(names)
         for name in sorted(ours - doomed):
-            partners = set(files.load(name).together_with)
+            partners = _partners(name)
             if partners & doomed and not partners & (ours - doomed):
                 raise PatchError(
                     f"{name} makes no sense without {' or '.join(sorted(partners & doomed))}",
@@ -85,6 +85,14 @@ def revert(engine: Engine, names: Iterable[str] | None = None, *, dry: bool = Fa
                 )
         done = _bring_to(engine, add=(), drop=doomed, dry=dry)
         return msgspec.structs.replace(done, names=tuple(sorted(doomed)), notes=(*notes, *done.notes))
+
+
+def _partners(name: str) -> set[str]:
+    """Return the patches of which one has to be beside `name`; a file that is gone or broken by now names none."""
+    try:
+        return set(files.load(name).together_with)
+    except UsageError:
+        return set()
 
 
 @contextmanager
@@ -161,7 +169,8 @@ def _bring_to(engine: Engine, *, add: Sequence[Patch], drop: Iterable[str], dry:
 def _next(engine: Engine, record: dict[str, Applied], wanted: dict[str, Patch], dropped: set[str]) -> _Next:
     """Rebuild every file that is touched from its pristine text and the patches that are to be in it then."""
     touched = {path for patch in wanted.values() for path in patch.paths}
-    touched |= {path for path, entry in record.items() if dropped & set(entry.patches)}
+    # An edition of a patch that is replaced may have been in other files, too.
+    touched |= {path for path, entry in record.items() if (dropped | wanted.keys()) & set(entry.patches)}
     # A patch that stays may share a file with one that comes or goes, and be in a second file.
     base = Base(engine, touched | set(record))
     _refuse_lost(engine, base.lost & touched)

@@ -15,7 +15,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from dflash_tui.core import paths, yamlfile
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.recipe import EnvName, Link, Name, Prose, Text
-from dflash_tui.errors import UsageError
+from dflash_tui.errors import RecipeError, UsageError
 
 RelativePath = Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_]+\.py$(?!\n)")]
 DottedName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$(?!\n)")]
@@ -118,6 +118,17 @@ def names() -> list[str]:
     return sorted(_files())
 
 
+def known() -> tuple[list[Patch], dict[str, str]]:
+    """Return all patches, and by name why the file of each other one is not valid: those few stop nothing else."""
+    usable, broken = [], {}
+    for name in names():
+        try:
+            usable.append(load(name))
+        except UsageError as error:
+            broken[ascii(name)[1:-1]] = str(error)
+    return usable, broken
+
+
 def load(name: str) -> Patch:
     """Return the patch called `name`; a user's own wins over a shipped one.
 
@@ -131,7 +142,16 @@ def load(name: str) -> Patch:
         hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(sorted(known))}"
         raise UsageError(f"no patch called '{name}'", do=hint)
     path = known[name]
-    return _read(path, path.stat().st_mtime_ns)
+    try:
+        msgspec.convert(name, Name)
+    except msgspec.ValidationError:
+        said = "cannot be a patch's name: small letters, digits, . _ and -, at most 64"
+        raise RecipeError(f"{ascii(path.name)[1:-1]}: {said}") from None
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError as error:
+        raise RecipeError(f"{path}: {error.strerror}") from None
+    return _read(path, changed)
 
 
 def _files() -> dict[str, Path]:
@@ -145,6 +165,8 @@ def _files() -> dict[str, Path]:
 def _read(path: Path, _changed: int) -> Patch:
     """Return the patch in the file; the panel asks at every draw."""
     patch = yamlfile.load(path, Patch)
+    if patch.name not in {"", path.stem}:
+        raise yamlfile.wrong(path, ["name"], f"expected '{path.stem}', as the file is called")
     try:
         SpecifierSet(patch.versions)
     except InvalidSpecifier as error:

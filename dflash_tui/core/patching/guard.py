@@ -30,12 +30,13 @@ def allow(engine: Engine, paths: Iterable[str]) -> None:
         )
     idle(engine)
     holder = _holder(engine)
-    claimed = {str(file) for file in holder.files or ()}
+    mine = f"{holder.name} {holder.version}"
     for path in paths:
-        if f"vllm/{path}" not in claimed:
+        if (owners := _owners(engine, path)) != [mine]:
+            alone = " alone" if mine in owners else ""
             raise PatchError(
-                f"vllm/{path} does not belong to {engine.distribution} {engine.vllm}",
-                evidence=f"{_claimant(engine, path)} claims it",
+                f"vllm/{path} does not belong to {engine.distribution} {engine.vllm}{alone}",
+                evidence=f"claimed by {' and '.join(owners) or 'no installed distribution'}",
                 do=f"reinstall vLLM in {engine.folder}",
             )
 
@@ -105,11 +106,10 @@ def _holder(engine: Engine) -> Distribution:
     return found
 
 
-def _claimant(engine: Engine, path: str) -> str:
-    for dist in _installed(engine):
-        if any(str(file) == f"vllm/{path}" for file in dist.files or ()):
-            return f"{dist.name} {dist.version}"
-    return "no installed distribution"
+def _owners(engine: Engine, path: str) -> list[str]:
+    """Return the installed distributions whose RECORD lists the file: two have overwritten each other's."""
+    line = re.compile(rf'^"?vllm/{re.escape(path)}"?,', re.MULTILINE)
+    return [f"{dist.name} {dist.version}" for dist in _installed(engine) if line.search(dist.read_text("RECORD") or "")]
 
 
 def recorded(engine: Engine) -> dict[str, str]:

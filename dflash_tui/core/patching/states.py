@@ -130,7 +130,7 @@ def _absent(patch: Patch, build: Build, base: Base, why: str) -> Found:
 
 def present(engine: Engine) -> tuple[str, ...]:
     """Return the names of all known patches that are in the engine, whoever brought them in."""
-    known = (files.load(name) for name in files.names())
+    known, _ = files.known()
     found = [find(patch, engine) for patch in known if patch.distribution == engine.distribution]
     return tuple(one.name for one in found if one.state in {State.APPLIED, State.APPLIED_BY_OTHER})
 
@@ -146,7 +146,7 @@ def verify(engine: Engine, only: Collection[str] | None = None) -> list[Checked]
 
     That is: as we left it, with an intact pristine copy that equals the wheel's RECORD; or as the RECORD has it.
     """
-    known = {path for name in files.names() for path in files.load(name).paths}
+    known = {path for patch in files.known()[0] for path in patch.paths}
     record = store.manifest(engine)
     wanted = known | set(record) if only is None else set(only)
     base, official = Base(engine, wanted), guard.recorded(engine)
