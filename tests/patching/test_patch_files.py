@@ -133,6 +133,14 @@ def test_one_broken_file_is_reported_and_the_others_go_on(own):
     assert plans.make(setup.resolve(recipe_files.find("qwen3-coder-next"), Hardware.GB10)).unneeded
 
 
+def test_a_reason_can_be_written_down(own):
+    """YAML can spell a lone surrogate, which no terminal and no JSON takes."""
+    (own / "odd.yaml").write_text(text_of() + 'without_patch: {why: none, env: {"\\ud800": a}}\n')
+    [why] = files.known()[1].values()
+    assert "without_patch.env.\\ud800: expected" in why
+    assert why.encode()
+
+
 def test_an_unknown_name_names_the_nearest():
     """A typing mistake is answered with what was meant."""
     with pytest.raises(UsageError) as caught:

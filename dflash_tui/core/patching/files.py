@@ -125,7 +125,8 @@ def known() -> tuple[list[Patch], dict[str, str]]:
         try:
             usable.append(load(name))
         except UsageError as error:
-            broken[ascii(name)[1:-1]] = str(error)
+            # YAML can spell lone surrogates, and names of files may hold them: neither can be written to a terminal.
+            broken[ascii(name)[1:-1]] = str(error).encode(errors="backslashreplace").decode()
     return usable, broken
 
 
