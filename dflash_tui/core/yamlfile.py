@@ -191,7 +191,7 @@ def _culprits(data: Any, steps: list[str | int], message: str, kind: type[object
             place[key] = value
             try:
                 msgspec.convert(trial, kind)
-            except msgspec.ValidationError as error:
+            except (ValueError, TypeError) as error:  # a key may be no text, such as a lone surrogate
                 if str(error) == message:
                     found.append(str(key))
                     place = value
