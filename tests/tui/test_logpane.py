@@ -73,7 +73,7 @@ async def test_levels_leave_out_what_is_below(live):
         pane = pane_of(panel)
         everything = len(pane.lines)
         await pilot.press("v")
-        assert "warnings and worse: " in text(panel)
+        assert "warnings and worse: " in str(pane_of(panel).border_title)
         assert 5 < len(pane.lines) < everything
         await pilot.press("v")
         assert [line[11:] for line in pane.lines][-3:] == [
@@ -121,14 +121,14 @@ async def test_search_finds_counts_and_steps(live):
         pane = pane_of(panel)
         await pilot.press("slash", *"needle")
         await pilot.pause()
-        assert "“needle” 60 of 60" in text(panel)
+        assert "“needle” 60 of 60" in str(pane_of(panel).border_title)
         await pilot.press("enter", "N", "N", "n")
         await pilot.pause()
-        assert "held, G follows · “needle” 59 of 60" in text(panel)
+        assert "held, G follows · “needle” 59 of 60" in str(pane_of(panel).border_title)
         assert pane.lines[pane.at].endswith("58  [x]")
         await pilot.press("slash", "backspace", "backspace", *"ghi")
         await pilot.pause()
-        assert "0 matches" in text(panel)
+        assert "0 matches" in str(pane_of(panel).border_title)
         await pilot.press("escape")
         await pilot.pause()
         assert "server.log · following" in text(panel)
@@ -159,7 +159,7 @@ async def test_what_is_searched_may_look_like_markup(live):
             await pilot.press({"[": "left_square_bracket", "]": "right_square_bracket", "/": "slash", " ": "space"}.get(
                 letter, letter))  # fmt: skip
         await pilot.pause()
-        assert "“[/] [red]” 1 of 1" in text(panel)
+        assert "“[/] [red]” 1 of 1" in str(pane_of(panel).border_title)
 
 
 async def test_a_flood_is_written_in_pieces_and_to_its_end(live):
