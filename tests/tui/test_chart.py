@@ -4,7 +4,7 @@ import math
 import subprocess
 import sys
 
-from dflash_tui.tui.chart import fit, nice
+from dflash_tui.tui.chart import bends, fit, nice
 from dflash_tui.tui.widgets import bar, fold
 
 _FUZZ = """
@@ -51,6 +51,13 @@ def test_values_are_reduced_to_one_finite_clamped_point_per_column():
 
 def test_columns_without_a_value_are_left_out():
     assert [x for x, _ in fit([1.0, math.nan, math.nan, 2.0], columns=4, low=0, high=10)] == [0.0, 3.0]
+
+
+def test_a_level_stretch_keeps_its_ends_and_a_gap_stays_a_gap():
+    points = [(0.0, 1.0), (1.0, 1.0), (2.0, 1.0), (3.0, 5.0), (4.0, 1.0), (9.0, 1.0), (10.0, 1.0), (11.0, 1.0)]
+    pieces = list(bends(points, gap=1.5, step=0.1))
+    assert pieces == [[(0.0, 1.0), (2.0, 1.0), (3.0, 5.0), (4.0, 1.0)], [(9.0, 1.0), (11.0, 1.0)]]
+    assert list(bends([], gap=1.5, step=0.1)) == []
 
 
 def test_an_axis_ends_at_a_round_number():
