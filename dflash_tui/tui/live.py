@@ -94,7 +94,7 @@ class RunScreen(Screen[None]):
         self.clear(run.plan)
         self.run = run
         if self.is_mounted:
-            self.run_worker(self._recall(), group="history", exclusive=True)
+            self.run_worker(self._recall, group="history", exclusive=True)
 
     async def _recall(self) -> None:
         """Look up how earlier starts like this one went, which may have to read their logs."""
@@ -145,7 +145,7 @@ class RunScreen(Screen[None]):
         self._choose_charts()
         self.query_one(LogPane).focus()
         self.set_interval(LOG_INTERVAL, self.tick)
-        self.run_worker(self._recall(), group="history", exclusive=True)
+        self.run_worker(self._recall, group="history", exclusive=True)
         self.call_after_refresh(self.draw)
 
     def on_screen_resume(self) -> None:

@@ -301,7 +301,7 @@ def test_lines_are_those_of_attach():
     rows = done.stdout.splitlines()
     assert rows[0].split() == ["time", "tok/s", "accept", "AL", "steps/s", "memory", "running", "waiting"]
     assert rows[4].split()[:6] == ["2:20", "121.2", "45.2", "%", "7.78", "15.7"]
-    for words in ("figures say nothing about a real model", "  resolve          1:03", "● warm", "was stopped"):
+    for words in ("figures say nothing about a real model", "  resolve          42 s", "● warm", "was stopped"):
         assert words in done.stderr
 
 

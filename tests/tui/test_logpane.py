@@ -159,7 +159,7 @@ async def test_what_is_searched_may_look_like_markup(live):
             await pilot.press({"[": "left_square_bracket", "]": "right_square_bracket", "/": "slash", " ": "space"}.get(
                 letter, letter))  # fmt: skip
         await pilot.pause()
-        assert "“[/] [red]” 1 of 1" in str(pane_of(panel).border_title)
+        assert r"“\[/] \[red]” 1 of 1" in str(pane_of(panel).border_title)
 
 
 async def test_a_flood_is_written_in_pieces_and_to_its_end(live):
