@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import ClassVar
 
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, VerticalScroll
@@ -94,9 +95,10 @@ class RunScreen(Screen[None]):
         self.clear(run.plan)
         self.run = run
         if self.is_mounted:
-            self.run_worker(self._recall, group="history", exclusive=True)
+            self.recall()
 
-    async def _recall(self) -> None:
+    @work(group="history", exclusive=True)
+    async def recall(self) -> None:
         """Look up how earlier starts like this one went, which may have to read their logs."""
         if run := self.run:
             self.earlier = await asyncio.to_thread(history.starts, kind=run.plan.kind, but=run.id)
@@ -145,7 +147,7 @@ class RunScreen(Screen[None]):
         self._choose_charts()
         self.query_one(LogPane).focus()
         self.set_interval(LOG_INTERVAL, self.tick)
-        self.run_worker(self._recall, group="history", exclusive=True)
+        self.recall()
         self.call_after_refresh(self.draw)
 
     def on_screen_resume(self) -> None:
