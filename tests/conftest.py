@@ -19,11 +19,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-plans", action="store_true", help="write tests/data/plans anew")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let tests with real servers take turns: they share ports, cores and the kept engine."""
+    if "engine" in item.path.parts:
+        item.add_marker(pytest.mark.xdist_group("engine"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests with real servers take turns, the longest first: they share ports, cores and the kept engine."""
-    for item in items:
-        if "engine" in item.path.parts:
-            item.add_marker(pytest.mark.xdist_group("engine"))
+    """Begin with what takes longest."""
     items.sort(key=lambda item: "engine" not in item.path.parts)
 
 
