@@ -5,40 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
 import time
-from pathlib import Path
 
 import httpx
-import psutil
 
-from dflash_tui.core import activity, gpu, gpu_watch, probe, processes, server, system, vllm_metrics, workload
+from dflash_tui.core import probe, processes, server, system, vllm_metrics, workload
 from dflash_tui.core.events import (
     Counters,
-    GpusSampled,
     Health,
     HealthChanged,
     LatenciesSampled,
-    MemorySampled,
     Sampled,
-    Suspended,
     decode_recorded,
 )
+from dflash_tui.core.lease import Lease
 from dflash_tui.core.server import Run
+from dflash_tui.core.watch import IDLE_INTERVAL, Watch
 
 SAMPLE_INTERVAL = 1.0
-LEASE = 5.0
 WARM_UP_AGAIN = 30.0
 # What answers on the port while a server starts may be another that is just ending.
 PATIENCE = 10.0
-_IDLE_INTERVAL = 10.0
-_MEMBERS_INTERVAL = 5.0
-_ACTIVITY_INTERVAL = 2.0
 
 
 async def whenever_free(run: Run) -> None:
     """Ask the server and write down the answers, for as long as it lives and nobody else does."""
-    lease = _Lease(run.folder / "recorder")
+    lease = Lease(run.folder / "recorder")
     try:
         while await asyncio.to_thread(server.alive, run):
             if lease.take():
@@ -58,49 +50,10 @@ def _known(run: Run) -> tuple[Health, bool]:
     return (changes[-1].health if changes else Health.STARTING), warm
 
 
-class _Lease:
-    """A file that names the one observer that records; whoever does not renew it in time has lost it.
-
-    A lock would be kept by an observer that was suspended or waits for its terminal, and everybody with it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._me = path, f"{os.getpid()}-{time.time_ns()}"
-
-    def take(self) -> bool:
-        """Take the lease if nobody has it, and say whether it is ours; the last of two that try has it."""
-        with contextlib.suppress(OSError):
-            if 0 <= time.time() - self._path.stat().st_mtime < LEASE:
-                return self.renew()
-        return self._write()
-
-    def renew(self) -> bool:
-        """Keep the lease and say whether it was still ours."""
-        try:
-            return self._path.read_text() == self._me and self._write()
-        except (OSError, UnicodeDecodeError):
-            return False
-
-    def give_back(self) -> None:
-        """Let the next observer have it at once."""
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            if self._path.read_text() == self._me:
-                self._path.unlink()
-
-    def _write(self) -> bool:
-        temporary = self._path.with_name(f"recorder.{self._me}")
-        try:
-            temporary.write_text(self._me)
-            temporary.replace(self._path)
-        except OSError:
-            return False
-        return True
-
-
 class _Recorder:
     """Polls /health, /metrics and the memory once a second and records what changed."""
 
-    def __init__(self, run: Run, lease: _Lease) -> None:
+    def __init__(self, run: Run, lease: Lease) -> None:
         self._run, self._lease = run, lease
         self._health, self._warm = _known(run)
         self._owns_port = False
@@ -108,12 +61,8 @@ class _Recorder:
         self._written: Sampled | None = None
         self._seen: Sampled | None = None
         self._latencies: LatenciesSampled | None = None
-        self._memory: MemorySampled | None = None
-        self._gpus: GpusSampled | None = None
-        self._suspended: tuple[int, ...] = ()
-        # Intervals are measured by a clock that nobody sets.
-        self._written_at = self._memory_at = self._gpus_at = self._members_at = self._activity_at = -math.inf
-        self._members: list[psutil.Process] = []
+        self._watch = Watch(run)
+        self._written_at = -math.inf  # by a clock that nobody sets, like all intervals
         self._probe_after = probe.after()
         self._rests_since = time.monotonic()
         self._complain_at = time.monotonic() + PATIENCE
@@ -127,7 +76,7 @@ class _Recorder:
             asking: asyncio.Task[None] | None = None
             while await asyncio.to_thread(server.alive, self._run) and self._lease.renew():
                 due = time.monotonic() + SAMPLE_INTERVAL
-                await self._look_at_processes()
+                await self._watch.look(starting=not self._warm)
                 answers = await self._ask(client)
                 if answers and (asking is None or asking.done()):
                     if not self._warm and time.monotonic() >= self._warm_up_due:
@@ -142,7 +91,7 @@ class _Recorder:
         """Return whether the server answers well, having recorded its counters."""
         if not self._owns_port:
             # Another server may answer on the port while ours is still starting.
-            self._owns_port = await asyncio.to_thread(processes.listens, self._members, self._run.plan.port)
+            self._owns_port = await asyncio.to_thread(processes.listens, self._watch.members, self._run.plan.port)
             if not self._owns_port:
                 await self._complain()
                 return False
@@ -164,7 +113,7 @@ class _Recorder:
         port = self._run.plan.port
         if time.monotonic() < self._complain_at or not (holder := await asyncio.to_thread(system.holder_of, port)):
             return
-        if await asyncio.to_thread(processes.listens, self._members, port):  # since this moment
+        if await asyncio.to_thread(processes.listens, self._watch.members, port):  # since this moment
             return
         detail = f"port {port} is held by {holder}; no process of this server listens there"
         self._change(Health.UNHEALTHY, detail)
@@ -198,7 +147,7 @@ class _Recorder:
             self._rests_since = now
         if changed and before and before is not self._written:
             server.record(self._run, before)
-        if changed or now - self._written_at >= _IDLE_INTERVAL:
+        if changed or now - self._written_at >= IDLE_INTERVAL:
             server.record(self._run, reading)
             self._written, self._written_at = reading, now
 
@@ -219,45 +168,6 @@ class _Recorder:
         self._warm = not done.error
         self._warm_up_due = time.monotonic() + WARM_UP_AGAIN
         self._change(Health.WARM if self._warm else Health.UNHEALTHY, done.error)
-
-    async def _look_at_processes(self) -> None:
-        now = time.monotonic()
-        if now - self._members_at >= _MEMBERS_INTERVAL:
-            self._members, self._members_at = await asyncio.to_thread(server.members, self._run), now
-        if not self._warm and now - self._activity_at >= _ACTIVITY_INTERVAL:
-            self._activity_at = now
-            did = await asyncio.to_thread(activity.sample, self._members, self._run.log, time.time())
-            server.record(self._run, did)
-        suspended = tuple(process.pid for process in self._members if processes.suspended(process))
-        if suspended != self._suspended:
-            self._suspended = suspended
-            server.record(self._run, Suspended(time.time(), suspended))
-        cards = None if self._run.plan.on_cpu else await asyncio.to_thread(gpu.look)
-        if cards:
-            self._take_gpus(cards, now)
-        if sample := self._memory_now(cards):
-            moved = self._memory is None or abs(sample.used - self._memory.used) > sample.total / 500
-            if moved or now - self._memory_at >= _IDLE_INTERVAL:
-                self._memory, self._memory_at = sample, now
-                server.record(self._run, sample)
-
-    def _take_gpus(self, cards: tuple[gpu.Gpu, ...], now: float) -> None:
-        pids = {process.pid for process in self._members}
-        sample = GpusSampled(time.time(), gpu_watch.loads(cards, pids, self._run.plan.gpus))
-        moved = self._gpus is None or gpu_watch.moved(self._gpus.gpus, sample.gpus)
-        if moved or now - self._gpus_at >= _IDLE_INTERVAL:
-            self._gpus, self._gpus_at = sample, now
-            server.record(self._run, sample)
-
-    def _memory_now(self, cards: tuple[gpu.Gpu, ...] | None) -> MemorySampled | None:
-        machine = psutil.virtual_memory()
-        if cards and (use := gpu.use_of(cards, {process.pid for process in self._members})):
-            shared = any(card.unified for card in cards)
-            return MemorySampled(time.time(), use.used, use.total, use.source, machine.available if shared else None)
-        if self._memory and self._memory.source != "resident":
-            return None  # the driver is silent for now, and another kind of memory would be drawn as its answer
-        left = machine.available if self._run.plan.on_cpu else None
-        return MemorySampled(time.time(), processes.resident(self._members), machine.total, "resident", left)
 
 
 def _same(one: LatenciesSampled, other: LatenciesSampled | None) -> bool:

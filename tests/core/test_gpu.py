@@ -8,7 +8,7 @@ import msgspec
 import psutil
 import pytest
 
-from dflash_tui.core import plan, recipe_files, record, setup
+from dflash_tui.core import plan, recipe_files, setup, watch
 from dflash_tui.core.gpu import Gpu, Holder, Probe
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.server import Run
@@ -201,12 +201,12 @@ def test_a_driver_that_was_mended_is_found(stand_in_nvml):
 def test_a_driver_that_falls_silent_leaves_a_hole():
     """The recorder does not draw the processes' own memory where the GPU's was drawn before."""
     made = msgspec.structs.replace(plan.make(setup.resolve(recipe_files.find("demo-cpu"))), on_cpu=False)
-    recorder = record._Recorder(Run("nobody", made, 1, "boot:1", 0.0, 0.0, "vllm"), record._Lease(Path("lease")))
+    looking = watch.Watch(Run("nobody", made, 1, "boot:1", 0.0, 0.0, "vllm"))
     card = Gpu(0, memory_used=1, memory_total=2)
     sources = []
     for cards in (None, (card,), None):
-        sample = recorder._memory_now(cards)
-        recorder._memory = sample or recorder._memory
+        sample = looking._memory_now(cards)
+        looking._memory = sample or looking._memory
         sources.append(sample and sample.source)
     assert sources == ["resident", "GPU, all", None]
 
