@@ -162,6 +162,8 @@ def _unknown(state: RunState) -> Diagnosis:
         frames = [line.text.strip() for line in before if line.text.startswith('  File "')]
         return Diagnosis("", UNKNOWN, "an error that dflash-tui does not know", (problem.text, *frames[-1:]), (fix,))
     cause = "a request was not answered well" if state.exit is None else "the log ends without an error"
+    if state.exit and state.exit.code is None:  # whoever was not its parent cannot know how it ended
+        cause += ", so that it was probably killed, often by the system for want of memory"
     last = [line.text for line in state.lines if not _NOISE.search(line.text)][-_LAST_LINES:]
     return Diagnosis("", UNKNOWN, cause, () if state.exit is None else tuple(last), (fix,))
 
