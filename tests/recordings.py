@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "data" / "recordings"
+RUNS = FOLDER.with_name("runs")
 _TIMED = re.compile(r"^ *(\d+\.\d+) ?(.*)$")
 
 
