@@ -20,14 +20,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let tests with real servers take turns: they share ports, cores and the kept engine."""
-    if "engine" in item.path.parts:
+    """Let tests with the real engine take turns: they share its port, its files and the cores."""
+    if _real(item):
         item.add_marker(pytest.mark.xdist_group("engine"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest."""
-    items.sort(key=lambda item: "engine" not in item.path.parts)
+    items.sort(key=lambda item: not _real(item))
+
+
+def _real(item: pytest.Item) -> bool:
+    return "engine" in item.path.parts and "demo_engine" in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(autouse=True)
