@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from msgspec.structs import replace
 
@@ -71,14 +72,29 @@ def test_a_server_that_was_started_by_hand_is_seen(used, shipped, how):
     assert change.apply([shipped], used).names == ("cpu-expand-kernel",)
 
 
-def test_a_worker_without_its_leader_is_seen(used):
-    """It has a name of vLLM's and maps libraries of the environment; its command may be anything."""
+def test_a_server_of_another_user_is_seen(used, monkeypatch):
+    """Of its process only the command may be read, and that names the environment."""
+
+    def refused(process: psutil.Process) -> str:
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "cwd", refused)
+    monkeypatch.setattr(psutil.Process, "environ", refused)
+    with running(Path(used.folder, "bin", "vllm"), "serve") as pid:
+        assert guard.in_use(used) == [f"process {pid}"]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_worker_without_its_leader_is_seen(used, tmp_path, linked):
+    """It has a name of vLLM's and maps libraries of the environment, which may be known by a link."""
     library = used.site_packages / "zlib.so"
     if not getattr(zlib, "__file__", ""):
         pytest.skip("this Python has zlib built in, so there is no library to map")
     shutil.copy(str(zlib.__file__), library)
+    (tmp_path / "link").symlink_to(used.folder)
+    known = replace(used, folder=str(tmp_path / "link")) if linked else used
     with running(sys.executable, "-c", WORKER, library) as pid:
-        assert guard.in_use(used) == [f"process {pid}"]
+        assert guard.in_use(known) == [f"process {pid}"]
 
 
 def test_other_programs_of_the_environment_are_not_servers(used):

@@ -72,26 +72,38 @@ def _serves(process: psutil.Process, engine: Engine) -> bool:
     try:
         words = process.cmdline()
         named = process.name().startswith("VLLM::")
-        if named:
-            return f" {engine.folder}/" in Path(f"/proc/{process.pid}/maps").read_text(errors="replace")
     except (psutil.Error, OSError):
         return False
+    folders = {engine.folder, str(Path(engine.folder).resolve())}
+    if named:
+        return _maps(process, folders)
     if not any(re.search(r"(?:^|/)vllm$|^vllm\.", word) for word in words[:6]):
         return False
-    return _is_from(process, words, engine)
+    return _started_in(process, words[:2], folders) or _activated(process, folders) or _maps(process, folders)
 
 
-def _is_from(process: psutil.Process, words: list[str], engine: Engine) -> bool:
-    """Whether a program was started from the environment, by path or activated, or has mapped a library of it."""
-    folders = {engine.folder, str(Path(engine.folder).resolve())}
+def _started_in(process: psutil.Process, words: list[str], folders: set[str]) -> bool:
+    """Whether one of the first words is a program of the environment; that of another user does not say where it is."""
+    paths = [word for word in words if word.startswith("/")]
+    with contextlib.suppress(psutil.Error, OSError):
+        if len(paths) < len(words):
+            paths = [os.path.join(process.cwd(), word) for word in words]  # noqa: PTH118 - links stay
+    started = {os.path.normpath(path) for path in paths}
+    return any(path.startswith(f"{folder}/bin/") for path in started for folder in folders)
+
+
+def _activated(process: psutil.Process, folders: set[str]) -> bool:
     try:
-        started = {os.path.normpath(os.path.join(process.cwd(), word)) for word in words[:2]}  # noqa: PTH118 - links stay
-        if any(path.startswith(f"{folder}/bin/") for path in started for folder in folders):
-            return True
-        if process.environ().get("VIRTUAL_ENV") in folders:
-            return True
-        mapped = Path(f"/proc/{process.pid}/maps").read_text(errors="replace")
+        return process.environ().get("VIRTUAL_ENV") in folders
     except (psutil.Error, OSError):
+        return False
+
+
+def _maps(process: psutil.Process, folders: set[str]) -> bool:
+    """Whether the process has mapped a library of the environment."""
+    try:
+        mapped = Path(f"/proc/{process.pid}/maps").read_text(errors="replace")
+    except OSError:
         return False
     return any(f" {folder}/" in mapped for folder in folders)
 
