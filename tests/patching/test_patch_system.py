@@ -128,3 +128,19 @@ def test_another_environment_of_uvs_cache_stays_pristine(tmp_path: Path, shipped
     assert shared.read_text() == pristine
     change.revert(one)
     assert (one.site_packages / "vllm" / CPU_FILE).read_text() == pristine
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_root_leaves_a_users_environment_to_its_user(pair, both):
+    """The file that was replaced, the record and the copies are theirs, so that they can revert by themselves."""
+    root = Path(pair.folder)
+    for path in (root, *root.rglob("*")):
+        os.chown(path, 1234, 1235)
+    (pair.site_packages / "vllm" / "a" / "one.py").chmod(0o640)
+    change.apply([both], pair)
+    assert (root / "dflash-pristine").is_dir()
+    owners = {(path.lstat().st_uid, path.lstat().st_gid) for path in root.rglob("*")}
+    assert owners == {(1234, 1235)}
+    assert stat.S_IMODE((pair.site_packages / "vllm" / "a" / "one.py").stat().st_mode) == 0o640
+    change.revert(pair)
+    assert {path.lstat().st_uid for path in root.rglob("*")} == {1234}

@@ -17,6 +17,7 @@ from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import guard, store
 from dflash_tui.core.patching.files import RelativePath
 from dflash_tui.core.patching.store import MANIFEST, PRISTINE, Applied, entries, read, sha256, target
+from dflash_tui.core.patching.writing import new, old, replace, sync, write
 from dflash_tui.errors import PatchError
 
 _JOURNAL = "dflash-patching.json"
@@ -108,13 +109,12 @@ def commit(engine: Engine, changes: Sequence[Change], record: Sequence[Applied])
     try:
         for change in changes:
             if sha256(change.before) in wanted:
-                _replace(folder / PRISTINE / sha256(change.before), change.before)
-        _replace(folder / _JOURNAL, msgspec.json.encode(journal))
+                replace(folder / PRISTINE / sha256(change.before), change.before)
+        replace(folder / _JOURNAL, msgspec.json.encode(journal))
         for change in changes:
             path = target(engine, change.path)
-            mode = path.stat().st_mode & 0o7777
-            _write(_old(path), change.before, mode=mode)
-            _write(_new(path), change.after, mode=mode)
+            write(old(path), change.before, like=path)
+            write(new(path), change.after, like=path)
         for change in changes:
             _exchange(engine, change)
         _write_manifest(engine, record)
@@ -131,8 +131,8 @@ def _exchange(engine: Engine, change: Change) -> None:
     path = target(engine, change.path)
     if path.read_bytes() != change.before:
         raise PatchError(f"{change.path} was changed by somebody else meanwhile", do="look again: patch status")
-    _new(path).replace(path)
-    _sync(path.parent)
+    new(path).replace(path)
+    sync(path.parent)
     _drop_byte_code(path)
 
 
@@ -143,12 +143,12 @@ def _refuse_edited(engine: Engine, journal: _Journal) -> None:
     """
     for file in journal.files:
         data, path = read(engine, file.path), target(engine, file.path)
-        if data is None or sha256(data) in {file.before, file.after} or _new(path).exists():
+        if data is None or sha256(data) in {file.before, file.after} or new(path).exists():
             continue
         if sha256(data) != guard.recorded(engine).get(file.path):
             raise PatchError(
                 f"{file.path} was edited after a change of {journal.named} was interrupted, so nothing is undone",
-                evidence=f"as it was before both: {_old(path)}",
+                evidence=f"as it was before both: {old(path)}",
                 do=f"take the edit back, put that file in its place, or reinstall vLLM {engine.vllm}",
             )
 
@@ -158,21 +158,21 @@ def _restore(engine: Engine, file: _Replaced, now: str) -> None:
     path = target(engine, file.path)
     if path.exists() and now != file.after:
         return
-    old = _old(path)
-    if not old.is_file() or sha256(old.read_bytes()) != file.before:
+    kept = old(path)
+    if not kept.is_file() or sha256(kept.read_bytes()) != file.before:
         raise PatchError(
             f"{file.path} is half of an interrupted change, and its copy from before is gone",
             do=f"reinstall vLLM {engine.vllm} in {engine.folder}",
         )
-    old.replace(path)
-    _sync(path.parent)
+    kept.replace(path)
+    sync(path.parent)
 
 
 def _end(engine: Engine, journal: _Journal) -> None:
     for file in journal.files:
         path = target(engine, file.path)
-        _new(path).unlink(missing_ok=True)
-        _old(path).unlink(missing_ok=True)
+        new(path).unlink(missing_ok=True)
+        old(path).unlink(missing_ok=True)
     (Path(engine.folder) / _JOURNAL).unlink(missing_ok=True)
     _tidy(engine)
 
@@ -189,8 +189,8 @@ def _tidy(engine: Engine) -> None:
     with contextlib.suppress(OSError):
         (folder / PRISTINE).rmdir()
     for name in (MANIFEST, _JOURNAL):
-        if os.path.lexists(_new(folder / name)):  # a read-only disk refuses even what has nothing to remove
-            _new(folder / name).unlink()
+        if os.path.lexists(new(folder / name)):  # a read-only disk refuses even what has nothing to remove
+            new(folder / name).unlink()
 
 
 def _journal(engine: Engine) -> _Journal | None:
@@ -212,45 +212,9 @@ def _drop_byte_code(path: Path) -> None:
         stale.unlink(missing_ok=True)
 
 
-def _new(path: Path) -> Path:
-    return path.with_name(f".{path.name}.dflash-new")
-
-
-def _old(path: Path) -> Path:
-    return path.with_name(f".{path.name}.dflash-old")
-
-
 def _write_manifest(engine: Engine, record: Sequence[Applied]) -> None:
     path = Path(engine.folder) / MANIFEST
     if record:
-        _replace(path, msgspec.json.format(msgspec.json.encode(record), indent=2))
+        replace(path, msgspec.json.format(msgspec.json.encode(record), indent=2))
     else:
         path.unlink(missing_ok=True)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Put a new file with `data` in the place of `path` in one step."""
-    path.parent.mkdir(exist_ok=True)
-    _write(_new(path), data)
-    _new(path).replace(path)
-    _sync(path.parent)
-
-
-def _write(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a new file and have it on the disk."""
-    path.unlink(missing_ok=True)  # one that a killed write left, or a link
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    path.chmod(mode)
-
-
-def _sync(folder: Path) -> None:
-    """Have the disk know the names in `folder`, so that a power failure keeps the order of the steps, if it can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

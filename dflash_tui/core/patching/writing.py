@@ -1,0 +1,56 @@
+"""Files that take the place of others in one step, and are on the disk when they do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+
+def new(path: Path) -> Path:
+    """Return where the file that is to take the place of `path` waits."""
+    return path.with_name(f".{path.name}.dflash-new")
+
+
+def old(path: Path) -> Path:
+    """Return where the file that was at `path` is kept while it is being replaced."""
+    return path.with_name(f".{path.name}.dflash-old")
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Put a new file with `data` in the place of `path` in one step; its folder is made when it is not there."""
+    if not path.parent.is_dir():
+        path.parent.mkdir()
+        _give(path.parent, path.parent.parent.stat())
+    write(new(path), data, like=path.parent)
+    new(path).replace(path)
+    sync(path.parent)
+
+
+def write(path: Path, data: bytes, *, like: Path) -> None:
+    """Write a new file and have it on the disk, with the owner of `like`, and with its mode if that is a file."""
+    path.unlink(missing_ok=True)  # one that a killed write left, or a link
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    model = like.stat()
+    _give(path, model)
+    path.chmod(stat.S_IMODE(model.st_mode) if stat.S_ISREG(model.st_mode) else 0o644)
+
+
+def _give(path: Path, model: os.stat_result) -> None:
+    """Root leaves a user's environment to its user; nobody else may give files away."""
+    with contextlib.suppress(PermissionError):
+        os.chown(path, model.st_uid, model.st_gid)
+
+
+def sync(folder: Path) -> None:
+    """Have the disk know the names in `folder`, so that a power failure keeps the order of the steps, if it can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
