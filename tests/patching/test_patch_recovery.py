@@ -10,7 +10,7 @@ from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import change, commit, guard, states, store
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.errors import PatchError
-from tests.patching.pair import tree
+from tests.patching.pair import TEXTS, tree
 
 JOURNAL, RECORD = "dflash-patching.json", "dflash-patches.json"
 
@@ -133,3 +133,45 @@ def test_a_reinstalled_vllm_ends_an_interrupted_change(half, both):
     journal.write_text(journal.read_text().replace(store.sha256(b"x = 1\n"), "0" * 64))
     assert "was undone" in change.revert(half).notes[0]
     assert commit.trouble(half) is None
+
+
+@pytest.mark.parametrize("lost", ["deleted", "empty"])
+def test_a_lost_record_does_not_take_the_pristine_copies_with_it(pair, both, lost):
+    """They are all that tells what the files were before us; with the files put back they are not needed."""
+    change.apply([both], pair)
+    copies = {path: path.read_bytes() for path in Path(pair.folder, "dflash-pristine").iterdir()}
+    record = Path(pair.folder, RECORD)
+    record.unlink() if lost == "deleted" else record.write_text("[]")
+    change.apply([both], pair)
+    change.revert(pair)
+    assert {path: path.read_bytes() for path in copies} == copies
+    for path, text in TEXTS.items():
+        (pair.site_packages / "vllm" / path).write_text(text)
+    change.revert(pair)
+    assert not Path(pair.folder, "dflash-pristine").exists()
+
+
+def test_a_linked_folder_of_copies_is_refused(pair, both, tmp_path):
+    """Whatever is behind the link is not ours: nothing is written there, and nothing removed."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / ("0" * 64)).write_text("a text")
+    Path(pair.folder, "dflash-pristine").symlink_to(theirs)
+    before = tree(pair)
+    with pytest.raises(PatchError, match="dflash-pristine is a link"):
+        change.apply([both], pair)
+    assert tree(pair) == before
+    assert [path.read_text() for path in theirs.iterdir()] == ["a text"]
+
+
+def test_what_is_not_ours_beside_the_copies_stays(pair, both):
+    """A folder, a link, a file with another name: they stop nothing."""
+    copies = Path(pair.folder, "dflash-pristine")
+    (copies / ("1" * 64)).mkdir(parents=True)
+    (copies / ("2" * 64)).symlink_to("notes.txt")
+    (copies / "notes.txt").write_text("mine")
+    (copies / ("3" * 64)).write_text("left by a killed change")
+    before = {path.name for path in copies.iterdir()} - {"3" * 64}
+    assert change.apply([both], pair).names == ("both",)
+    change.revert(pair)
+    assert {path.name for path in copies.iterdir()} == before

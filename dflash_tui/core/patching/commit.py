@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+import re
+import stat
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ from dflash_tui.core.patching.writing import new, old, replace, sync, write
 from dflash_tui.errors import PatchError
 
 _JOURNAL = "dflash-patching.json"
+_COPY = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.dflash-new")  # the latter by a write that was killed
 
 
 class Change(NamedTuple):
@@ -106,6 +109,8 @@ def commit(engine: Engine, changes: Sequence[Change], record: Sequence[Applied])
     folder, wanted = Path(engine.folder), {entry.pristine_sha256 for entry in record}
     files = tuple(_Replaced(change.path, sha256(change.before), sha256(change.after)) for change in changes)
     journal = _Journal(files, tuple(record))
+    if (folder / PRISTINE).is_symlink():
+        raise PatchError(f"{folder / PRISTINE} is a link, so nothing is kept there", do="remove that link")
     try:
         for change in changes:
             if sha256(change.before) in wanted:
@@ -174,23 +179,34 @@ def _end(engine: Engine, journal: _Journal) -> None:
         new(path).unlink(missing_ok=True)
         old(path).unlink(missing_ok=True)
     (Path(engine.folder) / _JOURNAL).unlink(missing_ok=True)
-    _tidy(engine)
+    _tidy(engine, {file.before for file in journal.files})
 
 
-def _tidy(engine: Engine) -> None:
-    """Remove the copies that no record speaks of, and what a killed write left."""
+def _tidy(engine: Engine, made: Set[str] = frozenset()) -> None:
+    """Remove the copies that no record speaks of, and what a killed write left.
+
+    Where there is no record, a copy that is as published of a file that differs now is kept (unless it is one of
+    `made`, by us just now): it may be the record that was lost, and the file still have a patch.
+    """
     folder = Path(engine.folder)
     known = entries(engine)
-    if known is not None and (folder / PRISTINE).is_dir():
-        kept = {entry.pristine_sha256 for entry in known}
-        for path in (folder / PRISTINE).iterdir():
-            if path.name not in kept:
+    if known is not None and (folder / PRISTINE).is_dir() and not (folder / PRISTINE).is_symlink():
+        names = {path.name for path in (folder / PRISTINE).iterdir() if _COPY.fullmatch(path.name)}
+        kept = {entry.pristine_sha256 for entry in known} if known else _still_needed(engine, names) - made
+        for path in (folder / PRISTINE / name for name in names - kept):
+            if stat.S_ISREG(path.lstat().st_mode):
                 path.unlink()
     with contextlib.suppress(OSError):
         (folder / PRISTINE).rmdir()
     for name in (MANIFEST, _JOURNAL):
         if os.path.lexists(new(folder / name)):  # a read-only disk refuses even what has nothing to remove
             new(folder / name).unlink()
+
+
+def _still_needed(engine: Engine, names: Set[str]) -> set[str]:
+    """Return those SHA-256 that the wheel's RECORD has of files that are other ones now."""
+    published = guard.recorded(engine).items() if names else ()
+    return {sha for path, sha in published if sha in names and sha256(read(engine, path) or b"") != sha}
 
 
 def _journal(engine: Engine) -> _Journal | None:
