@@ -175,3 +175,32 @@ def test_what_is_not_ours_beside_the_copies_stays(pair, both):
     assert change.apply([both], pair).names == ("both",)
     change.revert(pair)
     assert {path.name for path in copies.iterdir()} == before
+
+
+@pytest.mark.parametrize("copy", [None, b"x ="])
+def test_an_edit_before_anything_was_reached_stays(half, both, copy):
+    """Killed when no copy was there, or a part of the first: no file was new yet, so nothing is half."""
+    package = half.site_packages / "vllm"
+    (package / "a" / "one.py").write_text("x = 1  # theirs\n")
+    for waiting in package.rglob(".*.dflash-*"):
+        waiting.unlink()
+    if copy:
+        (package / "a" / ".one.py.dflash-old").write_bytes(copy)
+    assert "was undone" in change.revert(half).notes[0]
+    assert (package / "a" / "one.py").read_text() == "x = 1  # theirs\n"
+    assert commit.trouble(half) is None
+    assert not list(package.rglob(".*.dflash-*"))
+
+
+def test_a_copy_that_is_gone_is_not_named(half, both):
+    """The other file is new, so that the edited one may have been: it is refused, without a file that is not there."""
+    package = half.site_packages / "vllm"
+    (package / "a" / "one.py").write_text("x = 2  # theirs\n")
+    (package / "b" / ".two.py.dflash-new").replace(package / "b" / "two.py")
+    (package / "a" / ".one.py.dflash-old").unlink()
+    before = tree(half)
+    with pytest.raises(PatchError, match=r"a/one\.py was edited after") as caught:
+        change.revert(half)
+    assert "dflash-old" not in str(caught.value)
+    assert "put that file" not in str(caught.value)
+    assert tree(half) == before

@@ -144,18 +144,28 @@ def _exchange(engine: Engine, change: Change) -> None:
 def _refuse_edited(engine: Engine, journal: _Journal) -> None:
     """Stop where somebody has edited a file that may have been new already: half of the change would stay in it.
 
-    As long as the new text waits beside it, a file was not reached; and one that is as published was reinstalled.
+    As long as the new text waits beside it, a file was not reached, nor was any where neither a copy is nor another
+    file is new; and one that is as published was reinstalled.
     """
+    now = {file.path: sha256(read(engine, file.path) or b"") for file in journal.files}
+    begun = any(now[file.path] == file.after for file in journal.files)
     for file in journal.files:
-        data, path = read(engine, file.path), target(engine, file.path)
-        if data is None or sha256(data) in {file.before, file.after} or new(path).exists():
+        path = target(engine, file.path)
+        if not path.exists() or now[file.path] in {file.before, file.after} or new(path).exists():
             continue
-        if sha256(data) != guard.recorded(engine).get(file.path):
+        copied = _copied(engine, file)
+        if (copied or begun) and now[file.path] != guard.recorded(engine).get(file.path):
             raise PatchError(
                 f"{file.path} was edited after a change of {journal.named} was interrupted, so nothing is undone",
-                evidence=f"as it was before both: {old(path)}",
-                do=f"take the edit back, put that file in its place, or reinstall vLLM {engine.vllm}",
+                evidence=f"as it was before both: {old(path)}" if copied else "",
+                do=f"take the edit back, {'put that file in its place, ' * copied}or reinstall vLLM {engine.vllm}",
             )
+
+
+def _copied(engine: Engine, file: _Replaced) -> bool:
+    """Whether the file as it was before the change lies beside it."""
+    kept = old(target(engine, file.path))
+    return kept.is_file() and sha256(kept.read_bytes()) == file.before
 
 
 def _restore(engine: Engine, file: _Replaced, now: str) -> None:
@@ -163,13 +173,12 @@ def _restore(engine: Engine, file: _Replaced, now: str) -> None:
     path = target(engine, file.path)
     if path.exists() and now != file.after:
         return
-    kept = old(path)
-    if not kept.is_file() or sha256(kept.read_bytes()) != file.before:
+    if not _copied(engine, file):
         raise PatchError(
             f"{file.path} is half of an interrupted change, and its copy from before is gone",
             do=f"reinstall vLLM {engine.vllm} in {engine.folder}",
         )
-    kept.replace(path)
+    old(path).replace(path)
     sync(path.parent)
 
 
