@@ -213,10 +213,15 @@ def _visible(gpus: Sequence[tuple[int, str]], vllm: str) -> dict[str, str]:
 
 
 def _speculation(setup: Setup, drafter: str, tokens: int, patches: Sequence[Patch]) -> dict[str, object]:
+    """Return the speculative-config, without the keys that a patch stands for.
+
+    A build that is no release keeps them: its number does not tell whether it knows a key, and all but the oldest do.
+    """
     words: dict[str, object] = {"method": "dflash", "model": drafter, "num_speculative_tokens": tokens}
     if setup.drafter.revision != "main":
         words["revision"] = setup.drafter.revision
-    dropped = {key for patch in patches for key in patch.stands_for}
+    known = builds.Build(setup.engine.distribution, setup.engine.vllm).release is not None
+    dropped = {key for patch in patches if known for key in patch.stands_for}
     return words | {key: value for key, value in setup.speculation.items() if key not in dropped}
 
 

@@ -136,6 +136,15 @@ def test_an_alternative_takes_the_place_of_what_it_replaces():
         plans.make(setup.resolve(recipe_files.find("demo-cpu"), settings={"patches.typo": False}))
 
 
+@pytest.mark.parametrize("version", ["0.33.1rc1.dev7", "0.24.0rc1"])
+def test_a_nightly_keeps_what_a_patch_would_stand_for(version):
+    """Its number does not tell whether the patch is needed; upstream's own way to the same end is not thrown away."""
+    engine = EngineSpec(vllm=version, packages=(f"vllm=={version}",))
+    plan = plans.make(setup.resolve(recipe_files.find("gemma-4-26b-a4b"), Hardware.H100, engine=engine))
+    assert "dflash-draft-flash-attn" in plan.patches
+    assert '"attention_backend": "flash_attn"' in " ".join(plan.argv)
+
+
 def test_an_experimental_patch_is_planned_only_by_name():
     """And the plan warns that it is one; a name that is none, or a value that is not a switch, is refused."""
     made = setup.resolve(recipe_files.find("gemma-4-26b-a4b"), Hardware.H200)
