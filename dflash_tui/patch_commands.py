@@ -14,25 +14,34 @@ from dflash_tui.commands import note, out
 from dflash_tui.core import gpu, inventory
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.hardware import Hardware
-from dflash_tui.core.patching import change, commit, files, states
+from dflash_tui.core.patching import aims, change, commit, files, states
 from dflash_tui.core.patching.files import Patch
-from dflash_tui.core.patching.states import State
+from dflash_tui.core.patching.states import Found, State
+from dflash_tui.core.plan import Plan
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import UsageError
 from dflash_tui.planning import planned
 
 
 class Scope(NamedTuple):
-    """The engine in question, the patches, the hardware they are judged for (None: any), those switched off by hand.
+    """The engine in question, the patches and how they stand, and the hardware they are judged for (None: any).
 
-    `unusable` says of other patch files why they are not valid.
+    `plan` is the recipe's, where not patches by name are meant. `unusable` says of other patch files why they are not
+    valid.
     """
 
     engine: Engine
     patches: list[Patch]
     hardware: Hardware | None
-    off: tuple[str, ...]
     unusable: dict[str, str]
+    plan: Plan | None = None
+
+    @property
+    def found(self) -> list[Found]:
+        """How each of the patches stands, by the plan if there is one."""
+        if self.plan:
+            return aims.found(self.plan, self.engine)
+        return [states.find(patch, self.engine, self.hardware) for patch in self.patches]
 
 
 def patch(args: argparse.Namespace) -> int:
@@ -49,7 +58,7 @@ def _scope(args: argparse.Namespace) -> Scope:
     """
     if args.settings and not args.recipe:
         raise UsageError("--set changes a recipe, and none is named", do="dflash-tui recipes")
-    off: tuple[str, ...] = ()
+    plan: Plan | None = None
     known, unusable = files.known()
     if args.recipe:
         plan = planned(args).plan
@@ -58,17 +67,16 @@ def _scope(args: argparse.Namespace) -> Scope:
             raise UsageError(
                 f"the engine of {args.recipe} is not installed", do=f"dflash-tui engine install {args.recipe}"
             )
-        patches = [files.load(name) for name in (*plan.patches, *plan.unneeded, *plan.unpatched)]
+        patches = [files.load(one.name) for one in aims.found(plan, engine)]
         hardware: Hardware | None = plan.hardware
-        off = plan.unpatched
     elif args.engine:
         engine, hardware = inventory.named(args.engine), _hardware(args.gpu)
         patches = [patch for patch in known if patch.distribution == engine.distribution]
     else:
         raise UsageError("name a recipe, or an engine with --engine", do="dflash-tui engine list")
     if args.only:
-        patches = [files.load(name) for name in args.only]
-    return Scope(engine, patches, hardware, off, unusable)
+        patches, plan = [files.load(name) for name in args.only], None
+    return Scope(engine, patches, hardware, unusable, plan)
 
 
 def _hardware(wanted: str | None) -> Hardware | None:
@@ -82,16 +90,24 @@ def _hardware(wanted: str | None) -> Hardware | None:
 
 
 def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
-    """Return what is applied: what is named; else all but experiments and alternatives to others."""
-    if args.only or args.recipe:
-        return [patch for patch in scope.patches if patch.name not in scope.off or patch.name in args.only]
-    return [patch for patch in scope.patches if not patch.experimental and not patch.instead_of]
+    """Return what is applied: what is named; else what the plan needs; else all but experiments and alternatives.
+
+    Without a plan an alternative that is in already stands for what it replaces.
+    """
+    if args.only:
+        return scope.patches
+    if scope.plan:
+        return aims.of(scope.plan).bring
+    there = states.present(scope.engine)
+    replaced = {patch.instead_of for patch in scope.patches if patch.name in there}
+    usual = (patch for patch in scope.patches if not patch.experimental and not patch.instead_of)
+    return [patch for patch in usual if patch.name not in replaced]
 
 
 def status(args: argparse.Namespace) -> int:
     """Print how each patch stands, and how the source differs where one does not fit."""
     scope = _scope(args)
-    found = [states.find(patch, scope.engine, scope.hardware) for patch in scope.patches]
+    found = scope.found
     left = commit.trouble(scope.engine)
     if args.json:
         for patch, one in zip(scope.patches, found, strict=True):
@@ -128,7 +144,11 @@ def _why(patch: Patch, found: states.Found) -> str:
 def diff(args: argparse.Namespace) -> int:
     """Print what the patches change, or have changed, as a unified diff."""
     scope = _scope(args)
-    shown = change.preview(_chosen(scope, args), scope.engine, scope.hardware)
+    chosen = _chosen(scope, args)
+    if scope.plan:  # what is in by us beside it is shown, too
+        applied = {one.name for one in scope.found if one.state is State.APPLIED}
+        chosen = [patch for patch in scope.patches if patch in chosen or patch.name in applied]
+    shown = change.preview(chosen, scope.engine, scope.hardware)
     if args.json:
         out(json.dumps(shown))
     else:
@@ -140,8 +160,11 @@ def apply(args: argparse.Namespace) -> int:
     """Apply what the engine needs; or with --dry-run print what that would change."""
     scope = _scope(args)
     chosen = _chosen(scope, args)
-    done = change.apply(chosen, scope.engine, scope.hardware, dry=args.dry_run)
+    drop = aims.of(scope.plan).out if scope.plan else {}
+    done = change.apply(chosen, scope.engine, scope.hardware, drop=drop, dry=args.dry_run)
     _tell(done, args, "would be applied" if args.dry_run else "applied", "nothing to apply")
+    for name in done.dropped if not args.json else ():
+        note(f"· {name}: {'would be ' if args.dry_run else ''}taken out, {drop[name]}")
     for patch in chosen:
         if patch.name not in done.names and not args.json:
             found = states.find(patch, scope.engine, scope.hardware)

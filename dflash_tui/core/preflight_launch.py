@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from packaging.version import Version
@@ -15,7 +15,7 @@ from dflash_tui.core import flags, hub, hub_cache, inventory, paths, preflight_r
 from dflash_tui.core import setup as setups
 from dflash_tui.core.checks import Check, Situation, fail, ok, warn
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import commit, files, guard, states
+from dflash_tui.core.patching import aims, commit, files, guard, states
 from dflash_tui.core.patching.commit import Trouble
 from dflash_tui.core.patching.states import Found, State
 from dflash_tui.core.recipe import EngineSpec, Recipe, Status
@@ -139,6 +139,8 @@ def _patches(situation: Situation) -> Iterator[Check]:
         if engine and name in there and name not in states.applied(engine):
             yield fail("patch", f"{name} was switched off, and is in {engine.folder} by other hands",
                        "leave the setting away, or use an engine of ours")  # fmt: skip
+    if engine:
+        yield from _unwanted(situation, engine, there)
     for name in plan.patches:
         patch = files.load(name)
         if patch.together_with and not set(patch.together_with) & {*plan.patches, *there}:
@@ -148,6 +150,21 @@ def _patches(situation: Situation) -> Iterator[Check]:
             yield ok("patch", f"{name} will be applied")
         else:
             yield _patch(states.find(patch, engine, plan.hardware), engine)
+
+
+def _unwanted(situation: Situation, engine: Engine, there: Collection[str]) -> Iterator[Check]:
+    """What is in and the plan does not ask for: ours is taken out at the launch; what others did stays."""
+    plan = situation.plan
+    leaving = aims.leaving(plan, engine)
+    for name, why in leaving.items():
+        if users := guard.in_use(engine):
+            said = f"{name} has to come out ({why}), and a server runs from this engine: {', '.join(users)}"
+            yield fail("patch", said, "stop it first: dflash-tui stop")
+        else:
+            yield ok("patch", f"{name} will be taken out: {why}")
+    for name, why in aims.of(plan).out.items():
+        if name in there and name not in leaving and name not in plan.unpatched:
+            yield warn("patch", f"{name} is in by other hands: {why}", f"take it out, or --set patches.{name}=true")
 
 
 def _trouble(engine: Engine, left: Trouble) -> Check:

@@ -13,7 +13,7 @@ from dflash_tui.core import asking, download, flags, hub, inventory, server
 from dflash_tui.core import engine as engines
 from dflash_tui.core.engine import Engine, Report
 from dflash_tui.core.events import Preparing, Step
-from dflash_tui.core.patching import change, commit, files, states, store
+from dflash_tui.core.patching import aims, change, commit, files, states, store
 from dflash_tui.core.patching.states import State
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.processes import clean_environment
@@ -125,20 +125,18 @@ async def _build(plan: Plan, engine: Engine, report: Report) -> None:
 
 
 async def _patches(plan: Plan, engine: Engine, report: Report) -> None:
-    """Bring the engine's files to what the plan says: what it needs is in, what was switched off by hand is not.
+    """Bring the engine's files to what the plan says: what it needs is in, and no experiment that it does not ask for.
 
     What a killed change left half done is finished or undone first, also for a plan without patches.
     """
-    wanted = [files.load(name) for name in plan.patches]
-    off = [name for name in plan.unpatched if files.load(name).distribution == engine.distribution]
-    if not wanted and not off and not commit.trouble(engine):
+    aim = aims.of(plan)
+    if not aim.bring and not aims.leaving(plan, engine) and not commit.trouble(engine):
         return
-    now = await asking.in_thread(lambda: change.apply(wanted, engine, plan.hardware))
-    out = await asyncio.to_thread(change.revert, engine, off) if off else change.Done(())
-    found = [states.find(patch, engine, plan.hardware) for patch in wanted]
+    now = await asking.in_thread(lambda: change.apply(aim.bring, engine, plan.hardware, drop=aim.out))
+    found = [states.find(patch, engine, plan.hardware) for patch in aim.bring]
     said = [f"{f.name} {'applied now' if f.name in now.names else _WORDS.get(f.state, f.state.value)}" for f in found]
-    said += [f"{name} taken out" for name in out.names]
-    report(Preparing(time.time(), Step.PATCHES, ", ".join([*now.notes, *out.notes, *said]), 1.0, done=True))
+    said += [f"{name} taken out ({aim.out[name]})" for name in now.dropped]
+    report(Preparing(time.time(), Step.PATCHES, ", ".join([*now.notes, *said]), 1.0, done=True))
 
 
 async def _launch(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str) -> Run:
@@ -165,11 +163,13 @@ def _launch_now(plan: Plan, engine: Engine, prepared: list[Preparing], forced: s
     if wrong := [name for name in plan.unpatched if name in there]:
         raise PatchError(f"{', '.join(wrong)} is in {engine.folder} by other hands, and was switched off",
                          do="leave the setting away, or use an engine of ours")  # fmt: skip
-    if gone := [name for name in plan.patches if _missing(name, plan, engine)]:
+    if late := aims.leaving(plan, engine):
+        raise PatchError(f"{', '.join(late)} was brought in by somebody else meanwhile", do="launch again")
+    found = [states.find(files.load(name), engine, plan.hardware) for name in plan.patches]
+    if gone := [one.name for one in found if one.state is State.NEEDED]:
         raise PatchError(f"{', '.join(gone)} was taken out by somebody else meanwhile", do="launch again")
+    if drifted := [one for one in found if one.state is State.DRIFTED]:
+        raise PatchError(f"{drifted[0].name} is needed, and does not fit the files of {engine.folder}",
+                         evidence=drifted[0].why, do="see what differs: dflash-tui patch status")  # fmt: skip
     label = f"{engine.distribution} {engine.vllm}"
     return server.launch(plan, engine=label, patches=there, prepared=prepared, forced=forced)
-
-
-def _missing(name: str, plan: Plan, engine: Engine) -> bool:
-    return states.find(files.load(name), engine, plan.hardware).state is State.NEEDED

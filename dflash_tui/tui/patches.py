@@ -18,7 +18,7 @@ from textual.widgets import Static
 
 from dflash_tui.core import asking, inventory
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import change, commit, files, states
+from dflash_tui.core.patching import aims, change, commit, files
 from dflash_tui.core.patching.commit import Trouble
 from dflash_tui.core.patching.states import Found, State
 from dflash_tui.core.plan import Plan
@@ -63,16 +63,13 @@ def look(plan: Plan) -> Looked:
     """Return how the patches of `plan` stand; without an engine what its files say."""
     engine = inventory.find(Path(plan.engine_folder))
     _, unusable = files.known()
-    names = [*plan.patches, *plan.unneeded, *plan.unpatched]
-    patches = [files.load(name) for name in names]
     if engine is None:
         planned = [Found(name, State.NEEDED) for name in plan.patches]
         left = [Found(name, State.NOT_APPLICABLE, why) for name, why in plan.unneeded.items()]
         off = [Found(name, State.NOT_APPLICABLE, "left out by hand") for name in plan.unpatched]
         return Looked(None, (*planned, *left, *off), "".join(map(_edits, plan.patches)), None, unusable)
-    found = tuple(states.find(patch, engine, plan.hardware) for patch in patches)
-    drifted = {one.name for one in found if one.state is State.DRIFTED}
-    fitting = [patch for patch in patches if patch.name not in drifted]
+    found = tuple(aims.found(plan, engine))
+    fitting = [files.load(one.name) for one in found if one.state in {State.NEEDED, State.APPLIED}]
     diffs = "".join(change.preview(fitting, engine, plan.hardware).values())
     drift = "".join(f"{one.name} expects other text:\n{one.drift}" for one in found if one.drift)
     return Looked(engine, found, drift + diffs, commit.trouble(engine), unusable)
@@ -163,8 +160,9 @@ class PatchScreen(ModalScreen[None]):
         if self.looked and self.looked.engine is None:
             self.notify("the engine is not installed yet; a launch does both", severity="warning")
             return
-        wanted = [files.load(name) for name in self.plan.patches]
-        self.act(lambda engine: change.apply(wanted, engine, self.plan.hardware))
+        self.act(
+            lambda engine: change.apply((aim := aims.of(self.plan)).bring, engine, self.plan.hardware, drop=aim.out)
+        )
 
     def action_revert(self) -> None:
         ours: Sequence[str] = (

@@ -142,6 +142,29 @@ def test_a_recipe_names_its_own(real_python):
     assert "no engine called" in dflash("patch", "status", "--engine", real_python, code=2).stderr
 
 
+@pytest.mark.index
+def test_an_alternative_of_the_plan_is_the_one_that_is_applied(real_python):
+    """What it replaces is not needed by status, diff and apply; in by us, it goes in the same step, and back again."""
+    fill(real_python, "0.20.2")
+    dflash("engine", "adopt", "--patch", real_python)
+    words = ("gemma-4-31b", "--engine", real_python, "--profile", "seed", "--gpu", "gb10")
+    wanted = (*words, "--set", "patches.dflash-selector-scope=true")
+    assert states(*wanted)["triton-non-causal"] == "not-applicable"
+    assert "dflash-selector-scope is its alternative" in dflash("patch", "status", *wanted).stdout
+    shown = json.loads(dflash("patch", "diff", *wanted, "--json").stdout)
+    assert shown.keys() == {"v1/attention/selector.py", "model_executor/models/qwen3_dflash.py"}
+    dflash("patch", "apply", *words)
+    done = json.loads(dflash("patch", "apply", *wanted, "--json").stdout)
+    assert (done["names"], done["dropped"]) == (["dflash-selector-scope"], ["triton-non-causal"])
+    engine = ("--engine", real_python)
+    again = dflash("patch", "apply", *engine, "--only", "triton-non-causal", code=5)
+    assert "is an alternative to dflash-selector-scope, which is in" in again.stderr
+    assert "revert --only dflash-selector-scope --only dflash-draft-flash-attn" in again.stderr
+    assert dflash("patch", "apply", *engine).stdout == "applied: qwen3-next-eagle3\n"
+    assert "taken out, triton-non-causal is its alternative" in dflash("patch", "apply", *words).stderr
+    assert states(*engine)["dflash-selector-scope"] == "absent-needed"
+
+
 def test_what_is_wrong_is_said(folders):
     """Nothing named, a recipe that is not installed, a patch that does not exist."""
     assert "name a recipe, or an engine" in dflash("patch", "status", code=2).stderr

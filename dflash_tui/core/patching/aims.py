@@ -1,0 +1,61 @@
+"""What a plan wants of an engine's patches: what is brought in, what comes out again, how each stands by that."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.patching import files, states
+from dflash_tui.core.patching.files import Patch
+from dflash_tui.core.patching.states import Found, State
+from dflash_tui.core.plan import Plan
+
+
+class Aim(NamedTuple):
+    """The patches that a plan brings in, and by name why each other one is taken out where it is in by us."""
+
+    bring: list[Patch]
+    out: dict[str, str]
+
+
+def of(plan: Plan) -> Aim:
+    """Return what a launch of `plan` does to the patches of its engine; the rest of them is left as it is.
+
+    Raises:
+        UsageError: a patch of the plan is gone or not valid.
+    """
+    bring = [files.load(name) for name in plan.patches]
+    out = {}
+    for patch in files.known()[0]:
+        rival = next((other.name for other in bring if files.rivals(patch, other)), "")
+        if patch.name not in plan.patches and (rival or patch.experimental):
+            out[patch.name] = f"{rival} is its alternative" if rival else "an experiment, and not asked for"
+    return Aim(bring, out | dict.fromkeys(plan.unpatched, "left out by hand"))
+
+
+def leaving(plan: Plan, engine: Engine) -> dict[str, str]:
+    """Return the patches that a launch of `plan` takes out of `engine`, and why."""
+    there = states.applied(engine)
+    return {name: why for name, why in of(plan).out.items() if name in there}
+
+
+def found(plan: Plan, engine: Engine) -> list[Found]:
+    """Return how each patch that `plan` speaks of, or takes out, stands in `engine`.
+
+    One that it does not want is not applicable with the plan's reason, however well it would fit.
+    """
+    out = leaving(plan, engine)
+    reasons = {**out, **dict.fromkeys(plan.unpatched, "left out by hand"), **plan.unneeded}
+    ours = states.applied(engine)
+    made = []
+    for name in dict.fromkeys([*plan.patches, *reasons]):
+        one = states.find(files.load(name), engine, plan.hardware)
+        if name not in plan.patches:
+            if one.state is State.NEEDED or (one.state is State.DRIFTED and name not in ours):
+                one = Found(name, State.NOT_APPLICABLE, reasons[name])
+            elif name in out:
+                one = replace(one, why=f"{reasons[name]}: a launch takes it out")
+        made.append(one)
+    return made
