@@ -188,10 +188,16 @@ def test_the_release_of_tomorrow(read, tmp_path):
 
 
 def test_what_upstream_does_in_its_own_way_is_upstream(tmp_path, pristine, shipped):
-    """The next release of the CPU build may expand by itself, with the old text still somewhere."""
-    theirs = pristine + "\n\ndef expand(values, lengths):\n    return torch.repeat_interleave(values, lengths)\n"
+    """The next release of the CPU build may expand by itself; while the very text stands there, it does not."""
+    [edit] = shipped.files[0].edits
+    theirs = pristine.replace(edit.old, "    output.copy_(torch.repeat_interleave(input_val, cu_num_tokens))\n")
     found = states.find(shipped, build(tmp_path / "e", {CPU_FILE: theirs}, version="0.33.0"))
     assert found.state is State.UPSTREAM
+    elsewhere = pristine + "\n\ndef expand(values, lengths):\n    return torch.repeat_interleave(values, lengths)\n"
+    for version in ("0.32.0", "0.33.0"):
+        engine = build(tmp_path / version, {CPU_FILE: elsewhere}, version=version)
+        assert states.find(shipped, engine).state is State.NEEDED
+        assert change.apply([shipped], engine).names == (shipped.name,)
     found = states.find(shipped, build(tmp_path / "f", {CPU_FILE: pristine}, version="0.33.0"))
     assert (found.state, found.why) == (State.NEEDED, "newer than 0.32.0, the last release it was verified on")
 

@@ -93,10 +93,11 @@ def _there(patch: Patch, engine: Engine, build: Build, base: Base, why: str) -> 
     """
     if patch.distribution != build.distribution:
         return None
-    upstream = signs.seen(patch.upstream, base.texts)
+    upstream, fit = signs.seen(patch.upstream, base.texts), text.fit(patch, base.texts)
     if upstream and builds.reached(patch, build):
         return Found(patch.name, State.UPSTREAM, why)
-    exact = text.fit(patch, base.texts) is Fit.PRESENT
+    upstream = upstream and not (fit is Fit.ABSENT and _anywhere(patch))
+    exact = fit is Fit.PRESENT
     other = bool(patch.by_others) and all(signs.seen(sign, base.texts) for sign in patch.by_others)
     if not (upstream or exact or other):
         return None
@@ -109,6 +110,15 @@ def _there(patch: Patch, engine: Engine, build: Build, base: Base, why: str) -> 
     form = "its text is in" if exact else "it is in, in another form" if other else "its source has it"
     said = [f"{form}, and we have no record of it", why]
     return Found(patch.name, State.APPLIED_BY_OTHER, "; ".join(filter(None, said)))
+
+
+def _anywhere(patch: Patch) -> bool:
+    """Whether upstream's sign is any use of a name in a file of the patch.
+
+    The very text that it replaces says more: somebody uses the name for something else.
+    """
+    sign = patch.upstream
+    return sign is not None and sign.path in patch.paths and not sign.in_class and sign.returns is None
 
 
 def _absent(patch: Patch, build: Build, base: Base, why: str) -> Found:
