@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.core import paths, recipe_files, setup
 from dflash_tui.core import plan as plans
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import files, text
+from dflash_tui.core.patching.files import Edit, FileEdits
+from dflash_tui.core.patching.text import Fit
 from dflash_tui.core.recipe import layers
-from dflash_tui.errors import RecipeError, UsageError
+from dflash_tui.errors import PatchError, RecipeError, UsageError
 
 SHIPPED = sorted(path.stem for path in paths.bundled("patches").glob("*.yaml"))
 
@@ -195,6 +198,41 @@ def test_the_closest_text_is_found_by_likeness():
     inserted = first.old.replace(":\n    if", ":\n    # why\n    print('hello')\n    if")
     shown = text.drift(patch, {path: "x = 1\n" * 500 + inserted + second.old})
     assert [line for line in shown.splitlines()[3:] if line[0] in "+-"] == ["+    # why", "+    print('hello')"]
+
+
+def test_the_function_that_is_named_is_compared():
+    """Whatever was inserted into it: the one beside it looks more like it at first."""
+    patch = files.load("gb10-cutlass-fp8")
+    [path] = patch.paths
+    first, second = (edit.old for edit in patch.files[0].edits)
+    other = first.replace("()", "(device=None)", 1).replace("is_cuda()", "is_cuda() or current_platform.is_rocm()")
+    mine = second.replace(":\n    if", ":\n    # new line\n    x = 1\n    if").replace("is_cuda()", "is_cuda_alike()")
+    shown = text.drift(patch, {path: f"{other * 12}\n\n\n{mine}"})
+    assert "+    # new line\n+    x = 1\n" in shown
+
+
+def test_what_hides_from_the_closest_text_is_said():
+    """Other ends of lines, and a new text that stands elsewhere by itself: both would leave the diff empty."""
+    patch = files.load("dflash-selector-scope")
+    [path] = patch.paths
+    [edit] = patch.files[0].edits
+    assert text.drift(patch, {path: edit.old.replace("\n", "\r\n")}) == (
+        f"{path}: its lines end in CR LF, and those of the patch in LF\n"
+    )
+    both = {path: f"def f():\n{edit.old}\n\ndef g():\n    use_non_causal = False\n"}
+    assert text.fit(patch, both) is Fit.DRIFTED
+    assert "both the text that it replaces and its own are there: use_non_causal = (" in text.drift(patch, both)
+
+
+def test_text_that_overlaps_itself_is_there_twice():
+    """Either of both places could be meant."""
+    old = "x = 1\nx = 1\n"
+    patch = replace(files.load("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit(old, "y = 2\n"),)),))
+    texts = {"a.py": "x = 1\n" * 3}
+    assert text.fit(patch, texts) is Fit.DRIFTED
+    assert "2 times" in text.drift(patch, texts)
+    with pytest.raises(PatchError, match="does not fit"):
+        text.patched([patch], texts)
 
 
 def test_a_long_or_hostile_file_is_compared_in_bounded_steps(monkeypatch):

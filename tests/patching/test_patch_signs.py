@@ -1,9 +1,11 @@
 """What the source shows that it does: code counts, and neither comments nor strings nor what only looks like it."""
 
 import pytest
+from msgspec.structs import replace
 
-from dflash_tui.core.patching import signs
-from dflash_tui.core.patching.files import Sign
+from dflash_tui.core.patching import files, signs, text
+from dflash_tui.core.patching.files import Edit, FileEdits, Sign
+from dflash_tui.errors import PatchError
 
 METHOD = "class Backend:\n    @classmethod\n    def able(cls) -> bool:\n        {}\n"
 
@@ -80,3 +82,22 @@ def test_a_function_that_returns_at_once():
     assert not seen("def able():\n    return 0\n", "able", returns=False)
     assert not seen("def able():\n    if x:\n        return False\n", "able", returns=False)
     assert not seen("def other():\n    return False\n", "able", returns=False)
+
+
+def test_source_beyond_the_parser_shows_nothing_and_is_refused():
+    """Nested too deeply, the parser or the compiler gives up in one of two ways: neither is a traceback."""
+    patch = replace(files.load("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit("x = 1", "x = 2"),)),))
+    for deep in ("-" * 40_000, "1 + " * 40_000, "(" * 150):
+        source = f"x = 1\ny = {deep}1{')' * deep.count('(')}\n"
+        seen(source, "attention.wish")
+        if "(" not in deep:
+            with pytest.raises(PatchError, match="no longer be valid Python") as caught:
+                text.patched([patch], {"a.py": source})
+            assert "nested too deeply" in caught.value.evidence
+
+
+def test_a_byte_order_mark_is_python():
+    """Windows editors write it, and Python reads it."""
+    patch = replace(files.load("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit("x = 1", "x = a.wish"),)),))
+    after = text.patched([patch], {"a.py": "\ufeffx = 1\n"})
+    assert seen(after["a.py"], "a.wish")

@@ -104,13 +104,12 @@ def test_the_published_way_of_qwen3_next_is_recognised(read, tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        "    @classmethod\n    def supports_non_causal(cls) -> bool:\n        return False\n\n",
         "    # def supports_non_causal(cls) -> bool:\n    #     return True\n",
         "    said = 'supports_non_causal'\n",
     ],
 )
 def test_what_only_looks_like_it_is_not_it(read, tmp_path, text):
-    """A method that says no, a comment and a string: the patch is needed all the same."""
+    """A comment and a string: the patch is needed all the same."""
     engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
     edit(
         engine,
@@ -119,6 +118,23 @@ def test_what_only_looks_like_it_is_not_it(read, tmp_path, text):
         f"{text}    @classmethod\n    def supports_head_size",
     )
     assert stand(engine)["triton-non-causal"].state is State.NEEDED
+
+
+@pytest.mark.index
+def test_a_patch_that_a_later_method_overrides_does_not_fit(read, tmp_path):
+    """Python takes the last method of a name: ours would be in, and the server would not start all the same."""
+    engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
+    before = "    @classmethod\n    def supports_head_size"
+    no = "    @classmethod\n    def supports_non_causal(cls) -> bool:\n        return False\n\n"
+    edit(engine, TRITON, before, no + before)
+    found = stand(engine)["triton-non-causal"]
+    assert (found.state, "a later definition" in found.why) == (State.DRIFTED, True)
+    units = [files.load(name) for name in ("triton-non-causal", "dflash-draft-flash-attn")]
+    with pytest.raises(PatchError, match="does not fit"):
+        change.apply(units, engine)
+    [mine] = units[0].files[0].edits
+    edit(engine, TRITON, mine.old, mine.new)
+    assert stand(engine)["triton-non-causal"].state is State.DRIFTED
 
 
 @pytest.mark.index

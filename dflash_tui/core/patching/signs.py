@@ -10,6 +10,8 @@ from typing import TypeVar
 from dflash_tui.core.patching.files import Sign
 
 Texts = Mapping[str, str | None]  # by path; None for a file that is not there or is not text
+# Source that is nested too deeply ends Python's parser and compiler with the latter two.
+NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 T = TypeVar("T", ast.ClassDef, ast.FunctionDef)
 
 
@@ -19,9 +21,9 @@ def seen(sign: Sign | None, texts: Texts) -> bool:
         return False
     try:
         tree = parsed(texts.get(sign.path) or "")
-    except (SyntaxError, ValueError, RecursionError):
+        return _in_class(sign, tree) if sign.in_class else _in_module(sign, tree)
+    except NOT_PYTHON:
         return False
-    return _in_class(sign, tree) if sign.in_class else _in_module(sign, tree)
 
 
 def _in_module(sign: Sign, tree: ast.Module) -> bool:
@@ -48,15 +50,16 @@ def _last(kind: type[T], name: str, body: Sequence[ast.stmt]) -> T | None:
 
 
 def parsed(text: str) -> ast.Module:
-    """Return the syntax tree of vLLM's own text, whose warnings are not ours.
+    """Return the syntax tree of vLLM's own text, whose warnings are not ours; a byte order mark is Python, too.
 
     Raises:
         SyntaxError: it is not Python.
         ValueError: it holds null characters.
+        RecursionError, MemoryError: it is nested too deeply.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
-        return ast.parse(text)
+        return ast.parse(text.encode())
 
 
 def _bases(node: ast.ClassDef, tree: ast.Module) -> list[str]:

@@ -15,7 +15,7 @@ from dflash_tui.core.patching.builds import Build
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.patching.store import Applied
 from dflash_tui.core.patching.text import Fit
-from dflash_tui.errors import EngineError
+from dflash_tui.errors import EngineError, PatchError
 
 
 class State(StrEnum):
@@ -97,7 +97,7 @@ def _there(patch: Patch, engine: Engine, build: Build, base: Base, why: str) -> 
     if upstream and builds.reached(patch, build):
         return Found(patch.name, State.UPSTREAM, why)
     upstream = upstream and not (fit is Fit.ABSENT and _anywhere(patch))
-    exact = fit is Fit.PRESENT
+    exact = fit is Fit.PRESENT and text.in_effect(patch, base.texts)
     other = bool(patch.by_others) and all(signs.seen(sign, base.texts) for sign in patch.by_others)
     if not (upstream or exact or other):
         return None
@@ -129,13 +129,24 @@ def _absent(patch: Patch, build: Build, base: Base, why: str) -> Found:
     if why:
         # A release that upstream's release has been reached by, but whose source does not show it, is just another.
         return Found(patch.name, State.NOT_APPLICABLE, builds.out_of(patch) if why.startswith("upstream") else why)
-    if fit is Fit.ABSENT:
+    if fit is Fit.ABSENT and _works(patch, base):
         return Found(patch.name, State.NEEDED)
+    if fit is not Fit.DRIFTED:
+        undone = f"a later definition in {', '.join(patch.paths)} undoes what it does"
+        return Found(patch.name, State.DRIFTED, undone)
     misses = f"the text it replaces is not exactly once in {', '.join(patch.paths)}"
     said = "; ".join(base.unreadable[path] for path in patch.paths if path in base.unreadable) or misses
     if builds.caveat(patch, build):  # reinstalling would not help
         said += f" (to launch without it: --set patches.{patch.name}=false)"
     return Found(patch.name, State.DRIFTED, said, text.drift(patch, base.texts, base.unreadable))
+
+
+def _works(patch: Patch, base: Base) -> bool:
+    """Whether the patch would have an effect; what would not compile is refused when it is applied."""
+    try:
+        return text.in_effect(patch, {**base.texts, **text.patched([patch], base.texts)})
+    except PatchError:
+        return True
 
 
 def present(engine: Engine) -> tuple[str, ...]:

@@ -6,11 +6,11 @@ import difflib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from dflash_tui.core.patching.files import Edit, Patch
-from dflash_tui.core.patching.signs import Texts, parsed
+from dflash_tui.core.patching.signs import NOT_PYTHON, Texts, parsed, seen
 from dflash_tui.errors import PatchError
 
 _LOOKED_THROUGH = 100  # windows
@@ -18,6 +18,7 @@ _WIDENED = 9  # windows, and lines
 _WIDEST, _COMPARED = 500, 2000  # characters of a line, words and signs of a window
 _ALIKE = 0.4
 _WORD, _PART = re.compile(r"\w+"), re.compile(r"\w+|[^\w\s]")
+_NAMED = re.compile(r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.MULTILINE)
 _MARKER = re.compile(r"^[ \t]*# dflash-tui: .*\n|[ \t]+# dflash-tui: .*$", re.MULTILINE)
 
 
@@ -41,13 +42,21 @@ def fit(patch: Patch, texts: Texts) -> Fit:
     return Fit.PRESENT if all(count == (0, 1) for count in counts) else Fit.DRIFTED
 
 
+def _times(text: str, part: str) -> int:
+    """Return at how many places `part` stands in `text`, also where they overlap."""
+    count, at = 0, text.find(part)
+    while at >= 0:
+        count, at = count + 1, text.find(part, at + 1)
+    return count
+
+
 def _counts(text: str, edit: Edit) -> tuple[int, int]:
     """Return how often the old and the new text are there, the new one also without the comments that name us."""
     new = edit.new if edit.new in text else _MARKER.sub("", edit.new)
     if not new.strip():  # what only takes away leaves nothing to be seen
-        return text.count(edit.old), 0
+        return _times(text, edit.old), 0
     # An edit that only inserts has its old text within the new one.
-    return text.replace(new, "").count(edit.old), text.count(new)
+    return _times(text.replace(new, ""), edit.old), _times(text, new)
 
 
 def patched(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
@@ -61,8 +70,8 @@ def patched(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
         for file in patch.files:
             text = after.get(file.path, texts.get(file.path))
             for edit in file.edits:
-                if text is None or text.count(edit.old) != 1:
-                    times = f"{text.count(edit.old)} times" if text else "not at all"
+                if text is None or _times(text, edit.old) != 1:
+                    times = f"{_times(text, edit.old)} times" if text else "not at all"
                     raise PatchError(
                         f"patch {patch.name} does not fit {file.path}",
                         evidence=f"its text is there {times}: {first_line(edit.old)}",
@@ -76,13 +85,28 @@ def patched(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
     return after
 
 
+def in_effect(patch: Patch, texts: Texts) -> bool:
+    """Whether the source does what the patch's new text says, as far as its signs tell it.
+
+    A method is overridden by a later one of the same name in its class. A sign tells when the new text names it.
+    """
+    added = "".join(edit.new for file in patch.files for edit in file.edits)
+    names = set(_WORD.findall(added))
+    telling = [sign for sign in patch.signs if sign.in_class and sign.path in patch.paths and sign.has in names]
+    return all(seen(sign, texts) for sign in telling)
+
+
 def _broken(path: str, text: str) -> str:
     """Return why the text of `path` does not compile; empty when it does."""
     try:
         compile(parsed(text), path, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        return str(error)
+    except NOT_PYTHON as error:
+        return f"it is nested too deeply for Python ({type(error).__name__})" if _too_deep(error) else str(error)
     return ""
+
+
+def _too_deep(error: Exception) -> bool:
+    return isinstance(error, RecursionError | MemoryError)
 
 
 def first_line(text: str) -> str:
@@ -109,11 +133,17 @@ def drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {}) -> str
         if text is None:
             said.append(f"{unreadable.get(file.path, f'{file.path} is not there')}\n")
             continue
+        if "\r\n" in text and any("\n" in edit.old for edit in file.edits):
+            said.append(f"{file.path}: its lines end in CR LF, and those of the patch in LF\n")
+            text = text.replace("\r\n", "\n")
         for edit in file.edits:
-            if (times := text.count(edit.old)) > 1:
+            if (times := _times(text, edit.old)) > 1:
                 said.append(f"{file.path}: the text is there {times} times: {first_line(edit.old)}\n")
             elif not times and not (edit.new and edit.new in text):
                 said.append(_closest(file.path, edit.old, _without(text, file.edits)))
+            elif all(_counts(text, edit)):
+                both = f"both the text that it replaces and its own are there: {first_line(edit.old)}"
+                said.append(f"{file.path}: {both}\n")
     counts = [_counts(texts.get(file.path) or "", edit) for file in patch.files for edit in file.edits]
     if present := counts.count((0, 1)):
         said.append(f"{present} of its {len(counts)} edits are in already, and the others are not\n")
@@ -127,11 +157,19 @@ def _without(text: str, edits: Iterable[Edit]) -> str:
     return text
 
 
+def _beside(named: Collection[str], lines: Sequence[str], size: int) -> list[int]:
+    """Return where the windows start that hold the definition of one of `named`."""
+    places = [at for at, line in enumerate(lines) if (found := _NAMED.match(line)) and found[1] in named]
+    last = max(0, len(lines) - size)
+    return sorted({start for at in places for start in range(max(0, at - size + 1), min(at, last) + 1)})
+
+
 def _closest(path: str, wanted: str, text: str) -> str:
     """Return the diff from the text that a patch expects to the part of the file that is most like it.
 
     Windows that share the most of its rarer words come first, and only those are compared: each of a long file would
-    take seconds. The best ones are then widened for lines that somebody has inserted.
+    take seconds. So do those with the definition of a name that is defined in the wanted text. The best ones of both
+    are then widened for lines that somebody has inserted.
     """
     old, lines = wanted.splitlines(), [line[:_WIDEST] for line in text.splitlines()]
     size, known = len(old), set(_WORD.findall(wanted))
@@ -146,7 +184,10 @@ def _closest(path: str, wanted: str, text: str) -> str:
         matcher.set_seq1(_PART.findall("\n".join(lines[part]))[:_COMPARED])
         return matcher.ratio()
 
-    nearest = sorted((slice(at, at + size) for at in likely), key=likeness, reverse=True)[:_WIDENED]
+    named = _beside(_NAMED.findall(wanted), lines, size)[:_LOOKED_THROUGH]
+    nearest = []
+    for places in (named, likely):
+        nearest += sorted((slice(at, at + size) for at in places), key=likeness, reverse=True)[:_WIDENED]
     wider = (slice(part.start, part.stop + more) for part in nearest for more in range(_WIDENED))
     best = max(wider, key=likeness)
     if (alike := likeness(best)) < _ALIKE:
