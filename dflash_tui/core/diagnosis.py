@@ -6,11 +6,11 @@ import math
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 
 import msgspec
 
-from dflash_tui.core.events import LogLine, MemorySampled
+from dflash_tui.core.events import LogLine, MemorySampled, Problem
 from dflash_tui.core.failures import SYMPTOMS, explain, root_cause
 from dflash_tui.core.recipe import Failure
 from dflash_tui.core.state import RunState
@@ -21,6 +21,11 @@ _LAST_LINES = 4
 # A sample of the memory that is older says nothing about the end.
 _MEMORY_FRESH = 30.0
 _NEARLY_FULL = 0.9
+# A server outlives the bad requests of its users. An exception that nobody knows tells of a death only right before it.
+_UNKNOWN_WITHIN = 15.0
+_KNOWN_WITHIN = 600.0
+# What follows from one trouble is logged within this many seconds.
+_ONE_TROUBLE = 60.0
 _ASKED_TO_END = re.compile(r"^\[shutdown\] API server: shutdown triggered|^Shutdown initiated \(timeout")
 _ENGINE_GONE = re.compile(r"engine core exited unexpectedly|^Engine core proc \S+ died unexpectedly")
 _NOISE = re.compile(r"resource_tracker|warnings\.warn\(")
@@ -70,6 +75,32 @@ def diagnose(state: RunState, known: Sequence[Failure] = ()) -> Diagnosis | None
     return msgspec.structs.replace(found, what=_what(state), evidence=tuple(dict.fromkeys(evidence)))
 
 
+def cause_in_log(state: RunState) -> Problem | None:
+    """Return the logged problem that explains a failure, or None.
+
+    A start fails of its first problem. Once up, it is the last known failure, as it began, if the end came within ten
+    minutes of it; else the first exception of the last 15 seconds.
+    """
+    if state.up_at is None:
+        return root_cause(state.problems)
+    known = [problem for problem in _late(state, _KNOWN_WITHIN) if problem.kind]
+    if known:
+        return next(problem for problem in known if problem.at >= known[-1].at - _ONE_TROUBLE)
+    return next(_late(state, _UNKNOWN_WITHIN), None)
+
+
+def _late(state: RunState, seconds: float) -> Iterator[Problem]:
+    """Yield the problems of the last `seconds` before the end, or before the server was seen to answer badly."""
+    end = state.exit.at if state.exit else state.health_at
+    return (problem for problem in state.problems if problem.kind not in SYMPTOMS and problem.at >= end - seconds)
+
+
+def place_of(problem: Problem, lines: Sequence[LogLine]) -> int | None:
+    """Return the index of the line that tells of `problem`, or None when it is no longer kept."""
+    there = (i for i, line in enumerate(lines) if line.at == problem.at and line.text.strip() == problem.text)
+    return next(there, None)
+
+
 def _what(state: RunState) -> str:
     if state.exit is None:
         return "the server runs but does not answer as it should"
@@ -104,7 +135,7 @@ def _by_kernel(state: RunState) -> Diagnosis | None:
     lines = state.autopsy.kernel if state.autopsy else ()
     if out := [line for line in lines if "Killed process" in line]:
         return _ending("oom_killed", *out, _memory(state))
-    said = root_cause(state.problems)
+    said = cause_in_log(state)
     if lines and (said is None or said.kind in {"", "device_fault"}):
         kind = "gpu_fault" if any("Xid" in line for line in lines) else "crashed"
         return _ending(kind, *lines, said.text if said else "")
@@ -112,7 +143,7 @@ def _by_kernel(state: RunState) -> Diagnosis | None:
 
 
 def _by_log(state: RunState, known: Sequence[Failure]) -> Diagnosis | None:
-    problem = root_cause(state.problems)
+    problem = cause_in_log(state)
     text = problem.text if problem else state.health_detail if state.exit is None else ""
     match = explain(text)
     listed = next((failure for failure in known if _shows(failure.sign, text)), None)
@@ -131,7 +162,7 @@ def _by_log(state: RunState, known: Sequence[Failure]) -> Diagnosis | None:
 
 def _by_ending(state: RunState) -> Diagnosis | None:
     """What the log does not explain, the way it ends may; an exception that nobody knows comes before that."""
-    if root_cause(state.problems) is not None or state.exit is None:
+    if cause_in_log(state) is not None or state.exit is None:
         return None
     asked = next((line.text for line in state.lines if _ASKED_TO_END.search(line.text)), "")
     gone = next((line.text for line in state.lines if _ENGINE_GONE.search(line.text)), "")
@@ -155,12 +186,11 @@ def _by_ending(state: RunState) -> Diagnosis | None:
 
 
 def _unknown(state: RunState) -> Diagnosis:
-    """Return what there is to read: the first exception that says something and where it was raised, or the end."""
+    """Return what there is to read: the exception that explains it and where it was raised, or the end."""
     fix = "Read the log around the evidence; dflash-tui why --report (u in the panel) writes a text for vLLM's tracker."
-    if problem := root_cause(state.problems):
-        before = takewhile(lambda line: line.text.strip() != problem.text, state.lines)
-        frames = [line.text.strip() for line in before if line.text.startswith('  File "')]
-        return Diagnosis("", UNKNOWN, "an error that dflash-tui does not know", (problem.text, *frames[-1:]), (fix,))
+    if problem := cause_in_log(state):
+        evidence = (problem.text, *_raised_at(problem, list(state.lines)))
+        return Diagnosis("", UNKNOWN, "an error that dflash-tui does not know", evidence, (fix,))
     cause = "a request was not answered well" if state.exit is None else "the log ends without an error"
     if state.exit and state.exit.code is None:  # whoever was not its parent cannot know how it ended
         cause += ", so that it was probably killed, often by the system for want of memory"
@@ -168,9 +198,19 @@ def _unknown(state: RunState) -> Diagnosis:
     return Diagnosis("", UNKNOWN, cause, () if state.exit is None else tuple(last), (fix,))
 
 
+def _raised_at(problem: Problem, lines: list[LogLine]) -> tuple[str, ...]:
+    """Return the last frame of the traceback right above `problem`, if there is one."""
+    above = reversed(lines[: place_of(problem, lines) or 0])
+    frames = (line.text.strip() for line in takewhile(lambda line: line.text.startswith("  "), above)
+              if line.text.startswith('  File "'))  # fmt: skip
+    return tuple(islice(frames, 1))
+
+
 def _errors(state: RunState) -> Iterator[LogLine]:
     """Yield the lines that may tell of trouble: those without a level, as tracebacks are, and those with a bad one."""
-    return (line for line in state.lines if line.level in {"", "ERROR", "CRITICAL"})
+    end = state.exit.at if state.exit else state.health_at
+    since = -math.inf if state.up_at is None else end - _KNOWN_WITHIN
+    return (line for line in state.lines if line.level in {"", "ERROR", "CRITICAL"} and line.at >= since)
 
 
 def _shows(sign: str, text: str) -> bool:

@@ -208,5 +208,5 @@ def explain(text: str) -> Match | None:
 
 
 def root_cause(problems: Iterable[Problem]) -> Problem | None:
-    """Return the problem that explains a death: the first that says more than "see above", or None."""
+    """Return the problem that explains a failed start: the first that says more than "see above", or None."""
     return next((problem for problem in problems if problem.kind not in SYMPTOMS), None)

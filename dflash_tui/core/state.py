@@ -35,6 +35,7 @@ from dflash_tui.core.events import (
     Stopping,
     Suspended,
 )
+from dflash_tui.core.failures import SYMPTOMS
 from dflash_tui.core.finished import FinishedLog
 from dflash_tui.core.histogram import difference
 from dflash_tui.core.kept import Kept, Timed, ends
@@ -71,7 +72,7 @@ class RunState:
     requests: deque[RequestDone] = field(default_factory=lambda: deque(maxlen=KEPT_REQUESTS))
     lines: deque[LogLine] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     line_count: int = 0
-    problems: list[Problem] = field(default_factory=list)
+    problems: deque[Problem] = field(default_factory=lambda: deque(maxlen=_PROBLEMS_KEPT))
     stopping: bool = False
     exit: Exited | None = None
     autopsy: Autopsy | None = None
@@ -97,8 +98,9 @@ class RunState:
                 self.startup.take(event)
             case Stated(name=name):
                 self.stated.setdefault(name, event)
-            case Problem():
-                if len(self.problems) < _PROBLEMS_KEPT:
+            case Problem(kind=kind):
+                # A start fails of its first problem, a server of its last ones; a dying one repeats its symptoms.
+                if kind not in SYMPTOMS and (self.up_at is not None or len(self.problems) < _PROBLEMS_KEPT):
                     self.problems.append(event)
             case HealthChanged():
                 self.startup.take(event)

@@ -13,8 +13,7 @@ from pathlib import Path
 from dflash_tui import __version__
 from dflash_tui.core import gpu, paths
 from dflash_tui.core import plan as plans
-from dflash_tui.core.diagnosis import Diagnosis
-from dflash_tui.core.failures import root_cause
+from dflash_tui.core.diagnosis import Diagnosis, cause_in_log, place_of
 from dflash_tui.core.recipe_files import is_secret
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
@@ -95,7 +94,7 @@ def _packages(engine: Path) -> Iterable[str]:
 
 
 def _around(state: RunState) -> Iterable[str]:
-    lines = [line.text for line in state.lines]
-    problem = root_cause(state.problems)
-    place = next((i for i, line in enumerate(lines) if problem and line.strip() == problem.text), len(lines) - 1)
-    return lines[max(0, place - _BEFORE) : place + _AFTER + 1]
+    lines, problem = list(state.lines), cause_in_log(state)
+    place = place_of(problem, lines) if problem else None
+    middle = len(lines) - 1 if place is None else place
+    return [line.text for line in lines[max(0, middle - _BEFORE) : middle + _AFTER + 1]]

@@ -64,7 +64,7 @@ class FailurePane(VerticalScroll):
 
     def _look(self, run: Run | None, state: RunState, error: DflashError | None) -> None:
         """Look for the cause only when there is something new, since that looks for processes and ports, too."""
-        known = (run.id if run else "", state.status, state.exit, state.autopsy, len(state.problems), error)
+        known = (run.id if run else "", state.status, state.exit, state.autopsy, tuple(state.problems), error)
         if known != self._known:
             self._known = known
             self.found = postmortem.of(run, state) if run and error is None else None

@@ -173,6 +173,73 @@ def test_a_fault_of_the_gpu_is_shown_with_what_vllm_made_of_it():
     assert "illegal memory access" in found.evidence[1]
 
 
+BAD_REQUEST = """\
+ERROR 01-01 00:01:00 [serving.py:10] Traceback (most recent call last):
+ERROR 01-01 00:01:00 [serving.py:10]   File "/x/vllm/entrypoints/renderer.py", line 3, in render
+ERROR 01-01 00:01:00 [serving.py:10] ValueError: This model's maximum context length is 512 tokens.
+"""
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+DAY = 86_400.0
+
+
+def served(log: str, code: int, end: float) -> RunState:
+    """Return the state of a server that was up, wrote `log` and ended `end` seconds after its launch."""
+    reader, state = LogReader(0.0, 0.0), RunState()
+    started = "INFO 01-01 00:00:30 [x.py:1] Application startup complete.\n"
+    for event in (Launched(0.0, "run", "toy", 1, 8000, "eager"), *reader.feed(f"{started}{log}".encode())):
+        state.apply(event)
+    assert state.up_at is not None
+    state.apply(Exited(end, code))
+    return state
+
+
+def test_a_bad_request_of_yesterday_does_not_explain_a_kill():
+    """What a server has survived for a day is not why it ended."""
+    found = diagnose(served(BAD_REQUEST, -9, 60 + DAY))
+    assert found is not None
+    assert (found.kind, "maximum context" in str(found.evidence)) == ("killed", False)
+
+
+def test_what_ended_a_server_comes_before_what_it_has_survived():
+    """Thousands of bad requests, known or not, hide no later cause, and what follows from that hides it neither."""
+    log = (BAD_REQUEST + "ERROR 01-01 00:01:00 [x.py:1] OSError: [Errno 24] Too many open files\n") * 1000
+    log += f"ERROR 01-02 00:00:01 [core.py:1] {OUT_OF_MEMORY}\n"
+    log += "ERROR 01-02 00:00:01 [x.py:1] vllm.v1.engine.exceptions.EngineDeadError: see above\n" * 300
+    log += "ERROR 01-02 00:00:05 [x.py:1] Worker proc VllmWorker-0 died unexpectedly (exit code: 1)\n"
+    found = diagnose(served(log, 1, DAY + 8))
+    assert found is not None
+    assert (found.kind, found.evidence) == ("out_of_memory", (OUT_OF_MEMORY,))
+
+
+def test_an_unknown_exception_explains_the_end_that_follows_it():
+    """The same exception a moment before the end is the best there is, and its frame is the one above it."""
+    later = BAD_REQUEST.replace("01-01 00:01:00", "01-02 00:00:00").replace("renderer.py", "other.py")
+    found = diagnose(served(BAD_REQUEST + later, 1, DAY + 5))
+    assert found is not None
+    assert (found.kind, "maximum context" in found.evidence[0], "other.py" in found.evidence[1]) == (
+        UNKNOWN,
+        True,
+        True,
+    )
+
+
+def test_a_frame_of_something_else_is_not_evidence():
+    """An exception without a traceback is shown without the frame of an earlier one."""
+    found = diagnose(
+        served(f"{BAD_REQUEST}INFO 01-01 00:02:00 [x.py:1] ok\nERROR 01-01 00:02:00 [x.py:1] KeyError: 'x'\n", 1, 125.0)
+    )
+    assert found is not None
+    assert found.evidence == ("KeyError: 'x'",)
+
+
+def test_a_sign_of_the_recipe_in_an_old_line_says_nothing():
+    """A recipe's failure is looked for near the end, as every other."""
+    known = Failure(sign="maximum context length", cause="no", fix="no")
+    found = diagnose(served(BAD_REQUEST, -9, 60 + DAY), (known,))
+    assert found is not None
+    assert found.kind == "killed"
+
+
 def test_what_the_recipe_knows_comes_first():
     """A recipe's own cause and fix stand before the table's; a sign that is no pattern is taken as text."""
     known = Failure(
