@@ -18,26 +18,12 @@ import msgspec
 from dflash_tui.core import recording, server
 from dflash_tui.core.events import Exited, encode
 from dflash_tui.core.recording import LOG, RUN, SAMPLES
+from dflash_tui.core.redact import LEFT_OUT, is_secret, without_quotes, without_secrets
 from dflash_tui.core.server import Run
 from dflash_tui.errors import DflashError, UsageError
 
-LEFT_OUT = "[left out]"
 _PIECE = 1 << 20
-_SECRET_NAME = re.compile(r"(?i)(?:token(?!iz|s)|api[-_]?key|secret|passw|credential|authorization)")
-_SECRETS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"()\b(?:hf|sk|ghp|gho|glpat|nvapi|xox[bp])[-_][A-Za-z0-9_-]{16,}",
-        r"((?i:bearer) )[\w.~+/-]{8,}=*",
-        r"(://)[^/\s@]+(?=@)",
-        r"(--[\w-]*(?:api-key|token|secret|password)[=\s]+)[^\s'\",\]]+",
-        r"(\b(?:api_key|hf_token|password|secret)['\"]?\s*[:=]\s*\[?['\"]?)(?!None\b)[^\s'\",\]]+",
-        r"(\b[A-Z][A-Z_]*(?:TOKEN|SECRET|PASSWORD|KEY)['\"]?\s*[:=]\s*['\"]?)(?!None\b)[^\s'\",\]]+",
-    )
-)
-_QUOTED = re.compile(
-    r"(Received request [^:]*: |Request \S+ details: |Generated response [^:]*: )(?=.*(?:prompt|output)).*", re.DOTALL
-)
+_LINE_ENDS = re.compile(rb"(?<=[\r\n])")
 
 
 def write(run: Run, output: str | None = None, *, with_prompts: bool = False) -> Path:
@@ -66,11 +52,9 @@ def write(run: Run, output: str | None = None, *, with_prompts: bool = False) ->
     return path
 
 
-def without_secrets(text: str) -> str:
-    """Return `text` without access tokens, keys and passwords, and with ~ for the home folder."""
-    for pattern in _SECRETS:
-        text = pattern.sub(rf"\1{LEFT_OUT}", text)
-    home = str(Path.home())
+def _scrubbed(text: str) -> str:
+    """Return `text` without secrets, and with ~ for the home folder."""
+    text, home = without_secrets(text), str(Path.home())
     return text.replace(home, "~") if len(home) > 1 else text
 
 
@@ -80,28 +64,48 @@ def _told(run: Run) -> Any:
     # A flag may carry a secret as the next word, and a variable's name tells what its value is.
     argv = fields["plan"]["argv"]
     fields["plan"]["argv"] = [
-        LEFT_OUT if before.startswith("-") and "=" not in before and _SECRET_NAME.search(before) else word
+        LEFT_OUT if before.startswith("-") and "=" not in before and is_secret(before) else word
         for before, word in zip(["", *argv], argv, strict=False)
     ]
     env = fields["plan"]["env"]
-    fields["plan"]["env"] = {name: LEFT_OUT if _SECRET_NAME.search(name) else value for name, value in env.items()}
+    fields["plan"]["env"] = {name: LEFT_OUT if is_secret(name) else value for name, value in env.items()}
     return fields | {"born": ""}
 
 
 def _walked(value: Any) -> Any:
     if isinstance(value, str):
-        return without_secrets(value)
+        return _scrubbed(value)
     if isinstance(value, list | tuple):
         return [_walked(item) for item in value]
     return {key: _walked(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _log(run: Run, *, with_prompts: bool) -> Iterator[bytes]:
-    for line in _lines(run.log):
+    for line in _log_lines(run.log):
         text = line.decode("utf-8", "surrogateescape")
         if not with_prompts:
-            text = _QUOTED.sub(rf"\1{LEFT_OUT}\n", text)
-        yield without_secrets(text).encode("utf-8", "surrogateescape")
+            text = without_quotes(text)
+        yield _scrubbed(text).encode("utf-8", "surrogateescape")
+
+
+def _log_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a log with their ends, of one above a MiB its beginning: no part is judged without its head.
+
+    No reader of a log shows more of a line.
+    """
+    rest, overlong = b"", False
+    for piece in _lines(path):
+        *lines, rest = _LINE_ENDS.split(rest + piece)
+        for line in lines:
+            if not overlong:
+                yield line
+            overlong = False
+        if overlong:
+            rest = b""
+        elif overlong := len(rest) > _PIECE:
+            yield rest[:_PIECE].rpartition(b" ")[0] + f" {LEFT_OUT}\n".encode()
+    if not overlong:
+        yield rest
 
 
 def _samples(run: Run) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ from packaging.version import Version
 from dflash_tui.core import paths, releases, yamlfile
 from dflash_tui.core.patching import files as patch_files
 from dflash_tui.core.recipe import PLAIN_TEXT, EngineSpec, Layer, OnHardware, Recipe, layers
+from dflash_tui.core.redact import is_secret
 from dflash_tui.errors import RecipeError, UsageError
 
 FIRST_WITH_DFLASH = Version("0.20.0")
@@ -135,11 +136,6 @@ def unusable(flag: str, value: Any) -> str:
     if flag == "gpu-memory-utilization" and not (type(value) in {int, float} and 0 < value <= 1):
         return f"expected a share above 0 and up to 1, not {value!r}"
     return ""
-
-
-def is_secret(variable: str) -> bool:
-    """Whether a variable of that name is likely to hold a secret."""
-    return bool(re.search("TOKEN(?!S|IZER)|KEY|SECRET|PASSW|CREDENTIAL", variable, re.IGNORECASE))
 
 
 def _no_engine(spec: EngineSpec) -> Iterator[tuple[list[str | int], str]]:

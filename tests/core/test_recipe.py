@@ -293,21 +293,6 @@ def test_a_name_that_no_run_could_have_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["TOKENIZERS_PARALLELISM", "VLLM_MAX_TOKENS_PER_EXPERT_FUSED_MOE", "VLLM_DISABLE_COMPILE_CACHE"],
-)
-def test_a_variable_about_tokens_is_no_secret(name):
-    """TOKENIZERS_PARALLELISM holds no token."""
-    assert not recipe_files.is_secret(name)
-
-
-@pytest.mark.parametrize("name", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY", "hf_token", "DB_PASSWORD"])
-def test_a_variable_with_a_secret_is_told(name):
-    """In either case of letters."""
-    assert recipe_files.is_secret(name)
-
-
-@pytest.mark.parametrize(
     "flag",
     ["host", "port", "Served_Model_Name", "speculative_config.model", "por", "enforce", "no-enforce-eager", "rev"],
 )

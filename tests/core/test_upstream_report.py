@@ -59,6 +59,21 @@ def test_nothing_tells_whose_machine_it_is(at_home):
     assert "~/models and ~/x and /srv/<user>/y on <host>: <secret>" in told
 
 
+def test_neither_keys_nor_prompts_go_to_a_public_tracker(folders):
+    """Whatever form a secret has in a log or on the command line, and what a user has asked."""
+    told = report(
+        written(
+            "INFO 11-21 01:00:00 [x.py:1] args: --api-key verysecret https://user:verysecret@host password=verysecret",
+            "INFO 11-21 01:00:00 [x.py:1] 'api_key': ['verysecret', 'verysecret'] ?token=verysecret",
+            "INFO 11-21 01:00:00 [x.py:1] Received request a: prompt: 'PRIVATE', params: x",
+            "ValueError: the end",
+        )
+    )
+    assert "verysecret" not in told
+    assert "PRIVATE" not in told
+    assert "ValueError: the end" in told
+
+
 def test_a_log_cannot_end_its_block(folders):
     """Backticks in a line are longer than no fence."""
     told = report(written("ValueError: ````", "```", "# not a heading"))

@@ -1,0 +1,62 @@
+"""What is secret, and texts without it: access tokens, keys and passwords, and the prompts and answers in a log. Pure.
+
+Whatever leaves this machine passes through here: exported runs and reports for a public tracker.
+"""
+
+from __future__ import annotations
+
+import re
+
+LEFT_OUT = "[left out]"
+_NAME = re.compile(r"(?i)TOKEN(?!S|IZ)|KEY|SECRET|PASSW|CREDENTIAL|AUTHORIZATION")
+_IS = r"(?:\\?['\"])?\s*[:=]\s*(?!(?i:none|null|true|false)\b)"
+_FIGURE = r"[\d.]+(?:[mu]?s)?(?:[\s,;)}\]]|$)"
+# A list, a quoted text or a word.
+_VALUE = r"(?:\[[^\]]*\]?|\\?'[^'\\]*|\\?\"[^\"\\]*|[^\s'\",;&\]})\\]+)"
+# Each with what a text must hold, in small letters, for the pattern to be tried: logs are long. No pattern may look
+# back and forth in a line of a megabyte.
+_SECRETS = tuple(
+    (tuple(words.split()), re.compile(pattern))
+    for words, pattern in (
+        # Forms that tokens have wherever they stand.
+        ("hf_ sk- sk_ ghp gho glpat nvapi xox github_pat akia eyj",
+         r"()\b(?:hf_[A-Za-z0-9]{16,}|(?:sk|ghp|gho|glpat|nvapi|xox[bp]|github_pat)[-_][A-Za-z0-9_-]{16,}|"
+         r"AKIA[A-Z0-9]{12,}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*)"),
+        ("authorization", r"((?i:authorization)\W{1,5}(?:b['\"])?(?:[A-Za-z]+ +)?)[^\s'\",\]})]+"),
+        ("bearer", r"((?i:bearer) )[\w.~+/-]{8,}=*"),
+        ("@", r"(://)[^/\s'\"]+(?=@)"),
+        ("=", r"((?i:[?&][\w.-]*(?:token|key|secret|sig|password|policy)|signature|credential)=)[^&\s'\"]+"),
+        ("key secret passw passphrase credential",
+         rf"((?:(?i:(?:api|access|secret|private)[-_]?key(?:[-_]?id)?|secret|passw(?:or)?d|passphrase|credentials?)|"
+         rf"[A-Z0-9_]KEY){_IS}){_VALUE}"),
+        ("token", rf"((?i:token){_IS})(?!{_FIGURE}){_VALUE}"),
+        ("--", r"((?<![\w-])--[\w-]*(?:api[-_]key|token|secret|password)(?:\s+|['\"],\s*['\"]))(?!-)[^\s'\",\]]+"),
+    )
+)  # fmt: skip
+_QUOTED = re.compile(r"Received request |Generated response |Request (?=.{1,300}? details: )")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable, a flag or a key of that name is likely to hold a secret."""
+    return bool(_NAME.search(name))
+
+
+def without_secrets(text: str, instead: str = LEFT_OUT) -> str:
+    """Return `text` without access tokens, keys and passwords, with `instead` in their places."""
+    small = text.lower()
+    for words, pattern in _SECRETS:
+        if any(word in small for word in words):
+            text = pattern.sub(rf"\1{instead}", text)
+    return text
+
+
+def without_quotes(text: str) -> str:
+    """Return lines of a log without the prompts and answers that vLLM writes with --enable-log-requests."""
+    return "\n".join(map(_without_quote, text.split("\n"))) if "prompt" in text or "output" in text else text
+
+
+def _without_quote(line: str) -> str:
+    head = _QUOTED.search(line)
+    start = line.find(": ", head.end()) if head else -1
+    told = start >= 0 and ("prompt" in line[start:] or "output" in line[start:])
+    return f"{line[:start]}: {LEFT_OUT}" if told else line
