@@ -182,7 +182,7 @@ class DflashApp(App[str]):
 
     def _start(self, message: LaunchScreen.Launch, moved: str) -> None:
         if moved:
-            self.notify(moved.strip())
+            self.notify(moved.strip(), markup=False)
         self.workers.cancel_group(self, "observe")
         self.run_screen.clear(message.plan)
         self.switch_mode("live")
@@ -256,7 +256,7 @@ class DflashApp(App[str]):
         except DflashError as error:
             self.push_screen(ErrorDialog(error))
             return
-        self.notify(f"{run.plan.recipe} has stopped, in {duration(seconds)}")
+        self.notify(f"{run.plan.recipe} has stopped, in {duration(seconds)}", markup=False)
         if self.current_mode == "live" and self.run_screen.run is run:
             self.switch_mode("launch")
 
@@ -277,9 +277,15 @@ class DflashApp(App[str]):
         if run and found:
             text = upstream_report.text(run, self.run_screen.state, found.diagnosis)
             path = run.folder / "report.md"
-            path.write_text(text, encoding="utf-8")
             self.copy_to_clipboard(text)
-            self.notify(f"{path}; in the clipboard, too, if the terminal allows OSC 52", timeout=10)
+            try:
+                path.write_text(text, encoding="utf-8")
+            except OSError as error:
+                do = "the clipboard has the report, if the terminal allows OSC 52"
+                failed = DflashError(f"{path} cannot be written", evidence=error.strerror or str(error), do=do)
+                self.push_screen(ErrorDialog(failed))
+                return
+            self.notify(f"{path}; in the clipboard, too, if the terminal allows OSC 52", markup=False, timeout=10)
 
     def action_show(self, mode: str) -> None:
         if mode == "live" and self.run_screen.plan is None:  # what is watched instead of a run of ours

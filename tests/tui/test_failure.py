@@ -13,6 +13,7 @@ from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.parser import build_parser
 from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.dialogs import ErrorDialog
 from dflash_tui.tui.failure import FailurePane
 from dflash_tui.tui.fix import Fix, plan_again
 from tests.tui.conftest import HOSTILE, a_run, recorded
@@ -136,6 +137,34 @@ async def test_a_report_is_written_and_copied(folders):
         await pilot.press("u")
         await wait_for(pilot, (run.folder / "report.md").exists)
         assert panel.clipboard == (run.folder / "report.md").read_text()
+
+
+async def test_a_report_that_cannot_be_written_is_told(folders):
+    """A full disk or a folder that is gone ends nothing; the clipboard has the text."""
+    panel = app(now=1e10)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        run = a_run(asked=DEMO)
+        (run.folder / "report.md").mkdir(parents=True)
+        await feed(pilot, run, ended("fail_eagle3_runtime_crash", 0))
+        await pilot.press("u")
+        await wait_for(pilot, lambda: isinstance(panel.screen, ErrorDialog))
+        assert "report.md cannot be written" in without_breaks(panel)
+        assert "Is a directory" in without_breaks(panel)
+        assert panel.clipboard.startswith("# RuntimeError")
+
+
+async def test_a_path_is_no_markup(folders, monkeypatch):
+    """What stands in brackets in the name of a folder is shown."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(folders / "[bold]x"))
+    panel = app(now=1e10)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        run = a_run(asked=DEMO)
+        run.folder.mkdir(parents=True)
+        await feed(pilot, run, ended("fail_eagle3_runtime_crash", 0))
+        await pilot.press("u")
+        await wait_for(pilot, (run.folder / "report.md").exists)
+        await pilot.pause(0.3)
+        assert "[bold]x" in without_breaks(panel)
 
 
 async def test_keys_of_a_failure_are_only_offered_after_one(live):
