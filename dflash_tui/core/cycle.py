@@ -16,6 +16,7 @@ from typing import NamedTuple
 # Looked at are the last so many, the most first: a cycle may have begun just now.
 _WINDOWS = (200, 100, 50)
 _LEAST = 12
+_LEAST_SPEED = 1e-6
 _CHANCE = 0.015
 _AGREES = 0.8
 _LUCK = 0.05
@@ -82,7 +83,7 @@ def find(requests: Iterable[Finished]) -> Cycle | None:
 
     Kinds of prompts that are known are each compared with their own best, since some kinds are slower than others.
     """
-    measured = [request for request in requests if request.tok_s and not request.failed]
+    measured = [request for request in requests if (request.tok_s or 0.0) > _LEAST_SPEED and not request.failed]
     tried: set[int] = set()
     for window in _WINDOWS:
         last = measured[-window:]

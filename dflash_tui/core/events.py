@@ -7,8 +7,17 @@ stamps, so that a replay gives the same values as watching did; the others are r
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import pairwise
+from typing import Annotated
 
 import msgspec
+
+# No server counts further, and sums, differences and quotients of such numbers are still numbers.
+MOST = 1e15
+MOST_POSITIONS = 64
+# What is read from a file, which anybody may have written, must lie within these.
+Amount = Annotated[float, msgspec.Meta(ge=0, le=MOST)]
+Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 
 
 class Step(StrEnum):
@@ -61,29 +70,37 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     `prefix_queries` tokens and has `prefix_hits` of them.
     """
 
-    generated: float
-    prompt: float = 0.0
-    steps: float | None = None
-    proposed: float | None = None
-    accepted: float | None = None
-    per_position: tuple[float, ...] = ()
-    running: int = 0
-    waiting: int = 0
-    kv_usage: float | None = None
-    preemptions: float = 0.0
-    prefix_queries: float = 0.0
-    prefix_hits: float = 0.0
-    finished: float = 0.0
-    finished_tokens: float = 0.0
-    decode_seconds: float = 0.0
+    generated: Amount
+    prompt: Amount = 0.0
+    steps: Amount | None = None
+    proposed: Amount | None = None
+    accepted: Amount | None = None
+    per_position: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=MOST_POSITIONS)] = ()
+    running: Whole = 0
+    waiting: Whole = 0
+    kv_usage: Amount | None = None
+    preemptions: Amount = 0.0
+    prefix_queries: Amount = 0.0
+    prefix_hits: Amount = 0.0
+    finished: Amount = 0.0
+    finished_tokens: Amount = 0.0
+    decode_seconds: Amount = 0.0
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """How many values fell up to each of `bounds` and above the one before; the last count is of what is above all."""
+    """How many values fell up to each of `bounds` and above the one before; the last count is of what is above all.
 
-    bounds: tuple[float, ...]
-    counts: tuple[float, ...]
-    total: float = 0.0
+    Raises:
+        ValueError: the bounds do not rise, or there is not one count more than there are bounds.
+    """
+
+    bounds: tuple[Amount, ...]
+    counts: tuple[Amount, ...]
+    total: Amount = 0.0
+
+    def __post_init__(self) -> None:
+        if len(self.counts) != len(self.bounds) + 1 or any(low >= high for low, high in pairwise(self.bounds)):
+            raise ValueError("these counts are no histogram")
 
 
 class GpuLoad(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -94,14 +111,14 @@ class GpuLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     index: int
-    power_w: float | None = None
-    power_limit_w: float | None = None
-    clock_mhz: int | None = None
-    clock_max_mhz: int | None = None
-    temperature_c: int | None = None
-    utilisation: float | None = None
-    memory_used: int | None = None
-    memory_total: int | None = None
+    power_w: Amount | None = None
+    power_limit_w: Amount | None = None
+    clock_mhz: Whole | None = None
+    clock_max_mhz: Whole | None = None
+    temperature_c: Annotated[int, msgspec.Meta(ge=-300, le=10_000)] | None = None
+    utilisation: Amount | None = None
+    memory_used: Whole | None = None
+    memory_total: Whole | None = None
     throttle: tuple[str, ...] | None = None
     foreign: tuple[Foreign, ...] | None = None
 
@@ -111,7 +128,7 @@ class Foreign(msgspec.Struct, frozen=True, omit_defaults=True):
 
     pid: int
     name: str = ""
-    memory: int | None = None
+    memory: Whole | None = None
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
@@ -231,10 +248,10 @@ class MemorySampled(Event, frozen=True, tag="memory", omit_defaults=True):
     `available` is what the machine has left where the server takes its memory from the machine (CPU, unified).
     """
 
-    used: int
-    total: int
+    used: Whole
+    total: Whole
     source: str
-    available: int | None = None
+    available: Whole | None = None
 
 
 class GpusSampled(Event, frozen=True, tag="gpus"):
@@ -255,9 +272,9 @@ class Activity(Event, frozen=True, tag="activity"):
     `cpu` are seconds of all cores, `disk` bytes read from and written to disks, `log` the bytes of its log.
     """
 
-    cpu: float
-    disk: int
-    log: int
+    cpu: Amount
+    disk: Whole
+    log: Whole
 
 
 class RequestDone(Event, frozen=True, tag="request"):
@@ -269,15 +286,15 @@ class RequestDone(Event, frozen=True, tag="request"):
     """
 
     kind: str
-    tokens: int = 0
-    prompt_tokens: int = 0
-    ttft: float | None = None
-    total: float = 0.0
-    decode_tok_s: float | None = None
+    tokens: Whole = 0
+    prompt_tokens: Whole = 0
+    ttft: Amount | None = None
+    total: Amount = 0.0
+    decode_tok_s: Amount | None = None
     finish: str = ""
     error: str = ""
-    steps: float | None = None
-    accepted: float | None = None
+    steps: Amount | None = None
+    accepted: Amount | None = None
 
 
 class Stopping(Event, frozen=True, tag="stopping"):
@@ -352,9 +369,9 @@ def encode(event: Event) -> bytes:
 
 
 def decode_recorded(line: bytes) -> Recorded | None:
-    """Return the event of a line of `samples.jsonl`, or None for what is none (half-written, older, foreign)."""
+    """Return the event of a line of `samples.jsonl`, or None for what is none: half-written, older, impossible."""
     try:
         event = _decoder.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return event if 0 <= event.at < YEAR_2100 else None

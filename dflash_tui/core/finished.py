@@ -12,6 +12,8 @@ KEPT = 400
 # Between the end of a request here and the reading that counts it.
 _LATE = 2.0
 _MOST_AT_ONCE = 32
+# Less than a millionth of a step or a second was never measured.
+_LEAST = 1e-6
 
 
 class FinishedLog:
@@ -37,7 +39,7 @@ class FinishedLog:
         if not done.error:
             self._claim(done.at)
         if done.kind not in OURS:
-            length = 1 + (done.accepted or 0.0) / done.steps if done.steps else None
+            length = _length(done.accepted, done.steps)
             self.requests.append(
                 Finished(done.at, done.kind, done.decode_tok_s, length, _quotient(done.decode_tok_s, length),
                          failed=bool(done.error))
@@ -61,7 +63,7 @@ class FinishedLog:
         if before is None or not reading.joined:
             self._uncounted, self._base = 0, now
             return
-        count = round(now.finished - before.finished)
+        count = max(0, round(now.finished - before.finished))
         ours = min(count, self._uncounted)
         self._uncounted -= ours
         if count > ours:
@@ -74,10 +76,14 @@ class FinishedLog:
 def _mean(at: float, before: Counters, base: Counters, now: Counters, count: int) -> Finished:
     """Return the mean of `count` requests that ended between two readings; `base` is when the first may have begun."""
     tokens, seconds = now.finished_tokens - before.finished_tokens, now.decode_seconds - before.decode_seconds
-    speed = (tokens - count) / seconds if seconds > 0 and tokens > count else None
+    speed = (tokens - count) / seconds if seconds > _LEAST and tokens > count else None
     steps, accepted = (now.steps or 0.0) - (base.steps or 0.0), (now.accepted or 0.0) - (base.accepted or 0.0)
-    length = 1 + accepted / steps if steps > 0 else None
+    length = _length(accepted, steps)
     return Finished(at, "", speed, length, _quotient(speed, length), count)
+
+
+def _length(accepted: float | None, steps: float | None) -> float | None:
+    return 1 + max(0.0, accepted or 0.0) / steps if steps is not None and steps > _LEAST else None
 
 
 def _quotient(speed: float | None, length: float | None) -> float | None:

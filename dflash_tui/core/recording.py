@@ -80,7 +80,8 @@ class Recording(Run, frozen=True):
 
     def last(self) -> list[Recorded]:
         """Return the last recorded events, which the log does not hold: how it ended is among them."""
-        return [event for line in self._tail(SAMPLES).split(b"\n") if (event := decode_recorded(line))]
+        lines = self._tail(SAMPLES).split(b"\n")
+        return [_without_controls(event) for line in lines if (event := decode_recorded(line))]
 
     def _logged(self) -> Iterator[AnyEvent]:
         reader = LogReader(self.started_at, self.utc_offset)
@@ -203,13 +204,14 @@ def _cleaned(value: Any) -> Any:
     """Return JSON data with every text in it free of control characters."""
     if isinstance(value, str):
         return clean(value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_cleaned(item) for item in value]
     if isinstance(value, dict):
         return {_cleaned(key): _cleaned(item) for key, item in value.items()}
     return value
 
 
-def _without_controls(event: AnyEvent) -> AnyEvent:
-    texts = {name: clean(value) for name, value in msgspec.structs.asdict(event).items() if type(value) is str}
-    return msgspec.structs.replace(event, **texts) if texts else event
+def _without_controls(event: Recorded) -> Recorded:
+    plain = msgspec.to_builtins(event)
+    cleaned = _cleaned(plain)
+    return event if cleaned == plain else msgspec.convert(cleaned, type(event))

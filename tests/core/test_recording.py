@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ from dflash_tui.core.events import (
     Phase,
     PhaseStarted,
     RequestDone,
+    decode_recorded,
     encode,
 )
 from dflash_tui.core.player import Player
@@ -168,6 +170,78 @@ def test_texts_of_a_recording_carry_no_control_characters(tmp_path, parts):
     seen = repr([found, *found.events()])
     for text in ("x1b", "\\x07", "u202e"):
         assert text not in seen
+
+
+def with_events(parts: dict[str, bytes], *told: Mapping[str, object]) -> dict[str, bytes]:
+    """Return the parts with these events, one a second from the time the server was up."""
+    start = json.loads(parts[RUN])["started_at"] + 130
+    lines = [json.dumps({"at": start + place, **event}) for place, event in enumerate(told)]
+    return parts | {SAMPLES: "\n".join(lines).encode() + b"\n"}
+
+
+WARM = {"event": "health", "health": "warm"}
+EVIL = "\x1b]0;owned\x07\x1b[2Jred\x9b31m"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"event": "autopsy", "kernel": [EVIL]},
+        {"event": "gpus", "gpus": [{"index": 0, "foreign": [{"pid": 7, "name": EVIL}], "throttle": [EVIL]}]},
+        {"event": "memory", "used": 1, "total": 2, "source": EVIL},
+        {"event": "request", "kind": EVIL, "finish": EVIL, "error": EVIL},
+    ],
+)
+def test_no_text_of_an_event_carries_control_characters(tmp_path, parts, event):
+    found = recording.find(str(packed(tmp_path / "a.zip", with_events(parts, WARM, event))))
+    read = [one for one in (*found.events(), *found.last()) if one.__struct_config__.tag == event["event"]]
+    assert len(read) == 2
+    assert "red" in str(read)
+    assert not [sign for sign in repr(read) if not sign.isprintable()]
+    assert "\\x" not in repr(read)
+
+
+HISTOGRAM = {"bounds": [1, 2], "counts": [1, 2, 3], "total": 1}
+COUNTERS = {"event": "counters", "counters": {"generated": 5.0}}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"event": "latencies", "ttft": HISTOGRAM | {"counts": [3, 4]}},
+        {"event": "latencies", "tpot": HISTOGRAM | {"counts": [0, 0, 0, 9]}},
+        {"event": "latencies", "ttft": HISTOGRAM | {"bounds": [2, 1]}},
+        {"event": "latencies", "ttft": HISTOGRAM | {"counts": [1, 2, -3]}},
+        {"event": "counters", "counters": {"generated": 1e308}},
+        {"event": "counters", "counters": {"generated": 1, "finished": -1.7e308}},
+        {"event": "counters", "counters": {"generated": 1, "per_position": [1.0] * 65}},
+        {"event": "counters", "counters": {"generated": 1, "running": 10**30}},
+        {"event": "request", "kind": "x", "tokens": -5},
+        {"event": "request", "kind": "x", "total": -1e300},
+        {"event": "request", "kind": "x", "decode_tok_s": 1e308},
+        {"event": "memory", "used": 10**400, "total": 1, "source": "GPU"},
+        {"event": "memory", "used": 5, "total": -1, "source": "GPU"},
+        {"event": "gpus", "gpus": [{"index": 0, "temperature_c": 10**30}]},
+        {"event": "gpus", "gpus": [{"index": 0, "clock_mhz": 1, "clock_max_mhz": -1}]},
+    ],
+)
+def test_an_event_that_cannot_be_is_left_out(tmp_path, parts, event):
+    found = recording.find(str(packed(tmp_path / "a.zip", with_events(parts, WARM, event, COUNTERS))))
+    known = [one for one in found.events() if one.__struct_config__.tag == event["event"]]
+    assert len(known) == (event["event"] == "counters")
+    assert folded(found.events()).readings[-1].counters.generated == 5
+
+
+def test_an_event_nested_without_end_is_left_out():
+    assert decode_recorded(b'{"event":"stopping","at":1,"x":' + b"[" * 200_000) is None
+
+
+def test_speeds_of_next_to_nothing_make_no_cycle(tmp_path, parts):
+    speeds = [{"event": "request", "kind": "x", "steps": 1e-320, "accepted": 9e14, "decode_tok_s": speed}
+              for speed in (1e-320, 9e14) * 30]  # fmt: skip
+    state = folded(recording.find(str(packed(tmp_path / "a.zip", with_events(parts, WARM, *speeds)))).events())
+    assert state.finished.cycle is None
+    assert {request.acceptance_length for request in state.finished.requests} == {None}
 
 
 def test_a_run_of_this_machine_is_found_by_its_name(parts):
