@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.core.events import Counters, Histogram
+from dflash_tui.core.events import MOST, MOST_POSITIONS, Counters, Histogram
 
 _SPEC = "vllm:spec_decode_num_"
 _WANTED = {
@@ -32,6 +32,8 @@ _PER_POSITION = f"{_SPEC}accepted_tokens_per_pos_total"
 _KV_USAGE = "vllm:kv_cache_usage_perc"
 _TTFT = "vllm:time_to_first_token_seconds_"
 _TPOT = "vllm:request_time_per_output_token_seconds_"
+# Steps come in ones; a smaller part than this of one is no window, and nothing is divided by it.
+_LEAST = 1e-9
 _NAMES = (*_WANTED, _PER_POSITION, _KV_USAGE, f"{_TTFT}bucket", f"{_TTFT}sum", f"{_TPOT}bucket", f"{_TPOT}sum")
 
 
@@ -89,8 +91,7 @@ def scrape(text: str) -> Scrape | None:
     for name, labels, value in _samples(text):
         if name in _WANTED:
             sums[_WANTED[name]] = sums.get(_WANTED[name], 0.0) + value
-        elif name == _PER_POSITION and labels.get("position", "").isdecimal():
-            position = int(labels["position"])
+        elif name == _PER_POSITION and (position := _position(labels)) is not None:
             positions[position] = positions.get(position, 0.0) + value
         elif name == _KV_USAGE:
             kv_usage = max(value, kv_usage or 0.0)
@@ -99,6 +100,7 @@ def scrape(text: str) -> Scrape | None:
         elif (bound := _bound(labels)) is not None:
             family = buckets[name.removesuffix("bucket")]
             family[bound] = family.get(bound, 0.0) + value
+    sums = {name: value for name, value in sums.items() if value <= MOST}
     if "generated" not in sums:
         return None
     counters = Counters(
@@ -112,12 +114,18 @@ def scrape(text: str) -> Scrape | None:
     return Scrape(counters, ttft, tpot)
 
 
+def _position(labels: dict[str, str]) -> int | None:
+    told = labels.get("position", "")
+    position = int(told) if told.isdecimal() and len(told) <= 3 else MOST_POSITIONS
+    return position if position < MOST_POSITIONS else None
+
+
 def _bound(labels: dict[str, str]) -> float | None:
     try:
         bound = float(labels.get("le", ""))
     except ValueError:
         return None
-    return None if math.isnan(bound) else bound
+    return bound if 0 <= bound <= MOST or bound == math.inf else None
 
 
 def _histogram(cumulative: dict[float, float], total: float) -> Histogram | None:
@@ -130,7 +138,7 @@ def _histogram(cumulative: dict[float, float], total: float) -> Histogram | None
 
 
 def _samples(text: str) -> Iterator[_Sample]:
-    """Yield the samples of the lines used here; a garbled line is left out."""
+    """Yield the samples of the lines used here; a garbled line is left out, and a figure that cannot be."""
     for line in text.splitlines():
         if line.startswith(_NAMES):
             yield from _sample(line)
@@ -144,7 +152,7 @@ def _sample(line: str) -> tuple[_Sample, ...]:
 
     try:
         found = [sample for family in text_string_to_metric_families(line + "\n") for sample in family.samples]
-        return tuple(_Sample(s.name, dict(s.labels), float(s.value)) for s in found if math.isfinite(s.value))
+        return tuple(_Sample(s.name, dict(s.labels), float(s.value)) for s in found if 0 <= s.value <= MOST)
     except ValueError:
         return ()
 
@@ -163,7 +171,7 @@ def rates(before: Counters, after: Counters, seconds: float) -> Rates | None:
         tok_s=made / seconds,
         prefill_s=max(0.0, after.prompt - before.prompt) / seconds,
         preemptions=max(0.0, after.preemptions - before.preemptions),
-        prefix_hit=(after.prefix_hits - before.prefix_hits) / asked if asked > 0 else None,
+        prefix_hit=(after.prefix_hits - before.prefix_hits) / asked if asked > _LEAST else None,
     )
     if after.steps is None or before.steps is None:
         return plain
@@ -173,13 +181,13 @@ def rates(before: Counters, after: Counters, seconds: float) -> Rates | None:
     if min(steps, proposed, accepted) < 0:
         return None
     shares: tuple[float, ...] = ()
-    if steps > 0 and len(after.per_position) == len(before.per_position):
+    if steps > _LEAST and len(after.per_position) == len(before.per_position):
         shares = tuple(max(0.0, b - a) / steps for a, b in zip(before.per_position, after.per_position, strict=True))
     return msgspec.structs.replace(
         plain,
         steps=steps,
         steps_s=steps / seconds,
-        acceptance=accepted / proposed if proposed > 0 else None,
-        acceptance_length=1 + accepted / steps if steps > 0 else None,
+        acceptance=accepted / proposed if proposed > _LEAST else None,
+        acceptance_length=1 + accepted / steps if steps > _LEAST else None,
         per_position=shares,
     )

@@ -99,3 +99,37 @@ def test_not_a_number_is_left_out():
     assert counters is not None
     assert counters.kv_usage is None
     assert math.isfinite(counters.running)
+
+
+HUGE = "1.7e308"
+
+
+@pytest.mark.parametrize(
+    ("line", "other"),
+    [
+        (f'vllm:num_requests_running{{engine="0"}} {HUGE}', f'vllm:num_requests_running{{engine="1"}} {HUGE}'),
+        (f'vllm:request_success_total{{a="1"}} -{HUGE}', f'vllm:request_success_total{{a="2"}} {HUGE}'),
+        ('vllm:num_preemptions_total{engine="0"} 9e14', 'vllm:num_preemptions_total{engine="1"} 9e14'),
+        ("vllm:num_requests_waiting -1", "vllm:num_requests_waiting NaN"),
+    ],
+)
+def test_figures_that_cannot_be_are_left_out(line, other):
+    """No sum of what a server tells is infinite, negative or beyond what anybody counts."""
+    counters = parse(f"vllm:generation_tokens_total 5\n{line}\n{other}\n")
+    assert counters == Counters(generated=5.0)
+
+
+def test_a_generation_counter_that_cannot_be_is_none():
+    """Two engines whose tokens add up to infinity are no server to measure."""
+    lines = [f'vllm:generation_tokens_total{{engine="{engine}"}} {HUGE}\n' for engine in range(2)]
+    assert parse("".join(lines)) is None
+
+
+def test_only_positions_that_can_be_drafted_count():
+    """Neither a position of 5000 digits nor forty thousand of them reach a screen."""
+    name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    places = ["9" * 5000, *map(str, range(40_000))]
+    body = "".join(f'{name}{{position="{place}"}} 1\n' for place in places[:2000])
+    counters = parse(f"vllm:generation_tokens_total 5\n{body}")
+    assert counters is not None
+    assert counters.per_position == (1.0,) * 64

@@ -189,6 +189,17 @@ async def test_the_screen_says_that_it_is_foreign_and_offers_nothing_of_ours(ser
         assert "FOREIGN" in text(panel)
 
 
+async def test_figures_that_cannot_be_do_not_end_the_panel(server):
+    lines = [f'vllm:{name}{{engine="{engine}"}} 1.7e308' for engine in range(2)
+             for name in ("num_requests_running", "request_success_total", "prompt_tokens_total")]  # fmt: skip
+    places = [f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} 1' for place in range(3000)]
+    server.answers["/metrics"] = (200, "\n".join(["vllm:generation_tokens_total 5", *lines, *places, ""]).encode())
+    panel = DflashApp(foreign=Server(server.url), probe=lambda: NO_GPU, load=dict)
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await wait_for(pilot, lambda: "● HEALTHY" in text(panel) and server.asked.count(("GET", "/metrics")) > 3)
+        assert "● HEALTHY" in text(panel)
+
+
 async def test_hostile_names_are_shown_as_they_are(server):
     server.answers["/v1/models"] = (200, b'{"data": [{"id": "\\u001b[2J%s"}]}' % HOSTILE.encode())
     panel = DflashApp(foreign=Server(server.url), probe=lambda: NO_GPU, load=dict)
