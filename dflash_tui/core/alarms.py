@@ -10,7 +10,7 @@ from dflash_tui.core.events import PROBE, Counters, GpuLoad, Health
 from dflash_tui.core.kept import Kept, Timed
 from dflash_tui.core.state import RunState
 from dflash_tui.core.track import LONGEST_GAP, Reading
-from dflash_tui.text import GIB, duration, gib, percent, plural
+from dflash_tui.text import GIB, duration, gib, number, of, percent, plural
 
 T = TypeVar("T", bound=Timed)
 
@@ -44,7 +44,7 @@ class Alarm(NamedTuple):
 
 def alarms(state: RunState, now: float) -> list[Alarm]:
     """Return what is wrong with a server at `now`, the worst first; one alarm of each kind."""
-    if state.exit is not None or state.stopping or state.launched is None:
+    if state.exit is not None or state.stopping:
         return []
     found: dict[str, Alarm] = {}
     for rule in _RULES:
@@ -62,9 +62,10 @@ def _suspended(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - e
 
 
 def _unhealthy(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    if state.health is not Health.UNHEALTHY or state.warm_at is None:
+    worked = state.warm_at is not None or (state.launched is None and bool(state.readings))
+    if state.health is not Health.UNHEALTHY or not worked:
         return None
-    do = "the log may say why; if it stays so: S stops the server"
+    do = f"the log may say why{_stop(state, '; if it stays so: S stops the server')}"
     return Alarm("hang", state.health_at, "the server does not answer", state.health_detail, do)
 
 
@@ -78,7 +79,7 @@ def _stuck(state: RunState, now: float) -> Alarm | None:
     if now - since < (HANGS_AFTER if state.warm_at is not None else _FIRST_HANGS_AFTER):
         return None
     evidence = f"{plural(last.counters.running, 'request')} running, no token for {duration(now - since)}"
-    do = "a very long prompt looks the same at first; if it stays so the engine hangs: S stops it"
+    do = f"a very long prompt looks the same at first; if it stays so the engine hangs{_stop(state)}"
     return Alarm("hang", since, "no token comes", evidence, do)
 
 
@@ -90,7 +91,7 @@ def _silent_probe(state: RunState, now: float) -> Alarm | None:
     after = state.readings.between(probe.at, now)
     if after and after.tok_s > 0:
         return None
-    do = "the engine hangs although /health answers: S stops it"
+    do = f"the engine hangs although /health answers{_stop(state)}"
     return Alarm("hang", probe.at - probe.total, "an idle server did not answer a probe", probe.error, do)
 
 
@@ -161,11 +162,14 @@ def _throttled(state: RunState, now: float) -> Alarm | None:
     since = _since(state.gpus, lambda sample: bool(limits(sample.gpus)))
     if now - since < _THROTTLED_FOR:
         return None
-    evidence = "; ".join(
-        f"GPU {gpu.index}: {why}, {gpu.clock_mhz} of {gpu.clock_max_mhz} MHz, {gpu.temperature_c} °C"
-        for gpu, why in held
-    )
+    evidence = "; ".join(f"GPU {gpu.index}: {_held_down(gpu, why)}" for gpu, why in held)
     return Alarm("throttling", since, "the GPU is throttled", evidence, "look after cooling and power supply")
+
+
+def _held_down(gpu: GpuLoad, why: str) -> str:
+    clock = of(gpu.clock_mhz, gpu.clock_max_mhz, "MHz") if gpu.clock_mhz is not None else ""
+    heat = number(gpu.temperature_c, 0, "°C") if gpu.temperature_c is not None else ""
+    return ", ".join(told for told in (why, clock, heat) if told)
 
 
 def _limit(gpu: GpuLoad) -> str:
@@ -226,6 +230,11 @@ _RULES: tuple[Callable[[RunState, float], Alarm | None], ...] = (
     _cycle,
     _foreign,
 )
+
+
+def _stop(state: RunState, how: str = ": S stops it") -> str:
+    """Return what to say of the key that stops a server, which none has that we did not launch."""
+    return how if state.launched else ""
 
 
 def _fresh(state: RunState, now: float) -> Reading | None:

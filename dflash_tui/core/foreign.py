@@ -18,7 +18,7 @@ import httpx
 import msgspec
 
 from dflash_tui.core import vllm_metrics
-from dflash_tui.core.events import AnyEvent, Health, HealthChanged, Sampled
+from dflash_tui.core.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import UsageError
 
@@ -48,6 +48,7 @@ class Server:
     def __init__(self, url: str) -> None:
         self.url, self.about = _address(url), About()
         self._health = Health.STARTING
+        self._latencies: tuple[Histogram | None, Histogram | None] = (None, None)
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise UsageError(f"what {KEY_VARIABLE} holds is no key", do="it is one line of letters and digits")
@@ -72,10 +73,16 @@ class Server:
                     self.about = await self._introduce(client)
         except (_Refused, *_FAILED) as error:
             return self._changed(Health.UNHEALTHY, clean(str(error) or type(error).__name__))
-        counters = await asyncio.to_thread(vllm_metrics.parse, text.decode(errors="replace"))
-        if counters is None:
+        found = await asyncio.to_thread(vllm_metrics.scrape, text.decode(errors="replace"))
+        if found is None:
             return self._changed(Health.UNHEALTHY, "/metrics has no counter of a vLLM server")
-        return [*self._changed(Health.HEALTHY), Sampled(time.time(), counters)]
+        now = time.time()
+        events: list[AnyEvent] = [*self._changed(Health.HEALTHY), Sampled(now, found.counters)]
+        latencies = found.ttft, found.tpot
+        if latencies != self._latencies and any(latencies):
+            self._latencies = latencies
+            events.append(LatenciesSampled(now, *latencies))
+        return events
 
     async def _introduce(self, client: httpx.AsyncClient) -> About:
         """Return what the server is; what it does not tell (a key may be wanted) stays empty."""

@@ -16,7 +16,7 @@ from dflash_tui.tui.live import RunScreen
 from dflash_tui.tui.widgets import MUTED, Display, Requests
 
 _MARKS = {"healthy": ("●", "$primary"), "unhealthy": ("✗", "$error"), "starting": ("◐", "$warning")}
-_SHARED = {"window(-1)", "window(1)", "freeze"}
+_SHARED = {"window(-1)", "window(1)", "freeze", "chart", "alarms"}
 
 
 class ForeignScreen(RunScreen, inherit_bindings=False):
@@ -58,6 +58,10 @@ class ForeignScreen(RunScreen, inherit_bindings=False):
     def has_server(self) -> bool:
         """None of ours."""
         return False
+
+    def calm(self, now: float) -> str:  # noqa: ARG002 - as every run screen
+        """Alarms of memory, GPUs and processes cannot be raised."""
+        return "of what its counters tell"
 
     @property
     def drafted(self) -> int:

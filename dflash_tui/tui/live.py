@@ -263,8 +263,12 @@ class RunScreen(Screen[None]):
         rows = 1 if self.has_class("-short") else ALARMS_SHOWN
         found, width = alarms(self.state, now), max(0, self.size.width - 2)
         shown = self.query_one("#alarms", Display)
-        shown.show(alarm_lines(found, now, width, rows, figures.probing(self.state, now)))
+        shown.show(alarm_lines(found, now, width, rows, self.calm(now)))
         shown.set_class(bool(found), "-raised")
+
+    def calm(self, now: float) -> str:
+        """What is said beside there being no alarm."""
+        return figures.probing(self.state, now) if self.has_server else ""
 
     def action_alarms(self) -> None:
         now = self.now()

@@ -27,7 +27,7 @@ _BREATH, _PAUSE = 0.002, 0.05
 _STEPS = 40
 _LEAST_STEP = 2.0
 _BAR = 24
-_SHARED = {"window(-1)", "window(1)", "log"}
+_SHARED = {"window(-1)", "window(1)", "log", "chart", "alarms"}
 
 
 class ReplayScreen(RunScreen, inherit_bindings=False):

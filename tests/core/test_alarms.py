@@ -179,6 +179,24 @@ def test_a_throttled_gpu(load, told):
         assert found["throttling"].since == 0.0
 
 
+def test_what_a_gpu_does_not_tell_is_not_told():
+    """A throttled GPU without clocks and heat: its reason alone, no None."""
+    state = folded(*(GpusSampled(float(at), (GpuLoad(0, throttle=("thermal (hardware)",)),)) for at in range(20)))
+    assert raised(state, 19.5)["throttling"].evidence == "GPU 0: thermal (hardware)"
+
+
+def test_a_foreign_server_is_looked_at_too():
+    """Its counters raise the same alarms, and no key is offered that stops it."""
+    state = RunState()
+    for event in (HealthChanged(0.0, Health.HEALTHY), *working(0, 100), *resting(counters(990.0, running=2), 100, 500)):
+        state.apply(event)
+    alarm = raised(state, 495.0)["hang"]
+    assert alarm.what == "no token comes"
+    assert "S stops" not in alarm.do
+    state.apply(HealthChanged(500.0, Health.UNHEALTHY, "/health: HTTP 500"))
+    assert raised(state, 501.0)["hang"].what == "the server does not answer"
+
+
 def test_a_short_peak_is_not_throttling():
     state = folded(GpusSampled(0.0, (GpuLoad(0, throttle=()),)), GpusSampled(10.0, (HOT,)))
     assert raised(state, 14.0) == {}

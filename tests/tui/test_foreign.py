@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from dflash_tui.core import foreign
-from dflash_tui.core.events import AnyEvent, Health, HealthChanged, Sampled
+from dflash_tui.core.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
 from dflash_tui.core.foreign import Server
 from dflash_tui.errors import UsageError
 from dflash_tui.tui.app import DflashApp
@@ -82,11 +82,14 @@ async def first(server: Server, count: int) -> list[AnyEvent]:
 
 async def test_it_is_asked_for_four_things_and_nothing_else(server):
     found = Server(server.url)
-    health, reading, again = await first(found, 3)
+    health, reading, latencies, again = await first(found, 4)
     assert isinstance(health, HealthChanged)
     assert health.health is Health.HEALTHY
     assert isinstance(reading, Sampled)
     assert reading.counters.steps == 264
+    assert isinstance(latencies, LatenciesSampled)
+    assert latencies.ttft
+    assert latencies.tpot
     assert isinstance(again, Sampled)
     assert found.about == ("google/gemma-4-26B-A4B-it-with-a-name-that-is-much-too-long", "0.26.0")
     assert set(server.asked) == {("GET", path) for path in ("/health", "/metrics", "/version", "/v1/models")}
@@ -181,6 +184,11 @@ async def test_the_screen_says_that_it_is_foreign_and_offers_nothing_of_ours(ser
         await pilot.pause()
         assert not panel.screen.is_modal
         assert {command for command, _ in server.asked} == {"GET"}
+        assert "asked for a token" not in text(panel)
+        assert "✓ no alarm" in text(panel)
+        await pilot.press("exclamation_mark")
+        assert panel.screen.is_modal
+        await pilot.press("escape")
         server.answers["/health"] = (500, b"")
         await wait_for(pilot, lambda: "✗ UNHEALTHY  /health: HTTP 500" in text(panel))
         await pilot.press("1")

@@ -33,6 +33,7 @@ async def test_it_says_replay_position_and_speed(clock, size):
         await caught_up(pilot)
         for words in ("▶ REPLAY", "playing   ×4", "2:25 of 2:39", "sample", "● WARM", "SYNTHETIC: random weights"):
             assert words in text(panel)
+        assert "asked for a token" not in text(panel)
         assert "Stop" not in text(panel)
         assert "Send prompts" not in text(panel)
 
@@ -59,6 +60,18 @@ async def test_keys_pause_seek_and_hurry(clock):
         clock.at += 2
         await pilot.pause(0.6)
         assert "playing   ×2  4 s of 2:39" in text(panel)
+
+
+async def test_charts_and_alarms_have_their_keys(clock):
+    panel = playing(clock, at=145)
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await caught_up(pilot)
+        assert "tok/s  ━" in text(panel)
+        await pilot.press("c")
+        await pilot.pause()
+        assert "acceptance %" in text(panel)
+        await pilot.press("exclamation_mark")
+        assert panel.screen.is_modal
 
 
 async def test_after_the_end_space_begins_anew(clock):
