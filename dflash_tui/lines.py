@@ -27,6 +27,7 @@ from dflash_tui.core.plan import Plan
 from dflash_tui.core.preflight import Check
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
+from dflash_tui.core.track import LONGEST_GAP
 
 
 class PlanMade(Event, frozen=True, tag="plan"):
@@ -62,6 +63,7 @@ class Figures(Event, frozen=True, tag="figures"):
         """Return the figures of the last `seconds` of `state`."""
         rates = state.window(seconds, now)
         counters = state.readings[-1].counters if rates else None
+        memory = state.memory.held(now, LONGEST_GAP)
         return cls(
             at=now,
             synthetic=state.launched.synthetic if state.launched else "",
@@ -71,7 +73,7 @@ class Figures(Event, frozen=True, tag="figures"):
             acceptance=rates.acceptance if rates else None,
             acceptance_length=rates.acceptance_length if rates else None,
             per_position=rates.per_position if rates else (),
-            memory=state.memory[-1].used if state.memory else None,
+            memory=memory.used if memory else None,
             running=counters.running if counters else None,
             waiting=counters.waiting if counters else None,
         )

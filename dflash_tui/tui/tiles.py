@@ -64,7 +64,7 @@ def tiles(state: RunState, plan: Plan | None, tokens: int, now: float, span: flo
             _latency("TPOT", 17, state.tpot(span, now)),
             _queue(last if fresh else None, mean),
             Tile("prefix hits", percent(_of(mean, "prefix_hit"), 1), f"in {minutes}", "prefix", 14),
-            _memory(state),
+            _memory(state, now),
         ],
     ]
 
@@ -73,12 +73,13 @@ def _queue(last: Reading | None, mean: Rates | None) -> Tile:
     """Return how many requests run and wait, and how many were preempted in the window."""
     if last is None:
         return Tile("run/wait/preempt", UNKNOWN, "", "queue", 13)
-    counts = f"{last.counters.running}/{last.counters.waiting}/{mean.preemptions if mean else 0:.0f}"
+    preempted = number(mean.preemptions if mean else None, 0)
+    counts = f"{last.counters.running}/{last.counters.waiting}/{preempted}"
     return Tile("run/wait/preempt", counts, "", "queue", 13, good=not mean or mean.preemptions < 1)
 
 
-def _memory(state: RunState) -> Tile:
-    memory = state.memory[-1] if state.memory else None
+def _memory(state: RunState, now: float) -> Tile:
+    memory = state.memory.held(now, LONGEST_GAP) if state.exit is None else None
     if memory is None:
         return Tile("memory", UNKNOWN, "", "memory", 17)
     share = percent(memory.used / memory.total) if memory.total else ""

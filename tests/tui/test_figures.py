@@ -2,9 +2,10 @@
 
 import pytest
 
-from dflash_tui.core.events import Counters, Health, HealthChanged, LogLine, Sampled
+from dflash_tui.core.events import Counters, Health, HealthChanged, LogLine, MemorySampled, Sampled
 from dflash_tui.core.expected import expect
 from dflash_tui.core.state import RunState
+from dflash_tui.lines import Figures
 from dflash_tui.text import cut, duration, gib, middle, number, percent, plural
 from dflash_tui.tui import figures
 from dflash_tui.tui.starting import startup
@@ -48,6 +49,19 @@ def test_a_silent_server_has_no_present_rate():
     assert shown(state, BASE + 2)["tok/s"] == "0.0"
     assert shown(state, BASE + 60)["tok/s"] == "—"
     assert shown(state, BASE + 60)["run/wait/preempt"] == "—"
+
+
+def test_preemptions_are_unknown_before_a_second_reading():
+    state = folded(Sampled(BASE, Counters(0.0, preemptions=9.0)))
+    assert shown(state, BASE)["run/wait/preempt"] == "0/0/—"
+
+
+def test_memory_that_nobody_measures_any_more_is_unknown():
+    state = folded(MemorySampled(BASE, 1 << 30, 2 << 30, "GPU"), Sampled(BASE, Counters(0.0)))
+    assert shown(state, BASE + 14)["memory"] == "1.0 GiB"
+    assert shown(state, BASE + 16)["memory"] == "—"
+    assert Figures.of(state, BASE + 14, 10.0).memory == 1 << 30
+    assert Figures.of(state, BASE + 16, 10.0).memory is None
 
 
 def test_the_status_line_names_state_and_synthetic_figures_first():
