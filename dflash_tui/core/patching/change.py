@@ -129,7 +129,7 @@ def _opened(engine: Engine, *, dry: bool) -> Iterator[list[str]]:
     with store.locked(engine), store.told(engine):
         left = commit.trouble(engine)
         if left and not dry:
-            guard.idle(engine)
+            guard.released(engine)
         ended = commit.recover(engine) if not dry else left.said if left else ""
         notes = [ended] if ended else []
         try:

@@ -169,9 +169,9 @@ def _copied(engine: Engine, file: _Replaced) -> bool:
 
 
 def _restore(engine: Engine, file: _Replaced, now: str) -> None:
-    """Put the old file back, unless somebody else has written another one since."""
+    """Put the old file back, unless somebody else has written another one since, or another release has none."""
     path = target(engine, file.path)
-    if path.exists() and now != file.after:
+    if now != file.after if path.exists() else file.path not in guard.listed(engine):
         return
     if not _copied(engine, file):
         raise PatchError(

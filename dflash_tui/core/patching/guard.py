@@ -7,7 +7,7 @@ import csv
 import os
 import re
 from base64 import urlsafe_b64decode
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,16 +22,9 @@ def allow(engine: Engine, paths: Iterable[str]) -> None:
     """Return when the files `paths` of the engine's vLLM may be changed now.
 
     Raises:
-        PatchError: the user has not allowed it, a server runs from it, it holds another vLLM than it is known for,
-            or a file is not that vLLM's.
+        PatchError: as `released` does, or a file is not that vLLM's.
     """
-    if not engine.patchable:
-        raise PatchError(
-            f"{engine.folder} was adopted without leave to patch it",
-            do=f"dflash-tui engine adopt --patch {engine.folder}",
-        )
-    idle(engine)
-    holder = _holder(engine)
+    holder = released(engine)
     claims = [(found, found.files()) for found in _installed(engine)]
     for path in paths:
         if (owners := [found for found, listed in claims if path in listed]) != [holder]:
@@ -42,6 +35,21 @@ def allow(engine: Engine, paths: Iterable[str]) -> None:
                 evidence=f"claimed by {named or 'no installed distribution'}",
                 do=f"reinstall vLLM in {engine.folder}",
             )
+
+
+def released(engine: Engine) -> _Installed:
+    """Return the installed distribution that carries the engine's vLLM, when its files may be changed at all now.
+
+    Raises:
+        PatchError: the user has not allowed it, a server runs from it, or it holds another vLLM than it is known for.
+    """
+    if not engine.patchable:
+        raise PatchError(
+            f"{engine.folder} was adopted without leave to patch it",
+            do=f"dflash-tui engine adopt --patch {engine.folder}",
+        )
+    idle(engine)
+    return _holder(engine)
 
 
 def idle(engine: Engine) -> None:
@@ -170,6 +178,12 @@ def recorded(engine: Engine) -> dict[str, str]:
     """Return the SHA-256 in hexadecimal that the wheel's RECORD states for each file of the `vllm` package."""
     found = _carrier(engine)
     return {path: digest for path, digest in found.files().items() if digest} if found else {}
+
+
+def listed(engine: Engine) -> Set[str]:
+    """Return the files of the `vllm` package that its wheel's RECORD lists, with a digest or without."""
+    found = _carrier(engine)
+    return found.files().keys() if found else frozenset()
 
 
 def _plain(name: str) -> str:
