@@ -70,6 +70,16 @@ async def in_thread(work: Callable[[], T]) -> T:
         _asker.reset(before)
 
 
+def check() -> None:
+    """Return as long as somebody waits for the work that runs in this thread; what waits itself asks now and then.
+
+    Raises:
+        GivenUp: whoever asked for it was cancelled.
+    """
+    if asker := _asker.get():
+        asker.check()
+
+
 def ask(python: Path, script: str, *words: str, patience: float) -> bytes:
     """Return what a script of ours, run by an engine's Python with `words`, writes into the file it is given first.
 

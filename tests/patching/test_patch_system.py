@@ -1,11 +1,13 @@
 """Apply and revert against the real file system: limits and a failing disk, several processes, uv's shared files."""
 
+import asyncio
 import errno
 import os
 import resource
 import stat
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import msgspec
 import pytest
 import uv
 
-from dflash_tui.core import paths
+from dflash_tui.core import asking, paths
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import change, files, store
 from dflash_tui.core.patching.files import Patch
@@ -97,6 +99,25 @@ def test_processes_take_turns(pair):
     assert all(found in (plain, patched) for found in seen)
     assert plain in seen
     assert sources(tree(pair)) == plain
+
+
+async def test_who_is_cancelled_waits_for_nobody(pair, both):
+    """A launch that is given up while another dflash-tui holds the lock: its thread ends, and changes nothing later."""
+    before, ended = tree(pair), threading.Event()
+
+    def work() -> None:
+        try:
+            change.apply([both], pair)
+        finally:
+            ended.set()
+
+    with store.locked(pair):
+        waiting = asyncio.create_task(asking.in_thread(work))
+        await asyncio.sleep(0.3)
+        assert not ended.is_set()
+        waiting.cancel()
+        assert await asyncio.to_thread(ended.wait, 30)
+    assert tree(pair) == before
 
 
 def test_another_environment_of_uvs_cache_stays_pristine(tmp_path: Path, shipped: Patch, pristine: str):

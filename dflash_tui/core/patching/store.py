@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_tui.core import asking
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching.files import RelativePath
 from dflash_tui.errors import PatchError
@@ -48,11 +49,13 @@ def locked(engine: Engine, patience: float = PATIENCE) -> Iterator[None]:
     Raises:
         PatchError: the engine is no virtual environment.
         Busy: somebody holds the lock for `patience` seconds.
+        GivenUp: whoever asked for this was cancelled meanwhile.
     """
     # The lock is on a file that every environment has, so that none of ours stays behind in a user's.
     with _opened(Path(engine.folder) / "pyvenv.cfg") as descriptor:
         deadline = time.monotonic() + patience
         while True:
+            asking.check()
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
