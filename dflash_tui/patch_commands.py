@@ -75,8 +75,13 @@ def _scope(args: argparse.Namespace) -> Scope:
     else:
         raise UsageError("name a recipe, or an engine with --engine", do="dflash-tui engine list")
     if args.only:
-        patches, plan = [files.load(name) for name in args.only], None
+        patches, plan = [files.load(name) for name in args.only if name not in _by_name_alone(args, engine)], None
     return Scope(engine, patches, hardware, unusable, plan)
+
+
+def _by_name_alone(args: argparse.Namespace, engine: Engine) -> set[str]:
+    """Return what can be taken out although its own file is gone or not valid by now: all that is in by us."""
+    return set(states.applied(engine)) if args.action == "revert" else set()
 
 
 def _hardware(wanted: str | None) -> Hardware | None:
@@ -175,7 +180,7 @@ def apply(args: argparse.Namespace) -> int:
 def revert(args: argparse.Namespace) -> int:
     """Take out what we applied: of the recipe, of --only, or everything."""
     scope = _scope(args)
-    names = [patch.name for patch in scope.patches] if args.only or args.recipe else None
+    names = args.only or ([patch.name for patch in scope.patches] if args.recipe else None)
     done = change.revert(scope.engine, names, dry=args.dry_run)
     _tell(done, args, "would be taken out" if args.dry_run else "taken out", "nothing of ours to take out")
     return 0

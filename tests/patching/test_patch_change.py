@@ -106,6 +106,45 @@ def test_a_newer_edition_of_a_patch_replaces_the_older(engine, shipped, known):
     assert tree(engine) == before
 
 
+def test_a_neighbour_brings_a_newer_edition_into_all_of_its_files(engine, shipped, known):
+    """Rebuilt in the shared file only, the edition would be new there and old in the other one."""
+
+    def edition(new: str) -> Patch:
+        both = (
+            FileEdits(OTHER, (Edit("x = 1", new),)),
+            FileEdits(CPU_FILE, (replace(LAST, new=f"# {new}\n{LAST.old}"),)),
+        )
+        made: Patch = replace(shipped, name="first", files=both, upstream=None)
+        return made
+
+    before = tree(engine)
+    change.apply([edition("x = 1\ny = 2")], engine)
+    newer = known["first"] = edition("x = 1\ny = 3")
+    second = known["second"] = on_other(shipped, "x = 1", "w = 1\nx = 1", "second")
+    assert change.apply([second], engine).names == ("second",)
+    assert (engine.site_packages / "vllm" / OTHER).read_text() == "w = 1\nx = 1\ny = 3\n"
+    assert "y = 3" in target(engine).read_text()
+    assert (state(newer, engine), state(second, engine)) == (State.APPLIED, State.APPLIED)
+    known["first"] = replace(newer, files=newer.files[:1])
+    change.revert(engine, ["second"])
+    assert "y = 3" not in target(engine).read_text()
+    assert state(known["first"], engine) is State.APPLIED
+    change.revert(engine)
+    assert tree(engine) == before
+
+
+def test_a_patch_whose_file_broke_is_taken_out_before_its_neighbours_change(engine, shipped, known):
+    """It cannot be rebuilt; the way out is said, and works."""
+    change.apply([on_other(shipped, "x = 1", "x = 1\ny = 1", "broken")], engine)
+    second = known["second"] = on_other(shipped, "x = 1", "w = 1\nx = 1", "second")
+    with pytest.raises(PatchError, match="what it changes there is not known any more") as caught:
+        change.apply([second], engine)
+    assert "no patch called 'broken'" in caught.value.evidence
+    assert caught.value.do == "take it out first: dflash-tui patch revert --only broken"
+    assert change.revert(engine, ["broken"]).names == ("broken",)
+    assert change.apply([second], engine).names == ("second",)
+
+
 def test_the_cache_behind_a_hard_link_stays_pristine(engine, shipped, pristine, tmp_path):
     """Uv shares files between environments; patching one must not patch the others, nor reverting change them."""
     cached = tmp_path / "cached.py"

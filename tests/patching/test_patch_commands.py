@@ -200,6 +200,20 @@ def test_a_broken_file_of_the_users_stops_only_its_recipes(real_python):
 
 
 @pytest.mark.index
+def test_a_patch_whose_file_broke_is_taken_out_by_its_name(real_python):
+    """The advice that is given works; a name that is none is still refused."""
+    fill(real_python, "0.21.0")
+    dflash("engine", "adopt", "--patch", real_python)
+    engine = ("--engine", real_python)
+    dflash("patch", "apply", *engine, "--only", "qwen3-next-eagle3")
+    paths.user_patches().mkdir(parents=True)
+    (paths.user_patches() / "qwen3-next-eagle3.yaml").write_text("files: [")
+    assert "no patch called" in dflash("patch", "revert", *engine, "--only", "qwen3-next", code=2).stderr
+    said = dflash("patch", "revert", *engine, "--only", "qwen3-next-eagle3").stdout
+    assert said == "taken out: qwen3-next-eagle3\n"
+
+
+@pytest.mark.index
 def test_status_says_for_which_recipe(real_python):
     """Of what could be applied: an engine may serve several."""
     fill(real_python, "0.20.2")

@@ -211,9 +211,7 @@ def _bring_to(engine: Engine, *, add: Sequence[Patch], drop: Iterable[str], dry:
 
 def _next(engine: Engine, record: dict[str, Applied], wanted: dict[str, Patch], dropped: set[str]) -> _Next:
     """Rebuild every file that is touched from its pristine text and the patches that are to be in it then."""
-    touched = {path for patch in wanted.values() for path in patch.paths}
-    # An edition of a patch that is replaced may have been in other files, too.
-    touched |= {path for path, entry in record.items() if (dropped | wanted.keys()) & set(entry.patches)}
+    wanted, touched = _touched(record, Base(engine, record).ours, wanted, dropped)
     # A patch that stays may share a file with one that comes or goes, and be in a second file.
     base = Base(engine, touched | set(record))
     _refuse_lost(engine, base.lost & touched)
@@ -231,7 +229,7 @@ def _next(engine: Engine, record: dict[str, Applied], wanted: dict[str, Patch], 
         mine = (*stays[path], *(name for name, patch in wanted.items() if path in patch.paths))
         data = texts[path].encode() if mine else pristine
         if mine:
-            digests = {name: (wanted.get(name) or files.load(name)).digest for name in mine}
+            digests = {name: (wanted.get(name) or _kept(name)).digest for name in mine}
             shas = (store.sha256(pristine), store.sha256(data))
             after.record[path] = Applied(path, mine, *shas, time.time(), digests, engine.vllm)
         if data != before:
@@ -239,12 +237,48 @@ def _next(engine: Engine, record: dict[str, Applied], wanted: dict[str, Patch], 
     return after
 
 
+def _touched(
+    record: dict[str, Applied], ours: dict[str, Applied], wanted: dict[str, Patch], dropped: set[str]
+) -> tuple[dict[str, Patch], set[str]]:
+    """Return the files that are rebuilt, and what is brought into them whole.
+
+    That includes a patch that stays in one of them and of which another edition is in: half of each would be neither.
+    """
+    while True:
+        touched = {path for patch in wanted.values() for path in patch.paths}
+        # An edition of a patch that is replaced may have been in other files, too.
+        touched |= {path for path, entry in record.items() if (dropped | wanted.keys()) & set(entry.patches)}
+        entries = [entry for path, entry in ours.items() if path in touched]
+        stay = {(name, entry.digests.get(name)) for entry in entries for name in entry.patches}
+        kept = {name: _kept(name) for name, _ in sorted(stay, key=str) if name not in dropped and name not in wanted}
+        other = {name: kept[name] for name, digest in stay if name in kept and digest not in {None, kept[name].digest}}
+        if not other:
+            return wanted, touched
+        wanted = wanted | other
+
+
+def _kept(name: str) -> Patch:
+    """Return a patch that is in already and stays.
+
+    Raises:
+        PatchError: its file is gone or not valid by now, so that nothing can be rebuilt with it.
+    """
+    try:
+        return files.load(name)
+    except UsageError as error:
+        raise PatchError(
+            f"{name} is in the same file of vLLM, and what it changes there is not known any more",
+            evidence=str(error),
+            do=f"take it out first: dflash-tui patch revert --only {name}",
+        ) from None
+
+
 def _new_texts(base: Base, wanted: dict[str, Patch], stays: dict[str, tuple[str, ...]]) -> dict[str, str]:
     """Return the text of each touched file with its patches; only edits of the files that are touched are made."""
     names = dict.fromkeys([*(name for kept in stays.values() for name in kept), *wanted])
     chosen = []
     for name in names:
-        patch = wanted.get(name) or files.load(name)
+        patch = wanted.get(name) or _kept(name)
         here = tuple(file for file in patch.files if file.path in stays)
         chosen.append(replace(patch, files=here))
     return text.patched(chosen, base.texts)
