@@ -150,10 +150,7 @@ async def _watch(args: argparse.Namespace, run: Run, *, bench: bool = False) -> 
             if args.detach:
                 note(text.how_to_return(run.id))
                 return 0
-        await asyncio.wait({following, beat, alarm}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (beat, alarm, following):  # what one of them could not write ends both
-            if task.done():
-                task.result()
+        await _one_of(beat, alarm, following, aside=telling)
         return _after_end(run, state, as_json=args.json)
     except asyncio.CancelledError:
         note(f"\nno longer watching; the server goes on\n{text.how_to_return(run.id)}")
@@ -161,6 +158,16 @@ async def _watch(args: argparse.Namespace, run: Run, *, bench: bool = False) -> 
     finally:
         for task in (following, beat, alarm, telling):
             task.cancel()
+
+
+async def _one_of(*tasks: asyncio.Task[None], aside: asyncio.Task[None]) -> None:
+    """Wait until one of `tasks` is over; what one of them or `aside` could not write is raised, and so ends all."""
+    while not any(task.done() for task in tasks):
+        going = [task for task in (*tasks, aside) if not task.done()]
+        await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
+        for task in (*tasks, aside):
+            if task.done():
+                task.result()
 
 
 async def _first(answered: asyncio.Event, following: asyncio.Task[None]) -> bool:
@@ -172,11 +179,12 @@ async def _first(answered: asyncio.Event, following: asyncio.Task[None]) -> bool
 
 
 async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: Lines) -> None:
-    async with observe.observe(run) as events:
-        async for event in events:
-            state.apply(event)
+    async with observe.batches(run) as batches:
+        async for batch in batches:
+            for event in batch:
+                state.apply(event)
             # In a thread: a reader that pauses must not hold up the recording.
-            await asyncio.to_thread(lines.show, event)
+            await asyncio.to_thread(lines.show_all, batch)
             if state.health in {Health.WARM, Health.UNHEALTHY}:
                 answered.set()
 

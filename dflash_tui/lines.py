@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Iterable
 from typing import ClassVar
 
 from dflash_tui import text
@@ -210,6 +211,11 @@ class Lines:
                 note(f"  first request {'failed: ' + error if error else 'took ' + text.number(event.total, 1, 's')}")
             case _:
                 pass
+
+    def show_all(self, events: Iterable[AnyEvent]) -> None:
+        """Take several events, all of which the state has already taken."""
+        for event in events:
+            self.show(event)
 
     def _entered(self, event: PhaseStarted) -> None:
         """Say how long the phase before took; a moment that the log does not explain is not worth a line."""

@@ -94,14 +94,21 @@ async def observe(run: Run) -> AsyncIterator[AsyncIterator[AnyEvent]]:
 
     Leaving the context ends the watching, never the server.
     """
+    async with batches(run) as read:
+        yield (event async for batch in read for event in batch)
+
+
+@asynccontextmanager
+async def batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent]]]:
+    """Yield the events of `run` as `observe` does, those together that were read at once."""
     queue: _Queue = asyncio.Queue()
 
-    async def events() -> AsyncIterator[AnyEvent]:
+    async def events() -> AsyncIterator[list[AnyEvent]]:
         while (item := await queue.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
-            for event in item:
-                yield event
+            if item:
+                yield item
 
     # Not a TaskGroup: it would wrap every error of the caller's own block into a group.
     tasks = [asyncio.create_task(work) for work in (_follow(run, queue), record.whenever_free(run))]

@@ -1,0 +1,79 @@
+"""Watching without a screen, of runs whose server is gone."""
+
+import argparse
+import asyncio
+
+import msgspec
+import pytest
+
+from dflash_tui import headless
+from dflash_tui.core.server import Run
+from dflash_tui.errors import ServerFailed
+from tests.tui.conftest import a_run
+
+LINES = 20_000
+
+
+@pytest.fixture
+def run(folders) -> Run:
+    """An ended run with a log of some megabytes."""
+    made = a_run(pid=1, born="boot:0")
+    made.folder.mkdir(parents=True)
+    (made.folder / "run.json").write_bytes(msgspec.json.encode(made))
+    line = "(APIServer pid=7) INFO 11-21 01:25:00 [loggers.py:310] Engine 000: Avg generation throughput: 40.0 tokens/s"
+    made.log.write_text("".join(f"{line}, {number}\n" for number in range(LINES)))
+    return made
+
+
+async def _watch(run: Run, *, as_json: bool) -> None:
+    await headless._watch(argparse.Namespace(json=as_json, every=60, detach=False), run)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+async def test_a_long_log_is_not_handed_to_a_thread_line_by_line(run, monkeypatch, capfd, as_json):
+    """What is read at once is written at once; each event is written, once and in order."""
+    real, hops = asyncio.to_thread, []
+
+    async def counted(function, *args):
+        hops.append(function)
+        return await real(function, *args)
+
+    monkeypatch.setattr(asyncio, "to_thread", counted)
+    with pytest.raises(ServerFailed):
+        await _watch(run, as_json=as_json)
+    assert len(hops) < LINES / 50
+    written = [line for line in capfd.readouterr().out.splitlines() if '"event":"log"' in line]
+    numbers = [int(msgspec.json.decode(line)["text"].rpartition(" ")[2]) for line in written]
+    assert numbers == (list(range(LINES)) if as_json else [])
+
+
+async def test_what_cannot_be_told_of_a_bad_answer_is_not_lost(run, monkeypatch):
+    """An error of the one that tells why a server answers badly ends the watching as any other."""
+
+    async def for_ever(*_):
+        await asyncio.sleep(600)
+
+    async def broken(*_, **__):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(headless, "_follow", for_ever)
+    monkeypatch.setattr(headless, "_tell", broken)
+    with pytest.raises(BrokenPipeError):
+        await asyncio.wait_for(_watch(run, as_json=False), 5)
+
+
+async def test_who_has_told_why_ends_nothing(run, monkeypatch):
+    """It tells once, and the watching goes on until the server ends."""
+
+    async def done(*_, **__):
+        return
+
+    async def short(*_):
+        await asyncio.sleep(0.2)
+
+    monkeypatch.setattr(headless, "_follow", short)
+    monkeypatch.setattr(headless, "_tell", done)
+    monkeypatch.setattr(headless, "_after_end", lambda *_, **__: 7)
+    waited = asyncio.get_running_loop().time()
+    assert await headless._watch(argparse.Namespace(json=False, every=60, detach=False), run) == 7
+    assert asyncio.get_running_loop().time() - waited >= 0.2
