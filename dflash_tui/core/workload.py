@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
@@ -114,6 +113,19 @@ async def send(client: httpx.AsyncClient, model: str, prompt: Prompt, temperatur
     return stream.result(prompt.kind)
 
 
+class _Choice(msgspec.Struct):
+    delta: dict[str, Any] | None = None
+    finish_reason: str | None = None
+
+
+class _Chunk(msgspec.Struct):
+    """What is read of one server-sent event."""
+
+    error: Any = None
+    usage: dict[str, Any] | None = None
+    choices: tuple[_Choice, ...] | None = None
+
+
 class _Stream:
     """Adds up the server-sent events of one completion."""
 
@@ -130,19 +142,19 @@ class _Stream:
         if not line.startswith("data: {"):
             return
         try:
-            chunk = json.loads(line.removeprefix("data: "))
-        except ValueError:
+            chunk = msgspec.json.decode(line.removeprefix("data: "), type=_Chunk)
+        except (msgspec.MsgspecError, RecursionError, UnicodeError):
             self.error = self.error or f"not JSON: {_printable(line)}"
             return
-        if error := chunk.get("error"):
+        if error := chunk.error:
             self.error = _printable(str(error.get("message", error) if isinstance(error, dict) else error))
-        self._usage = chunk.get("usage") or self._usage
-        for choice in chunk.get("choices") or ():
-            delta = choice.get("delta") or {}
+        self._usage = chunk.usage or self._usage
+        for choice in chunk.choices or ():
+            delta = choice.delta or {}
             if delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"):
                 self._last = time.perf_counter()
                 self._first = self._first or self._last
-            self._finish = choice.get("finish_reason") or self._finish
+            self._finish = choice.finish_reason or self._finish
 
     def result(self, kind: str) -> RequestDone:
         """Return the measures; tokens come from `usage`, since one chunk may carry several."""
