@@ -21,8 +21,13 @@ from dflash_tui.core.vllm_phases import Phases
 LINE_LIMIT = 2000
 _BUFFER_LIMIT = 1 << 20
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-# Control characters, and the marks that reorder or hide text on a terminal.
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+# Control characters, Unicode's format characters (Cf), which reorder or hide text, and letters that nobody sees.
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029"
+    r"\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+    r"\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    r"\U000e0001-\U000e007f\u115f\u1160\u3164\uffa0]"
+)
 _PROCESS = r"(?:\((?:[^()=]* )?pid=\d+[^()]*\)\s*)"
 # Level, stamp and file of vLLM's own lines, only a level of uvicorn's. Every line passes through it.
 _PREFIX = re.compile(
@@ -40,7 +45,7 @@ _recognise = lru_cache(maxsize=4096)(recognise)
 
 def clean(line: str) -> str:
     """Return `line` without escape sequences and control characters, cut at `LINE_LIMIT` characters."""
-    if not line.isprintable():
+    if not (line.isascii() and line.isprintable()):
         line = _CONTROL.sub("", _ESCAPES.sub("", line)).expandtabs(4)
     text = line.rstrip()
     return text if len(text) <= LINE_LIMIT else text[: LINE_LIMIT - 1] + "…"
@@ -94,7 +99,7 @@ class LogReader:
             events.append(PhaseStarted(self._at, Phase.IMPORT))
 
     def _take(self, raw: str, at: float | None, events: list[AnyEvent]) -> None:
-        text = raw if raw.isprintable() and len(raw) <= LINE_LIMIT else clean(raw)
+        text = raw if raw.isascii() and raw.isprintable() and len(raw) <= LINE_LIMIT else clean(raw)
         prefix = _PREFIX.match(text)
         assert prefix is not None  # noqa: S101 - every part of it is optional
         body = text[prefix.end() :].rstrip()

@@ -2,6 +2,8 @@
 
 import random
 import re
+import sys
+import unicodedata
 from datetime import UTC, datetime
 
 import pytest
@@ -130,6 +132,17 @@ def test_hostile_lines_are_tamed():
     """Escape sequences, control and reordering characters go; a line without end is cut, memory stays bounded."""
     assert clean("\x1b[31mred\x1b[0m \x1b]0;title\x07ok\x00\x9b\u202e") == "red ok"
     assert len(clean("x" * 100_000)) == LINE_LIMIT
+
+
+def test_characters_that_nobody_sees_are_removed():
+    """All that Unicode calls a format character, and the fillers of Hangul; what can be seen stays."""
+    hidden = [chr(i) for i in range(sys.maxunicode + 1) if unicodedata.category(chr(i)) == "Cf"]
+    for character in (*hidden, "\u3164", "\u115f", "\uffa0"):
+        assert clean(f"a{character}b") == "ab", hex(ord(character))
+        [line] = [e for e in LogReader(0.0, 0.0).feed(f"a{character}b\n".encode()) if isinstance(e, LogLine)]
+        assert line.text == "ab"
+    seen = "Größe 模型 한국어 עברית العربية हिन्दी ✓ ≈ █ 🚀"
+    assert clean(seen) == seen
     reader = LogReader(0.0, 0.0)
     for _ in range(40):
         reader.feed(b"y" * 100_000)
