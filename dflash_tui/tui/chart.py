@@ -31,6 +31,8 @@ from dflash_tui.text import ago
 _SGR = re.compile(r"\x1b\[([0-9;]*)m")
 _HUGE = 1e15
 _AXIS = 6
+# Lines differ in shape too, not in colour alone: what each line after the first is drawn with.
+_SHAPES = ("•", "+")
 
 
 @cache
@@ -83,6 +85,12 @@ def nice(value: float) -> float:
     value = min(value, _HUGE)
     base = 10.0 ** math.floor(math.log10(value))
     return next((base * step for step in (1, 2, 2.5, 4, 5, 6, 8) if base * step >= value), base * 10)
+
+
+def ticks(top: float, parts: int) -> list[float]:
+    """Return where an axis from 0 to `top` is labelled: parts of a round top, else round numbers below it."""
+    step = top / parts if math.isclose(nice(top), top) else nice(top / (parts + 1))
+    return [step * part for part in range(parts + 1) if step * part <= top * (1 + 1e-9)]
 
 
 @lru_cache(maxsize=256)
@@ -162,7 +170,10 @@ class Chart(Widget):
         names = [(line.name, line.color) for line in self.lines if line.name]
         if (shown := tuple(name for name, _ in names)) != self._shown:
             self._shown = shown
-            parts = [(f"  ━ {name}", f"${color}") for name, color in names]
+            signs = [
+                shape or "━" for shape, line in zip(_shapes(len(self.lines)), self.lines, strict=True) if line.name
+            ]
+            parts = [(f"  {sign} {name}", f"${color}") for sign, (name, color) in zip(signs, names, strict=True)]
             self.border_title = Content.assemble(self.title, *parts)
 
     def _refresh_changed(self, old: list[Strip] | None) -> None:
@@ -201,8 +212,11 @@ class Chart(Widget):
 
     def _plot(self, width: int, height: int, top: float) -> str:
         background, library = self.background_colors[1], plotext()
-        ink = _rgb(self.app.theme_variables["foreground"], background, 0.55)
-        library.add_theme("app", canvas=background.rgb, text=library.pixel(ink, background.rgb))
+        if background.ansi is None:
+            ink = _rgb(self.app.theme_variables["foreground"], background, 0.55)
+            library.add_theme("app", canvas=background.rgb, text=library.pixel(ink, background.rgb))
+        else:  # nobody knows what the terminal's own colours are, so nothing can be blended with them
+            library.add_theme("app", canvas=None, text=None)
         figure = library.figure
         figure.clear()
         figure.plot_size(width, height)
@@ -211,25 +225,25 @@ class Chart(Widget):
         figure.axes(False, axis=1, side=1)
         last = max(max(len(line.values) for line in self.lines) - 1, 1)
         figure.ruler("y").lim(0, top)
-        marks = [top * part / 4 for part in ((0, 4) if height < 7 else (0, 2, 4) if height < 12 else range(5))]
+        marks = ticks(top, 1 if height < 7 else 2 if height < 12 else 4)
         figure.ruler("y").ticks(marks, [_label(mark) for mark in marks])
         figure.ruler("x").lim(0, last)
         parts = 2 if width < 60 else 4
         ages = [ago(self.span * (1 - part / parts)) for part in range(parts + 1)]
         figure.ruler("x").ticks([last * part / parts for part in range(parts + 1)], ages)
         # The first line is the one that matters: it is drawn last, over the others.
-        for line in reversed(self.lines):
-            self._line(line, width, top, background)
+        for line, shape in reversed(list(zip(self.lines, _shapes(len(self.lines)), strict=True))):
+            self._line(line, shape or marker(), width, top, background)
         return str(figure.build().string())
 
-    def _line(self, line: Line, width: int, top: float, background: Color) -> None:
+    def _line(self, line: Line, shape: str, width: int, top: float, background: Color) -> None:
         columns = max(1, width - _AXIS)
         points = list(fit(line.values, columns, 0, top))
         if not points:
             return
         library = plotext()
-        color = library.pixel(_rgb(self.app.theme_variables[line.color], background, 1), background.rgb)
-        drawn = library.marker(marker(), pixel=color)
+        color = _rgb(self.app.theme_variables[line.color], background, 1)
+        drawn = library.marker(shape, pixel=library.pixel(color, background.rgb if background.ansi is None else None))
         pieces = list(bends(points, 1.5 * max(1.0, len(line.values) / columns), top / (4 * self.size.height or 1)))
         kept = [point for piece in pieces for point in piece]
         signal = library.figure.signal([x for x, _ in kept], [y for _, y in kept], marker=drawn)
@@ -242,6 +256,11 @@ class Chart(Widget):
 def _comparable(lines: Sequence[Line]) -> list[tuple[str, str, list[float | None]]]:
     """Return lines as equal when they look the same: NaN is not equal to itself."""
     return [(line.name, line.color, [None if math.isnan(v) else v for v in line.values]) for line in lines]
+
+
+def _shapes(count: int) -> list[str]:
+    """Return what each of so many lines is drawn with; nothing is the finest that the font has."""
+    return ["", *(_SHAPES[place % len(_SHAPES)] for place in range(count - 1))][:count]
 
 
 def _label(value: float) -> str:

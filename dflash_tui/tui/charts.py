@@ -17,17 +17,12 @@ NAMES = ("tok_s", "acceptance", "memory", "gpu")
 _A, _B, _C = "series-a", "series-b", "series-c"
 
 
-def lines(
-    state: RunState, tokens: int, now: float, span: float, columns: int
-) -> dict[str, tuple[list[Line], float | None]]:
-    """Return the lines of each chart over the last `span` seconds, and the height of its axis, or None to keep it.
-
-    `tokens` is how many are drafted per step.
-    """
+def lines(state: RunState, now: float, span: float, columns: int) -> dict[str, tuple[list[Line], float | None]]:
+    """Return the lines of each chart over the last `span` seconds, and the height of its axis, or None to keep it."""
     rates = state.readings.columns(now, span, columns)
     return {
         "tok_s": (_speeds(rates), None),
-        "acceptance": (_acceptance(rates, tokens), None),
+        "acceptance": (_acceptance(rates), None),
         "memory": _memory(state, now, span, columns),
         "gpu": (_gpu(state, now, span, columns), None),
     }
@@ -46,13 +41,9 @@ def _speeds(rates: Sequence[Rates | None]) -> list[Line]:
     return [Line(made, _A, "generation"), Line([value / by for value in read], _C, name)]
 
 
-def _acceptance(rates: Sequence[Rates | None], tokens: int) -> list[Line]:
-    """Return acceptance in per cent, and the acceptance length, whose top is a step accepted whole."""
-    share = Line(_numbers(rates, lambda r: None if r.acceptance is None else r.acceptance * 100), _B, "acceptance")
-    if not tokens:
-        return [share]
-    length = _numbers(rates, lambda r: r.acceptance_length)
-    return [share, Line([value * 100 / (tokens + 1) for value in length], _A, f"AL, the top is {tokens + 1}")]
+def _acceptance(rates: Sequence[Rates | None]) -> list[Line]:
+    """Return acceptance in per cent; the acceptance length says the same on another scale and has its tile."""
+    return [Line(_numbers(rates, lambda r: None if r.acceptance is None else r.acceptance * 100), _B)]
 
 
 def _memory(state: RunState, now: float, span: float, columns: int) -> tuple[list[Line], float | None]:

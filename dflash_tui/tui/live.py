@@ -255,7 +255,7 @@ class RunScreen(Screen[None]):
         for chart in self.query(Chart):
             if chart.size.width:
                 if (columns := chart.columns) not in drawn:
-                    drawn[columns] = charts.lines(self.state, self.drafted, now, span, columns)
+                    drawn[columns] = charts.lines(self.state, now, span, columns)
                 found, top = drawn[columns][str(chart.id)]
                 chart.show(found, span, top)
 

@@ -139,7 +139,7 @@ async def _heat_is_seen(traffic: Traffic, state: RunState) -> None:
     assert hot is not None
     assert (hot.acceptance or 0) < 0.5 * (cold.acceptance or 0)
     assert hot.per_position[1] < 0.5 * cold.per_position[1]
-    line = charts.lines(state, 7, now, 120, 60)["acceptance"][0][0].values
+    line = charts.lines(state, now, 120, 60)["acceptance"][0][0].values
     known = [value for value in line if not math.isnan(value)]
     assert statistics.fmean(known[-5:]) < 0.5 * max(known)
     traffic.temperature = 0.0

@@ -4,7 +4,11 @@ import math
 import subprocess
 import sys
 
-from dflash_tui.tui.chart import bends, fit, nice
+import pytest
+from textual.app import App, ComposeResult
+from textual.content import Content
+
+from dflash_tui.tui.chart import Chart, Line, bends, fit, nice, ticks
 from dflash_tui.tui.widgets import bar, fold
 
 _FUZZ = """
@@ -79,3 +83,47 @@ def test_phases_without_room_become_other():
 def test_phases_in_no_room_at_all_do_not_fail():
     assert fold([], 10) == []
     assert fold([("import", 1.0)], 0) == [("other 1 s", 10)]
+
+
+def test_an_axis_is_labelled_with_round_numbers():
+    assert ticks(10, 4) == [0, 2.5, 5, 7.5, 10]
+    assert ticks(100, 1) == [0, 100]
+    assert ticks(139.8, 4) == [0, 40, 80, 120]
+    assert ticks(139.8, 2) == [0, 50, 100]
+    assert ticks(139.8, 1) == [0, 80]
+
+
+class Host(App[None]):
+    def compose(self) -> ComposeResult:
+        yield Chart("speed", top=10, id="chart")
+
+
+async def drawn(theme: str) -> Chart:
+    """Return a chart of a rising and a level line, drawn."""
+    panel = Host()
+    async with panel.run_test(size=(60, 16)) as pilot:
+        panel.theme = theme
+        await pilot.pause()
+        chart = panel.query_one(Chart)
+        chart.show([Line([float(n) for n in range(50)], "primary", "one"), Line([5.0] * 50, "accent", "other")], 600)
+        await pilot.pause()
+        return chart
+
+
+@pytest.mark.parametrize("theme", ["ansi-dark", "ansi-light"])
+async def test_a_terminals_own_colours_get_no_background_and_keep_the_axes(theme):
+    """Nothing can be blended with a colour that nobody knows: black boxes without axes came of it."""
+    chart = await drawn(theme)
+    segments = [segment for strip in chart._rows or [] for segment in strip]
+    assert {segment.style.bgcolor for segment in segments if segment.style} == {None}
+    axis = next(segment for segment in segments if "50" in segment.text)
+    assert axis.style is None or axis.style.color is None
+
+
+async def test_lines_differ_in_shape_and_the_title_shows_which(monkeypatch):
+    monkeypatch.setenv("DFLASH_TUI_MARKER", "braille")
+    chart = await drawn("textual-dark")
+    shown = "".join(segment.text for strip in chart._rows or [] for segment in strip)
+    assert "•" in shown
+    assert any("⠀" < sign <= "⣿" for sign in shown)
+    assert Content.from_markup(str(chart.border_title)).plain == "speed  ━ one  • other"
