@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,6 +161,28 @@ def test_a_full_disk_at_any_step_leaves_the_old_state(  # noqa: PLR0917 - pytest
         assert tree(victim) in (before, after), number
     print(f"{act}, {'lasting' if lasting else 'once'}: {failed} of {number} faults ended it")
     assert failed > 8
+
+
+def test_what_could_not_be_undone_is_said(pair, both, monkeypatch):
+    """The second file cannot take its place, nor the first go back: the error tells that half is there."""
+    before, move = tree(pair), Path.replace
+
+    def failing(path: Path, there: Path) -> Path:
+        if path.name in {".two.py.dflash-new", ".one.py.dflash-old"}:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return move(path, there)
+
+    with monkeypatch.context() as failed:
+        failed.setattr(Path, "replace", failing)
+        with pytest.raises(PatchError, match="cannot be changed") as caught:
+            change.apply([both], pair)
+    left = commit.trouble(pair)
+    assert left
+    assert os.strerror(errno.ENOSPC) in caught.value.evidence
+    assert left.said in caught.value.evidence
+    with store.locked(pair):
+        assert "undone" in commit.recover(pair)
+    assert tree(pair) == before
 
 
 def test_a_file_that_changes_between_plan_and_write_is_kept(pair, both, monkeypatch):

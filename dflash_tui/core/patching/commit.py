@@ -19,7 +19,7 @@ from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import guard, store
 from dflash_tui.core.patching.files import RelativePath
 from dflash_tui.core.patching.store import MANIFEST, PRISTINE, Applied, entries, read, sha256, target
-from dflash_tui.core.patching.writing import new, old, replace, sync, write
+from dflash_tui.core.patching.writing import drop_byte_code, new, old, replace, sync, write
 from dflash_tui.errors import PatchError
 
 _JOURNAL = "dflash-patching.json"
@@ -89,7 +89,7 @@ def recover(engine: Engine, *, finish: bool = True) -> str:
     for file in journal.files:
         if not finished and now[file.path] != file.before:
             _restore(engine, file, now[file.path])
-        _drop_byte_code(target(engine, file.path))
+        drop_byte_code(target(engine, file.path))
     if finished:
         _write_manifest(engine, journal.manifest)
     _end(engine, journal)
@@ -104,32 +104,41 @@ def commit(engine: Engine, changes: Sequence[Change], record: Sequence[Applied])
     which `recover` finishes or undoes; an error undoes at once.
 
     Raises:
-        PatchError: a file changed meanwhile, or cannot be written; the old state is there.
+        PatchError: a file changed meanwhile, or cannot be written; the old state is there, or the error says that the
+            journal is left.
     """
-    folder, wanted = Path(engine.folder), {entry.pristine_sha256 for entry in record}
     files = tuple(_Replaced(change.path, sha256(change.before), sha256(change.after)) for change in changes)
     journal = _Journal(files, tuple(record))
-    if (folder / PRISTINE).is_symlink():
-        raise PatchError(f"{folder / PRISTINE} is a link, so nothing is kept there", do="remove that link")
+    if (Path(engine.folder) / PRISTINE).is_symlink():
+        raise PatchError(f"{Path(engine.folder) / PRISTINE} is a link, so nothing is kept there", do="remove that link")
     try:
-        for change in changes:
-            if sha256(change.before) in wanted:
-                replace(folder / PRISTINE / sha256(change.before), change.before)
-        replace(folder / _JOURNAL, msgspec.json.encode(journal))
-        for change in changes:
-            path = target(engine, change.path)
-            write(old(path), change.before, like=path)
-            write(new(path), change.after, like=path)
-        for change in changes:
-            _exchange(engine, change)
-        _write_manifest(engine, record)
-    except BaseException:
-        # It is done once it is recorded. Where this fails, too, the journal stays, and the next run tries again.
-        with contextlib.suppress(PatchError, OSError):
+        with store.told(engine):
+            _make(engine, changes, journal)
+    except BaseException as error:
+        try:  # it is done once it is recorded
             recover(engine, finish=entries(engine) == journal.manifest)
+        except (PatchError, OSError):  # the journal stays, and the next run tries again
+            left = trouble(engine)
+            if left and isinstance(error, PatchError):
+                error.evidence = "\n  ".join(filter(None, [error.evidence, left.said]))
         raise
     with contextlib.suppress(OSError):  # what is done is done; the next run cleans up
         _end(engine, journal)
+
+
+def _make(engine: Engine, changes: Sequence[Change], journal: _Journal) -> None:
+    folder, wanted = Path(engine.folder), {entry.pristine_sha256 for entry in journal.manifest}
+    for change in changes:
+        if sha256(change.before) in wanted:
+            replace(folder / PRISTINE / sha256(change.before), change.before)
+    replace(folder / _JOURNAL, msgspec.json.encode(journal))
+    for change in changes:
+        path = target(engine, change.path)
+        write(old(path), change.before, like=path)
+        write(new(path), change.after, like=path)
+    for change in changes:
+        _exchange(engine, change)
+    _write_manifest(engine, journal.manifest)
 
 
 def _exchange(engine: Engine, change: Change) -> None:
@@ -138,7 +147,7 @@ def _exchange(engine: Engine, change: Change) -> None:
         raise PatchError(f"{change.path} was changed by somebody else meanwhile", do="look again: patch status")
     new(path).replace(path)
     sync(path.parent)
-    _drop_byte_code(path)
+    drop_byte_code(path)
 
 
 def _refuse_edited(engine: Engine, journal: _Journal) -> None:
@@ -229,12 +238,6 @@ def _journal(engine: Engine) -> _Journal | None:
             evidence=f"{_JOURNAL}: {error}",
             do=f"reinstall vLLM {engine.vllm} there, and remove that file",
         ) from None
-
-
-def _drop_byte_code(path: Path) -> None:
-    """Remove what Python has compiled from the file that was in this place."""
-    for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
-        stale.unlink(missing_ok=True)
 
 
 def _write_manifest(engine: Engine, record: Sequence[Applied]) -> None:

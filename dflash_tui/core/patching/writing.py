@@ -54,3 +54,9 @@ def sync(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def drop_byte_code(path: Path) -> None:
+    """Remove what Python has compiled from the file that was in this place."""
+    for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        stale.unlink(missing_ok=True)
