@@ -112,8 +112,9 @@ def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
 def status(args: argparse.Namespace) -> int:
     """Print how each patch stands, and how the source differs where one does not fit."""
     scope = _scope(args)
-    found = scope.found
     left = commit.trouble(scope.engine)
+    half = left is not None and left.mends_itself  # what half of a change looks like says nothing
+    found = scope.found
     if args.json:
         for patch, one in zip(scope.patches, found, strict=True):
             about = {"title": patch.title, "experimental": patch.experimental, "recipes": patch.recipes}
@@ -125,11 +126,12 @@ def status(args: argparse.Namespace) -> int:
         return 0
     out(f"{scope.engine.distribution} {scope.engine.vllm} in {scope.engine.folder}")
     rows = [(one.name, one.state.value, _why(patch, one)) for patch, one in zip(scope.patches, found, strict=True)]
-    out(text.table(("PATCH", "STATE", "WHY"), rows) if rows else "no patches")
+    if not half:
+        out(text.table(("PATCH", "STATE", "WHY"), rows) if rows else "no patches")
     for name, why in scope.unusable.items():
         note(f"! {name} is unusable: {clean(why)}")
     for one in found:
-        if one.drift:
+        if one.drift and not half:
             out(f"\n{one.name}:\n{_plain(one.drift)}")
     if left:
         note(f"! {left.said}")
@@ -171,7 +173,7 @@ def apply(args: argparse.Namespace) -> int:
     for name in done.dropped if not args.json else ():
         note(f"· {name}: {'would be ' if args.dry_run else ''}taken out, {drop[name]}")
     for patch in chosen:
-        if patch.name not in done.names and not args.json:
+        if patch.name not in done.names and not args.json and not done.pending:
             found = states.find(patch, scope.engine, scope.hardware)
             note(f"· {patch.name}: {found.state.value}{f', {found.why}' if found.why else ''}")
     return 0
@@ -194,6 +196,8 @@ def _tell(done: change.Done, args: argparse.Namespace, did: str, nothing: str) -
         out(_plain("".join(done.diffs.values())))
     for said in done.notes:
         note(f"! {said}")
+    if done.pending:
+        return
     out(f"{did}: {', '.join(done.names)}" if done.names else nothing)
 
 

@@ -133,13 +133,15 @@ def _adopted(engine: Engine) -> Iterator[Check]:
 def _patches(situation: Situation) -> Iterator[Check]:
     plan, engine = situation.plan, situation.engine
     there = states.present(engine) if engine else ()
-    if engine and (left := commit.trouble(engine)):
+    left = commit.trouble(engine) if engine else None
+    half = left is not None and left.mends_itself  # which looks like anything
+    if engine and left:
         yield _trouble(engine, left)
     for name in plan.unpatched:
-        if engine and name in there and name not in states.applied(engine):
+        if engine and not half and name in there and name not in states.applied(engine):
             yield fail("patch", f"{name} was switched off, and is in {engine.folder} by other hands",
                        "leave the setting away, or use an engine of ours")  # fmt: skip
-    if engine:
+    if engine and not half:
         yield from _unwanted(situation, engine, there)
     for name in plan.patches:
         patch = files.load(name)
@@ -149,7 +151,9 @@ def _patches(situation: Situation) -> Iterator[Check]:
         elif engine is None:
             yield ok("patch", f"{name} will be applied")
         else:
-            yield _patch(states.find(patch, engine, plan.hardware), engine)
+            found = states.find(patch, engine, plan.hardware)
+            if not half or found.state not in {State.DRIFTED, State.APPLIED_BY_OTHER}:
+                yield _patch(found, engine)
 
 
 def _unwanted(situation: Situation, engine: Engine, there: Collection[str]) -> Iterator[Check]:

@@ -68,11 +68,14 @@ def look(plan: Plan) -> Looked:
         left = [Found(name, State.NOT_APPLICABLE, why) for name, why in plan.unneeded.items()]
         off = [Found(name, State.NOT_APPLICABLE, "left out by hand") for name in plan.unpatched]
         return Looked(None, (*planned, *left, *off), "".join(map(_edits, plan.patches)), None, unusable)
+    trouble = commit.trouble(engine)
+    if trouble and trouble.mends_itself:  # what half of a change looks like says nothing
+        return Looked(engine, (), "", trouble, unusable)
     found = tuple(aims.found(plan, engine))
     fitting = [files.load(one.name) for one in found if one.state in {State.NEEDED, State.APPLIED}]
     diffs = "".join(change.preview(fitting, engine, plan.hardware).values())
     drift = "".join(f"{one.name} expects other text:\n{one.drift}" for one in found if one.drift)
-    return Looked(engine, found, drift + diffs, commit.trouble(engine), unusable)
+    return Looked(engine, found, drift + diffs, trouble, unusable)
 
 
 def _edits(name: str) -> str:
@@ -87,7 +90,9 @@ def _edits(name: str) -> str:
 
 def shown(looked: Looked) -> Content:
     """Return the rows of the patches and, below, their diffs in colour."""
-    rows = [_row(one) for one in looked.found] or [Content("this recipe needs no patch of vLLM")]
+    rows = [_row(one) for one in looked.found]
+    if not rows and not looked.trouble:
+        rows.append(Content("this recipe needs no patch of vLLM"))
     if looked.trouble:
         rows.append(Content.assemble(("! ", "bold $error"), clean(looked.trouble.said)))
     for name, why in looked.unusable.items():

@@ -320,6 +320,28 @@ def test_a_partner_that_is_in_already_is_enough(engine, shipped, known):
         change.revert(engine, ["second"])
 
 
+def test_a_partner_by_other_hands_is_left_and_told_of(engine, shipped, known, monkeypatch):
+    """It is not ours to take out, and makes no sense alone."""
+    one = known["one"] = replace(on_other(shipped, name="one"), together_with=("cpu-expand-kernel",))
+    monkeypatch.setattr(files, "known", lambda: ([one, shipped], {}))
+    change.apply([shipped], engine)
+    (engine.site_packages / "vllm" / OTHER).write_text("x = 2\n")
+    assert state(one, engine) is State.APPLIED_BY_OTHER
+    [note] = change.revert(engine, ["cpu-expand-kernel"]).notes
+    assert note == "one is in by other hands and stays, without cpu-expand-kernel"
+
+
+def test_a_change_after_ours_is_not_called_unrecorded(engine, shipped):
+    """The record names the patch; it is the file that differs from it."""
+    change.apply([shipped], engine)
+    with target(engine).open("a") as file:
+        file.write("# theirs\n")
+    found = states.find(shipped, engine)
+    assert found.state is State.APPLIED_BY_OTHER
+    assert "changed by somebody else since we brought it in" in found.why
+    assert "no record" not in found.why
+
+
 def test_a_patch_whose_file_is_gone_keeps_no_other_in(engine, shipped):
     """Its partners are not known by then; it is taken out by its name as well."""
     change.apply([shipped, on_other(shipped, name="forgotten")], engine)

@@ -214,6 +214,20 @@ def test_a_patch_whose_file_broke_is_taken_out_by_its_name(real_python):
 
 
 @pytest.mark.index
+def test_of_half_a_change_only_that_is_said(real_python):
+    """How the patches stand in it says nothing; status and a dry run tell what ends it."""
+    fill(real_python, "0.21.0")
+    dflash("engine", "adopt", "--patch", real_python)
+    engine = ("--engine", real_python)
+    (real_python / "dflash-patching.json").write_text('{"files": [], "manifest": []}')
+    for words in (("status", *engine), ("apply", *engine, "--dry-run"), ("revert", *engine, "--dry-run")):
+        said = dflash("patch", *words)
+        assert "! an interrupted change" in said.stderr
+        assert not {"PATCH", "absent-needed", "nothing"} & set(said.stdout.split())
+    assert "applied: " in dflash("patch", "apply", *engine).stdout
+
+
+@pytest.mark.index
 def test_status_says_for_which_recipe(real_python):
     """Of what could be applied: an engine may serve several."""
     fill(real_python, "0.20.2")

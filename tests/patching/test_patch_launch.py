@@ -223,6 +223,28 @@ def test_the_doctor_tells_of_what_stands_in_the_way(engine):
     assert "by other hands" in off.found
 
 
+def test_half_of_a_change_is_not_told_as_other_hands(engine, shipped):
+    """A killed change looks like anything until it is ended: neither doctor nor dry run guess at it."""
+    target = engine.site_packages / "vllm" / CPU_FILE
+    change.apply([shipped], engine)
+    new = target.read_bytes()
+    change.revert(engine)
+    replaced = {"path": CPU_FILE, "before": store.sha256(target.read_bytes()), "after": store.sha256(new)}
+    not_yet = {"path": "utils/other.py", "before": store.sha256(b"x = 1\n"), "after": "1" * 64}
+    old = target.with_name(f".{target.name}.dflash-old")
+    old.write_bytes(target.read_bytes())
+    target.write_bytes(new)
+    journal = {"files": [replaced, not_yet], "manifest": []}
+    Path(engine.folder, "dflash-patching.json").write_text(json.dumps(journal))
+    [left] = patch_checks(engine, settings={f"patches.{NAME}": False})
+    assert (left.level, "an interrupted change" in left.found) == (Level.WARN, True)
+    target.write_bytes(new.replace(b"repeat_interleave", b"other"))
+    assert [check.level for check in patch_checks(engine)] == [Level.WARN]
+    for done in (change.apply([shipped], engine, dry=True), change.revert(engine, dry=True)):
+        assert (done.names, done.pending) == ((), True)
+        assert "an interrupted change" in done.notes[0]
+
+
 def test_a_run_records_patches_of_other_recipes(engine):
     """Whatever is in the engine is in the record: figures are compared with it."""
     change.apply([files.load(NAME)], engine)

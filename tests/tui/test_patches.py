@@ -96,6 +96,13 @@ def test_what_was_switched_off_is_not_shown_as_needed(engine):
     assert patches.shown(looked).plain == "· cpu-expand-kernel  not needed: left out by hand"
 
 
+def test_of_half_a_change_only_that_is_shown(engine):
+    """How the patches stand in it says nothing."""
+    Path(engine.folder, "dflash-patching.json").write_text('{"files": [], "manifest": []}')
+    plan = plans.make(setup.resolve(recipe_files.find("demo-cpu")))
+    assert patches.shown(patches.look(plan)).plain.startswith("! an interrupted change")
+
+
 def test_before_the_engine_is_installed_the_files_of_the_patches_speak():
     """What would be applied, with its edits, and why the others are not."""
     made = setup.resolve(recipe_files.find("gemma-4-31b"), Hardware.GB10, profile="seed")

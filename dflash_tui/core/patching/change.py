@@ -24,13 +24,15 @@ from dflash_tui.errors import PatchError, UsageError
 class Done(msgspec.Struct, frozen=True):
     """What `apply` or `revert` did: the patches that it brought in or took out, and what else is to be said.
 
-    `dropped` are those that `apply` took out in the same step.
+    `dropped` are those that `apply` took out in the same step. With `pending` a dry run found an interrupted change,
+    and what would be done after its end is not known yet.
     """
 
     names: tuple[str, ...]
     notes: tuple[str, ...] = ()
     diffs: dict[str, str] = {}
     dropped: tuple[str, ...] = ()
+    pending: bool = False
 
 
 def apply(
@@ -50,6 +52,8 @@ def apply(
         PatchError: a patch does not fit or may not be applied; nothing was changed.
     """
     with _opened(engine, dry=dry) as notes:
+        if dry and _half(engine):
+            return Done((), tuple(notes), pending=True)
         found = {patch.name: states.find(patch, engine, hardware) for patch in patches}
         for patch in patches:
             if found[patch.name].state is State.DRIFTED:
@@ -89,11 +93,14 @@ def revert(engine: Engine, names: Iterable[str] | None = None, *, dry: bool = Fa
         PatchError: somebody else has changed a file since, or one of a unit would stay alone; nothing was changed.
     """
     with _opened(engine, dry=dry) as notes:
+        if dry and _half(engine):
+            return Done((), tuple(notes), pending=True)
         ours = _ours(engine)
         doomed = ours if names is None else ours & set(names)
         _refuse_alone(ours - doomed, doomed)
+        alone = _left_alone(engine, doomed)
         done = _bring_to(engine, add=(), drop=doomed, dry=dry)
-        return replace(done, names=tuple(sorted(doomed)), notes=(*notes, *done.notes))
+        return replace(done, names=tuple(sorted(doomed)), notes=(*notes, *alone, *done.notes))
 
 
 def _ours(engine: Engine) -> set[str]:
@@ -118,6 +125,23 @@ def _partners(name: str) -> set[str]:
         return set(files.load(name).together_with)
     except UsageError:
         return set()
+
+
+def _half(engine: Engine) -> bool:
+    """Whether an interrupted change waits for its end: what half of it looks like says nothing."""
+    left = commit.trouble(engine)
+    return left is not None and left.mends_itself
+
+
+def _left_alone(engine: Engine, doomed: set[str]) -> list[str]:
+    """Return what is to be said of patches by other hands that lose their partners: those are not ours to take out."""
+    said = []
+    there = set(states.present(engine)) if doomed else set()
+    for name in sorted(there - _ours(engine)):
+        partners = _partners(name)
+        if partners & doomed and not partners & (there - doomed):
+            said.append(f"{name} is in by other hands and stays, without {' or '.join(sorted(partners & doomed))}")
+    return said
 
 
 @contextmanager

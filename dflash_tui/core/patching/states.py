@@ -108,7 +108,13 @@ def _there(patch: Patch, engine: Engine, build: Build, base: Base, why: str) -> 
     if published:
         return Found(patch.name, State.UPSTREAM, "its source has it") if upstream or not why else None
     form = "its text is in" if exact else "it is in, in another form" if other else "its source has it"
-    said = [f"{form}, and we have no record of it", why]
+    recorded = any(patch.name in entry.patches for entry in store.manifest(engine).values())
+    since = (
+        "and its file was changed by somebody else since we brought it in"
+        if recorded
+        else "and we have no record of it"
+    )
+    said = [f"{form}, {since}", why]
     return Found(patch.name, State.APPLIED_BY_OTHER, "; ".join(filter(None, said)))
 
 
