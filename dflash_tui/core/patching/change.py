@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.hardware import Hardware
-from dflash_tui.core.patching import commit, files, guard, states, store, text, trial
+from dflash_tui.core.patching import commit, files, guard, states, store, text, trial, units
 from dflash_tui.core.patching.base import Base
 from dflash_tui.core.patching.commit import Change
 from dflash_tui.core.patching.files import Patch
-from dflash_tui.core.patching.states import THERE, Found, State
+from dflash_tui.core.patching.states import Found, State
 from dflash_tui.core.patching.store import Applied
 from dflash_tui.errors import PatchError, UsageError
 
@@ -60,10 +60,10 @@ def apply(
                 raise _drifted(patch, engine, found[patch.name])
         needed = [patch for patch in patches if found[patch.name].state is State.NEEDED]
         brought = tuple(patch.name for patch in needed)
-        ours = _ours(engine)
+        ours = units.ours(engine)
         doomed = ours & set(drop)
-        _check_units(needed, engine, hardware, doomed)
-        _refuse_alone((ours - doomed) | set(brought), doomed)
+        units.check(needed, engine, hardware, doomed)
+        units.refuse_alone((ours - doomed) | set(brought), doomed)
         done = _bring_to(engine, add=needed, drop=doomed, dry=dry)
         return replace(done, names=brought, dropped=tuple(sorted(doomed)), notes=(*notes, *done.notes))
 
@@ -95,53 +95,18 @@ def revert(engine: Engine, names: Iterable[str] | None = None, *, dry: bool = Fa
     with _opened(engine, dry=dry) as notes:
         if dry and _half(engine):
             return Done((), tuple(notes), pending=True)
-        ours = _ours(engine)
+        ours = units.ours(engine)
         doomed = ours if names is None else ours & set(names)
-        _refuse_alone(ours - doomed, doomed)
-        alone = _left_alone(engine, doomed)
+        units.refuse_alone(ours - doomed, doomed)
+        alone = units.left_alone(engine, doomed)
         done = _bring_to(engine, add=(), drop=doomed, dry=dry)
         return replace(done, names=tuple(sorted(doomed)), notes=(*notes, *alone, *done.notes))
-
-
-def _ours(engine: Engine) -> set[str]:
-    """Return the names of all patches in the record."""
-    return {name for entry in store.record(engine).values() for name in entry.patches}
-
-
-def _refuse_alone(stay: set[str], doomed: set[str]) -> None:
-    """Both or neither: of a unit none stays alone."""
-    for name in sorted(stay):
-        partners = _partners(name)
-        if partners & doomed and not partners & stay:
-            raise PatchError(
-                f"{name} makes no sense without {' or '.join(sorted(partners & doomed))}",
-                do=f"take both out: --only {' --only '.join(sorted({name, *doomed}))}",
-            )
-
-
-def _partners(name: str) -> set[str]:
-    """Return the patches of which one has to be beside `name`; a file that is gone or broken by now names none."""
-    try:
-        return set(files.load(name).together_with)
-    except UsageError:
-        return set()
 
 
 def _half(engine: Engine) -> bool:
     """Whether an interrupted change waits for its end: what half of it looks like says nothing."""
     left = commit.trouble(engine)
     return left is not None and left.mends_itself
-
-
-def _left_alone(engine: Engine, doomed: set[str]) -> list[str]:
-    """Return what is to be said of patches by other hands that lose their partners: those are not ours to take out."""
-    said = []
-    there = set(states.present(engine)) if doomed else set()
-    for name in sorted(there - _ours(engine)):
-        partners = _partners(name)
-        if partners & doomed and not partners & (there - doomed):
-            said.append(f"{name} is in by other hands and stays, without {' or '.join(sorted(partners & doomed))}")
-    return said
 
 
 @contextmanager
@@ -170,40 +135,6 @@ def _drifted(patch: Patch, engine: Engine, found: Found) -> PatchError:
         evidence=found.drift.rstrip() or found.why,
         do=f"{f'reinstall vLLM in {engine.folder}' if engine.adopted else again}, or report it: {patch.link}",
     )
-
-
-def _check_units(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None, doomed: set[str]) -> None:
-    """Both or neither: what makes sense only beside another patch is not applied alone, nor beside its alternative."""
-    names = {patch.name for patch in needed}
-    for patch in needed:
-        if patch.instead_of in names:
-            raise PatchError(f"patch {patch.name} is an alternative to {patch.instead_of}", do="choose one of both")
-        _refuse_rivals(patch, engine, hardware, doomed)
-        partners = patch.together_with
-        if not partners or names & set(partners):
-            continue
-        if not any(states.find(files.load(name), engine, hardware).state in THERE for name in partners):
-            raise PatchError(
-                f"patch {patch.name} makes no sense without {' or '.join(partners)}",
-                evidence=" ".join(patch.why.split()),
-                do=f"apply both: --only {patch.name} --only {partners[0]}",
-            )
-
-
-def _refuse_rivals(patch: Patch, engine: Engine, hardware: Hardware | None, doomed: set[str]) -> None:
-    """What is in already counts as well: an alternative has to go first."""
-    for other in files.known()[0]:
-        if other.name in doomed or not files.rivals(patch, other):
-            continue
-        state = states.find(other, engine, hardware).state
-        if state in {State.APPLIED, State.APPLIED_BY_OTHER}:
-            unit = [other.name, *sorted(_ours(engine) & _partners(other.name))]
-            first = f"take it out first: dflash-tui patch revert --only {' --only '.join(unit)}"
-            by = "in by other hands" if state is State.APPLIED_BY_OTHER else "in"
-            raise PatchError(
-                f"patch {patch.name} is an alternative to {other.name}, which is {by}",
-                do=first if state is State.APPLIED else f"leave it at that: --set patches.{patch.name}=false",
-            )
 
 
 class _Next(NamedTuple):

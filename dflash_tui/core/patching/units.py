@@ -1,0 +1,93 @@
+"""Patches that belong together, and those of which only one may be in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.patching import files, states, store
+from dflash_tui.core.patching.files import Patch
+from dflash_tui.core.patching.states import THERE, State
+from dflash_tui.errors import PatchError, UsageError
+
+
+def ours(engine: Engine) -> set[str]:
+    """Return the names of all patches in the engine's record.
+
+    Raises:
+        PatchError: the record is damaged.
+    """
+    return {name for entry in store.record(engine).values() for name in entry.patches}
+
+
+def _partners(name: str) -> set[str]:
+    """Return the patches of which one has to be beside `name`; a file that is gone or broken by now names none."""
+    try:
+        return set(files.load(name).together_with)
+    except UsageError:
+        return set()
+
+
+def check(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None, doomed: set[str]) -> None:
+    """Return when `needed` may come in while `doomed` goes out.
+
+    Raises:
+        PatchError: one makes sense only beside another patch that is not there, or is an alternative to one that is.
+    """
+    names = {patch.name for patch in needed}
+    for patch in needed:
+        if patch.instead_of in names:
+            raise PatchError(f"patch {patch.name} is an alternative to {patch.instead_of}", do="choose one of both")
+        _refuse_rivals(patch, engine, hardware, doomed)
+        partners = patch.together_with
+        if not partners or names & set(partners):
+            continue
+        if not any(states.find(files.load(name), engine, hardware).state in THERE for name in partners):
+            raise PatchError(
+                f"patch {patch.name} makes no sense without {' or '.join(partners)}",
+                evidence=" ".join(patch.why.split()),
+                do=f"apply both: --only {patch.name} --only {partners[0]}",
+            )
+
+
+def _refuse_rivals(patch: Patch, engine: Engine, hardware: Hardware | None, doomed: set[str]) -> None:
+    """What is in already counts as well: an alternative has to go first."""
+    for other in files.known()[0]:
+        if other.name in doomed or not files.rivals(patch, other):
+            continue
+        state = states.find(other, engine, hardware).state
+        if state in {State.APPLIED, State.APPLIED_BY_OTHER}:
+            unit = [other.name, *sorted(ours(engine) & _partners(other.name))]
+            first = f"take it out first: dflash-tui patch revert --only {' --only '.join(unit)}"
+            by = "in by other hands" if state is State.APPLIED_BY_OTHER else "in"
+            raise PatchError(
+                f"patch {patch.name} is an alternative to {other.name}, which is {by}",
+                do=first if state is State.APPLIED else f"leave it at that: --set patches.{patch.name}=false",
+            )
+
+
+def refuse_alone(stay: set[str], doomed: set[str]) -> None:
+    """Return when none of `stay` needs what goes out.
+
+    Raises:
+        PatchError: one of a unit would stay alone.
+    """
+    for name in sorted(stay):
+        partners = _partners(name)
+        if partners & doomed and not partners & stay:
+            raise PatchError(
+                f"{name} makes no sense without {' or '.join(sorted(partners & doomed))}",
+                do=f"take both out: --only {' --only '.join(sorted({name, *doomed}))}",
+            )
+
+
+def left_alone(engine: Engine, doomed: set[str]) -> list[str]:
+    """Return what is to be said of patches by other hands that lose their partners: those are not ours to take out."""
+    said = []
+    there = set(states.present(engine)) if doomed else set()
+    for name in sorted(there - ours(engine)):
+        partners = _partners(name)
+        if partners & doomed and not partners & (there - doomed):
+            said.append(f"{name} is in by other hands and stays, without {' or '.join(sorted(partners & doomed))}")
+    return said
