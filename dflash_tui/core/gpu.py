@@ -88,12 +88,6 @@ def look(patience: float | None = None) -> tuple[Gpu, ...] | None:
         return None
 
 
-def memory_of(pids: set[int], patience: float | None = None) -> Use | None:
-    """Return the GPU memory that the processes `pids` use now; see `use_of`."""
-    cards = look(patience)
-    return use_of(cards, pids) if cards else None
-
-
 def use_of(cards: Sequence[Gpu], pids: set[int]) -> Use | None:
     """Return the GPU memory that the processes `pids` use on `cards`; None without a GPU that answers.
 

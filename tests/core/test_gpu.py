@@ -128,7 +128,7 @@ def test_the_table(stand_in_nvml):
 USE = f"""
 import json
 from dflash_tui.core import gpu
-print(json.dumps([gpu.memory_of({{{PID}}}), gpu.memory_of({{1 << 30}})]))
+print(json.dumps([gpu.use_of(gpu.look() or (), pids) for pids in ({{{PID}}}, {{1 << 30}})]))
 """
 
 
@@ -160,7 +160,7 @@ import json, os, pathlib, threading
 from dflash_tui.core import gpu
 first = gpu.probe(patience=0.3).why_none
 # Without being turned away at once these would wait for an hour, and the test with them.
-turned_away = [gpu.probe(patience=3600).why_none, gpu.memory_of({1}, patience=3600)]
+turned_away = [gpu.probe(patience=3600).why_none, gpu.look(patience=3600)]
 threads = threading.active_count()
 pathlib.Path(os.environ["STAND_IN_UNTIL"]).touch()
 while gpu.probe().why_none:
