@@ -112,9 +112,9 @@ async def _up(args: argparse.Namespace, made: Planned) -> int:
     note(f"launched {run.id}, pid {run.pid}, log {run.log}")
     if args.detach and not args.bench:
         note(text.how_to_return(run.id))
-        for event in (*run.prepared, run.launched) if args.json else ():
-            out(encode(event).decode())
-        if not args.json:
+        if args.json:
+            Lines(RunState(), as_json=True).show_all((*run.prepared, run.launched))
+        else:
             out(run.id)
         return 0
     return await _watch(args, run, bench=args.bench)

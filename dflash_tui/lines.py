@@ -197,7 +197,8 @@ class Lines:
     def show(self, event: AnyEvent) -> None:
         """Take one event, which the state has already taken."""
         if self._json:
-            out(encode(event).decode())
+            if not isinstance(event, Preparing) or event.done:  # how a step began was shown when it did
+                out(encode(event).decode())
             return
         match event:
             case Launched(synthetic=synthetic) if synthetic:

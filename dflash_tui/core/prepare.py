@@ -44,7 +44,7 @@ async def bring_up(setup: Setup, plan: Plan, report: Report, *, forced: str = ""
     kept: list[Preparing] = []
 
     def note(event: Preparing) -> None:
-        if event.done:
+        if event.done or all(event.step is not known.step for known in kept):  # the first one tells when it began
             kept.append(event)
         report(event)
 

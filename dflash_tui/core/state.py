@@ -55,6 +55,7 @@ class RunState:
 
     launched: Launched | None = None
     preparing: dict[Step, Preparing] = field(default_factory=dict)
+    begun: dict[Step, float] = field(default_factory=dict)
     phases: dict[Phase, float] = field(default_factory=dict)
     startup: Startup = field(default_factory=Startup)
     progress: Progressed | None = None
@@ -85,7 +86,8 @@ class RunState:
                 self.line_count += 1
             case Launched():
                 self.launched = event
-            case Preparing(step=step):
+            case Preparing(at=at, step=step):
+                self.begun.setdefault(step, at)
                 self.preparing[step] = event
             case PhaseStarted(at=at, phase=phase):
                 self.phases.setdefault(phase, at)

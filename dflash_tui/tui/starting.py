@@ -33,7 +33,7 @@ def startup(state: RunState, now: float, width: int, height: int = 99, expected:
 
     What is over is folded first, then what is to come; the running phase always has its row.
     """
-    steps = [_step(event, now, width) for event in state.preparing.values()]
+    steps = [_step(event, state.begun[event.step], now, width) for event in state.preparing.values()]
     rows = starts.rows(state, now, expected)
     if not rows:
         return Content("\n").join(steps or [Content.assemble(("preparing …", MUTED))])
@@ -93,9 +93,14 @@ def _mark(over: bool) -> tuple[str, str]:
     return ("✓ ", "$success") if over else ("◐ ", "$warning")
 
 
-def _step(event: Preparing, now: float, width: int) -> Content:
-    """Return a step's row; while it is silent the seconds since its last word go on, so that it never looks dead."""
-    since = "" if event.done else duration(max(0.0, now - event.at))
+def _step(event: Preparing, began: float, now: float, width: int) -> Content:
+    """Return a step's row with the time it took; one that had nothing to do took none.
+
+    While it is silent the seconds since its last word go on, so that it never looks dead.
+    """
+    since = duration(max(0.0, now - event.at))
+    if event.done:
+        since = duration(event.at - began) if event.at > began else ""
     drawn = ""
     if event.fraction and not event.done:
         drawn = f"{bar(event.fraction, _BAR).ljust(_BAR, '░')} {percent(event.fraction)} "

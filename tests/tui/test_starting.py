@@ -5,8 +5,10 @@ import pytest
 from textual.containers import VerticalScroll
 
 from dflash_tui.core import history, server
-from dflash_tui.core.events import WARM_UP, Health, HealthChanged, RequestDone
+from dflash_tui.core.events import WARM_UP, Health, HealthChanged, Preparing, RequestDone, Step
 from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
+from dflash_tui.tui.starting import startup
 from tests import recordings, starts
 from tests.tui.conftest import BASE, a_run
 from tests.tui.panel import app, feed, text, wait_for
@@ -108,3 +110,14 @@ async def test_a_death_on_the_first_request_stays_on_the_starting_screen():
         assert "✗ warm" in seen
         assert "UNHEALTHY" in seen
         assert "tok/s" not in seen.split("server.log")[0]
+
+
+def test_a_finished_step_says_how_long_it_took():
+    """From its first word to its end; one that had nothing to do has no time."""
+    state = RunState()
+    for at, step, done in ((10.0, Step.INSTALL, False), (40.0, Step.INSTALL, False), (85.0, Step.INSTALL, True),
+                           (86.0, Step.PATCHES, True), (87.0, Step.MODELS, False)):  # fmt: skip
+        state.apply(Preparing(at, step, "words", 0.5, done=done))
+    rows = [line.split() for line in startup(state, 90.0, 80).plain.splitlines()]
+    assert [row[:-1] for row in rows[:2]] == [["✓", "install", "1:15"], ["✓", "patches"]]
+    assert rows[2][:4] == ["◐", "models", "3", "s"]
