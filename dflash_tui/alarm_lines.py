@@ -11,7 +11,7 @@ from dflash_tui.core.alarms import Alarm, alarms
 from dflash_tui.core.events import Event, encode
 from dflash_tui.core.state import RunState
 
-_INTERVAL = 1.0
+INTERVAL = 1.0
 
 
 class Alarmed(Event, frozen=True, tag="alarm"):
@@ -27,15 +27,26 @@ class Alarmed(Event, frozen=True, tag="alarm"):
 
 async def announce(state: RunState, *, as_json: bool) -> None:
     """Print the alarms of `state` as they come and go, for ever."""
-    known: dict[str, Alarm] = {}
+    told = AlarmLines(state, as_json=as_json)
     while True:
-        now = time.time()
-        there = {alarm.kind: alarm for alarm in alarms(state, now)}
-        for kind, alarm in {**known, **there}.items():
-            if (kind in known) is not (kind in there):
-                _say(alarm, now, over=kind in known, as_json=as_json)
-        known = there
-        await asyncio.sleep(_INTERVAL)
+        told.look(time.time())
+        await asyncio.sleep(INTERVAL)
+
+
+class AlarmLines:
+    """Says which alarms of `state` have come and gone since it looked last."""
+
+    def __init__(self, state: RunState, *, as_json: bool) -> None:
+        self._state, self._json = state, as_json
+        self._known: dict[str, Alarm] = {}
+
+    def look(self, now: float) -> None:
+        """Print what is new at `now`; an alarm that had its say is not repeated."""
+        there = {alarm.kind: alarm for alarm in alarms(self._state, now)}
+        for kind, alarm in {**self._known, **there}.items():
+            if (kind in self._known) is not (kind in there):
+                _say(alarm, now, over=kind in self._known, as_json=self._json)
+        self._known = there
 
 
 def _say(alarm: Alarm, now: float, *, over: bool, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from dflash_tui.core.player import PANEL_SPEED, Player
 from dflash_tui.core.recording import Recording
 
 _LONG_SILENCE = 3600.0
+_ALARMS_EVERY = 5.0  # recorded seconds; days of them are read at once
 
 
 def replay(args: argparse.Namespace) -> int:
@@ -29,12 +30,14 @@ def _lines(args: argparse.Namespace, found: Recording) -> int:
     Figures come every so many recorded seconds. How the recorded server ended is told, and no failure of ours.
     """
     from dflash_tui import why  # noqa: PLC0415 - as above
+    from dflash_tui.alarm_lines import AlarmLines  # noqa: PLC0415 - as above
     from dflash_tui.core import postmortem  # noqa: PLC0415 - as above
     from dflash_tui.core.state import RunState  # noqa: PLC0415 - as above
     from dflash_tui.lines import Figures, Lines  # noqa: PLC0415 - 0.3 s that the panel is spared
 
     state = RunState()
     lines, rows = Lines(state, as_json=args.json), 0
+    watch, looked = AlarmLines(state, as_json=args.json), found.started_at + args.at
     began, begin = time.monotonic(), found.started_at + args.at
     due = begin + args.every
     for event in found.events():
@@ -48,6 +51,10 @@ def _lines(args: argparse.Namespace, found: Recording) -> int:
                 rows += 1
             # Rows of a long silence are all the same.
             due = event.at if event.at - due > _LONG_SILENCE else due + args.every
+        while looked <= event.at and state.exit is None:
+            _wait(args.speed, began, looked - begin)
+            watch.look(looked)
+            looked = event.at if event.at - looked > _LONG_SILENCE else looked + _ALARMS_EVERY
         state.apply(event)
         if event.at >= begin:
             _wait(args.speed, began, event.at - begin)

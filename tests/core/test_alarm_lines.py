@@ -27,7 +27,7 @@ async def _announced(as_json: bool) -> None:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Look more often than once a second."""
-    monkeypatch.setattr(alarm_lines, "_INTERVAL", 0.02)
+    monkeypatch.setattr(alarm_lines, "INTERVAL", 0.02)
 
 
 async def test_lines(capsys):

@@ -21,6 +21,7 @@ from dflash_tui.core.events import (
     Phase,
     PhaseStarted,
     RequestDone,
+    Suspended,
     decode_recorded,
     encode,
 )
@@ -406,3 +407,19 @@ def test_the_panel_opens_a_recording_without_what_only_servers_need():
     code = "import sys, dflash_tui.replay_commands, dflash_tui.tui.app as app\nprint(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"httpx", "pynvml", "prometheus_client", "plotext", "dflash_tui.core.preflight"} & set(loaded)
+
+
+def test_alarms_are_replayed_as_they_came(tmp_path, parts):
+    """A recorded suspension is told when it begins and when it is over, as lines and as JSON."""
+    at = recording.find("sample").started_at + 100
+    for seconds, pids in ((0, (4711,)), (20, ())):
+        parts[SAMPLES] += encode(Suspended(at + seconds, pids)) + b"\n"
+    lines = sorted(parts[SAMPLES].splitlines(), key=lambda line: json.loads(line)["at"])
+    parts[SAMPLES] = b"\n".join(lines) + b"\n"
+    path = packed(tmp_path / "a.zip", parts)
+    said = replay(str(path), "--plain").stderr
+    assert "! hang: the server is suspended by a signal" in said
+    assert "✓ hang: over after" in said
+    told = [json.loads(line) for line in replay(str(path), "--json").stdout.splitlines()]
+    found = [(event["kind"], event["over"]) for event in told if event["event"] == "alarm"]
+    assert found == [("hang", False), ("hang", True)]
