@@ -41,10 +41,12 @@ def status(
     since = state.started_at
     elapsed = f" {duration(max(0.0, now - since))}" if word == "starting" and since is not None else ""
     parts: list[tuple[str, str]] = [(f"{mark} ", color), (f"{word.upper()}{elapsed}", "bold")]
+    # Short and early, since the line is cut from the right; why it is synthetic comes where there is room.
+    parts += [(" SYNTHETIC", "bold $accent")] if plan.synthetic else []
     parts += [("  FROZEN, space goes on", "bold $accent")] if frozen else []
     facts = f" :{plan.port}  {middle(plan.recipe, 28)}  {plan.mode.value} · n_spec {plan.num_speculative_tokens}"
     parts.append((facts, "$foreground"))
-    parts += [(f" · SYNTHETIC: {plan.synthetic}", "$accent")] if plan.synthetic else []
+    parts += [(f" · {plan.synthetic}", "$accent")] if plan.synthetic else []
     if run:
         parts.append((f" · {run.engine}", MUTED))
         parts += [(f" +{plural(len(run.patches), 'patch')}", MUTED)] if run.patches else []

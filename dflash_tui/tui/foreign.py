@@ -30,6 +30,8 @@ class ForeignScreen(RunScreen, inherit_bindings=False):
         Binding("q", "app.leave", "Leave", tooltip="Leave the panel; the server is not ours and stays as it is"),
     ]
 
+    NO_GPU: ClassVar = "not told by /metrics"
+
     def __init__(self, server: Server) -> None:
         super().__init__(time.time)
         self.server = server

@@ -71,6 +71,8 @@ class RunScreen(Screen[None]):
         Binding("q", "app.leave", "Leave", tooltip="Leave the panel; the server keeps running"),
     ]
 
+    NO_GPU: ClassVar = "no GPU is seen"
+
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__(classes="-idle")
         self.now = now
@@ -135,7 +137,7 @@ class RunScreen(Screen[None]):
             yield Chart("tok/s", top=10, id="tok_s")
             yield Chart("acceptance %", top=100, fixed=True, id="acceptance")
             yield Chart("memory GiB", top=1, fixed=True, id="memory")
-            yield Chart("GPU %", top=100, fixed=True, nothing="no GPU is seen", id="gpu")
+            yield Chart("GPU %", top=100, fixed=True, nothing=self.NO_GPU, id="gpu")
             yield Positions()
             yield Requests()
             yield LogPane()
@@ -194,6 +196,12 @@ class RunScreen(Screen[None]):
         """How many tokens are drafted per step."""
         return self.plan.num_speculative_tokens if self.plan else 0
 
+    @property
+    def made_up(self) -> bool:
+        """Whether vLLM was told what to accept, so that acceptance says nothing about how many tokens to draft."""
+        settings = [word for word in self.plan.argv if word.startswith("{")] if self.plan else []
+        return any('"synthetic' in word for word in settings)
+
     def write_log(self) -> None:
         """Write the lines that came since the last time."""
         self.query_one(LogPane).show(self.state, self.run.utc_offset if self.run else 0.0)
@@ -243,11 +251,12 @@ class RunScreen(Screen[None]):
     def _draw_live(self, now: float) -> None:
         span = WINDOWS[self.window]
         self._draw_alarms(now)
-        self.query_one(Timeline).show(self.state.spans(now))
+        self.query_one(Timeline).show(self.state.spans(now), self.state.time_to_ready)
         self.query_one(Tiles).show(tiles(self.state, self.plan, self.drafted, now, span))
         rates = self.state.window(span, now)
         shares = rates.per_position if rates else ()
-        self.query_one(Positions).show(shares, advise(shares, rates.steps if rates else 0))
+        advice = advise(shares, rates.steps) if rates and not self.made_up else None
+        self.query_one(Positions).show(shares, advice)
         requests = [done for done in self.state.requests if done.kind != PROBE or done.error]
         self.query_one(Requests).show(requests[-REQUESTS_SHOWN:], self.sending)
         self.query_one(RequestStrip).show(tuple(self.state.finished.requests), self.state.finished.cycle)

@@ -48,6 +48,8 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
         Binding("q", "app.leave", "Leave", tooltip="Leave the panel"),
     ]
 
+    NO_GPU: ClassVar = "not recorded"
+
     def __init__(self) -> None:
         super().__init__(lambda: self.player.now() if self.player else time.time())
         self.player: Player | None = None

@@ -54,7 +54,8 @@ class RequestStrip(Widget):
             return Content.assemble(("a cell for each request once one has finished", MUTED))
         room = max(1, width - _NAME - _VALUE)
         shown = self.requests[-room:]
-        return Content("\n").join([_row(*row, shown) for row in _ROWS[: max(1, height)]])
+        told = [row for row in _ROWS if row[1] == "tok_s" or any(getattr(one, row[1]) is not None for one in shown)]
+        return Content("\n").join([_row(*row, shown) for row in told[: max(1, height)]])
 
 
 def _fell(cycle: Cycle) -> str:

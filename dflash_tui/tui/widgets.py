@@ -57,26 +57,29 @@ class Timeline(Widget):
     def __init__(self) -> None:
         super().__init__(id="timeline")
         self.spans: Sequence[PhaseSpan] = ()
+        self.ready: float | None = None
 
-    def show(self, spans: Sequence[PhaseSpan]) -> None:
-        """Replace the phases."""
-        if spans != self.spans:
-            self.spans = spans
+    def show(self, spans: Sequence[PhaseSpan], ready: float | None = None) -> None:
+        """Replace the phases, and the seconds from the launch to the first answer, None while there is none."""
+        if (spans, ready) != (self.spans, self.ready):
+            self.spans, self.ready = spans, ready
             self.refresh()
 
     def render(self) -> RenderResult:
         total = sum(span.seconds for span in self.spans)
         over = bool(self.spans) and self.spans[-1].over
         label = f"up in {duration(total)}" if over else "starting"
+        if over and self.ready is not None:
+            label += f", ready in {duration(self.ready)}"
         low = self.size.height < 2
         room = self.size.width - len(label) - 2
         pieces = fold([(span.phase.value, span.seconds) for span in self.spans], room - len(self.spans) * low)
         if low:
             return Content.assemble(label, ("  " + "  ".join(piece for piece, _ in pieces), MUTED))
         line, labels = Content(""), Content("")
-        for index, (label, width) in enumerate(pieces):
+        for index, (name, width) in enumerate(pieces):
             line += Content.assemble(("█" * width, "$series-a" if index % 2 == 0 else "$series-dim"))
-            labels += Content.assemble((label.ljust(width), MUTED))
+            labels += Content.assemble((name.ljust(width), MUTED))
         return Content("\n").join([line + Content(f"  {label}"), labels])
 
 

