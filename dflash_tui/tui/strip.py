@@ -33,6 +33,8 @@ class RequestStrip(Widget):
         if requests != self.requests or cycle != self.cycle:
             self.requests, self.cycle = requests, cycle
             self._entitle()
+            # The steps of single requests are seldom recorded, and rows of dots would say nothing.
+            self.set_class(bool(requests) and not any(one.acceptance_length for one in requests), "-bare")
             self.refresh()
 
     def _entitle(self) -> None:
@@ -54,8 +56,8 @@ class RequestStrip(Widget):
             return Content.assemble(("a cell for each request once one has finished", MUTED))
         room = max(1, width - _NAME - _VALUE)
         shown = self.requests[-room:]
-        told = [row for row in _ROWS if row[1] == "tok_s" or any(getattr(one, row[1]) is not None for one in shown)]
-        return Content("\n").join([_row(*row, shown) for row in told[: max(1, height)]])
+        rows = _ROWS[:1] if self.has_class("-bare") else _ROWS
+        return Content("\n").join([_row(*row, shown) for row in rows[: max(1, height)]])
 
 
 def _fell(cycle: Cycle) -> str:

@@ -36,6 +36,7 @@ async def test_it_says_replay_position_and_speed(clock, size):
         if size == (120, 36):
             assert "up in 2:00, ready in 2:1" in text(panel)
             assert "not recorded" in text(panel)
+            assert panel.screen.query_one("#strip").size.height == 1
             assert "steps/s ·" not in text(panel)  # nobody wrote down the steps of a single request
         for words in ("asked for a token", "no GPU is seen", "try n="):
             assert words not in text(panel)
