@@ -137,7 +137,7 @@ class RunState:
     @property
     def up_at(self) -> float | None:
         """When the log said that the server serves, or None; it may still die on its first request."""
-        return self.phases.get(Phase.UP)
+        return self.startup.up_at
 
     @property
     def ready_at(self) -> float | None:
