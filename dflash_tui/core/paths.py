@@ -39,6 +39,11 @@ def runs() -> Path:
     return platformdirs.user_state_path(_APP) / "runs"
 
 
+def experiments() -> Path:
+    """Return the folder with one folder per A/B (XDG state)."""
+    return platformdirs.user_state_path(_APP) / "experiments"
+
+
 def engines() -> Path:
     """Return the folder with one vLLM environment per engine (XDG data)."""
     return platformdirs.user_data_path(_APP) / "engines"
