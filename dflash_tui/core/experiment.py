@@ -173,13 +173,17 @@ class Ratio(msgspec.Struct, frozen=True):
 
 
 class PromptRatio(msgspec.Struct, frozen=True):
-    """One prompt: the medians of both arms in the judged measure, their ratio, and how many requests there were."""
+    """One prompt: the medians of both arms in the judged measure, their ratio, and how many requests there were.
+
+    `streams` requests were under way at a time.
+    """
 
     kind: str
     a: float
     b: float
     ratio: Ratio
     n: int
+    streams: int = 1
 
 
 class Confound(msgspec.Struct, frozen=True):
@@ -191,7 +195,10 @@ class Confound(msgspec.Struct, frozen=True):
 
 
 class StartUp(msgspec.Struct, frozen=True):
-    """Seconds from launch to first answer of both arms, apart for cold and cached starts; None where none was seen."""
+    """Seconds from launch to first answer of both arms, apart for cold and cached starts; None where none was seen.
+
+    `first_request` is what the first real request took.
+    """
 
     cold: tuple[float | None, float | None] = (None, None)
     cached: tuple[float | None, float | None] = (None, None)
@@ -201,8 +208,10 @@ class StartUp(msgspec.Struct, frozen=True):
 class BreakEven(msgspec.Struct, frozen=True):
     """When the arm that starts later has made up for it: after so many tokens or requests of the suite's mean length.
 
-    All None: never. `low` and `high` bound the tokens by the interval of the speed, `high` None is without end. `by` is
-    the arm that has to make up; `seconds` is what it starts later, in cold starts where `cold`.
+    `tokens` None: never, as it is not shown to be faster. `low` and `high` bound the tokens by the interval of the
+    speed; `high` None is without end, and `low` None says that no speed within the interval makes up for it. `by` is
+    the arm that has to make up; `seconds` is what it is behind when both have answered their first request, in cold
+    starts where `cold`.
     """
 
     by: int
@@ -218,10 +227,10 @@ class Comparison(msgspec.Struct, frozen=True):
     """Arm `b` against arm `a`, judged on `measure` (`steps/s` or `tok/s`).
 
     `suggestive` marks a verdict from one boot per arm. `steps_s`, `tok_s` and `al` are the three ratios, None where
-    there is no speculation. `cause` says which of `steps/s` and `AL` makes a difference in tok/s, or both, or is empty.
-    `cv` is the larger coefficient of variation between an arm's boots, `detectable` the smallest relative
-    difference that this experiment would have shown, `agreement` the share of answers at temperature 0 that begin
-    alike, None when that was not asked.
+    there is no speculation. `cause` says which of `steps/s` and `AL` makes a difference in tok/s, or `both`, or is
+    empty. `cv` is the larger coefficient of variation between an arm's boots (within the boot if there is one each,
+    None when nothing was repeated), `detectable` the smallest relative difference that four of five such experiments
+    show, `agreement` the share of answers at temperature 0 that begin alike, None when that was not asked.
     """
 
     a: int
@@ -245,7 +254,10 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class SweepPoint(msgspec.Struct, frozen=True):
-    """One value of a sweep: its speed against the first arm, and whether it is told apart from the best."""
+    """One value of a sweep: its geometric mean over the prompts, and whether it is told apart from the best.
+
+    `low` and `high` are the interval of its ratio to the best times the best's speed; the best has none of its own.
+    """
 
     arm: int
     tok_s: float
@@ -256,11 +268,17 @@ class SweepPoint(msgspec.Struct, frozen=True):
 
 
 class Sweep(msgspec.Struct, frozen=True):
-    """A sweep over numbers: its points in order, the arms of the plateau, and the one that is recommended."""
+    """A sweep over numbers: its points in order, the arms of the plateau, and the one that is recommended.
+
+    The plateau is what is not told apart from the fastest, `best`; of it the smallest number is `recommended`, None
+    when something refuses a verdict. `to_best` is how many times as fast the best is as that.
+    """
 
     points: tuple[SweepPoint, ...]
     plateau: tuple[int, ...]
     recommended: int | None
+    best: int | None = None
+    to_best: Ratio | None = None
 
 
 class AbReport(msgspec.Struct, frozen=True):
