@@ -1,0 +1,268 @@
+"""What besides the arms may have made a difference; pure.
+
+What the plans of two arms differ in is what was varied. So each boot is held against the plan of its own arm, and boots
+of different arms against each other only in what the plans leave alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from dflash_tui.core.experiment import Arm, Boot, Conditions, Confound, Design
+from dflash_tui.core.measures import measured
+from dflash_tui.core.redact import is_secret
+from dflash_tui.text import plural
+
+# Set for each boot by whoever launches it: where its caches are and which port was free.
+_OWN_ENV = frozenset({
+    "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME",
+    "FLASHINFER_WORKSPACE_BASE", "FLASHINFER_CUBIN_DIR", "CUDA_CACHE_PATH", "DG_JIT_CACHE_DIR", "TILELANG_CACHE_DIR",
+    "XDG_CACHE_HOME", "VLLM_PORT", "TMPDIR",
+})  # fmt: skip
+_OWN_OPTIONS = frozenset({"--port"})
+# In points of a hundred: a prefix that is in the cache costs no prefill, and the drafter has not seen it.
+_PREFIX_POINTS = 3.0
+_THROTTLES = frozenset({"power brake", "thermal (hardware)", "thermal (software)", "hardware slowdown"})
+# A cold card is about 4 % faster (club-3090's bench.sh); 5 % of the clock is what two boots may differ by anyway.
+_CLOCK, _CELSIUS, _LOAD = 0.05, 15, 2.0
+_LENGTH = 0.02
+_APART, _FAR_LESS = 0.2, 0.3
+
+
+class _Boots(NamedTuple):
+    design: Design
+    pair: tuple[int, int]
+    all: Sequence[Boot]
+
+    @property
+    def good(self) -> list[Boot]:
+        return [boot for arm in self.pair for boot in measured(self.all, arm)]
+
+    def arm(self, boot: Boot) -> Arm:
+        return self.design.arms[boot.arm]
+
+
+def find(design: Design, boots: Sequence[Boot], a: int, b: int) -> tuple[Confound, ...]:
+    """Return what confounds the comparison of two arms, what refuses a verdict first."""
+    asked = _Boots(design, (a, b), [boot for boot in boots if boot.arm in {a, b}])
+    found = [confound for rule in _RULES for confound in rule(asked)]
+    return tuple(sorted(found, key=lambda confound: not confound.refuses))
+
+
+def agreement(design: Design, boots: Sequence[Boot], a: int, b: int) -> float | None:
+    """Return the share of answers at temperature 0 that begin alike in two arms, over all pairs of their boots.
+
+    Only the beginning counts: once the least rounding has turned one token, the rest of a greedy answer is another.
+    """
+    if design.temperature != 0:
+        return None
+    ours, theirs = ([_beginnings(boot) for boot in measured(boots, arm)] for arm in (a, b))
+    return _alike((x, y) for i, x in enumerate(ours) for j, y in enumerate(theirs) if a != b or i < j)
+
+
+def _launched(asked: _Boots) -> Iterator[Confound]:
+    """Flags and variables: those of the boot's own arm, and beyond them the same in all boots."""
+    plain: dict[int, dict[str, str]] = {}
+    for boot in asked.good:
+        plan = asked.arm(boot).plan
+        if boot.argv:
+            wrong = _changes(_options(plan.argv), _options(boot.argv))
+            yield from _refusals("other flags than its arm's", boot, wrong)
+        env = {name: value for name, value in boot.env.items() if name not in _OWN_ENV}
+        planned = {name: value for name, value in plan.env.items() if name not in _OWN_ENV}
+        if boot.env or planned:
+            missing = _changes(planned, {name: env[name] for name in planned if name in env})
+            yield from _refusals("other variables than its arm's", boot, missing)
+        plain[boot.number] = env
+    varied = {name for arm in asked.pair for name in asked.design.arms[arm].plan.env}
+    beyond = {number: {n: v for n, v in env.items() if n not in varied} for number, env in plain.items()}
+    yield from _unlike("variables differ between boots", beyond)
+
+
+def _software(asked: _Boots) -> Iterator[Confound]:
+    """Versions, engine and patches, but for what the arms vary, and the machine's GPUs and driver."""
+    plans = [asked.design.arms[arm].plan for arm in asked.pair]
+    engines = {plan.engine_folder for plan in plans}
+    groups = [asked.good] if len(engines) == 1 else [measured(asked.all, arm) for arm in asked.pair]
+    for boots in groups:
+        yield from _unlike("versions differ", {boot.number: boot.versions for boot in boots})
+        yield from _unlike("engines differ", {boot.number: {"engine": boot.engine} for boot in boots})
+    varied = set(plans[0].patches) ^ set(plans[1].patches)
+    for boots in groups:
+        kept = {b.number: {n: sha[:12] for n, sha in b.patches.items() if n not in varied} for b in boots}
+        yield from _unlike("patches differ", kept)
+    for boot in asked.good:
+        plan = asked.arm(boot).plan
+        wrong = [f"without {name}" for name in plan.patches if name not in boot.patches]
+        wrong += [f"with {name}" for name in sorted(varied - set(plan.patches)) if name in boot.patches]
+        yield from _refusals("other patches than its arm's", boot, wrong)
+    hardware = {b.number: {"GPU": ", ".join(b.gpus), "driver": b.driver} for b in asked.good}
+    yield from _unlike("the hardware differs", hardware)
+
+
+def _requests(asked: _Boots) -> Iterator[Confound]:
+    """Errors, answers that ended before their length, and lengths that differ."""
+    for boot in asked.good:
+        failed = [each for each in boot.requests if each.error]
+        if failed:
+            told = f"boot {boot.number}: {plural(len(failed), 'request')}, first {failed[0].error[:200]}"
+            yield Confound("requests failed", told, refuses=True)
+        short = [each for each in boot.requests if not each.error and each.finish not in {"", "length"}]
+        if short:
+            told = f"boot {boot.number}: {plural(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
+            yield Confound("answers were not of the length asked for", f"{told} ({short[0].kind})", refuses=True)
+    lengths = [_lengths(measured(asked.all, arm)) for arm in asked.pair]
+    for cell in [cell for cell in lengths[0] if cell in lengths[1]]:
+        ours, theirs = lengths[0][cell], lengths[1][cell]
+        if abs(ours - theirs) > _LENGTH * max(ours, theirs):
+            told = f"{cell[0]}: {ours:.0f} and {theirs:.0f} tokens"
+            yield Confound("answers differ in length", told, refuses=False)
+
+
+def _counters(asked: _Boots) -> Iterator[Confound]:
+    """Preemptions and what the prefix cache answered."""
+    for boot in asked.good:
+        if boot.preemptions:
+            told = f"boot {boot.number}: {plural(round(boot.preemptions), 'preemption')}"
+            yield Confound("requests were preempted", told, refuses=True)
+    shares = {b.number: 100 * b.prefix_hits / b.prefix_queries for b in asked.good if b.prefix_queries}
+    if shares and max(shares.values()) - min(shares.values()) > _PREFIX_POINTS:
+        told = ", ".join(f"boot {number}: {share:.0f} %" for number, share in shares.items())
+        yield Confound("the prefix cache answered unevenly", told, refuses="prefix" not in asked.design.vary)
+
+
+def _machine(asked: _Boots) -> Iterator[Confound]:
+    """Throttling, the load of others and the power supply."""
+    powers = {}
+    limits = {}
+    for boot in asked.good:
+        seen = _conditions(boot)
+        throttles = sorted({why for each in seen for why in each.throttle or ()})
+        hard = [why for why in throttles if why in _THROTTLES]
+        limits[boot.number] = {"limit": ", ".join(why for why in throttles if why not in _THROTTLES)}
+        if hard:
+            yield Confound("the GPU was throttled", f"boot {boot.number}: {', '.join(hard)}", refuses=True)
+        foreign = sorted({who for each in seen for who in each.foreign or ()})
+        if foreign:
+            yield Confound("others used the GPU", f"boot {boot.number}: {', '.join(foreign)[:200]}", refuses=True)
+        powers[boot.number] = {each.power for each in seen if each.power}
+    if any("battery" in found for found in powers.values()):
+        on = ", ".join(str(number) for number, found in powers.items() if "battery" in found)
+        yield Confound("the machine ran on its battery", f"boots {on}", refuses=True)
+    for confound in _unlike("the GPU's clocks were limited in some boots", limits):
+        yield Confound(confound.what, confound.evidence, refuses=False)
+
+
+def _drift(asked: _Boots) -> Iterator[Confound]:
+    """Clocks, temperatures and load that differ between boots: worth knowing, no reason to refuse."""
+    ends = {boot.number: boot.after for boot in asked.good if boot.after}
+    begins = {boot.number: boot.before for boot in asked.good if boot.before}
+    clocks = {number: each.clock_mhz for number, each in ends.items() if each.clock_mhz}
+    if clocks and max(clocks.values()) - min(clocks.values()) > _CLOCK * max(clocks.values()):
+        yield Confound("the GPU's clock drifted", _listed(clocks, "MHz"), refuses=False)
+    degrees = {number: each.temperature_c for number, each in ends.items() if each.temperature_c is not None}
+    if degrees and max(degrees.values()) - min(degrees.values()) > _CELSIUS:
+        yield Confound("the GPU's temperature drifted", _listed(degrees, "°C"), refuses=False)
+    loads = {number: each.load for number, each in begins.items() if each.load is not None}
+    if loads and max(loads.values()) - min(loads.values()) > _LOAD:
+        yield Confound("the machine was not equally busy", _listed(loads, "of load"), refuses=False)
+
+
+def _failed(asked: _Boots) -> Iterator[Confound]:
+    """Boots that measured nothing."""
+    for arm in asked.pair:
+        name = asked.design.arms[arm].name
+        errors = [boot.error for boot in asked.all if boot.arm == arm and boot.error]
+        if not measured(asked.all, arm):
+            yield Confound(f"no boot of {name} measured anything", errors[0][:200] if errors else "", refuses=True)
+        elif errors:
+            told = f"{plural(len(errors), 'attempt')}: {errors[0][:200]}"
+            yield Confound(f"a boot of {name} failed", told, refuses=False)
+
+
+def _meaning(asked: _Boots) -> Iterator[Confound]:
+    """What the figures are worth: weights that are random, and answers that have nothing in common."""
+    if asked.design.synthetic:
+        yield Confound("no real model", asked.design.synthetic, refuses=False)
+    between = agreement(asked.design, asked.all, *asked.pair)
+    if between is None or between >= _APART:
+        return
+    within = [share for arm in asked.pair if (share := agreement(asked.design, asked.all, arm, arm)) is not None]
+    if not within or min(within) > between + _FAR_LESS:
+        told = f"{between:.0%} of the answers begin alike"
+        told += f", {min(within):.0%} between boots of one arm" if within else ""
+        yield Confound("the arms answer differently: look whether both are right", told, refuses=False)
+
+
+_RULES = (_failed, _launched, _software, _requests, _counters, _machine, _drift, _meaning)
+
+
+def _options(argv: Sequence[str]) -> dict[str, str]:
+    """Return the options of a command with their values; the program's folder is not among them."""
+    found: dict[str, str] = {"model": " ".join(word for word in argv[1:3] if not word.startswith("--"))}
+    name = ""
+    for word in argv[3:]:
+        if word.startswith("--"):
+            name, _, value = word.partition("=")
+            found[name] = value
+        elif name:
+            found[name] = f"{found[name]} {word}".strip()
+    return {name: value for name, value in found.items() if name not in _OWN_OPTIONS}
+
+
+def _changes(planned: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    names = sorted(name for name in {*planned, *found} if planned.get(name) != found.get(name))
+    return [f"{name} {_shown(name, found.get(name))} instead of {_shown(name, planned.get(name))}" for name in names]
+
+
+def _shown(name: str, value: str | None) -> str:
+    if value is None:
+        return "unset"
+    return "another value" if is_secret(name) else value[:80] or "set"
+
+
+def _refusals(what: str, boot: Boot, wrong: Sequence[str]) -> Iterator[Confound]:
+    if wrong:
+        yield Confound(what, f"boot {boot.number}: {'; '.join(wrong)}", refuses=True)
+
+
+def _unlike(what: str, boots: Mapping[int, Mapping[str, str]]) -> Iterator[Confound]:
+    """Yield a confound when boots differ in a value; one that says nothing of it differs, too."""
+    names = sorted({name for values in boots.values() for name in values})
+    wrong = []
+    for name in names:
+        seen: dict[str, list[int]] = {}
+        for number, values in boots.items():
+            seen.setdefault(_shown(name, values.get(name) or None), []).append(number)
+        if len({values.get(name, "") for values in boots.values()}) > 1:
+            wrong.append(f"{name}: " + ", ".join(f"{value} in boot {on[0]}" for value, on in seen.items()))
+    if wrong:
+        yield Confound(what, "; ".join(wrong), refuses=True)
+
+
+def _conditions(boot: Boot) -> list[Conditions]:
+    return [each for each in (boot.before, boot.after) if each]
+
+
+def _listed(values: Mapping[int, float], unit: str) -> str:
+    return ", ".join(f"boot {number}: {value:g}" for number, value in values.items()) + f" {unit}"
+
+
+def _lengths(boots: Sequence[Boot]) -> dict[tuple[str, int], float]:
+    found: dict[tuple[str, int], list[int]] = {}
+    for request in (request for boot in boots for request in boot.requests if request.tokens):
+        found.setdefault((request.kind, request.streams), []).append(request.tokens)
+    return {cell: sum(tokens) / len(tokens) for cell, tokens in found.items()}
+
+
+_Answers = dict[tuple[str, int, int], str]
+
+
+def _beginnings(boot: Boot) -> _Answers:
+    return {(each.kind, each.streams, each.round): each.digests[0] for each in boot.requests if each.digests}
+
+
+def _alike(pairs: Iterable[tuple[_Answers, _Answers]]) -> float | None:
+    same = [ours[each] == theirs[each] for ours, theirs in pairs for each in ours if each in theirs]
+    return sum(same) / len(same) if same else None

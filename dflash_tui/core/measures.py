@@ -1,0 +1,67 @@
+"""What is judged of an experiment's boots, as logarithms by prompt; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dflash_tui.core.events import RequestDone
+from dflash_tui.core.experiment import Arm, Boot, Design
+from dflash_tui.core.stats import Cell
+
+STEPS, TOKENS, AL = "steps/s", "tok/s", "AL"
+# Plans that differ in one of these may draft or accept other tokens.
+_DRAFTING = ("target", "drafter", "num_speculative_tokens", "patches", "profile", "variant", "vllm", "engine_folder")
+
+
+def measured(boots: Sequence[Boot], arm: int) -> list[Boot]:
+    """Return the boots of an arm that measured something."""
+    return [boot for boot in boots if boot.arm == arm and not boot.error and boot.requests]
+
+
+def speculates(arm: Arm) -> bool:
+    """Whether the arm drafts at all."""
+    return arm.plan.num_speculative_tokens > 0
+
+
+def moves_drafts(a: Arm, b: Arm) -> bool:
+    """Whether the arms differ in what is drafted or accepted, so that their steps are not worth the same."""
+    options = "--speculative-config"
+    return any(getattr(a.plan, name) != getattr(b.plan, name) for name in _DRAFTING) or (
+        _value(a.plan.argv, options) != _value(b.plan.argv, options)
+    )
+
+
+def of_boots(design: Design, boots: Sequence[Boot], measure: str) -> list[list[dict[Cell, list[float]]]]:
+    """Return for each arm and each of its boots the logarithms of a measure by prompt."""
+    return [
+        [_logs(boot, measure) for boot in measured(boots, arm)] if _has(design.arms[arm], measure) else []
+        for arm in range(len(design.arms))
+    ]
+
+
+def _has(arm: Arm, measure: str) -> bool:
+    return measure == TOKENS or speculates(arm)
+
+
+def _logs(boot: Boot, measure: str) -> dict[Cell, list[float]]:
+    found: dict[Cell, list[float]] = {}
+    for request in boot.requests:
+        value = None if request.error else _value_of(request, measure)
+        if value:
+            found.setdefault(Cell(request.kind, request.streams), []).append(math.log(value))
+    return found
+
+
+def _value_of(request: RequestDone, measure: str) -> float | None:
+    """Return AL = 1 + accepted / steps, tok/s while decoding, or steps/s = tok/s / AL, which holds for each stream."""
+    if measure == TOKENS:
+        return request.decode_tok_s
+    if not request.steps or request.accepted is None:
+        return None
+    length = 1 + request.accepted / request.steps
+    return length if measure == AL else request.decode_tok_s and request.decode_tok_s / length
+
+
+def _value(words: Sequence[str], option: str) -> str:
+    return words[words.index(option) + 1] if option in words[:-1] else ""

@@ -1,0 +1,64 @@
+"""A sweep over numbers: its curve, its plateau and what is recommended of it; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from dflash_tui.core.experiment import LEVEL, Boot, Design, Sweep, SweepPoint
+from dflash_tui.core.measures import AL, TOKENS, of_boots
+from dflash_tui.core.stats import Cell, Logs, difference
+
+
+def find(design: Design, boots: Sequence[Boot], *, refused: bool = False) -> Sweep | None:
+    """Return the sweep of an experiment whose three or more arms are numbers, None for another.
+
+    The best is compared with all others at once, so that each interval has the level that holds for all together
+    (Bonferroni's). Of the plateau the smallest is recommended: it drafts the least that is thrown away, which is what
+    costs when more requests run.
+    """
+    numbers = {arm: value for arm in range(len(design.arms)) if (value := number(design, arm)) is not None}
+    arms = of_boots(design, boots, TOKENS)
+    shared = _shared(arms)
+    if len(numbers) < max(3, len(design.arms)) or not shared:
+        return None
+    logs = {arm: _mean(arms[arm], shared) for arm in sorted(numbers, key=lambda arm: numbers[arm]) if arms[arm]}
+    best = max(logs, key=lambda arm: logs[arm])
+    lengths = of_boots(design, boots, AL)
+    level = 1 - (1 - LEVEL) / (len(logs) - 1) if len(logs) > 2 else LEVEL
+    points = []
+    for arm, log in logs.items():
+        top, found = math.exp(logs[best]), difference(arms, best, arm)
+        ratio = found.ratio(level) if found and arm != best else None
+        low, high = (ratio.low * top, ratio.high * top) if ratio else (math.exp(log), math.exp(log))
+        al = math.exp(_mean(lengths[arm], cells)) if (cells := _shared([lengths[arm]])) else None
+        points.append(SweepPoint(arm, math.exp(log), low, high, al, not (ratio and ratio.excludes_one)))
+    plateau = tuple(point.arm for point in points if point.like_best)
+    behind = difference(arms, plateau[0], best)
+    return Sweep(
+        points=tuple(points),
+        plateau=plateau,
+        recommended=None if refused else plateau[0],
+        best=best,
+        to_best=behind.ratio(level) if behind and plateau[0] != best else None,
+    )
+
+
+def number(design: Design, arm: int) -> float | None:
+    """Return the value of an arm if it is a number."""
+    try:
+        found = float(design.arms[arm].name)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _shared(arms: Sequence[Sequence[Logs]]) -> list[Cell]:
+    """Return the prompts that every boot of every arm that measured has."""
+    boots = [boot for arm in arms for boot in arm]
+    return [cell for cell in boots[0] if all(boot.get(cell) for boot in boots)] if boots else []
+
+
+def _mean(boots: Sequence[Logs], cells: Sequence[Cell]) -> float:
+    return fmean(fmean(boot[cell]) for boot in boots for cell in cells)

@@ -1,0 +1,174 @@
+"""Boots of an experiment -> what may be said of its arms; pure.
+
+Each comparison stands by itself at `LEVEL`: of a sweep's many comparisons with its first arm one in twenty errs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean, median
+
+from dflash_tui.core import confounds, sweep
+from dflash_tui.core.experiment import (
+    AbReport,
+    Boot,
+    BreakEven,
+    Comparison,
+    Design,
+    PromptRatio,
+    Ratio,
+    StartUp,
+    Word,
+)
+from dflash_tui.core.measures import AL, STEPS, TOKENS, measured, moves_drafts, of_boots, speculates
+from dflash_tui.core.stats import Difference, difference
+
+# A start that is later by less than boots differ anyway has nothing to make up for.
+_LATER = 0.05
+
+
+def report(design: Design, boots: Sequence[Boot]) -> AbReport:
+    """Return all that is known of an experiment; it is complete when every boot of the design is over."""
+    comparisons = judge(design, boots)
+    complete = len({boot.number for boot in boots}) >= len(design.order)
+    refused = any(each.word is Word.REFUSED for each in comparisons)
+    return AbReport(design, tuple(boots), comparisons, sweep.find(design, boots, refused=refused), complete)
+
+
+def judge(design: Design, boots: Sequence[Boot]) -> tuple[Comparison, ...]:
+    """Return each arm against the first."""
+    return tuple(_compare(design, boots, 0, b) for b in range(1, len(design.arms)))
+
+
+def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Comparison:
+    apart = {measure: difference(of_boots(design, boots, measure), a, b) for measure in (STEPS, TOKENS, AL)}
+    measure = _judged_by(design, a, b, apart[STEPS], apart[AL])
+    judged = apart[measure]
+    confounding = confounds.find(design, boots, a, b)
+    refused = judged is None or any(each.refuses for each in confounding)
+    counts = (len(measured(boots, a)), len(measured(boots, b)))
+    return Comparison(
+        a=a,
+        b=b,
+        measure=measure,
+        word=Word.REFUSED if refused else _word(judged),
+        suggestive=min(counts) < 2,
+        ratio=_ratio(judged),
+        steps_s=_ratio(apart[STEPS]),
+        tok_s=_ratio(apart[TOKENS]),
+        al=_ratio(apart[AL]),
+        cause=_cause(apart[TOKENS], {STEPS: apart[STEPS], AL: apart[AL]}),
+        cv=judged.cv if judged else None,
+        detectable=judged.detectable if judged else None,
+        prompts=_prompts(design, boots, a, b, measure),
+        confounds=confounding,
+        start=_start(boots, a, b),
+        break_even=_break_even(boots, a, b, judged),
+        agreement=confounds.agreement(design, boots, a, b),
+        boots=counts,
+    )
+
+
+def _judged_by(design: Design, a: int, b: int, steps: Difference | None, al: Difference | None) -> str:
+    """Return the measure that is judged: steps/s where what is varied leaves alone what is drafted and accepted.
+
+    tok/s = steps/s x AL, and the text of an answer, which boots differ in, moves AL only.
+    """
+    if steps is None or not all(speculates(design.arms[arm]) for arm in (a, b)):
+        return TOKENS
+    return TOKENS if moves_drafts(design.arms[a], design.arms[b]) or (al and al.shown) else STEPS
+
+
+def _word(found: Difference | None) -> Word:
+    if found is None or not found.shown:
+        return Word.NO_DIFFERENCE
+    return Word.FASTER if found.log > 0 else Word.SLOWER
+
+
+def _ratio(found: Difference | None) -> Ratio | None:
+    return found.ratio() if found else None
+
+
+def _cause(speed: Difference | None, parts: dict[str, Difference | None]) -> str:
+    """Return which of the factors of tok/s is shown to differ in the direction in which tok/s does."""
+    if speed is None or not speed.shown:
+        return ""
+    causes = [name for name, part in parts.items() if part and part.shown and part.log * speed.log > 0]
+    return "both" if len(causes) == 2 else "".join(causes)
+
+
+def _prompts(design: Design, boots: Sequence[Boot], a: int, b: int, measure: str) -> tuple[PromptRatio, ...]:
+    arms = of_boots(design, boots, measure)
+    found = []
+    for cell in dict.fromkeys(cell for boot in arms[a] for cell in boot):
+        only = [[{cell: boot[cell]} for boot in arm if cell in boot] for arm in arms]
+        apart = difference(only, a, b)
+        if apart is not None:
+            ours, theirs = ([log for boot in only[arm] for log in boot[cell]] for arm in (a, b))
+            middles = math.exp(median(ours)), math.exp(median(theirs))
+            found.append(PromptRatio(cell.kind, *middles, apart.ratio(), len(ours) + len(theirs), cell.streams))
+    return tuple(found)
+
+
+def _start(boots: Sequence[Boot], a: int, b: int) -> StartUp:
+    cold, cached = (
+        (
+            _mean(boot.ready for boot in _starts(boots, a, cold=state)),
+            _mean(boot.ready for boot in _starts(boots, b, cold=state)),
+        )
+        for state in (True, False)
+    )
+    ours, theirs = (_mean(map(_first, measured(boots, arm))) for arm in (a, b))
+    return StartUp(cold, cached, (ours, theirs))
+
+
+def _starts(boots: Sequence[Boot], arm: int, *, cold: bool) -> list[Boot]:
+    """Return the boots of an arm that started so; one that does not say how has no cache that it could find."""
+    return [boot for boot in measured(boots, arm) if boot.cache in {"cold" if cold else "cached", ""}]
+
+
+def _first(boot: Boot) -> float | None:
+    return boot.cold_request.total if boot.cold_request and not boot.cold_request.error else None
+
+
+def _answered(boot: Boot) -> float | None:
+    """Return the seconds from the launch to the end of the first real request."""
+    return None if boot.ready is None else boot.ready + (_first(boot) or 0.0)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _break_even(boots: Sequence[Boot], a: int, b: int, judged: Difference | None) -> tuple[BreakEven, ...]:
+    """Return when the arm that starts later has made up for it, for cold and for cached starts."""
+    found = []
+    for cold in (True, False):
+        ours, theirs = (_mean(map(_answered, _starts(boots, arm, cold=cold))) for arm in (a, b))
+        if judged is None or ours is None or theirs is None:
+            continue
+        later = theirs - ours
+        if abs(later) > _LATER * max(ours, theirs):
+            by, other = (b, a) if later > 0 else (a, b)
+            towards = judged if later > 0 else judged._replace(log=-judged.log)
+            found.append(_made_up(abs(later), by, measured(boots, other), towards, cold=cold))
+    return tuple(found)
+
+
+def _made_up(seconds: float, by: int, others: Sequence[Boot], faster: Difference, *, cold: bool) -> BreakEven:
+    """Return after how many tokens `seconds` are made up: those over what a token of the other arm takes longer."""
+    sent = [each for boot in others for each in boot.requests if each.decode_tok_s and each.tokens]
+    alone = [each for each in sent if each.streams == min(one.streams for one in sent)]
+    if not alone:
+        return BreakEven(by, seconds, cold)
+    tokens = fmean(each.tokens for each in alone)
+    a_token = fmean(each.tokens / each.decode_tok_s for each in alone if each.decode_tok_s) / tokens
+
+    def after(ratio: float) -> float | None:
+        return seconds / (a_token * (1 - 1 / ratio)) if ratio > 1 else None
+
+    ratio = faster.ratio()
+    pays = after(ratio.ratio) if faster.shown else None
+    return BreakEven(by, seconds, cold, pays, pays / tokens if pays else None, after(ratio.high), after(ratio.low))

@@ -1,0 +1,145 @@
+"""Verdicts in words, the same on the command line, in reports and in the panel; plain text."""
+
+from __future__ import annotations
+
+from dflash_tui import text
+from dflash_tui.core.experiment import AbReport, BreakEven, Comparison, Design, Ratio, StartUp, Word
+
+# Values that say by themselves what they are.
+_SPEAKING = {"mode", "profile", "variant"}
+_TIMES = 1.5
+
+
+def label(design: Design, arm: int) -> str:
+    """Return what an arm is called: `compile`, `n=8`, `spec=off`."""
+    name = design.arms[arm].name
+    return name if design.vary in _SPEAKING else f"{design.vary}={name}"
+
+
+def headline(report: AbReport, comparison: Comparison) -> str:
+    """Return the verdict on arm b against arm a in one sentence."""
+    a, b = label(report.design, comparison.a), label(report.design, comparison.b)
+    boots = _boots(comparison)
+    ratio = comparison.ratio
+    if comparison.word is Word.REFUSED:
+        why = "; ".join(each.what for each in comparison.confounds if each.refuses) or "no prompt was measured in both"
+        return f"refused: {why}"
+    if comparison.word is Word.NO_DIFFERENCE or ratio is None:
+        least = f"; smallest detectable here about {_rounded(comparison.detectable)}" if comparison.detectable else ""
+        return f"no difference shown between {a} and {b} in {comparison.measure}{least}, {boots}"
+    much, unit = _much(ratio)
+    return f"{b} is {comparison.word.value} than {a}: {much}{unit} in {comparison.measure}, {boots}"
+
+
+def details(report: AbReport, comparison: Comparison) -> list[str]:
+    """Return what stands behind the verdict, a sentence each, what refuses or qualifies it first."""
+    design = report.design
+    lines = [f"! {report.design.synthetic}: not a statement about real answers"] if design.synthetic else []
+    lines += [
+        f"{'✗' if each.refuses else '!'} {each.what}{f': {each.evidence}' if each.evidence else ''}"
+        for each in comparison.confounds
+        if each.evidence != design.synthetic or each.refuses
+    ]
+    if comparison.suggestive:
+        lines.append("suggestive only: boots of one server may differ by 10 %, and here is one of an arm")
+    if comparison.cv is None and comparison.ratio:
+        lines.append("nothing was repeated: the interval is what such requests differed by elsewhere (a GB10, 17 %)")
+    figures = {"steps/s": comparison.steps_s, "tok/s": comparison.tok_s, "AL": comparison.al}
+    told = [f"{name} {_interval(ratio)}" for name, ratio in figures.items() if ratio]
+    if told:
+        a, b = label(design, comparison.a), label(design, comparison.b)
+        lines.append(f"{b} to {a}, 95 % intervals: {', '.join(told)}")
+    if comparison.cause:
+        by = {"both": "more or less of both, steps/s and AL"}.get(comparison.cause, comparison.cause)
+        lines.append(f"what makes the difference in tok/s: {by}")
+    if comparison.cv is not None:
+        where = "within a boot" if comparison.suggestive else "between boots of an arm"
+        lines.append(f"variation {where}: {_rounded(comparison.cv)}")
+    if comparison.agreement is not None:
+        lines.append(f"answers that begin alike at temperature 0: {text.percent(comparison.agreement)}")
+    lines += _start(report, comparison)
+    lines += [_break_even(report, each) for each in comparison.break_even]
+    return lines
+
+
+def sweep(report: AbReport) -> list[str]:
+    """Return what a sweep comes to, a sentence each; nothing when it is none."""
+    found = report.sweep
+    if found is None or found.best is None:
+        return []
+    names = {point.arm: label(report.design, point.arm) for point in found.points}
+    speeds = {point.arm: point.tok_s for point in found.points}
+    lines = [f"fastest measured: {names[found.best]} with {speeds[found.best]:.1f} tok/s"]
+    rest = [names[arm] for arm in found.plateau if arm != found.best]
+    if rest:
+        lines[0] += f"; not told apart from it: {', '.join(rest)}"
+    worse = [names[point.arm] for point in found.points if not point.like_best]
+    if worse:
+        lines.append(f"slower: {', '.join(worse)}")
+    if found.recommended is None:
+        lines.append("no recommendation: a comparison was refused")
+    elif found.to_best:
+        lines.append(
+            f"recommended: {names[found.recommended]}, the smallest of them; "
+            f"{names[found.best]} is {_interval(found.to_best)} times as fast"
+        )
+    else:
+        lines.append(f"recommended: {names[found.recommended]}")
+    if not report.design.honest:
+        lines.append("suggestive only: one boot each")
+    return lines
+
+
+def _boots(comparison: Comparison) -> str:
+    a, b = comparison.boots
+    count = f"{text.plural(a, 'boot')} each" if a == b else f"{a} and {text.plural(b, 'boot')}"
+    return f"{count} (suggestive)" if comparison.suggestive else count
+
+
+def _much(ratio: Ratio) -> tuple[str, str]:
+    """Return how much more or less it is and the unit: times when that is far, else percent."""
+    if ratio.ratio > _TIMES:
+        return f"{_times(ratio.ratio)}x ({_times(ratio.low)}–{_times(ratio.high)})", ""
+    values = [(value - 1) * 100 for value in (ratio.ratio, ratio.low, ratio.high)]
+    return "{:+.1f} % ({:+.1f} to {:+.1f})".format(*values), ""
+
+
+def _interval(ratio: Ratio) -> str:
+    return f"{_times(ratio.ratio)} ({_times(ratio.low)}–{_times(ratio.high)})"
+
+
+def _times(value: float) -> str:
+    return f"{value:.3g}" if value >= 10 else f"{value:.2f}"
+
+
+def _rounded(share: float | None) -> str:
+    return text.percent(share, 0 if share is not None and share >= 0.1 else 1)
+
+
+def _start(report: AbReport, comparison: Comparison) -> list[str]:
+    a, b = label(report.design, comparison.a), label(report.design, comparison.b)
+    start: StartUp = comparison.start
+    return [
+        f"{what}: {a} {text.duration(ours)}, {b} {text.duration(theirs)}"
+        for what, (ours, theirs) in (
+            ("first answer after a cold start", start.cold),
+            ("first answer after a cached start", start.cached),
+            ("first request", start.first_request),
+        )
+        if ours is not None or theirs is not None
+    ]
+
+
+def _break_even(report: AbReport, found: BreakEven) -> str:
+    name, kind = label(report.design, found.by), "cold" if found.cold else "cached"
+    behind = f"{name} is {text.duration(found.seconds)} behind after a {kind} start"
+    if found.tokens is not None and found.requests is not None:
+        bounds = f"{_tokens(found.low)} to {_tokens(found.high)}"
+        return f"{behind} and pays back after {_tokens(found.tokens)} tokens ({bounds}), {found.requests:.0f} requests"
+    if found.low is None:
+        return f"{behind} and never pays back"
+    return f"{behind} and is not shown to pay back: never, or not before {_tokens(found.low)} tokens"
+
+
+def _tokens(count: float | None) -> str:
+    return "without end" if count is None else f"{float(f'{count:.2g}'):,.0f}"
