@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dflash_tui import text, why
 from dflash_tui.alarm_lines import announce
 from dflash_tui.commands import note, out, panel
-from dflash_tui.core import observe, postmortem, preflight, prepare, processes, record, server, workload
+from dflash_tui.core import observe, postmortem, preflight, prepare, processes, record, server, suites, workload
 from dflash_tui.core.events import Health, RequestDone, encode
 from dflash_tui.core.preflight import Level
 from dflash_tui.core.server import Run
@@ -252,14 +252,21 @@ async def measure(
     before, began, done = await observe.read_counters(run), time.monotonic(), list[RequestDone]()
     if not as_json:
         out(request_row(None))
-    for _ in range(rounds):
-        async for request in workload.run(run.url, run.plan.served_name, scale=scale, temperature=temperature):
-            server.record(run, request)
-            done.append(request)
-            if not as_json:
-                out(request_row(request))
-            elif not watched:  # who watches the run prints the recorded event
-                out(encode(request).decode())
+    async for request in workload.answer(
+        run.url,
+        run.plan.served_name,
+        suites.load("quick"),
+        rounds=rounds,
+        scale=scale,
+        temperature=temperature,
+        fixed=False,
+    ):
+        server.record(run, request)
+        done.append(request)
+        if not as_json:
+            out(request_row(request))
+        elif not watched:  # who watches the run prints the recorded event
+            out(encode(request).decode())
     after, seconds = await observe.read_counters(run), time.monotonic() - began
     measured = Measured.of(run, done, seconds, before, after)
     out(encode(measured).decode() if as_json else summary(measured))

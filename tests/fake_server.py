@@ -4,7 +4,7 @@ It speaks the few endpoints that are asked, counts like a server with seven draf
 step, and misbehaves on demand: `deaf` never listens, `stubborn` ignores SIGTERM and has a child that does, `slow=S`
 waits before it answers a chat, `sleepy` never answers a second one, `refuse` answers chats with HTTP 400, `cut` ends
 a stream in the middle, `garbled` sends what is no JSON, `dead` reports a dead engine in the stream, `silent`
-sends no usage.
+sends no usage, `telling` says of each request how many steps it took, `log` writes down what is asked.
 """
 
 import json
@@ -43,7 +43,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         global steps  # noqa: PLW0603 - the one number that the server has
-        self.rfile.read(int(self.headers["Content-Length"]))
+        asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        if "log" in WORDS:
+            print(asked, flush=True)
         time.sleep(SLOW if not steps or "sleepy" not in WORDS else 600)
         if "refuse" in WORDS:
             self.answer(b'{"error":{"message":"no \x1b[31mthanks"}}', 400)
@@ -62,7 +64,9 @@ class Handler(BaseHTTPRequestHandler):
             self.event({"error": {"message": "EngineCore encountered an issue."}})
         elif "silent" not in WORDS:
             self.event({"choices": [{"delta": {}, "finish_reason": "length"}]})
-            self.event({"choices": [], "usage": {"completion_tokens": 40, "prompt_tokens": 9}})
+            told = {"speculative_decoding": {"num_spec_steps": 11, "num_accepted_draft_tokens": 29}}
+            usage = {"completion_tokens": 40, "prompt_tokens": 9}
+            self.event({"choices": [], "usage": usage} | ({"metrics": told} if "telling" in WORDS else {}))
         self.wfile.write(b"data: [DONE]\n\n")
 
     def event(self, body: object) -> None:

@@ -34,6 +34,11 @@ def sample() -> Path:
     return Path(__file__).parents[1] / "sample"
 
 
+def suites() -> Path:
+    """Return the folder of the shipped prompt suites."""
+    return Path(__file__).parents[1] / "suites"
+
+
 def runs() -> Path:
     """Return the folder with one folder per run (XDG state)."""
     return platformdirs.user_state_path(_APP) / "runs"
@@ -67,3 +72,8 @@ def user_recipes() -> Path:
 def user_patches() -> Path:
     """Return the folder of the user's own patches (XDG config); they win over the shipped ones."""
     return platformdirs.user_config_path(_APP) / "patches"
+
+
+def user_suites() -> Path:
+    """Return the folder of the user's own prompt suites (XDG config); they win over the shipped ones."""
+    return platformdirs.user_config_path(_APP) / "suites"

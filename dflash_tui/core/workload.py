@@ -1,10 +1,13 @@
-"""The five prompt kinds of the field as streaming chat completions, measured per request."""
+"""Suites of prompts as streaming chat completions, measured per request."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator
+import hashlib
+import random
+import uuid
+from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
 
 import httpx
@@ -12,50 +15,149 @@ import msgspec
 
 from dflash_tui.core import vllm_metrics
 from dflash_tui.core.events import PROBE, WARM_UP, Counters, RequestDone
+from dflash_tui.core.stream import Stream, said
+from dflash_tui.core.suites import Prompt, Suite
 
 _TIMEOUT = httpx.Timeout(30.0, read=600.0)
-_BODY_LIMIT = 300
-
-
-class Prompt(NamedTuple):
-    """A prompt kind: its name, the text and how many tokens the answer may have."""
-
-    kind: str
-    text: str
-    max_tokens: int
-
-
-PROMPTS = (
-    Prompt("Q&A", "Explain in a few sentences how speculative decoding makes a language model faster "
-                  "without changing what it says.", 256),
-    Prompt("Code", "Write a Python function that merges two sorted lists into one sorted list without using "
-                   "sort, with type hints, a docstring and three tests.", 512),
-    Prompt("JSON", "Give twenty fictional books as a JSON array. Each object has the keys title, author, year, "
-                   "pages, genre and a one-sentence summary. Answer with JSON only.", 1024),
-    Prompt("Math", "A train leaves at 9:40 and arrives at 13:05 after 287 km. What was its mean speed in km/h? "
-                   "Answer with the number.", 64),
-    Prompt("LongCode", "Write a complete Python module that implements an in-memory key-value store with "
-                       "transactions, expiry and snapshots, and a test file for it.", 2048),
-)  # fmt: skip
 _WARM_UP = Prompt(WARM_UP, "Say hello.", 8)
 _PROBE = Prompt(PROBE, "Say hello.", 1)
 
 
-async def run(
+def order(suite: Suite, rounds: int = 1, seed: int = 0) -> list[tuple[Prompt, int]]:
+    """Return each request that `answer` sends: the prompt, and the number that tells its repetitions apart.
+
+    Each round sends every prompt as often as it is to be repeated, shuffled anew unless the suite's order counts.
+    """
+    shuffler, sent = random.Random(seed), list[tuple[Prompt, int]]()  # noqa: S311 - nothing secret
+    for round_ in range(rounds):
+        part = [(prompt, round_ * prompt.repeat + n) for prompt in suite.prompts for n in range(prompt.repeat)]
+        if not suite.in_order:
+            shuffler.shuffle(part)
+        sent += part
+    return sent
+
+
+async def answer(
     url: str,
     model: str,
-    prompts: tuple[Prompt, ...] = PROMPTS,
+    suite: Suite,
+    *,
+    rounds: int = 1,
+    scale: float = 1.0,
+    seed: int = 0,
+    temperature: float | None = 0.0,
+    fixed: bool = True,
+    streams: int = 1,
+) -> AsyncGenerator[RequestDone, None]:
+    """Send all prompts of the suite `rounds` times in the order of `seed`, and yield each request as it ends.
+
+    `streams` requests are under way at a time. `scale` shortens or lengthens the answers; `fixed` ones go on past the
+    model's own end, so that they all have the length that was asked for. A `temperature` of None is the server's
+    choice (the model's generation_config). Whatever fails is in the request's `error`.
+    """
+    asking = _Asking(model, scale, seed, temperature, fixed, uuid.uuid4().hex)
+    waiting = iter(order(suite, rounds, seed))
+    under_way: set[asyncio.Task[RequestDone]] = set()
+    async with _client(url) as client:
+        try:
+            while True:
+                for prompt, number in waiting:
+                    sending = _measured(client, asking.body(prompt, number), prompt.kind, number, streams)
+                    under_way.add(asyncio.create_task(sending))
+                    if len(under_way) == streams:
+                        break
+                if not under_way:
+                    return
+                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield task.result()
+        finally:
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+
+async def one(
+    url: str,
+    model: str,
+    prompt: Prompt,
     *,
     scale: float = 1.0,
-    temperature: float | None = None,
-) -> AsyncIterator[RequestDone]:
-    """Send the prompts one after the other and yield what each took; `scale` shortens the answers."""
-    async with httpx.AsyncClient(base_url=url, timeout=_TIMEOUT, trust_env=False) as client:
-        for prompt in prompts:
-            tokens = max(8, round(prompt.max_tokens * scale))
-            before = await _counters(client)
-            done = await send(client, model, prompt._replace(max_tokens=tokens), temperature)
-            yield _with_steps(done, before, await _counters(client))
+    seed: int = 0,
+    temperature: float | None = 0.0,
+    fixed: bool = True,
+    number: int = 0,
+) -> RequestDone:
+    """Send one prompt alone, as `answer` sends it in the round `number`; whatever fails is in `error`."""
+    body = _Asking(model, scale, seed, temperature, fixed, uuid.uuid4().hex).body(prompt, number)
+    async with _client(url) as client:
+        return await _measured(client, body, prompt.kind, number, 1)
+
+
+async def first(url: str, model: str) -> RequestDone:
+    """Send the short request that shows whether a server that says it is ready can generate."""
+    async with _client(url) as client:
+        return await _send(client, _plain(model, _WARM_UP.text, _WARM_UP.max_tokens), Stream(WARM_UP))
+
+
+async def probe(url: str, model: str, patience: float) -> RequestDone:
+    """Ask for one token, to see whether a server that has rested can still generate; give up after `patience` s."""
+    async with _client(url, patience) as client:
+        return await _send(client, _plain(model, _PROBE.text, _PROBE.max_tokens), Stream(PROBE))
+
+
+def _client(url: str, timeout: float | httpx.Timeout = _TIMEOUT) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, timeout=timeout, trust_env=False)
+
+
+def _plain(model: str, text: str, max_tokens: int) -> dict[str, Any]:
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": max_tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def tagged(prompt: Prompt, number: int, seed: int) -> str:
+    """Return the text of a prompt as it is sent in the round `number`: no two begin alike, in every boot the same."""
+    tag = hashlib.sha256(f"{seed} {prompt.kind} {number}".encode()).hexdigest()[:8]
+    return f"[{tag}] {prompt.text}"
+
+
+class _Asking(NamedTuple):
+    """How prompts are sent; the salt is part of the keys of vLLM's prefix cache."""
+
+    model: str
+    scale: float
+    seed: int
+    temperature: float | None
+    fixed: bool
+    salt: str
+
+    def body(self, prompt: Prompt, number: int) -> dict[str, Any]:
+        """Return a request that no prefix cache can answer.
+
+        Its text begins unlike any other of this seed; the salt tells it from the same request of another time.
+        """
+        body = _plain(self.model, tagged(prompt, number, self.seed), length(prompt, self.scale))
+        body |= {"seed": self.seed + number, "cache_salt": self.salt, "ignore_eos": self.fixed}
+        return body if self.temperature is None else body | {"temperature": self.temperature}
+
+
+def length(prompt: Prompt, scale: float) -> int:
+    """Return how many tokens the answer may have."""
+    return max(8, round(prompt.max_tokens * scale))
+
+
+async def _measured(
+    client: httpx.AsyncClient, body: dict[str, Any], kind: str, number: int, streams: int
+) -> RequestDone:
+    """Send a request; its steps are the server's own word in the answer, or its counters when nobody else sends."""
+    before = await _counters(client) if streams == 1 else None
+    done = await _send(client, body, Stream(kind, number, streams))
+    return done if done.steps is not None or before is None else _with_steps(done, before, await _counters(client))
 
 
 async def _counters(client: httpx.AsyncClient) -> Counters | None:
@@ -64,124 +166,24 @@ async def _counters(client: httpx.AsyncClient) -> Counters | None:
     return None
 
 
-def _with_steps(done: RequestDone, before: Counters | None, after: Counters | None) -> RequestDone:
+def _with_steps(done: RequestDone, before: Counters, after: Counters | None) -> RequestDone:
     """Return the request with what the server's counters say of it."""
-    if before is None or after is None or before.steps is None or after.steps is None or after.steps < before.steps:
+    if before.steps is None or after is None or after.steps is None or after.steps < before.steps:
         return done
     accepted = (after.accepted or 0.0) - (before.accepted or 0.0)
     return msgspec.structs.replace(done, steps=after.steps - before.steps, accepted=accepted)
 
 
-async def first(url: str, model: str) -> RequestDone:
-    """Send the short request that shows whether a server that says it is ready can generate."""
-    async with httpx.AsyncClient(base_url=url, timeout=_TIMEOUT, trust_env=False) as client:
-        return await send(client, model, _WARM_UP)
-
-
-async def probe(url: str, model: str, patience: float) -> RequestDone:
-    """Ask for one token, to see whether a server that has rested can still generate; give up after `patience` s."""
-    async with httpx.AsyncClient(base_url=url, timeout=patience, trust_env=False) as client:
-        return await send(client, model, _PROBE)
-
-
-async def send(client: httpx.AsyncClient, model: str, prompt: Prompt, temperature: float | None = None) -> RequestDone:
-    """Send one prompt as a streaming chat completion and return its measures; a failure is in `error`.
-
-    `temperature` None leaves the choice to the server (the model's generation_config).
-    """
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": [{"role": "user", "content": prompt.text}],
-        "max_tokens": prompt.max_tokens,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    if temperature is not None:
-        body["temperature"] = temperature
-    began = time.perf_counter()
-    stream = _Stream(began)
+async def _send(client: httpx.AsyncClient, body: dict[str, Any], stream: Stream) -> RequestDone:
+    """Send a streaming chat completion and return its measures; a failure is in `error`."""
     try:
         async with client.stream("POST", "/v1/chat/completions", json=body) as response:
             if response.status_code != 200:
                 text = (await response.aread()).decode(errors="replace")
-                stream.error = f"HTTP {response.status_code}: {_printable(text)}"
+                stream.error = f"HTTP {response.status_code}: {said(text)}"
             else:
                 async for line in response.aiter_lines():
                     stream.take(line)
     except httpx.HTTPError as error:
-        stream.error = f"{type(error).__name__}: {_printable(str(error))}"
-    return stream.result(prompt.kind)
-
-
-class _Choice(msgspec.Struct):
-    delta: dict[str, Any] | None = None
-    finish_reason: str | None = None
-
-
-class _Chunk(msgspec.Struct):
-    """What is read of one server-sent event."""
-
-    error: Any = None
-    usage: dict[str, Any] | None = None
-    choices: tuple[_Choice, ...] | None = None
-
-
-class _Stream:
-    """Adds up the server-sent events of one completion."""
-
-    def __init__(self, began: float) -> None:
-        self._began = began
-        self._first: float | None = None
-        self._last: float | None = None
-        self._usage: dict[str, Any] = {}
-        self._finish = ""
-        self.error = ""
-
-    def take(self, line: str) -> None:
-        """Take one line of the response."""
-        if not line.startswith("data: {"):
-            return
-        try:
-            chunk = msgspec.json.decode(line.removeprefix("data: "), type=_Chunk)
-        except (msgspec.MsgspecError, RecursionError, UnicodeError):
-            self.error = self.error or f"not JSON: {_printable(line)}"
-            return
-        if error := chunk.error:
-            self.error = _printable(str(error.get("message", error) if isinstance(error, dict) else error))
-        self._usage = chunk.usage or self._usage
-        for choice in chunk.choices or ():
-            delta = choice.delta or {}
-            if delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"):
-                self._last = time.perf_counter()
-                self._first = self._first or self._last
-            self._finish = choice.finish_reason or self._finish
-
-    def result(self, kind: str) -> RequestDone:
-        """Return the measures; tokens come from `usage`, since one chunk may carry several."""
-        tokens = _count(self._usage.get("completion_tokens"))
-        decode = None
-        if self._first is not None and self._last is not None and self._last > self._first and tokens > 1:
-            decode = (tokens - 1) / (self._last - self._first)
-        if not self.error and not tokens:
-            self.error = "the answer holds no token"
-        return RequestDone(
-            at=time.time(),
-            kind=kind,
-            tokens=tokens,
-            prompt_tokens=_count(self._usage.get("prompt_tokens")),
-            ttft=None if self._first is None else self._first - self._began,
-            total=time.perf_counter() - self._began,
-            decode_tok_s=decode,
-            finish=_printable(str(self._finish)),
-            error=self.error,
-        )
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
-
-
-def _printable(text: str) -> str:
-    """Return the start of a text from outside without anything a terminal would act on."""
-    cut = "".join(c if c.isprintable() else " " for c in text[:_BODY_LIMIT])
-    return " ".join(cut.split())
+        stream.error = f"{type(error).__name__}: {said(str(error))}"
+    return stream.result()

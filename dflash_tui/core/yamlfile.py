@@ -33,7 +33,7 @@ def load(path: Path, kind: type[T]) -> T:
         if path.exists() and not path.is_file():
             raise RecipeError(f"{path}: not a file")
         if path.stat().st_size > SIZE_LIMIT:
-            raise RecipeError(f"{path}: larger than {SIZE_LIMIT // 1024} KiB, so not a recipe")
+            raise RecipeError(f"{path}: larger than {SIZE_LIMIT // 1024} KiB")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise RecipeError(f"{path}: {error.strerror or error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
@@ -213,14 +214,17 @@ class DflashApp(App[str]):
     @work(group="prompts")
     async def send_prompts(self, run: Run) -> None:
         """Send the five prompts and record each result, so that every observer of the run sees it."""
-        from dflash_tui.core import workload  # noqa: PLC0415 - as above
+        from dflash_tui.core import suites, workload  # noqa: PLC0415 - as above
 
-        kinds = [*(prompt.kind for prompt in workload.PROMPTS), ""]
+        suite, scale = suites.load("quick"), run.plan.bench_scale
+        kinds = [*(prompt.kind for prompt, _ in workload.order(suite)), ""]
         try:
             self.run_screen.send(run, kinds.pop(0))
-            async for done in workload.run(run.url, run.plan.served_name, scale=run.plan.bench_scale):
-                server.record(run, done)
-                self.run_screen.send(run, kinds.pop(0))
+            sent = workload.answer(run.url, run.plan.served_name, suite, scale=scale, temperature=None, fixed=False)
+            async with aclosing(sent):
+                async for done in sent:
+                    server.record(run, done)
+                    self.run_screen.send(run, kinds.pop(0))
         finally:
             self.run_screen.send(run, "")
 

@@ -1,36 +1,147 @@
-"""The measures of a streamed answer, from whatever a server may send."""
+"""Suites sent to a stand-in for the server: what is asked, in which order, and what a request says afterwards."""
 
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import httpx
 import pytest
 
-from dflash_tui.core.workload import _Stream
+from dflash_tui.core import server, suites, workload
+from dflash_tui.core.events import RequestDone
+from dflash_tui.core.suites import Prompt
 
-GOOD = 'data: {"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}'
-
-
-def test_tokens_and_the_end_are_read():
-    stream = _Stream(0.0)
-    for line in ("", ": ping", GOOD, 'data: {"choices": null, "usage": null, "x": 1}', "data: [DONE]"):
-        stream.take(line)
-    done = stream.result("Q&A")
-    assert (done.tokens, done.finish, done.error, done.ttft is None) == (3, "stop", "", False)
+FAKE = Path(__file__).parents[1] / "fake_server.py"
+SUITE = suites.made("three", (Prompt("a", "first", 20), Prompt("b", "second", 40, 3), Prompt("c", "third", 60)))
+Start = Callable[..., str]
 
 
-@pytest.mark.parametrize(
-    "body",
-    ['{"choices": [1]}', '{"choices": 5}', '{"usage": "x"}', '{"choices": [{"delta": 1}]}', "{not json",
-     '{"choices": [{"finish_reason": {}}]}', '{"a":' + "[" * 5000, '{"choices": ["\\ud800"]}', '{"a": "\udcff"}'],
-)  # fmt: skip
-def test_what_is_no_chunk_is_an_error(body):
-    """Wrong types are an answer that cannot be read, and no end of ours; what came before still counts."""
-    stream = _Stream(0.0)
-    for line in (GOOD, f"data: {body}"):
-        stream.take(line)
-    done = stream.result("Q&A")
-    assert done.tokens == 3
-    assert done.error.startswith("not JSON: ")
+@pytest.fixture
+def serve(tmp_path) -> Iterator[Start]:
+    """Return a function that starts the stand-in with some words and returns its address."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*words: str) -> str:
+        url = f"http://127.0.0.1:{(port := server.free_port(18_300))}"
+        with (tmp_path / "asked").open("wb") as log:
+            started.append(subprocess.Popen([sys.executable, FAKE, str(port), "log", *words], stdout=log))
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                httpx.get(f"{url}/health")
+            except httpx.ConnectError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            else:
+                return url
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
 
 
-def test_an_error_in_the_stream_is_told():
-    stream = _Stream(0.0)
-    stream.take('data: {"error": {"message": "EngineCore died", "code": 500}}')
-    assert stream.result("Q&A").error == "EngineCore died"
+@pytest.fixture
+def asked(tmp_path) -> Callable[[], list[dict[str, Any]]]:
+    """Return a function that says what the stand-in was asked."""
+    return lambda: [json.loads(line) for line in (tmp_path / "asked").read_text().splitlines() if line[0] == "{"]
+
+
+async def sent(url: str, suite: suites.Suite = SUITE, **how) -> list[RequestDone]:
+    return [done async for done in workload.answer(url, "x", suite, **how)]
+
+
+async def test_every_prompt_is_sent_in_the_order_of_the_seed(serve, asked):
+    """Each round sends all of them, repeated ones under numbers of their own."""
+    done = await sent(serve(), rounds=2, seed=7)
+    numbers = {kind: sorted(d.round for d in done if d.kind == kind) for kind in "abc"}
+    assert numbers == {"a": [0, 1], "b": [0, 1, 2, 3, 4, 5], "c": [0, 1]}
+    assert [(d.kind, d.round) for d in done] == [(p.kind, n) for p, n in workload.order(SUITE, 2, 7)]
+    assert sorted(d.kind for d in done[:5]) == ["a", "b", "b", "b", "c"]
+    assert workload.order(SUITE, 2, 7) != workload.order(SUITE, 2, 8)
+    assert [body["max_tokens"] for body in asked()] == [{"a": 20, "b": 40, "c": 60}[d.kind] for d in done]
+    assert all(not d.error and d.streams == 1 and len(d.digests) == 3 for d in done)
+
+
+def test_an_order_that_counts_is_kept():
+    suite = suites.made("pair", SUITE.prompts, in_order=True)
+    assert [(p.kind, n) for p, n in workload.order(suite, 2, 5)] == [
+        ("a", 0), ("b", 0), ("b", 1), ("b", 2), ("c", 0), ("a", 1), ("b", 3), ("b", 4), ("b", 5), ("c", 1)
+    ]  # fmt: skip
+
+
+async def test_no_prefix_cache_can_answer_and_the_same_boot_again_asks_the_same(serve, asked):
+    """No two requests of a boot begin alike; another boot sends the same texts, under another salt."""
+    url = serve()
+    for _ in range(2):
+        await sent(url, rounds=2, seed=3)
+    first, second = asked()[:10], asked()[10:]
+    texts = [body["messages"][0]["content"] for body in first]
+    assert len({text[:10] for text in texts}) == 10
+    assert texts == [body["messages"][0]["content"] for body in second]
+    assert [body["seed"] for body in first] == [body["seed"] for body in second]
+    assert len({body["cache_salt"] for body in first}) == 1
+    assert first[0]["cache_salt"] != second[0]["cache_salt"]
+    await workload.one(url, "x", SUITE.prompts[0], seed=4)
+    assert asked()[-1]["messages"][0]["content"] not in texts
+
+
+async def test_length_and_temperature_are_as_asked(serve, asked):
+    """A fixed answer goes on past its end; what is left to the server is not sent."""
+    url = serve()
+    await workload.one(url, "x", SUITE.prompts[2], scale=0.5, seed=1, number=2)
+    await workload.one(url, "x", SUITE.prompts[2], scale=0.01, temperature=None, fixed=False)
+    fixed, free = asked()
+    assert (fixed["max_tokens"], fixed["ignore_eos"], fixed["temperature"], fixed["seed"]) == (30, True, 0.0, 3)
+    assert (free["max_tokens"], free["ignore_eos"], "temperature" in free) == (8, False, False)
+    assert fixed["stream_options"] == {"include_usage": True}
+
+
+async def test_steps_are_a_request_s_own_or_nobody_s(serve):
+    """Alone, the server's counters tell them; beside others, only the answer itself can."""
+    url = serve()
+    assert {(d.steps, d.accepted) for d in await sent(url)} == {(10.0, 30.0)}
+    assert {(d.steps, d.accepted, d.streams) for d in await sent(url, streams=2)} == {(None, None, 2)}
+    telling = serve("telling")
+    for streams in (1, 3):
+        assert {(d.steps, d.accepted) for d in await sent(telling, streams=streams)} == {(11, 29)}
+
+
+async def test_so_many_requests_are_under_way_at_a_time(serve):
+    """Ten requests, five at a time, take less than ten of them would."""
+    began = time.monotonic()
+    done = await sent(serve("slow=0.3"), rounds=2, streams=5)
+    assert len(done) == 10
+    assert time.monotonic() - began < 0.8 * sum(d.total for d in done)
+    assert sum(d.total for d in done) > 3
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+async def test_whoever_stops_listening_leaves_no_request_behind(serve, asked, streams):
+    async with aclosing(workload.answer(serve("slow=0.2"), "x", SUITE, streams=streams)) as requests:
+        async for _ in requests:
+            break
+    seen = len(asked())
+    await asyncio.sleep(0.5)
+    assert len(asked()) == seen <= 2 * streams
+
+
+async def test_no_server_is_an_error_of_each_request():
+    """Nothing listens: five requests say so, and none raises."""
+    done = await sent(f"http://127.0.0.1:{server.free_port(18_900)}")
+    assert len(done) == 5
+    assert all("ConnectError" in d.error for d in done)
+
+
+def test_the_shuffling_is_that_of_python():
+    """A driver elsewhere may reckon the same order."""
+    expected = [("a", 0), ("b", 0), ("b", 1), ("b", 2), ("c", 0)]
+    random.Random(11).shuffle(expected)
+    assert [(p.kind, n) for p, n in workload.order(SUITE, 1, 11)] == expected

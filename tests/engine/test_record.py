@@ -18,7 +18,19 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui import headless
-from dflash_tui.core import observe, plan, postmortem, probe, processes, recipe_files, record, server, setup, workload
+from dflash_tui.core import (
+    observe,
+    plan,
+    postmortem,
+    probe,
+    processes,
+    recipe_files,
+    record,
+    server,
+    setup,
+    suites,
+    workload,
+)
 from dflash_tui.core.alarms import alarms
 from dflash_tui.core.diagnosis import diagnose
 from dflash_tui.core.events import (
@@ -326,7 +338,7 @@ async def test_a_request_is_measured_by_its_usage(launch):
     """Forty tokens came in three chunks: the speed follows `usage`, not the chunks."""
     run = launch()
     await until(lambda: processes.listens(server.members(run), run.plan.port))
-    [done] = [d async for d in workload.run(run.url, "x", workload.PROMPTS[:1], scale=0.5, temperature=0.0)]
+    done = await workload.one(run.url, "x", suites.load("quick").prompts[0], scale=0.5)
     assert (done.kind, done.tokens, done.prompt_tokens, done.finish, done.error) == ("Q&A", 40, 9, "length", "")
     assert done.ttft is not None
     assert done.decode_tok_s is not None
@@ -356,7 +368,7 @@ def test_a_bench_of_an_unwatched_server_leaves_its_counters(launch):
     assert recorded(run, Sampled)[-1].counters.steps == 60
     state = observe.replay(run)
     assert [(r.kind, r.acceptance_length) for r in state.finished.requests] == [
-        (prompt.kind, 4.0) for prompt in workload.PROMPTS
+        (prompt.kind, 4.0) for prompt, _ in workload.order(suites.load("quick"))
     ]
 
 

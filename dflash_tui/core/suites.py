@@ -1,0 +1,130 @@
+"""Prompt suites: files of prompts that are sent together, shipped or the user's own."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from dflash_tui.core import paths, yamlfile
+from dflash_tui.core.events import PROBE, WARM_UP
+from dflash_tui.core.recipe import PLAIN_TEXT
+from dflash_tui.core.vllm_log import clean
+from dflash_tui.errors import UsageError
+
+_CONTEXT_LIMIT = 8 << 20
+_Kind = Annotated[str, Meta(min_length=1, max_length=24, pattern=PLAIN_TEXT)]
+_Prose = Annotated[str, Meta(min_length=1, pattern=r"\S")]
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A prompt: its kind, the text, how many tokens the answer may have, and how often a round sends it."""
+
+    kind: str
+    text: str
+    max_tokens: int
+    repeat: int = 1
+
+
+class Suite(msgspec.Struct, frozen=True):
+    """Prompts that are sent together, each kind once; `digest` is the SHA-256 of all but the name.
+
+    `in_order` says that the order is part of it and is never shuffled.
+    """
+
+    name: str
+    prompts: tuple[Prompt, ...]
+    digest: str
+    in_order: bool = False
+
+
+class _Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`count` sentences that go before the text, taken in turn; `{n}` in one is its number, from 1."""
+
+    sentences: Annotated[tuple[_Prose, ...], Meta(min_length=1)]
+    count: Annotated[int, Meta(ge=1, le=20_000)]
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kind: _Kind
+    text: _Prose
+    max_tokens: Annotated[int, Meta(ge=1, le=65_536)]
+    repeat: Annotated[int, Meta(ge=1, le=1000)] = 1
+    context: _Context | None = None
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    title: _Prose
+    prompts: Annotated[tuple[_Entry, ...], Meta(min_length=1, max_length=1000)]
+    in_order: bool = False
+
+
+def load(name_or_path: str) -> Suite:
+    """Return the suite called so, or the one in the file when that is a path (ends in .yaml or holds a slash).
+
+    Raises:
+        UsageError: there is no such suite; the message names the nearest one.
+        RecipeError: the file is not valid: `file:line: key: what was expected`.
+    """
+    path = _path_of(name_or_path)
+    file = yamlfile.load(path, _File)
+    seen = {WARM_UP, PROBE}
+    for index, entry in enumerate(file.prompts):
+        if entry.kind in seen:
+            what = "is a name of our own" if entry.kind in {WARM_UP, PROBE} else "given twice"
+            raise yamlfile.wrong(path, ["prompts", index, "kind"], what)
+        seen.add(entry.kind)
+        for key, why in _unusable(entry):
+            raise yamlfile.wrong(path, ["prompts", index, key], why)
+    prompts = tuple(Prompt(entry.kind, _text(entry), entry.max_tokens, entry.repeat) for entry in file.prompts)
+    return made(clean(path.stem), prompts, in_order=file.in_order)
+
+
+def made(name: str, prompts: tuple[Prompt, ...], *, in_order: bool = False) -> Suite:
+    """Return a suite of `prompts` with its digest."""
+    content = msgspec.json.encode((prompts, in_order))
+    return Suite(name, prompts, hashlib.sha256(content).hexdigest(), in_order)
+
+
+def files() -> dict[str, Path]:
+    """Return the suites' files by name, sorted; the user's own win over the shipped ones."""
+    found: dict[str, Path] = {}
+    for folder in (paths.suites(), paths.user_suites()):
+        found |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
+    return dict(sorted(found.items()))
+
+
+def _path_of(name: str) -> Path:
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        return Path(name)
+    known = files()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known)}; or give a file"
+        raise UsageError(f"no suite of prompts called '{name}'", do=hint)
+    return known[name]
+
+
+def _text(entry: _Entry) -> str:
+    if entry.context is None:
+        return entry.text
+    said = entry.context.sentences
+    lines = (said[n % len(said)].replace("{n}", str(n + 1)) for n in range(entry.context.count))
+    return "\n".join((*lines, "", entry.text))
+
+
+def _unusable(entry: _Entry) -> Iterator[tuple[str, str]]:
+    """Yield the key of what cannot be sent, and why."""
+    context = entry.context
+    if context and context.count * max(map(len, context.sentences)) > _CONTEXT_LIMIT:
+        yield "context", f"may be larger than {_CONTEXT_LIMIT >> 20} MiB"
+    for key, parts in (("text", (entry.text,)), ("context", context.sentences if context else ())):
+        try:
+            "".join(parts).encode()
+        except UnicodeEncodeError:
+            yield key, "holds half a surrogate pair, which is no character"

@@ -1,0 +1,78 @@
+"""Prompt suites: the shipped ones, the user's own, and what is wrong with a file."""
+
+import pytest
+
+from dflash_tui.core import paths, suites
+from dflash_tui.errors import RecipeError, UsageError
+
+GOOD = "title: Mine\nprompts:\n  - {kind: Q, text: Hello there., max_tokens: 32}\n"
+
+
+def test_the_shipped_suites_are_the_field_s():
+    """Kinds and lengths as the field measures them; Math is short, so it comes ten times."""
+    field = {p.kind: (p.max_tokens, p.repeat) for p in suites.load("field").prompts}
+    assert field == {
+        "Q&A": (256, 1), "Code": (512, 1), "JSON": (1024, 1), "Math": (64, 10), "LongCode": (2048, 1),
+        "Prose": (1024, 1), "LongContext": (512, 1),
+    }  # fmt: skip
+    quick = suites.load("quick").prompts
+    assert [(p.kind, p.max_tokens) for p in quick] == [(kind, field[kind][0]) for kind in list(field)[:5]]
+    assert suites.load("seed-q1q2").in_order
+    assert {"field", "quick", "seed-q1q2", "space-invaders"} == set(suites.files())
+
+
+def test_a_long_context_is_made_of_numbered_sentences():
+    long = suites.load("field").prompts[-1].text.splitlines()
+    assert long[0].startswith("Entry 1: ")
+    assert long[399].startswith("Entry 400: ")
+    assert len(set(long[:400])) == 400
+    assert long[-1].endswith("go well together.")
+
+
+def test_the_digest_is_of_the_content_and_not_of_the_name(tmp_path):
+    """Two names of one content are one suite; a changed length is another."""
+    (tmp_path / "a.yaml").write_text(GOOD)
+    (tmp_path / "b.yaml").write_text(GOOD.replace("Mine", "Yours"))
+    (tmp_path / "c.yaml").write_text(GOOD.replace("32", "33"))
+    a, b, c = (suites.load(str(tmp_path / f"{name}.yaml")) for name in "abc")
+    assert (a.name, b.name) == ("a", "b")
+    assert a.digest == b.digest != c.digest
+    assert len(a.digest) == 64
+
+
+def test_the_user_s_own_suite_wins():
+    paths.user_suites().mkdir(parents=True)
+    (paths.user_suites() / "quick.yaml").write_text(GOOD)
+    assert [p.kind for p in suites.load("quick").prompts] == ["Q"]
+    with pytest.raises(UsageError, match="no suite of prompts called 'quik'") as caught:
+        suites.load("quik")
+    assert caught.value.do == "did you mean 'quick'?"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ("text: Hello there., ", "", "3: prompts[0]: object missing required field `text`"),
+        ("max_tokens: 32", "max_tokens: 0", "3: prompts[0].max_tokens: expected `int` >= 1"),
+        ("max_tokens", "max_token", "3: prompts[0].max_token: unknown key, did you mean 'max_tokens'?"),
+        ("kind: Q", "kind: warm-up", "3: prompts[0].kind: is a name of our own"),
+        ("kind: Q", 'kind: "\\e[31m"', "3: prompts[0].kind: "),
+        ("Hello there.", '" "', "3: prompts[0].text: "),
+        ("Hello there.", '"\\ud800"', "3: prompts[0].text: holds half a surrogate pair"),
+        ("max_tokens: 32}", "max_tokens: 32}\n  - {kind: Q, text: again, max_tokens: 8}", "4: prompts[1].kind: given"),
+        ("max_tokens: 32", f"max_tokens: 3, context: {{count: 20000, sentences: [{'x' * 500}]}}",
+         "3: prompts[0].context: may be larger than 8 MiB"),
+        ("  - {kind: Q, text: Hello there., max_tokens: 32}\n", "  []\n", "2: prompts: expected `array` of length"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_by_file_line_and_key(tmp_path, old, new, error):
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD.replace(old, new))
+    with pytest.raises(RecipeError) as caught:
+        suites.load(str(path))
+    assert str(caught.value).startswith(f"{path}:{error}")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(RecipeError, match="No such file"):
+        suites.load(str(tmp_path / "none.yaml"))
