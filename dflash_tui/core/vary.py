@@ -1,0 +1,105 @@
+"""What an A/B varies: `KEY=V1,V2,…` as named arms, each with the options of `up` that it changes. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import yaml
+
+from dflash_tui.core.again import Changes
+from dflash_tui.errors import UsageError
+
+DEFAULT = "mode=eager,compile"
+_OPTIONS = ("mode", "profile", "variant", "vllm", "engine")
+_SWITCHES = {"on": "true", "off": "false"}
+# These would make no arms but other experiments, or collide.
+_FIXED = frozenset({"port", "host", "gpu", "served-model-name", "served_model_name", "api-key"})
+_KNOWN = (
+    "mode, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, env.NAME, speculation.KEY, "
+    "or a flag of vllm serve; values with commas are quoted, or are JSON"
+)
+
+
+class Varied(NamedTuple):
+    """What is varied, and by the arms' names what each changes; `words` is the text that it was read from."""
+
+    words: str
+    key: str
+    arms: dict[str, Changes]
+
+    @property
+    def neutral(self) -> Changes:
+        """The changes that take away whatever any arm sets, so that the recipe itself is left."""
+        return {option: None for changes in self.arms.values() for option in changes}
+
+
+def parse(words: str) -> Varied:
+    """Return the arms of `KEY=V1,V2,…`; a value that is given twice makes two arms that are alike.
+
+    Values are the entries of a YAML list: text as it stands, quoted where it holds a comma, or JSON.
+
+    Raises:
+        UsageError: it is not of that form, or may not be varied.
+    """
+    key, equals, rest = words.partition("=")
+    key = key.strip().removeprefix("--")
+    if not equals or not key:
+        raise UsageError(f"--vary {words}: expected KEY=VALUE,VALUE", do=f"what can be varied: {_KNOWN}")
+    if key in _FIXED:
+        raise UsageError(f"--vary {key}: it is the same for all arms", do=f"what can be varied: {_KNOWN}")
+    values = _values(key, rest)
+    if len(values) < 2:
+        raise UsageError(f"--vary {words}: one value alone is compared with nothing", do=f"--vary {key}=VALUE,VALUE")
+    arms: dict[str, Changes] = {}
+    for value in values:
+        seen = sum(name == value or name.startswith(f"{value} (") for name in arms)
+        arms[f"{value} ({seen + 1})" if seen else value] = _changes(key, value)
+    return Varied(words, key, arms)
+
+
+def order(arms: int, boots: int) -> tuple[int, ...]:
+    """Return the arm of each boot: forward, backward, forward …, so that what drifts meets every arm alike."""
+    passes = [range(arms) if turn % 2 == 0 else reversed(range(arms)) for turn in range(boots)]
+    return tuple(arm for one in passes for arm in one)
+
+
+def _values(key: str, text: str) -> list[str]:
+    line = f"[{text}]"
+    try:
+        node = yaml.compose(line, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        said = getattr(error, "problem", "") or str(error)
+        raise UsageError(
+            f"--vary {key}: these are no values with commas between", evidence=said, do="quote what is text"
+        ) from None
+    if not isinstance(node, yaml.SequenceNode) or node.end_mark.index != len(line):
+        raise UsageError(f"--vary {key}: brackets that do not match", do="quote what is text")
+    found = [
+        each.value if isinstance(each, yaml.ScalarNode) else line[each.start_mark.index : each.end_mark.index]
+        for each in node.value
+    ]
+    if any(not value.strip() or not value.isprintable() for value in found):
+        raise UsageError(f"--vary {key}: a value is empty or not plain text", do=f"--vary {key}=VALUE,VALUE")
+    return found
+
+
+def _changes(key: str, value: str) -> Changes:
+    """Return the options of `up` that an arm changes; those that name nothing are found when the arm is planned."""
+    part, _, name = key.partition(".")
+    if key in _OPTIONS:
+        return {f"--{key}": None if key == "variant" and value == "none" else value}
+    if key == "spec":
+        return {"--num-speculative-tokens": None if _switch(key, value) == "true" else "0", "--set n": None}
+    if key in {"n", "num-speculative-tokens", "num_speculative_tokens"}:
+        if not (value.isascii() and value.isdigit() and int(value) <= 64):
+            raise UsageError(f"--vary n: expected whole numbers from 0 to 64, not '{value}'")
+        return {"--num-speculative-tokens": value, "--set n": None}
+    if part in {"patch", "patches"} and name:
+        return {f"--set patches.{name}": _switch(key, value)}
+    return {f"--set {key}": value}
+
+
+def _switch(key: str, value: str) -> str:
+    if value not in _SWITCHES:
+        raise UsageError(f"--vary {key}: expected on or off, not '{value}'", do=f"--vary {key}=on,off")
+    return _SWITCHES[value]

@@ -1,0 +1,81 @@
+"""What `--vary` says, as arms and as the order of their boots."""
+
+import pytest
+
+from dflash_tui.core import vary
+from dflash_tui.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("words", "arms"),
+    [
+        ("mode=eager,compile", {"eager": {"--mode": "eager"}, "compile": {"--mode": "compile"}}),
+        ("mode=eager, compile", {"eager": {"--mode": "eager"}, "compile": {"--mode": "compile"}}),
+        ("vllm=0.26.0,0.32.0", {"0.26.0": {"--vllm": "0.26.0"}, "0.32.0": {"--vllm": "0.32.0"}}),
+        ("variant=none,fp8", {"none": {"--variant": None}, "fp8": {"--variant": "fp8"}}),
+        ("env.A=1,0", {"1": {"--set env.A": "1"}, "0": {"--set env.A": "0"}}),
+        ("patch.x=on,off", {"on": {"--set patches.x": "true"}, "off": {"--set patches.x": "false"}}),
+        (
+            "spec=on,off",
+            {
+                "on": {"--num-speculative-tokens": None, "--set n": None},
+                "off": {"--num-speculative-tokens": "0", "--set n": None},
+            },
+        ),
+        (
+            'compilation-config={"level": 3, "x": [1, 2]},{"level": 0}',
+            {
+                '{"level": 3, "x": [1, 2]}': {"--set compilation-config": '{"level": 3, "x": [1, 2]}'},
+                '{"level": 0}': {"--set compilation-config": '{"level": 0}'},
+            },
+        ),
+        ('env.LIST="a,b",c', {"a,b": {"--set env.LIST": "a,b"}, "c": {"--set env.LIST": "c"}}),
+        ("enable-prefix-caching=true,false", {v: {"--set enable-prefix-caching": v} for v in ("true", "false")}),
+    ],
+)
+def test_values_become_arms(words, arms):
+    """Every key leads to the options of `up` that launch it; JSON and quoted values may hold commas."""
+    assert vary.parse(words).arms == arms
+
+
+def test_a_value_given_twice_makes_two_arms():
+    """That is how a launch is compared with itself."""
+    assert list(vary.parse("mode=eager,eager,eager").arms) == ["eager", "eager (2)", "eager (3)"]
+
+
+def test_a_sweep_keeps_its_order():
+    """The numbers are the arms' names."""
+    found = vary.parse("n=0,4,15")
+    assert list(found.arms) == ["0", "4", "15"]
+    assert found.neutral == {"--num-speculative-tokens": None, "--set n": None}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("mode", "KEY=VALUE"),
+        ("=a,b", "KEY=VALUE"),
+        ("mode=eager", "compared with nothing"),
+        ("mode=", "compared with nothing"),
+        ("n=4,many", "whole numbers"),
+        ("n=4,65", "whole numbers"),
+        ("spec=yes,no", "on or off"),
+        ("patch.x=1,0", "on or off"),
+        ("x={a,b", "no values"),
+        ("x=a],[b", "no values"),
+        ("x=a,,b", "no values"),
+        ("x='',b", "empty"),
+        ("port=1,2", "same for all arms"),
+    ],
+)
+def test_what_is_wrong_is_said(words, said):
+    """A mistake is told before anything begins."""
+    with pytest.raises(UsageError, match=said):
+        vary.parse(words)
+
+
+def test_the_order_is_mirrored():
+    """A B, or A B B A; a sweep goes forward and backward."""
+    assert vary.order(2, 1) == (0, 1)
+    assert vary.order(2, 2) == (0, 1, 1, 0)
+    assert vary.order(3, 3) == (0, 1, 2, 2, 1, 0, 0, 1, 2)
