@@ -1,0 +1,98 @@
+"""Begins, resumes and stops experiments: each is driven by a process of its own, which nobody has to watch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from dflash_tui.core import experiments, processes
+from dflash_tui.core.experiment import Design
+from dflash_tui.errors import DflashError, UsageError
+from dflash_tui.text import cut
+
+_PATIENCE = 60.0
+# A server is given 15 s to end, and then its memory time to come back.
+_STOP_PATIENCE = 60.0
+_INTERVAL = 0.05
+_children: list[subprocess.Popen[bytes]] = []
+
+
+def begin(design: Design) -> str:
+    """Make the folder of an experiment, launch its driver detached, and return the experiment's id.
+
+    Raises:
+        DflashError: the folder cannot be made, or the driver ended at once.
+    """
+    experiments.create(design)
+    return resume(design)
+
+
+def resume(design: Design) -> str:
+    """Launch a driver for an experiment that has none: it goes on after the last boot that is over.
+
+    Raises:
+        UsageError: it is driven already, or it is over.
+        DflashError: the driver ended at once.
+    """
+    folder = experiments.folder_of(design.id)
+    if experiments.driver(folder):
+        raise UsageError(f"{design.id} is running already", do=f"dflash-tui ab attach {design.id}")
+    if experiments.read(folder).finished:
+        raise UsageError(f"{design.id} is over", do=f"dflash-tui ab attach {design.id} shows its report")
+    package = str(Path(__file__).parents[2])
+    env = dict(os.environ)
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (package, env.get("PYTHONPATH"))))
+    with (folder / experiments.LOG).open("ab") as log:
+        size = log.tell()
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "dflash_tui.ab_driver", design.id],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=env,
+            cwd=folder,
+            start_new_session=True,
+        )
+    _children.append(child)
+    deadline = time.monotonic() + _PATIENCE
+    while child.poll() is None and time.monotonic() < deadline:
+        if experiments.driver(folder):
+            return design.id
+        time.sleep(_INTERVAL)
+    if experiments.read(folder).finished:
+        return design.id
+    said = (folder / experiments.LOG).read_bytes()[size:].decode(errors="replace").strip().splitlines()
+    raise DflashError(
+        f"the driver of {design.id} ended at once",
+        evidence=cut(" | ".join(said[-3:]), 500),
+        do=f"dflash-tui ab resume {design.id}",
+    )
+
+
+def stop(design: Design) -> bool:
+    """Ask the driver of an experiment to end, and wait until it has; return whether there was one.
+
+    It ends the server that it runs, and the experiment can be resumed.
+
+    Raises:
+        DflashError: it does not end.
+    """
+    folder = experiments.folder_of(design.id)
+    found = experiments.driver(folder)
+    if found is None:
+        return False
+    process = psutil.Process(found.pid)
+    if processes.identity(found.pid) == found.born:
+        processes.send(process, signal.SIGTERM)
+    deadline = time.monotonic() + _STOP_PATIENCE
+    while experiments.driver(folder):
+        if time.monotonic() > deadline:
+            raise DflashError(f"the driver of {design.id} (pid {found.pid}) does not end", do="try again in a minute")
+        time.sleep(_INTERVAL)
+    return True

@@ -1,0 +1,183 @@
+"""The folders of experiments: made, listed, found, and read into how far each has come.
+
+A folder holds `experiment.json` (the `Design`), `events.jsonl` (what happened, one event per line, only ever added to),
+`driver.json` (who drives it), `driver.log` and, at the end, `report.json`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import msgspec
+
+from dflash_tui.core import paths, processes, progress, sending
+from dflash_tui.core.events import Event, encode
+from dflash_tui.core.experiment import AbReport, Design, Happened
+from dflash_tui.core.progress import Progress
+from dflash_tui.errors import DflashError, UsageError
+
+_DESIGN, EVENTS, _DRIVER, LOG, REPORT = "experiment.json", "events.jsonl", "driver.json", "driver.log", "report.json"
+_decoder: msgspec.json.Decoder[Happened] = msgspec.json.Decoder(Happened)
+
+
+class Driver(msgspec.Struct, frozen=True):
+    """The process that drives an experiment: pid and identity name it for good."""
+
+    pid: int
+    born: str
+
+
+def folder_of(identity: str) -> Path:
+    """Return the folder of an experiment."""
+    return paths.experiments() / identity
+
+
+def create(design: Design) -> Path:
+    """Write the design into a folder of its own and return that.
+
+    Raises:
+        DflashError: the folder cannot be made, or there is one of that name.
+    """
+    folder = folder_of(design.id)
+    try:
+        folder.mkdir(parents=True, mode=0o700)
+        write(folder / _DESIGN, design)
+    except OSError as error:
+        raise DflashError(f"{folder} could not be made", evidence=str(error)) from None
+    return folder
+
+
+def new_id(recipe: str, now: float) -> str:
+    """Return a name that no experiment has: the time and the recipe."""
+    stamp = f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{recipe}"
+    names = (stamp, *(f"{stamp}-{number}" for number in range(2, 100)))
+    return next(name for name in names if not folder_of(name).exists())
+
+
+def write(path: Path, value: msgspec.Struct) -> None:
+    """Write a value as JSON; whoever reads finds the old file or the new one whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def design_of(folder: Path) -> Design | None:
+    """Return the design of the experiment in `folder`, or None when it cannot be read."""
+    try:
+        return msgspec.json.decode((folder / _DESIGN).read_bytes(), type=Design)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def known() -> list[Design]:
+    """Return the designs of all experiments, oldest first."""
+    found = [design for path in paths.experiments().glob(f"*/{_DESIGN}") if (design := design_of(path.parent))]
+    return sorted(found, key=lambda design: design.made_at)
+
+
+def find(name: str | None = None) -> Design:
+    """Return the experiment that `name` means: an id, the start of one, or a recipe's newest; without it the newest.
+
+    Raises:
+        UsageError: none fits, or the start of an id fits several.
+    """
+    designs = known()
+    if not designs:
+        raise UsageError("there is no experiment yet", do="dflash-tui ab RECIPE begins one")
+    if name is None:
+        return next((design for design in reversed(designs) if driver(folder_of(design.id))), designs[-1])
+    if exact := [design for design in designs if name in {design.id, design.recipe}]:
+        return exact[-1]
+    fitting = [design for design in designs if design.id.startswith(name)]
+    if len(fitting) == 1:
+        return fitting[0]
+    what = f"'{name}' fits {len(fitting)} experiments" if fitting else f"no experiment called '{name}'"
+    raise UsageError(what, do="dflash-tui ab list shows them")
+
+
+def driver(folder: Path) -> Driver | None:
+    """Return the process that drives the experiment in `folder` now, or None."""
+    try:
+        found = msgspec.json.decode((folder / _DRIVER).read_bytes(), type=Driver)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return found if found.pid > 1 and found.born and processes.identity(found.pid) == found.born else None
+
+
+def sign(folder: Path) -> None:
+    """Say that this process drives the experiment in `folder`."""
+    write(folder / _DRIVER, Driver(os.getpid(), processes.identity(os.getpid())))
+
+
+def append(folder: Path, event: Event) -> None:
+    """Add an event; what a killed driver wrote half stays a line of its own, which nobody reads.
+
+    Raises:
+        OSError: the disk is full, for instance; the event may be half written.
+    """
+    with (folder / EVENTS).open("ab+", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(size - 1)
+        broken = bool(size) and file.read(1) != b"\n"
+        line = b"\n" * broken + encode(event) + b"\n"
+        if (written := file.write(line)) != len(line):
+            file.write(line[written or 0 :])  # says why it does not fit
+        os.fsync(file.fileno())
+
+
+def events(folder: Path) -> list[Happened]:
+    """Return what has happened; lines that are none, as a half-written last one, are left out."""
+    try:
+        lines = (folder / EVENTS).read_bytes().split(b"\n")
+    except OSError:
+        return []
+    return [event for line in lines if (event := decode(line))]
+
+
+def decode(line: bytes) -> Happened | None:
+    """Return the event of one line, or None when it is none."""
+    try:
+        return _decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def report(folder: Path) -> AbReport | None:
+    """Return the report of a finished experiment, or None."""
+    try:
+        return msgspec.json.decode((folder / REPORT).read_bytes(), type=AbReport)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def remove(design: Design) -> None:
+    """Delete an experiment's folder; its runs stay.
+
+    Raises:
+        UsageError: it is being driven.
+    """
+    folder = folder_of(design.id)
+    if driver(folder):
+        raise UsageError(f"{design.id} is running", do=f"dflash-tui ab stop {design.id}")
+    shutil.rmtree(folder)
+
+
+def read(folder: Path) -> Progress:
+    """Return how far the experiment in `folder` is.
+
+    Raises:
+        UsageError: its design cannot be read.
+    """
+    design = design_of(folder)
+    if design is None:
+        raise UsageError(f"{folder} holds no experiment that can be read", do="dflash-tui ab list shows them")
+    return progress.fold(
+        design, events(folder), due=sending.due(design), driven=driver(folder) is not None, now=time.time()
+    )

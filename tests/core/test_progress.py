@@ -1,0 +1,147 @@
+"""How far an experiment is, by what is in its folder."""
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.core import experiments, plan, recipe_files, setup, vary
+from dflash_tui.core.events import RequestDone
+from dflash_tui.core.experiment import (
+    Arm,
+    Boot,
+    BootBegan,
+    BootEnded,
+    Design,
+    Finished,
+    Halted,
+    Happened,
+    Measured,
+)
+from dflash_tui.core.progress import fold
+from dflash_tui.errors import UsageError
+
+
+def designed(words: str = "mode=eager,compile", boots: int = 2) -> Design:
+    """Return an A/B of the demo."""
+    made = plan.make(setup.resolve(recipe_files.find("demo-cpu")))
+    varied = vary.parse(words)
+    arms = tuple(Arm(name, {}, made) for name in varied.arms)
+    return Design(
+        "20261122-010203-demo-cpu", 100.0, "1", "demo-cpu", words, arms, vary.order(len(arms), boots), "f", "d"
+    )
+
+
+def began(number: int, arm: int, attempt: int = 1, at: float = 100.0) -> BootBegan:
+    return BootBegan(at, number, arm, f"run-{number}-{attempt}", attempt)
+
+
+def ended(number: int, arm: int, attempt: int = 1, took: float = 30.0, error: str = "") -> BootEnded:
+    return BootEnded(130.0, Boot(number, arm, f"run-{number}-{attempt}", attempt, took=took, error=error))
+
+
+def request(number: int, stage: str) -> Measured:
+    return Measured(110.0, number, stage, RequestDone(110.0, "Math", tokens=64))
+
+
+def test_nothing_has_happened_yet():
+    """The first boot is due, and nobody knows how long it will take."""
+    found = fold(designed(), [])
+    assert (found.next, found.left, found.status, found.current) == ((0, 1), None, "interrupted", None)
+
+
+def test_a_boot_that_runs_counts_its_measured_requests_only():
+    """The cold request and the warm-ups are stages, not measurements; those of another boot are nobody's."""
+    happened: list[Happened] = [began(0, 0), request(0, "cold"), request(0, "warm-up"), request(0, "round")]
+    found = fold(designed(), [*happened, request(7, "round")], driven=True, due=5)
+    assert found.current
+    assert (found.current.stage, found.current.requests, found.due, found.status) == ("round", 1, 5, "running")
+
+
+def test_a_failed_boot_is_tried_once_more_and_then_reported():
+    """One failed attempt is followed by another; the second is the boot's last word, and the next one is due."""
+    once: list[Happened] = [began(0, 0), ended(0, 0, error="died")]
+    assert fold(designed(), once).next == (0, 2)
+    twice = fold(designed(), [*once, began(0, 0, 2), ended(0, 0, 2, error="died again")])
+    assert ([boot.error for boot in twice.boots], [boot.error for boot in twice.tries]) == (["died again"], ["died"])
+    assert twice.next == (1, 1)
+
+
+def test_an_interrupted_boot_is_due_again():
+    """What was measured of it before does not count."""
+    found = fold(designed(), [began(0, 0), ended(0, 0), began(1, 1), request(1, "round"), began(1, 1)])
+    assert found.next == (1, 1)
+    assert found.current
+    assert found.current.requests == 0
+
+
+def test_a_halt_is_over_once_a_boot_begins():
+    """The word of the last driver holds until another one works."""
+    assert fold(designed(), [began(0, 0), Halted(1.0, "stopped")]).status == "halted"
+    assert not fold(designed(), [Halted(1.0, "stopped"), began(0, 0)]).halted
+
+
+def test_the_time_left_follows_the_boots_of_the_same_arm():
+    """An arm that nobody has seen takes as long as the others; the running boot has spent some of its time."""
+    design = designed()  # A B B A
+    one = fold(design, [began(0, 0), ended(0, 0, took=10)], now=130)
+    assert one.left == 30
+    two = fold(design, [began(0, 0), ended(0, 0, took=10), began(1, 1), ended(1, 1, took=50)], now=130)
+    assert two.left == 60
+    running = fold(design, [began(0, 0), ended(0, 0, took=10), began(1, 1, at=126)], now=130, driven=True)
+    assert running.left == 26
+    assert fold(design, [Finished(1.0)]).left == 0
+
+
+def test_an_arm_that_never_came_up_is_named_at_the_end():
+    """The others have their verdict."""
+    happened: list[Happened] = [
+        ended(0, 0),
+        ended(1, 1, 2, error="no"),
+        ended(2, 1, 2, error="no"),
+        ended(3, 0),
+        Finished(1.0),
+    ]
+    assert fold(designed(), happened).without == ("compile",)
+    assert fold(designed(), happened[:-1]).without == ()
+
+
+def test_a_half_written_line_hides_nothing_that_follows():
+    """A driver that was killed while it wrote leaves half a line; the next one begins a new line after it."""
+    design = designed()
+    folder = experiments.create(design)
+    experiments.append(folder, began(0, 0))
+    with (folder / experiments.EVENTS).open("ab") as file:
+        file.write(b'{"event":"boot ended","at":1,"bo')
+    assert len(experiments.events(folder)) == 1
+    experiments.append(folder, ended(0, 0))
+    assert [type(event) for event in experiments.events(folder)] == [BootBegan, BootEnded]
+    assert experiments.read(folder).next == (1, 1)
+
+
+def test_an_experiment_is_found_by_its_id_its_start_and_its_recipe():
+    """Without a name it is the newest; what cannot be read is none."""
+    older, newer = designed(), replace(designed(), id="20261123-000000-demo-cpu", made_at=200.0)
+    with pytest.raises(UsageError, match="no experiment yet"):
+        experiments.find()
+    experiments.create(newer)
+    experiments.create(older)
+    (experiments.folder_of("broken")).mkdir()
+    (experiments.folder_of("broken") / "experiment.json").write_text("{")
+    assert [design.id for design in experiments.known()] == [older.id, newer.id]
+    assert experiments.find() == experiments.find("demo-cpu") == experiments.find("20261123") == newer
+    assert experiments.find(older.id) == older
+    with pytest.raises(UsageError, match="fits 2"):
+        experiments.find("2026112")
+    with pytest.raises(UsageError, match="called 'x'"):
+        experiments.find("x")
+    experiments.remove(older)
+    assert experiments.known() == [newer]
+
+
+def test_a_driver_is_believed_by_its_identity_only():
+    """A pid that another process has by now drives nothing."""
+    folder = experiments.create(designed())
+    assert experiments.driver(folder) is None
+    experiments.sign(folder)
+    assert experiments.driver(folder)
+    experiments.write(folder / "driver.json", experiments.Driver(1, "boot:0"))
+    assert experiments.driver(folder) is None
