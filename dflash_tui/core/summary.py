@@ -1,0 +1,90 @@
+"""What the boots of each arm measured, as figures to stand side by side; they are no verdict. Pure.
+
+A boot counts once: its figure is the median of its requests, that of an arm the median of its boots.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from dflash_tui.core.events import RequestDone
+from dflash_tui.core.experiment import Boot
+
+_LEAST = 1e-6  # less than a millionth of a step or a token per second was never measured
+
+
+class Figure(NamedTuple):
+    """The median of `n` values, and the least and the greatest of them."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+
+
+class Summary(NamedTuple):
+    """An arm: how many boots measured something, how many failed, and its figures; None where nothing was measured.
+
+    `cold`, `cached` and `other` are seconds from launch to the first answer, by what the start found in the compile
+    cache (`other`: it has none, or nobody knows); `first` are the seconds of the first real request.
+    """
+
+    boots: int
+    failed: int
+    requests: int
+    steps_s: Figure | None = None
+    tok_s: Figure | None = None
+    al: Figure | None = None
+    ttft: Figure | None = None
+    cold: Figure | None = None
+    cached: Figure | None = None
+    other: Figure | None = None
+    first: Figure | None = None
+
+
+def of(boots: Sequence[Boot], arm: int) -> Summary:
+    """Return the figures of `arm`."""
+    mine = [boot for boot in boots if boot.arm == arm]
+    good = [boot for boot in mine if not boot.error]
+
+    def ready(cache: str) -> Figure | None:
+        return _figure(boot.ready for boot in good if boot.cache == cache)
+
+    return Summary(
+        boots=len(good),
+        failed=len(mine) - len(good),
+        requests=sum(len(boot.requests) for boot in good),
+        steps_s=_figure(_median(boot, steps_s) for boot in good),
+        tok_s=_figure(_median(boot, lambda done: done.decode_tok_s) for boot in good),
+        al=_figure(_median(boot, length) for boot in good),
+        ttft=_figure(_median(boot, lambda done: done.ttft) for boot in good),
+        cold=ready("cold"),
+        cached=ready("cached"),
+        other=ready(""),
+        first=_figure(boot.cold_request.total for boot in good if boot.cold_request and not boot.cold_request.error),
+    )
+
+
+def length(done: RequestDone) -> float | None:
+    """Return the acceptance length of a request, the bonus token counted, or None without speculation."""
+    if done.steps is None or done.accepted is None or done.steps < _LEAST:
+        return None
+    return 1 + done.accepted / done.steps
+
+
+def steps_s(done: RequestDone) -> float | None:
+    """Return the verification steps per second of a request: its decode tok/s over its acceptance length, or None."""
+    al = length(done)
+    return None if al is None or done.decode_tok_s is None else done.decode_tok_s / al
+
+
+def _median(boot: Boot, value: Callable[[RequestDone], float | None]) -> float | None:
+    known = [found for done in boot.requests if not done.error and (found := value(done)) is not None]
+    return statistics.median(known) if known else None
+
+
+def _figure(values: Iterable[float | None]) -> Figure | None:
+    known = [value for value in values if value is not None]
+    return Figure(statistics.median(known), min(known), max(known), len(known)) if known else None
