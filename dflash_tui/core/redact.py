@@ -6,6 +6,7 @@ Whatever leaves this machine passes through here: exported runs and reports for 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 LEFT_OUT = "[left out]"
 _NAME = re.compile(r"(?i)TOKEN(?!S|IZ)|KEY|SECRET|PASSW|CREDENTIAL|AUTHORIZATION")
@@ -48,6 +49,20 @@ def without_secrets(text: str, instead: str = LEFT_OUT) -> str:
         if any(word in small for word in words):
             text = pattern.sub(rf"\1{instead}", text)
     return text
+
+
+def variables(env: Mapping[str, str], instead: str = LEFT_OUT) -> dict[str, str]:
+    """Return an environment, or other values by name, without what is secret by its name or its form."""
+    return {name: instead if is_secret(name) else without_secrets(value, instead) for name, value in env.items()}
+
+
+def words(argv: Sequence[str], instead: str = LEFT_OUT) -> tuple[str, ...]:
+    """Return a command without tokens, keys and passwords: also without the word after a flag that names one."""
+    told = [without_secrets(word, instead) for word in argv]
+    for place, flag in enumerate(argv[:-1]):
+        if flag.startswith("--") and "=" not in flag and is_secret(flag) and not argv[place + 1].startswith("--"):
+            told[place + 1] = instead
+    return tuple(told)
 
 
 def without_quotes(text: str) -> str:

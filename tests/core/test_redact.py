@@ -89,3 +89,23 @@ def test_a_hostile_line_takes_no_longer_than_another(part):
     """Nothing is searched again and again in a line of a megabyte; hours would pass."""
     line = part * (1_000_000 // len(part)) + " prompt"
     redact.without_secrets(redact.without_quotes(line))
+
+
+def test_a_command_and_an_environment_lose_their_secrets():
+    """By the name of a flag or a variable, and by the form of a value; what only looks like one stays."""
+    argv = (
+        "vllm",
+        "--api-key",
+        "letmein",
+        "--max-num-batched-tokens",
+        "512",
+        "--tokenizer",
+        "x",
+        "--trust-remote-code",
+    )
+    assert redact.words(argv) == (*argv[:2], redact.LEFT_OUT, *argv[3:])
+    assert redact.words(("vllm", "hf_abcdefghijklmnopqrstuv", "--api-key")) == ("vllm", redact.LEFT_OUT, "--api-key")
+    env = {"HF_TOKEN": "x", "VLLM_X": "Bearer abcdefghijkl", "OMP_NUM_THREADS": "2"}
+    assert redact.variables(env) == {
+        "HF_TOKEN": redact.LEFT_OUT, "VLLM_X": f"Bearer {redact.LEFT_OUT}", "OMP_NUM_THREADS": "2"
+    }  # fmt: skip

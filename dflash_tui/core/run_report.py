@@ -1,0 +1,72 @@
+"""A run as a report: what was launched, how it came up and what was measured on it."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from dflash_tui.core.events import OURS, RequestDone
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.recording import Recording
+from dflash_tui.core.redact import variables, words
+from dflash_tui.core.state import RunState
+from dflash_tui.core.vllm_metrics import Rates
+
+
+class RunReport(msgspec.Struct, frozen=True):
+    """What is known of one run; seconds are since the launch.
+
+    `up` is when the log said that it serves, `ready` its first answer, None when it did not come to that. `phases` are
+    the seconds of each, `facts` what the server said that it uses. `rates` are differences of its counters from the
+    first reading to the last, None without two; the rest of the server's traffic is in them. `requests` are those that
+    were measured on it, our own small ones left out. `plan` has no secrets.
+    """
+
+    run: str
+    at: float
+    plan: Plan
+    engine: str
+    patches: tuple[str, ...]
+    status: str
+    cache: str
+    up: float | None
+    ready: float | None
+    phases: dict[str, float]
+    facts: dict[str, tuple[str, ...]]
+    rates: Rates | None
+    requests: tuple[RequestDone, ...]
+    forced: str = ""
+
+
+def of(recording: Recording) -> tuple[RunReport, RunState]:
+    """Return the report of a run, and the state that it was read from.
+
+    Raises:
+        DflashError: the recording cannot be read to its end.
+    """
+    state = RunState()
+    for event in recording.events():
+        state.apply(event)
+    now, began = recording.end(), recording.started_at
+    report = RunReport(
+        run=recording.id,
+        at=began,
+        plan=safe(recording.plan),
+        engine=recording.engine,
+        patches=recording.patches,
+        status=state.status,
+        cache=state.startup.cache,
+        up=None if state.up_at is None else state.up_at - began,
+        ready=state.time_to_ready,
+        phases={span.phase.value: span.seconds for span in state.spans(state.up_at or now)},
+        facts={name: tuple(found) for name, found in state.startup.facts.items()},
+        rates=state.window(max(1.0, now - began), now),
+        requests=tuple(done for done in state.requests if done.kind not in OURS),
+        forced=recording.forced,
+    )
+    return report, state
+
+
+def safe(plan: Plan) -> Plan:
+    """Return a plan without secrets in its environment, its command and its options."""
+    return replace(plan, env=variables(plan.env), argv=words(plan.argv), asked=variables(plan.asked))

@@ -1,0 +1,45 @@
+"""Markdown that says what it was given: text of others cannot end a block, open a table or become a link."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from dflash_tui.core.redact import without_secrets
+from dflash_tui.core.vllm_log import clean
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
+
+
+def said(text: str) -> str:
+    """Return text of others for a paragraph or a cell: one line, without secrets, nothing in it meaning anything."""
+    return _SPECIAL.sub(r"\\\1", without_secrets(" ".join(clean(line) for line in text.splitlines())))
+
+
+def code(text: str) -> str:
+    """Return text of others as code within a line."""
+    body = without_secrets(clean(text)).replace("|", "\\|")
+    if not body:
+        return ""
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", body)), default=0))
+    pad = " " if "`" in body else ""
+    return f"{fence}{pad}{body}{pad}{fence}"
+
+
+def block(*lines: str) -> str:
+    """Return lines as a block of code that no line of theirs can end."""
+    body = without_secrets("\n".join(clean(part) for line in lines for part in line.split("\n")))
+    longest = max((len(run) for run in re.findall("`+", body)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{body}\n{fence}"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Return a table; the cells are Markdown already, the columns in `right` are aligned to the right."""
+    rule = ["---:" if column in right else "---" for column in range(len(header))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """Return a list of lines that are Markdown already."""
+    return "\n".join(f"- {line}" for line in lines)

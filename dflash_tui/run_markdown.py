@@ -1,0 +1,82 @@
+"""The report of one run in Markdown: what it is, how it came up, and what was measured on it."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+import time
+from collections.abc import Iterator
+
+from dflash_tui import text
+from dflash_tui.core import summary
+from dflash_tui.core.events import RequestDone
+from dflash_tui.core.run_report import RunReport
+from dflash_tui.markdown import block, bullets, code, said, table
+
+
+def render(report: RunReport) -> str:
+    """Return the whole report."""
+    return "\n\n".join(part for part in _parts(report) if part) + "\n"
+
+
+def _parts(report: RunReport) -> Iterator[str]:
+    plan = report.plan
+    yield f"# Run {code(report.run)}"
+    if plan.synthetic:
+        yield f"> **Not a real model's figures: {said(plan.synthetic)}.**"
+    drafts = f"{plan.num_speculative_tokens} drafts per step" if plan.num_speculative_tokens else "no speculation"
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.at))
+    yield f"{said(plan.title or plan.recipe)}: {plan.mode.value}, {drafts}, launched {when}, {report.status}."
+    yield "One launch, so nothing here tells what another launch would measure."
+    yield "## Start"
+    cache = f", compile cache {report.cache}" if report.cache else ""
+    yield f"Up after {text.duration(report.up)}, ready (first answer) after {text.duration(report.ready)}{cache}."
+    if report.phases:
+        rows = [(said(name), text.duration(seconds)) for name, seconds in report.phases.items()]
+        yield table(("phase", "took"), rows, (1,))
+    yield from _measured(report)
+    yield "## What ran"
+    patches = ", ".join(code(name) for name in report.patches) or "none"
+    yield bullets(
+        [
+            f"target {code(plan.target)}, drafter {code(plan.drafter) or 'none'}",
+            f"engine {said(report.engine)}, patches {patches}",
+            f"hardware {said(plan.hardware.value)}",
+            *(f"{said(name)}: {said(', '.join(found))}" for name, found in report.facts.items()),
+            *([f"launched although a check failed: {said(report.forced)}"] if report.forced else []),
+        ]
+    )
+    env = [f"{name}={shlex.quote(value)} \\" for name, value in sorted(plan.env.items())]
+    yield block(*env, shlex.join(plan.argv))
+
+
+def _measured(report: RunReport) -> Iterator[str]:
+    yield "## Measured"
+    rates = report.rates
+    if rates and rates.acceptance is not None:
+        shares = ", ".join(text.percent(share) for share in rates.per_position)
+        yield (
+            f"Acceptance length {text.number(rates.acceptance_length, 2)} (the bonus token counted), acceptance "
+            f"{text.percent(rates.acceptance, 1)}, over {text.number(rates.steps, 0)} steps of all traffic"
+            f"{f'; by position {shares}' if shares else ''}."
+        )
+    if not report.requests:
+        yield "No request was measured on it."
+        return
+    good = [done for done in report.requests if not done.error]
+    speeds = [done.decode_tok_s for done in good if done.decode_tok_s is not None]
+    if speeds:
+        ends = f"{min(speeds):.1f} to {max(speeds):.1f}, n={len(speeds)}"
+        yield f"Decode speed of a request: median {statistics.median(speeds):.1f} tok/s ({ends})."
+    header = ("prompt", "tokens", "TTFT s", "tok/s", "steps/s", "AL", "end")
+    yield table(header, [_request(done) for done in report.requests], (1, 2, 3, 4, 5))
+
+
+def _request(done: RequestDone) -> list[str]:
+    figures = (
+        text.number(done.ttft, 3),
+        text.number(done.decode_tok_s),
+        text.number(summary.steps_s(done), 2),
+        text.number(summary.length(done), 2),
+    )
+    return [said(done.kind), str(done.tokens), *figures, said(done.error or done.finish)]
