@@ -19,6 +19,7 @@ import msgspec
 from dflash_tui.core import paths, vllm_metrics
 from dflash_tui.core.events import (
     WARM_UP,
+    Counters,
     Event,
     Exited,
     Health,
@@ -69,16 +70,33 @@ def samples(folder: Path, log: str, summary: dict[str, Any], start: float) -> li
     # The access log names a streamed request when its answer begins, which is at once.
     begun = [at for at, line in timed(log) if at is not None and '"POST /v1/chat/completions HTTP/1.1" 200' in line]
     prompt = events_prompt(events) // len(summary["requests"])
+    drafts = drafted([event.counters for event in events if isinstance(event, Sampled)], summary["requests"])
     for place, (at, done) in enumerate(zip(begun, summary["requests"], strict=True)):
         end = start + at + done["total_s"]
         kind, tokens = "random" if place else WARM_UP, done["completion_tokens"]
         request = (kind, tokens, prompt, done["ttft"], done["total_s"], done["decode_tok_s"], "length")
-        events.append(RequestDone(end, *request))
+        events.append(RequestDone(end, *request, **drafts[place]))
         if not place:
             events.append(HealthChanged(end, Health.WARM))
     stopped = start + last
     events += [Stopping(stopped), Exited(stopped + summary["stop_s"], summary["rc"])]
     return sorted(events, key=lambda event: event.at)
+
+
+def drafted(readings: list[Counters], requests: list[dict[str, Any]]) -> list[dict[str, float]]:
+    """Return steps and accepted drafts of each request, sent one after the other; nothing where no reading tells.
+
+    A reading parts two requests when all tokens of the first are counted and at most one of the next: a prompt's own
+    token comes from no draft, and the first draft brings at least another one.
+    """
+    ends = itertools.accumulate((done["completion_tokens"] for done in requests), initial=0)
+    at = [next((now for now in readings if 0 <= now.generated - end <= 1), None) for end in ends]
+    return [
+        {name: getattr(after, name) - getattr(before, name) for name in ("steps", "accepted")}
+        if before and after
+        else {}
+        for before, after in itertools.pairwise(at)
+    ]
 
 
 def events_prompt(events: list[Event]) -> int:

@@ -20,7 +20,10 @@ _ROWS = (("tok/s", "tok_s", 1, "$series-a"), ("AL", "acceptance_length", 2, "$se
 
 
 class RequestStrip(Widget):
-    """A row of cells for each of tok/s, AL and steps/s, the newest request at the right with its value."""
+    """A row of cells for each of tok/s, AL and steps/s, the newest request at the right, then its value.
+
+    Where nobody recorded the newest, the value is that of the newest known, and muted.
+    """
 
     def __init__(self) -> None:
         super().__init__(id="strip")
@@ -66,11 +69,15 @@ def _fell(cycle: Cycle) -> str:
 
 def _row(name: str, figure: str, digits: int, color: str, requests: Sequence[Finished]) -> Content:
     values: list[float | None] = [getattr(request, figure) for request in requests]
-    top = max((value for value in values if value is not None), default=0.0)
+    known = [value for value in values if value is not None]
+    top = max(known, default=0.0)
     cells = "".join(
         "✗" if request.failed else _cell(value, top) for request, value in zip(requests, values, strict=True)
     )
-    return Content.assemble((f"{name:<{_NAME}}", MUTED), (cells, color), f" {number(values[-1], digits)}")
+    value, style = values[-1], ""
+    if value is None and known and not requests[-1].failed:
+        value, style = known[-1], MUTED
+    return Content.assemble((f"{name:<{_NAME}}", MUTED), (cells, color), (f" {number(value, digits)}", style))
 
 
 def _cell(value: float | None, top: float) -> str:

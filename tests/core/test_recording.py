@@ -71,6 +71,12 @@ def test_the_sample_tells_what_the_h200_did():
     assert state.status == "stopped"
 
 
+def test_requests_of_the_sample_have_steps_where_a_reading_parts_them():
+    """By hand from the trace: 66 drafts and 450 accepted at 513 tokens, 132 and 897 at 1025; none near 1536."""
+    done = [event for event in recording.find("sample").events() if isinstance(event, RequestDone)]
+    assert [(request.steps, request.accepted) for request in done] == [(66, 450), (66, 447), (None, None), (None, None)]
+
+
 def test_the_sample_is_small_and_names_no_machine():
     folder = recording.find("sample").folder
     assert sum(path.stat().st_size for path in folder.iterdir()) < 200_000

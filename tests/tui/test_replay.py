@@ -5,6 +5,7 @@ import pytest
 from dflash_tui.core import recording
 from dflash_tui.core.player import Player
 from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.strip import RequestStrip
 from tests.core.test_recording import Clock
 from tests.tui.panel import NO_GPU, text, wait_for
 
@@ -36,8 +37,11 @@ async def test_it_says_replay_position_and_speed(clock, size):
         if size == (120, 36):
             assert "up in 2:00, ready in 2:1" in text(panel)
             assert "not recorded" in text(panel)
-            assert panel.screen.query_one("#strip").size.height == 1
-            assert "steps/s ·" not in text(panel)  # nobody wrote down the steps of a single request
+            strip = panel.screen.query_one("#strip", RequestStrip)
+            assert strip.size.height == 3
+            cells = [row.split() for row in str(strip.render()).splitlines()]
+            # No reading parts the third request from the fourth: what is known is the second's.
+            assert [row[0] + row[1][-1] + row[2] for row in cells] == ["tok/s█133.9", "AL·7.77", "steps/s·16.6"]
         for words in ("asked for a token", "no GPU is seen", "try n="):
             assert words not in text(panel)
         assert "Stop" not in text(panel)
