@@ -75,7 +75,8 @@ def samples(folder: Path, log: str, summary: dict[str, Any], start: float) -> li
         end = start + at + done["total_s"]
         kind, tokens = "random" if place else WARM_UP, done["completion_tokens"]
         request = (kind, tokens, prompt, done["ttft"], done["total_s"], done["decode_tok_s"], "length")
-        events.append(RequestDone(end, *request, **drafts[place]))
+        steps, accepted = drafts[place]
+        events.append(RequestDone(end, *request, steps=steps, accepted=accepted))
         if not place:
             events.append(HealthChanged(end, Health.WARM))
     stopped = start + last
@@ -83,18 +84,20 @@ def samples(folder: Path, log: str, summary: dict[str, Any], start: float) -> li
     return sorted(events, key=lambda event: event.at)
 
 
-def drafted(readings: list[Counters], requests: list[dict[str, Any]]) -> list[dict[str, float]]:
-    """Return steps and accepted drafts of each request, sent one after the other; nothing where no reading tells.
+def drafted(readings: list[Counters], requests: list[dict[str, Any]]) -> list[tuple[float | None, float | None]]:
+    """Return steps and accepted drafts of each request, sent one after the other; None where no reading tells.
 
     A reading parts two requests when all tokens of the first are counted and at most one of the next: a prompt's own
     token comes from no draft, and the first draft brings at least another one.
     """
     ends = itertools.accumulate((done["completion_tokens"] for done in requests), initial=0)
-    at = [next((now for now in readings if 0 <= now.generated - end <= 1), None) for end in ends]
+    at = [next((now for now in readings if 0 <= now.generated - end <= 1), Counters(0)) for end in ends]
+
+    def grown(before: float | None, after: float | None) -> float | None:
+        return None if before is None or after is None else after - before
+
     return [
-        {name: getattr(after, name) - getattr(before, name) for name in ("steps", "accepted")}
-        if before and after
-        else {}
+        (grown(before.steps, after.steps), grown(before.accepted, after.accepted))
         for before, after in itertools.pairwise(at)
     ]
 
