@@ -7,6 +7,7 @@ import asyncio
 import sys
 import time
 
+from dflash_tui.alarm_lines import announce
 from dflash_tui.commands import note, out, panel
 from dflash_tui.core.events import encode
 from dflash_tui.core.foreign import Server
@@ -24,8 +25,25 @@ def attach(args: argparse.Namespace) -> int:
 
 
 async def _lines(args: argparse.Namespace, server: Server) -> int:
-    """Print figures every so many seconds until somebody ends it."""
-    state, rows, due = RunState(), 0, time.monotonic() + args.every
+    """Print figures and alarms until somebody ends it; what cannot be written ends it, too."""
+    state = RunState()
+    tasks = [
+        asyncio.create_task(_figures(args, server, state)),
+        asyncio.create_task(announce(state, as_json=args.json)),
+    ]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+    return 0
+
+
+async def _figures(args: argparse.Namespace, server: Server, state: RunState) -> None:
+    """Print what the server answers, and figures every so many seconds."""
+    rows, due = 0, time.monotonic() + args.every
     lines = Lines(state, as_json=args.json)
     async for event in server.events():
         state.apply(event)
@@ -38,4 +56,3 @@ async def _lines(args: argparse.Namespace, server: Server) -> int:
             out(Figures.HEADER)
         out(encode(figures).decode() if args.json else figures.line(state))
         rows += 1
-    return 0

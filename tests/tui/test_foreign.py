@@ -215,14 +215,21 @@ async def test_hostile_names_are_shown_as_they_are(server):
         await wait_for(pilot, lambda: "[/] [red]evil" in text(panel))
 
 
-def test_lines_show_its_figures(server):
+def test_lines_show_its_figures_and_alarms(server):
     command = [sys.executable, "-m", "dflash_tui", "attach", server.url, "--plain", "--every", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout
-    assert process.stderr
-    rows = [process.stdout.readline() for _ in range(2)]
-    process.terminate()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stderr
+        rows = [process.stdout.readline() for _ in range(2)]
+        said = [process.stderr.readline()]
+        for answer, words in (((500, b""), "  → "), ((200, b""), "✓ hang: over after")):
+            server.answers["/health"] = answer
+            while words not in said[-1]:
+                said.append(process.stderr.readline())
+                assert said[-1], said
+        process.terminate()
     assert rows[0].split()[:2] == ["time", "tok/s"]
     assert rows[1].split()[:2] == ["—", "0.0"]
-    assert "foreign: metrics only" in process.stderr.read()
-    process.communicate()
+    assert "foreign: metrics only" in said[0]
+    assert "! hang: the server does not answer: /health: HTTP 500\n" in said
+    assert "S stops" not in "".join(said)
