@@ -4,23 +4,50 @@ It speaks the few endpoints that are asked, counts like a server with seven draf
 step, and misbehaves on demand: `deaf` never listens, `stubborn` ignores SIGTERM and has a child that does, `slow=S`
 waits before it answers a chat, `sleepy` never answers a second one, `refuse` answers chats with HTTP 400, `cut` ends
 a stream in the middle, `garbled` sends what is no JSON, `dead` reports a dead engine in the stream, `silent`
-sends no usage, `telling` says of each request how many steps it took, `log` writes down what is asked.
+sends no usage, `telling` says of each request how many steps it took, `log` writes down what is asked. `busy` works on
+one request from the start, about 37 steps a second; `like=FILE` adds what a real server's /metrics said.
 """
 
 import json
+import math
 import signal
 import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 PORT, WORDS = int(sys.argv[1]), sys.argv[2:]
 SLOW = next((float(word.partition("=")[2]) for word in WORDS if word.startswith("slow=")), 0.0)
+LIKE = next((Path(word.partition("=")[2]).read_text() for word in WORDS if word.startswith("like=")), "")
+SPEC, STARTED = "vllm:spec_decode_num_", time.time()
 PIECES = ("Hello", " there, this is", " speculative.")
 steps = 0
 
 
+def counted(done: float, accepted: float) -> dict[str, float]:
+    """Return the counters after so many steps."""
+    return {
+        'vllm:generation_tokens_total{engine="0"}': done + accepted, f'{SPEC}drafts_total{{engine="0"}}': done,
+        f'{SPEC}draft_tokens_total{{engine="0"}}': 7 * done, f'{SPEC}accepted_tokens_total{{engine="0"}}': accepted,
+    }  # fmt: skip
+
+
+def working(seconds: float) -> dict[str, float]:
+    """Return what is told after so long on one request: no rate stays what it was a second ago."""
+    done = 37 * seconds + 60 * math.sin(seconds / 9)
+    shares = (0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15)
+    positions = [share * done + 4 * math.sin(seconds / (5 + place)) for place, share in enumerate(shares)]
+    told = {f'{SPEC}accepted_tokens_per_pos_total{{position="{p}"}}': count for p, count in enumerate(positions)}
+    return counted(done, sum(positions)) | told | {
+        'vllm:prompt_tokens_total{engine="0"}': 90 * seconds, 'vllm:num_requests_running{engine="0"}': 1,
+        'vllm:kv_cache_usage_perc{engine="0"}': 0.2 + seconds % 50 / 500,
+    }  # fmt: skip
+
+
 class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # as a real one it keeps connections open
+
     def log_message(self, *_: object) -> None:
         """Keep the log to what the test writes."""
 
@@ -34,12 +61,11 @@ class Handler(BaseHTTPRequestHandler):
         if self.path != "/metrics":
             self.answer(b"")
             return
-        spec = "vllm:spec_decode_num_"
-        figures = {
-            "vllm:generation_tokens_total": 4 * steps, f"{spec}drafts_total": steps,
-            f"{spec}draft_tokens_total": 7 * steps, f"{spec}accepted_tokens_total": 3 * steps,
-        }  # fmt: skip
-        self.answer("".join(f'{name}{{engine="0"}} {value}\n' for name, value in figures.items()).encode())
+        figures = working(time.time() - STARTED) if "busy" in WORDS else counted(steps, 3 * steps)
+        told = [f"{name} {value}" for name, value in figures.items()]
+        families = {name.partition("{")[0] for name in figures}
+        told += [line for line in LIKE.splitlines() if line.partition("{")[0] not in families]
+        self.answer("\n".join([*told, ""]).encode())
 
     def do_POST(self) -> None:
         global steps  # noqa: PLW0603 - the one number that the server has
@@ -52,6 +78,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         steps += 10
         self.send_response(200)
+        self.send_header("Connection", "close")  # a stream is as long as it lasts
         self.end_headers()
         for piece in PIECES:
             time.sleep(0.02)

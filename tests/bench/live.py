@@ -2,14 +2,15 @@
 
 frame     CPU of drawing one frame at 120x36 with new samples each second, and with none
 day       memory of 24 h of samples, and the CPU of folding them
-terminal  CPU share and bytes to a pseudo-terminal of 120x36 at rest and at work, with a server that is played
+terminal  CPU share and bytes to a pseudo-terminal of 120x36 at rest and at work, with a server that is played:
+          the panel asks it, and records
 Nothing is asserted: machines are noisy.
 """
 
 import argparse
 import asyncio
 import os
-import subprocess
+import signal
 import sys
 import time
 import tracemalloc
@@ -31,15 +32,17 @@ from dflash_tui.core.events import (
     MemorySampled,
     RequestDone,
     Sampled,
-    encode,
 )
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
-from tests.bench.measure import Terminal, spread
+from tests import recordings
+from tests.bench.terminal import Terminal, spread
 from tests.tui.conftest import a_run, latencies, recorded
 from tests.tui.panel import app, feed
 
 HOUR = 3600
+FAKE = Path(__file__).parents[1] / "fake_server.py"
+METRICS = recordings.FOLDER / "cpu-vllm-0.32.0" / "dflash" / "metrics_end.txt"
 
 
 def load(start: float, second: int, *, n: int = 15) -> list[AnyEvent]:
@@ -119,40 +122,34 @@ def day(_: argparse.Namespace) -> None:
 
 
 def terminal(args: argparse.Namespace) -> None:
-    """Play a server: a process that sleeps, and a recorder that is this program."""
-    made = plan.make(setup.resolve(recipe_files.find("demo-cpu")), port=server.free_port(18_300))
-    sleeping = (sys.executable, "-c", "import time; time.sleep(3600)")
-    run = server.launch(msgspec.structs.replace(made, argv=sleeping), engine="played")
-    panel = None
-    try:
-        run.log.write_text("(APIServer pid=1) INFO 01-01 00:00:00 [x.py:1] Application startup complete.\n")
-        server.record(run, HealthChanged(time.time(), Health.WARM))
-        panel = Terminal([sys.executable, "-m", "dflash_tui", "attach", run.id])
-        for name, busy in (("at rest", False), ("at work", True)):
-            _play(run, panel, name, args.seconds, busy=busy)
-    finally:
-        if panel is not None:
-            panel.close()
-        subprocess.run([sys.executable, "-m", "dflash_tui", "stop", run.id], check=False, stderr=subprocess.DEVNULL)
+    """Attach to a server that answers like a real one, with a GPU that this program plays."""
+    for name, words in (("at rest", []), ("at work", ["busy"])):
+        port = server.free_port(18_300)
+        made = plan.make(setup.resolve(recipe_files.find("demo-cpu")), port=port)
+        argv = (sys.executable, str(FAKE), str(port), *words, f"like={METRICS}")
+        run = server.launch(msgspec.structs.replace(made, argv=argv), engine="played")
+        panel = None
+        try:
+            server.record(run, HealthChanged(time.time(), Health.WARM))
+            panel = Terminal("attach", run.id)
+            _watch(run, panel, name, args.seconds, busy=bool(words))
+        finally:
+            if panel is not None:
+                panel.close()
+            os.kill(run.pid, signal.SIGTERM)
 
 
-def _play(run: Run, panel: Terminal, name: str, seconds: float, *, busy: bool) -> None:
-    process, rest = psutil.Process(panel.pid), load(0.0, 0)[0]
-    start, written, used, began = time.time(), 0, process.cpu_times(), 0.0
+def _watch(run: Run, panel: Terminal, name: str, seconds: float, *, busy: bool) -> None:
+    start, before = time.time(), panel.taken()
     for second in range(int(seconds) + 8):
         if second == 8:
-            began, written, used = time.monotonic(), panel.bytes, process.cpu_times()
-        if busy or second % 10 == 0:
-            with run.samples.open("ab", buffering=0) as file:
-                for event in load(start, second)[:2] if busy else [msgspec.structs.replace(rest, at=time.time())]:
-                    file.write(encode(event) + b"\n")
-        until = time.monotonic() + 1
-        while time.monotonic() < until:
-            panel.read(max(0.0, until - time.monotonic()))
-    now, passed = process.cpu_times(), time.monotonic() - began
-    share = (now.user + now.system - used.user - used.system) / passed
-    print(f"{name}: {share:.2%} of a core, {(panel.bytes - written) / passed / 1000:.1f} kB/s to the terminal, "
-          f"{process.memory_info().rss / 1e6:.0f} MB resident")  # fmt: skip
+            before = panel.taken()
+        if busy:
+            server.record(run, load(start, second)[1])
+        panel.rest(1.0)
+    share, rate = panel.since(before)
+    resident = psutil.Process(panel.pid).memory_info().rss
+    print(f"{name}: {share:.2%} of a core, {rate / 1000:.1f} kB/s to the terminal, {resident / 1e6:.0f} MB resident")
 
 
 def main() -> None:

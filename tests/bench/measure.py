@@ -1,4 +1,4 @@
-"""Speed and size of the product: `python tests/bench/measure.py version|paint|observe|panel [options]`.
+"""Speed and size of the product: `python -m tests.bench.measure version|paint|observe|panel [options]`.
 
 Machines are noisy, so everything is compared within one run, in pairs where there is something to pair with, and
 printed with n and spread; nothing is asserted.
@@ -10,16 +10,11 @@ panel     CPU share and resident memory of the panel on a running server, in a p
 """
 
 import argparse
-import fcntl
 import os
-import pty
-import select
 import signal
 import statistics
-import struct
 import subprocess
 import sys
-import termios
 import threading
 import time
 from pathlib import Path
@@ -29,14 +24,7 @@ import psutil
 
 from dflash_tui.core import engine, plan, prepare, recipe_files, server, setup
 from dflash_tui.core.plan import Plan
-
-COMMAND = [sys.executable, "-m", "dflash_tui"]
-
-
-def spread(values: list[float], unit: str = "s", digits: int = 3) -> str:
-    """Return median, least and greatest with n."""
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return f"median {middle:.{digits}f} {unit}, {low:.{digits}f} to {high:.{digits}f} (n={len(values)})"
+from tests.bench.terminal import COMMAND, Terminal, spread
 
 
 def seconds(argv: list[str]) -> float:
@@ -56,51 +44,11 @@ def version(args: argparse.Namespace) -> None:
     print(f"ratio of medians      {statistics.median(ours) / statistics.median(bare):.2f}")
 
 
-class Terminal:
-    """A process in a pseudo-terminal of 120x36."""
-
-    def __init__(self, argv: list[str]) -> None:
-        self.pid, self._file = pty.fork()
-        if self.pid == 0:
-            os.environ.update(TERM="xterm-256color", COLORTERM="truecolor", LINES="36", COLUMNS="120")
-            os.execv(argv[0], argv)
-        fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", 36, 120, 0, 0))
-        self.bytes = 0
-
-    def read(self, timeout: float) -> bytes:
-        """Return what was written within `timeout` seconds, or earlier when something was."""
-        if not select.select([self._file], [], [], timeout)[0]:
-            return b""
-        try:
-            data = os.read(self._file, 1 << 16)
-        except OSError:
-            return b""
-        self.bytes += len(data)
-        return data
-
-    def until(self, text: bytes, limit: float = 30.0) -> float:
-        """Return the seconds until `text` was written."""
-        began, seen = time.perf_counter(), b""
-        while text not in seen:
-            seen += self.read(0.05)
-            if time.perf_counter() - began > limit:
-                raise TimeoutError(seen[-500:])
-        return time.perf_counter() - began
-
-    def close(self) -> None:
-        """Press q and wait for the end."""
-        os.write(self._file, b"q")
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline and os.waitpid(self.pid, os.WNOHANG) == (0, 0):
-            self.read(0.1)
-        os.close(self._file)
-
-
 def paint(args: argparse.Namespace) -> None:
     found = []
     for _ in range(args.n):
-        terminal = Terminal(COMMAND)
-        found.append(terminal.until(b"demo-cpu"))
+        terminal = Terminal()
+        found.append(terminal.until("demo-cpu"))
         terminal.read(0.3)
         terminal.close()
     print(f"first paint of the panel, 120x36: {spread(found)}")
@@ -184,21 +132,15 @@ def panel(args: argparse.Namespace) -> None:
     run = server.find(args.run)
     if not server.alive(run):
         raise SystemExit("start a server first: dflash-tui up demo-cpu --detach")
-    terminal = Terminal([*COMMAND, "attach", run.id])
-    process = psutil.Process(terminal.pid)
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        terminal.read(0.2)
-    began, used, written = time.monotonic(), process.cpu_times(), terminal.bytes
-    resident: list[float] = []
-    while time.monotonic() < began + args.seconds:
-        terminal.read(0.5)
-        if len(resident) < (time.monotonic() - began) / 10:
-            resident.append(process.memory_info().rss / 1e6)
-    now, passed = process.cpu_times(), time.monotonic() - began
-    share = (now.user + now.system - used.user - used.system) / passed
-    print(f"panel on {run.id} at 120x36 for {passed:.0f} s: {share:.2%} of a core")
-    print(f"written to the terminal: {(terminal.bytes - written) / passed / 1000:.1f} kB/s")
+    terminal = Terminal("attach", run.id)
+    terminal.rest(10)
+    before, resident = terminal.taken(), list[float]()
+    for _ in range(max(1, round(args.seconds / 10))):
+        terminal.rest(10)
+        resident.append(psutil.Process(terminal.pid).memory_info().rss / 1e6)
+    share, rate = terminal.since(before)
+    print(f"panel on {run.id} at 120x36 for {10 * len(resident)} s: {share:.2%} of a core")
+    print(f"written to the terminal: {rate / 1000:.1f} kB/s")
     tenth = max(1, len(resident) // 10)
     print(f"resident memory: first {statistics.mean(resident[:tenth]):.1f} MB, last "
           f"{statistics.mean(resident[-tenth:]):.1f} MB, most {max(resident):.1f} MB (n={len(resident)})")  # fmt: skip

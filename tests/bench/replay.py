@@ -5,70 +5,19 @@ what it did; between two presses the panel goes on reading.
 """
 
 import asyncio
-import fcntl
-import os
-import pty
-import select
-import statistics
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
 import time
 from pathlib import Path
-
-import psutil
 
 from dflash_tui.core import recording
 from dflash_tui.core.player import Player
 from dflash_tui.tui.app import DflashApp
+from tests.bench.terminal import COLUMNS, COMMAND, ROWS, Terminal, spread
 from tests.tui.panel import NO_GPU
 
-SIZE = (36, 120)
 PRESSES = 30
-COMMAND = [sys.executable, "-m", "dflash_tui"]
-
-
-class Terminal:
-    """A program in a terminal: what it writes, and when."""
-
-    def __init__(self, *words: str) -> None:
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
-        environment = os.environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
-        self.process = subprocess.Popen([*COMMAND, *words], stdin=slave, stdout=slave, stderr=slave, env=environment)
-        os.close(slave)
-
-    def wait_for(self, text: str, limit: float = 60.0) -> float:
-        """Return the seconds until `text` is written."""
-        began, seen = time.perf_counter(), b""
-        while time.perf_counter() - began < limit:
-            if select.select([self._master], [], [], 0.1)[0]:
-                seen = seen[-4096:] + os.read(self._master, 1 << 16)
-                if text.encode() in seen:
-                    return time.perf_counter() - began
-        raise SystemExit(f"{text!r} was not written within {limit:.0f} s")
-
-    def press(self, key: str) -> None:
-        os.write(self._master, key.encode())
-
-    def rest(self, seconds: float) -> None:
-        """Read on for a while."""
-        until = time.perf_counter() + seconds
-        while (left := until - time.perf_counter()) > 0:
-            if select.select([self._master], [], [], left)[0]:
-                os.read(self._master, 1 << 16)
-
-    def cpu(self) -> float:
-        """Return the seconds of processor time that the program has taken, which a busy machine does not change."""
-        times = psutil.Process(self.process.pid).cpu_times()
-        return float(times.user + times.system)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._master)
 
 
 def large(folder: Path, megabytes: int) -> None:
@@ -85,9 +34,7 @@ def large(folder: Path, megabytes: int) -> None:
 
 
 def say(name: str, times: list[float]) -> None:
-    times.sort()
-    rest = f"median {statistics.median(times) * 1000:.0f}, 95 % {times[int(len(times) * 0.95)] * 1000:.0f}"
-    print(f"{name:<46} {rest}, most {times[-1] * 1000:.0f} ms (n={len(times)})", flush=True)
+    print(f"{name:<46} {spread([seconds * 1000 for seconds in times], 'ms', 1)}", flush=True)
 
 
 async def holds(folder: Path, seconds: float) -> list[float]:
@@ -97,7 +44,7 @@ async def holds(folder: Path, seconds: float) -> list[float]:
     """
     player = Player(recording.read(folder), at=1e9)
     panel = DflashApp(player=player, probe=lambda: NO_GPU)
-    async with panel.run_test(size=SIZE[::-1]):
+    async with panel.run_test(size=(COLUMNS, ROWS)):
         await asyncio.sleep(3)
         turns, until = [], time.perf_counter() + seconds
         while time.perf_counter() < until and player.behind:
@@ -120,26 +67,29 @@ def main() -> None:
     times, busy = [], []
     for _ in range(5):
         terminal = Terminal("replay", "sample")
-        times.append(terminal.wait_for("REPLAY"))
-        busy.append(terminal.cpu())
+        times.append(terminal.until("REPLAY"))
+        busy.append(terminal.taken().cpu)
         terminal.close()
     say("replay sample, until the first picture", times)
     say("    of that on the processor", busy)
     with tempfile.TemporaryDirectory() as name:
         large(Path(name), megabytes)
         terminal = Terminal("replay", name, "--at", "1000000", "--speed", "1")
-        terminal.wait_for("reading")
+        terminal.until("reading")
         terminal.rest(3)  # the first charts import plotext, once
-        times, speed = [], 1.0
+        times, busy, speed = [], [], 1.0
         for press in range(PRESSES):
             up = press % 20 < 10
             speed = speed * 2 if up else speed / 2
             terminal.rest(0.37)
+            before = terminal.loop_cpu()
             terminal.press("+" if up else "-")
-            times.append(terminal.wait_for(f"×{speed:g} "))
+            times.append(terminal.until(f"×{speed:g} "))
+            busy.append(terminal.loop_cpu() - before)
         terminal.rest(0.5)
         reading = terminal.process.poll() is None
         say(f"key to paint while {megabytes} MB are read", times)
+        say("    of that on the processor", busy)
         terminal.close()
         say("    a turn of the loop, on the processor", asyncio.run(holds(Path(name), 15)))
         if not reading:

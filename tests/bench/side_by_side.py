@@ -15,11 +15,10 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
 import uv
 
 from tests import stand_in
-from tests.bench.measure import Terminal
+from tests.bench.terminal import COMMAND, Taken, Terminal
 from tests.recordings import RUNS
 
 PLAIN = """
@@ -60,30 +59,25 @@ def environment(folder: Path, *packages: str) -> Path:
 class Measured:
     """A program in a terminal, and what it took since `begin`."""
 
-    def __init__(self, name: str, argv: list[str]) -> None:
-        self.name, self.terminal = name, Terminal(argv)
-        self._process = psutil.Process(self.terminal.pid)
-        self._cpu = self._bytes = 0.0
+    def __init__(self, name: str, *program: str) -> None:
+        self.name, self.terminal = name, Terminal(program=program)
+        self.begin()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        while psutil.pid_exists(self.terminal.pid):
+        while self.terminal.process.poll() is None:
             self.terminal.read(0.5)
-
-    def _taken(self) -> float:
-        times = self._process.cpu_times()
-        return times.user + times.system
 
     def begin(self) -> None:
         """Count from now on."""
-        self._cpu, self._bytes = self._taken(), self.terminal.bytes
+        self._before: Taken = self.terminal.taken()
 
-    def end(self, seconds: float) -> tuple[float, float]:
+    def end(self) -> tuple[float, float]:
         """Return the share of a core and the bytes per second, and end the program."""
-        share, rate = (self._taken() - self._cpu) / seconds, (self.terminal.bytes - self._bytes) / seconds
-        self._process.terminate()
-        self._process.wait(10)
-        return share, rate
+        found = self.terminal.since(self._before)
+        self.terminal.process.terminate()
+        self.terminal.process.wait(10)
+        return found
 
 
 def main() -> None:
@@ -97,17 +91,16 @@ def main() -> None:
         plain = environment(Path(folder, "plain"), "textual-plotext", "plotext<6")
         Path(folder, "plain.py").write_text(PLAIN)
         run = str(RUNS / "h200-compile.zip")
-        ours = [sys.executable, "-m", "dflash_tui", "replay", run, "--at", "170", "--speed", "1"]
         running = [
-            Measured("dflash-tui, live screen", ours),
-            Measured("nvitop, stand-in driver", [str(nvitop / "nvitop"), "--monitor", "full", "--interval", "1"]),
-            Measured("textual-plotext, 4 charts", [str(plain / "python"), str(Path(folder, "plain.py"))]),
+            Measured("dflash-tui, live screen", *COMMAND, "replay", run, "--at", "170", "--speed", "1"),
+            Measured("nvitop, stand-in driver", str(nvitop / "nvitop"), "--monitor", "full", "--interval", "1"),
+            Measured("textual-plotext, 4 charts", str(plain / "python"), str(Path(folder, "plain.py"))),
         ]
         time.sleep(12)  # all of them have started
         for program in running:
             program.begin()
         time.sleep(seconds)
-        found = [program.end(seconds) for program in running]
+        found = [program.end() for program in running]
         for program, (share, rate) in zip(running, found, strict=True):
             ratio = found[0][0] / share if share else float("nan")
             print(f"{program.name:<26} {share:6.1%} of a core  {rate / 1000:7.1f} kB/s  ours to it: {ratio:.2f}")
