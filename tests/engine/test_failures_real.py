@@ -1,6 +1,7 @@
-"""Failures of real vLLM on this CPU, provoked on purpose: what the command says, and what it ends with.
+"""Failures of real vLLM on this CPU, provoked on purpose: what the command says and ends with, what the panel shows.
 
-A start that fails costs 10 to 30 s, so each is seen once and two at a time; the recordings have the rest.
+A start that fails costs 10 to 30 s, so each is made once, two at a time, and then looked at by command and by panel;
+the recordings have the rest.
 """
 
 import asyncio
@@ -19,15 +20,17 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from textual.pilot import Pilot
 
 from dflash_tui import planning
-from dflash_tui.core import observe, processes, server
+from dflash_tui.core import observe, paths, processes, recipe_files, server
 from dflash_tui.core.events import Phase
 from dflash_tui.core.plan import Plan
+from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.server import Run
 from dflash_tui.parser import build_parser
 from dflash_tui.tui.app import DflashApp
-from tests.tui.panel import text, wait_for
+from tests.tui.panel import NO_GPU, failure_of, text, wait_for, words
 
 pytestmark = pytest.mark.vllm
 COMMAND = [sys.executable, "-m", "dflash_tui"]
@@ -36,7 +39,7 @@ NO_CACHE = ("--set", "env.VLLM_CPU_KVCACHE_SPACE=null")
 # By hand: what is asked for past the checks; the cause; words of vLLM's own line; what the offered command has.
 THROUGH_UP = {
     "a context longer than the model's": (
-        ["--set", "max-model-len=400000"],
+        ["{broken}"],
         "the model was not made for 400000 tokens", "max_model_len (400000)", "--set max-model-len=32768",
     ),
     "a flag that vLLM does not have": (
@@ -107,25 +110,31 @@ def said(watcher: subprocess.Popen[str], words: str) -> None:
         assert line
 
 
-def test_what_vllm_refuses_is_explained_with_the_command_that_helps(with_engine, tmp_path):
-    """`up` ends with 6, the cause, vLLM's own line, and a command that takes the number that vLLM printed."""
-    ports = iter(range(8761, 8799))
-    with ThreadPoolExecutor(2) as pool:
-        cases = [(name, [word.format(empty=tmp_path) for word in words]) for name, (words, *_) in THROUGH_UP.items()]
-        futures = {name: pool.submit(dflash, "up", "demo-cpu", "--port", str(next(ports)), *w) for name, w in cases}
-    for name, future in futures.items():
-        _, *expected = THROUGH_UP[name]
-        told = future.result()
-        assert told.returncode == 6, (name, told.stderr)
-        _, _, error = told.stderr.partition("dflash-tui: error: ")
-        fits = re.findall(r"estimated maximum model length is (\d+)", error)
-        wanted = [words.format(fits=fits and fits[0]) for words in (*expected, "dflash-tui up demo-cpu --port")]
-        assert [words for words in wanted if words not in error] == [], (name, error)
-        assert not any(words in error for words in ("EngineDeadError", "Traceback", "See root cause above")), name
+def seen_in_panel(run: Run, *expected: str) -> Postmortem:
+    """Open the panel on `run`: it shows cause, evidence, what to do and these words, and `f` has the new command."""
+    found, seen, offered = asyncio.run(failure_of(run))
+    diagnosis, packed = found.diagnosis, "".join(seen.split())
+    keys = ["f", *(f"f {place}" for place in range(2, 10))]
+    offers = [f"{key} {remedy.words}" for key, remedy in zip(keys, found.remedies, strict=False)]
+    rows = (diagnosis.what, f"cause {diagnosis.cause}", f"to do {' '.join(diagnosis.fix)}", *offers, *expected)
+    assert [row for row in rows if "".join(row.split()) not in packed] == [], (run.id, seen)
+    assert all(command in offered for command in found.commands[:1]), (run.id, offered)
+    return found
 
 
-def test_what_only_vllm_itself_refuses_is_explained_by_why(with_engine):
-    """`why` names cause and evidence of a run that nobody watched, and writes a report without this machine's paths."""
+def test_what_vllm_refuses_is_explained_with_what_helps(with_engine, tmp_path):
+    """`up` ends with 6, the cause, vLLM's own line, and a command that takes the number that vLLM printed.
+
+    What nobody watched is told by `why`. The panel shows the same of each, and its key applies it.
+    """
+    shipped, broken = (paths.bundled("recipes") / "demo-cpu.yaml").read_text(), tmp_path / "broken.yaml"
+    broken.write_text(shipped.replace("max-model-len: 4096", "max-model-len: 400000"))
+    (empty := tmp_path / "empty").mkdir()
+
+    def up(port: int, options: list[str]) -> subprocess.CompletedProcess[str]:
+        words = [option.format(empty=empty, broken=broken) for option in options]
+        recipe = [] if words[0] == str(broken) else ["demo-cpu"]
+        return dflash("up", *recipe, *words, "--port", str(port))
 
     def run(port: int, words: dict[str, str]) -> Run:
         started = launched(port, **words)
@@ -133,18 +142,40 @@ def test_what_only_vllm_itself_refuses_is_explained_by_why(with_engine):
         return started
 
     with ThreadPoolExecutor(2) as pool:
-        futures = {
-            name: pool.submit(run, 8801 + place, words) for place, (name, (words, *_)) in enumerate(PAST_IT.items())
-        }
+        told = {port: pool.submit(up, port, case[0]) for port, case in enumerate(THROUGH_UP.values(), 8761)}
+        ended = {name: pool.submit(run, port, case[0]) for port, (name, case) in enumerate(PAST_IT.items(), 8801)}
+    for port, (name, (_, *expected)) in enumerate(THROUGH_UP.items(), 8761):
+        _told_by_up(name, told[port].result(), *expected)
     for name, (_, code, kind, evidence) in PAST_IT.items():
-        ended = futures[name].result()
-        assert server.exit_code(ended) == code, name
-        found = why(ended)["diagnosis"]
-        assert (found["kind"], evidence in found["evidence"][0]) == (kind, True), (name, found)
-    report = dflash("why", ended.id, "--report").stdout
+        _told_by_why(name, ended[name].result(), code, kind, evidence)
+    report = dflash("why", ended[name].result().id, "--report").stdout
     assert "torch 2." in report
     assert evidence in report
     assert str(with_engine) not in report
+
+
+def _told_by_up(name: str, told: subprocess.CompletedProcess[str], cause: str, evidence: str, option: str) -> None:
+    assert told.returncode == 6, (name, told.stderr)
+    [run] = [run for run in server.runs() if run.id in told.stderr]
+    _, _, error = told.stderr.partition("dflash-tui: error: ")
+    fits = re.findall(r"estimated maximum model length is (\d+)", error)
+    option = option.format(fits=fits and fits[0])
+    again = f"dflash-tui up {run.plan.asked.get('', run.plan.recipe)} --port"
+    wanted = (cause, evidence, option, again, str(run.log))
+    assert [words for words in wanted if words not in error] == [], (name, error)
+    assert not any(words in error for words in ("EngineDeadError", "Traceback", "See root cause above")), name
+    assert observe.replay(run).status == "failed"
+    found = seen_in_panel(run, cause, evidence)
+    assert found.commands[0] in error
+    assert option in f"{found.commands[0]} {found.remedies[0].words}"
+
+
+def _told_by_why(name: str, ended: Run, code: int, kind: str, evidence: str) -> None:
+    assert server.exit_code(ended) == code, name
+    found = why(ended)["diagnosis"]
+    assert (found["kind"], evidence in found["evidence"][0]) == (kind, True), (name, found)
+    shown = seen_in_panel(ended, evidence).diagnosis
+    assert (shown.kind, list(shown.evidence)) == (kind, found["evidence"])
 
 
 def test_a_drafter_of_another_target_dies_on_the_first_request(with_engine, demo_engine, tmp_path):
@@ -165,6 +196,9 @@ def test_a_drafter_of_another_target_dies_on_the_first_request(with_engine, demo
     assert "(exit code 0)" in failed["diagnosis"]["what"]
     assert failed["commands"][0] == "dflash-tui up demo-cpu --port 8811"
     assert [event["code"] for event in events if event["event"] == "exited"] == [0]
+    [run] = server.runs()
+    shown = seen_in_panel(run, "(exit code 0)", "warm", *failed["diagnosis"]["evidence"][:1])
+    assert shown.commands[0] == failed["commands"][0]
 
 
 def test_a_killed_engine_and_a_taken_port(with_engine):
@@ -183,12 +217,29 @@ def test_a_killed_engine_and_a_taken_port(with_engine):
     assert "[Errno 98]" in found["diagnosis"]["evidence"][0]
     assert found["commands"][0] == "dflash-tui up demo-cpu --port 8822"
 
+    assert seen_in_panel(second, "[Errno 98]").commands[0] == found["commands"][0]
+    asyncio.run(_launched_beside(8821))
+
     [engine] = [process for process in server.members(first) if "EngineCore" in " ".join(process.cmdline())]
     engine.kill()
     _, told = watcher.communicate(timeout=120)
     assert watcher.returncode == 6
     assert "the engine process was killed from outside" in told
     assert "died while serving (exit code 0)" in told
+    assert seen_in_panel(first, "(exit code 0)").commands[0] == "dflash-tui up demo-cpu --port 8821"
+
+
+async def _launched_beside(port: int) -> None:
+    """Enter on a recipe whose port a server has asks first, and says which port the new one would get."""
+    recipe = replace(recipe_files.find("demo-cpu"), port=port)
+    panel = DflashApp(load=lambda: {"demo-cpu": recipe}, probe=lambda: NO_GPU)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await wait_for(pilot, lambda: "demo-cpu" in text(panel) and "1 server running" in text(panel))
+        await pilot.press("enter")
+        await wait_for(pilot, lambda: "Launch beside a running server?" in text(panel))
+        assert f"demo-cpu on :{port} runs" in words(panel)
+        assert f"Port {port} is taken, so it gets {port + 1}." in words(panel)
+        await pilot.press("n")
 
 
 async def test_a_killed_server_in_the_panel_is_launched_again_with_a_key(with_engine):
@@ -214,21 +265,25 @@ async def test_a_killed_server_in_the_panel_is_launched_again_with_a_key(with_en
             await pilot.pause(0.5)
         assert not any(processes.running(process) for process in members)
         assert observe.replay(first).status == "failed"
-        await server.stop(server.runs()[-1])
+        await _its_port_is_taken_while_it_starts(pilot, panel, server.runs()[-1])
 
 
-def test_a_port_that_is_taken_while_the_server_starts_is_told(with_engine):
+async def _its_port_is_taken_while_it_starts(pilot: Pilot[str], panel: DflashApp, run: Run) -> None:
     """Who listens first has the port: a server that has bound it, and cannot listen any more, does not stay up mute."""
+    watching = [*COMMAND, "attach", run.id, "--plain"]
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        other.bind(("127.0.0.1", 8831))
-        run = launched(8831)
-        until(lambda: Phase.ENGINE in observe.replay(run).phases)
+        other.bind(("127.0.0.1", run.plan.port))
+        while Phase.ENGINE not in panel.run_screen.state.phases:
+            await pilot.pause(0.5)
         other.listen()
-        watcher = subprocess.Popen([*COMMAND, "attach", run.id, "--plain"], stderr=subprocess.PIPE, text=True)
+        watcher = subprocess.Popen(watching, stderr=subprocess.PIPE, text=True)
         try:
-            said(watcher, "port 8831 is held by")
+            await asyncio.to_thread(said, watcher, held := f"port {run.plan.port} is held by")
+            await wait_for(pilot, lambda: held in words(panel))
+            assert "another program has the port" in words(panel)
+            assert f"take port {run.plan.port + 1}, which is free" in words(panel)
         finally:
             watcher.send_signal(signal.SIGINT)
             watcher.communicate(timeout=30)
-            asyncio.run(server.stop(run))
+            await server.stop(run)

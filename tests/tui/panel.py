@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable
 
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 from dflash_tui.core.events import AnyEvent
 from dflash_tui.core.gpu import Probe
+from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.recipe import Recipe
 from dflash_tui.core.server import Run
 from dflash_tui.errors import DflashError
@@ -49,3 +51,32 @@ def text(panel: DflashApp) -> str:
     width, _ = panel.size
     strips = panel.screen._compositor.render_strips(panel.size)
     return "\n".join("".join(segment.text for segment in strip)[:width].rstrip() for strip in strips)
+
+
+def words(panel: DflashApp) -> str:
+    """Return the words on the screen, however they are wrapped."""
+    return " ".join(word for word in text(panel).split() if word != "│")
+
+
+async def failure_of(run: Run, size: tuple[int, int] = (120, 36)) -> tuple[Postmortem, str, str]:
+    """Open the panel on a failed run; return what it found, the words on the screen, and what `f` would change.
+
+    The last is empty when nothing is offered.
+    """
+    panel = DflashApp(run, probe=lambda: NO_GPU)
+    async with panel.run_test(size=size) as pilot:
+        await wait_for(pilot, lambda: panel.run_screen.found is not None)
+        # What the system says of the end comes last.
+        await wait_for(pilot, lambda: all(worker.is_finished for worker in panel.workers if worker.group == "observe"))
+        panel.run_screen.draw()
+        await wait_for(pilot, lambda: "✗ FAILED" in text(panel) and "cause" in text(panel))
+        found, seen, offered = panel.run_screen.found, words(panel), ""
+        assert found is not None
+        if found.remedies:
+            await pilot.press("f")
+            await wait_for(pilot, lambda: "what changes of vLLM's command" in words(panel))
+            offered = str(panel.screen.query_one("#change", Static).content)
+            await pilot.press("escape")
+            await pilot.pause()
+            assert panel.screen is panel.run_screen
+    return found, seen, offered

@@ -12,21 +12,20 @@ from dflash_tui.core.events import AnyEvent, Autopsy, Exited, LogLine, Problem
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.parser import build_parser
-from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs import ErrorDialog
 from dflash_tui.tui.failure import FailurePane
 from dflash_tui.tui.fix import Fix, plan_again
 from tests.tui.conftest import HOSTILE, a_run, recorded
-from tests.tui.panel import app, feed, text, wait_for
+from tests.tui.panel import app, feed, text, wait_for, words
 
 DEMO = {"": "demo-cpu"}
 CPU = "cpu-vllm-0.32.0"
 SIZES = [(120, 36), (80, 24)]
 
 
-def of_demo(*words: str) -> Run:
-    """Return a run of the demo as it is launched with these words."""
-    plan = planning.planned(build_parser().parse_args(["up", "demo-cpu", *words])).plan
+def of_demo(*options: str) -> Run:
+    """Return a run of the demo as it is launched with these options."""
+    plan = planning.planned(build_parser().parse_args(["up", "demo-cpu", *options])).plan
     return msgspec.structs.replace(a_run(), plan=plan)
 
 
@@ -35,14 +34,9 @@ def ended(name: str, code: int = 1) -> list[AnyEvent]:
     return [*events, Exited(events[-1].at + 1, code)]
 
 
-def without_breaks(panel: DflashApp) -> str:
-    """Return the words on the screen, however they are wrapped."""
-    return " ".join(word for word in text(panel).split() if word != "│")
-
-
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
-    ("name", "code", "words"),
+    ("name", "code", "told"),
     [
         ("fail_max_model_len_kv", 1, ("ended before it was ready (exit code 1)", "needs 0.03 GiB of KV cache",
                                       "max-model-len 8064, which vLLM says fits")),
@@ -52,14 +46,14 @@ def without_breaks(panel: DflashApp) -> str:
         ("fail_eagle3_runtime_crash", 0, ("does not know", "shape '[-1, 192]' is invalid", "without speculation")),
     ],
 )  # fmt: skip
-async def test_cause_evidence_and_what_helps_are_in_sight(size, name, code, words):
+async def test_cause_evidence_and_what_helps_are_in_sight(size, name, code, told):
     """Whatever the size, nothing of it has to be scrolled for."""
     panel = app(now=1e10)
     async with panel.run_test(size=size) as pilot:
         await feed(pilot, a_run(asked=DEMO), ended(name, code))
         await pilot.pause()
-        seen = without_breaks(panel)
-        for expected in ("✗ FAILED", "cause", "evidence", "to do", *words):
+        seen = words(panel)
+        for expected in ("✗ FAILED", "cause", "evidence", "to do", *told):
             assert expected in seen
         pane = panel.run_screen.query_one(FailurePane)
         assert max(map(len, text(panel).splitlines())) <= size[0]
@@ -148,8 +142,8 @@ async def test_a_report_that_cannot_be_written_is_told(folders):
         await feed(pilot, run, ended("fail_eagle3_runtime_crash", 0))
         await pilot.press("u")
         await wait_for(pilot, lambda: isinstance(panel.screen, ErrorDialog))
-        assert "report.md cannot be written" in without_breaks(panel)
-        assert "Is a directory" in without_breaks(panel)
+        assert "report.md cannot be written" in words(panel)
+        assert "Is a directory" in words(panel)
         assert panel.clipboard.startswith("# RuntimeError")
 
 
@@ -164,7 +158,7 @@ async def test_a_path_is_no_markup(folders, monkeypatch):
         await pilot.press("u")
         await wait_for(pilot, (run.folder / "report.md").exists)
         await pilot.pause(0.3)
-        assert "[bold]x" in without_breaks(panel)
+        assert "[bold]x" in words(panel)
 
 
 async def test_keys_of_a_failure_are_only_offered_after_one(live):
@@ -189,7 +183,7 @@ async def test_hostile_evidence_is_only_text():
         line = f"ValueError: {HOSTILE} {'x' * 3000}"
         end = (Exited(9.0, 1), Autopsy(9.0, (f"NVRM: Xid {HOSTILE}",)))
         await feed(pilot, run, [LogLine(1.0, line), Problem(1.0, line), *end])
-        assert HOSTILE in without_breaks(panel)
+        assert HOSTILE in words(panel)
 
 
 def test_a_launch_again_takes_a_free_port_unless_one_was_asked_for(folders, monkeypatch):
