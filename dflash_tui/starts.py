@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
 from dflash_tui import text
-from dflash_tui.core.events import Health, Phase
-from dflash_tui.core.expected import Expected, Guess, eta
+from dflash_tui.core.events import Health, Phase, Step
+from dflash_tui.core.expected import Expected, Guess, eta, launched_in
 from dflash_tui.core.silence import Silence, silence
 from dflash_tui.core.startup import PhaseSpan, Startup
 from dflash_tui.core.state import RunState
@@ -199,10 +200,15 @@ def facts(state: RunState) -> list[tuple[str, str]]:
     return found
 
 
-def ready_in(state: RunState, now: float, expected: Expected | None) -> str:
-    """Return when the start will be ready, as an estimate; empty when it is over or nothing is known of its kind."""
-    if state.exit or state.health is Health.UNHEALTHY or state.started_at is None or state.ready_at is not None:
+def ready_in(state: RunState, now: float, expected: Expected | None, usual: Mapping[Step, Guess] | None = None) -> str:
+    """Return when the start will be ready, as an estimate; empty when it is over or nothing is known of its kind.
+
+    Before the launch that includes its steps, of which `usual` says what they take.
+    """
+    if state.exit or state.health is Health.UNHEALTHY or state.ready_at is not None:
         return ""
+    if state.started_at is None:
+        return _before_launch(state, now, expected, usual or {}) if state.preparing else ""
     if expected is None:
         return "no start like this was recorded here yet: no estimate"
     found = eta(state.startup, expected, now - state.started_at, now)
@@ -213,3 +219,14 @@ def ready_in(state: RunState, now: float, expected: Expected | None) -> str:
         return f"longer than {often} before (longest {text.duration(found.longest)})"
     kind = f"{expected.cache} " if expected.cache else ""
     return f"ready in ≈ {text.duration(found.seconds)} (estimate from {text.plural(found.n, f'{kind}start')})"
+
+
+def _before_launch(state: RunState, now: float, expected: Expected | None, usual: Mapping[Step, Guess]) -> str:
+    """Return when what is still prepared will be ready; without the steps when nobody knows what they take."""
+    if expected is None or expected.ready is None:
+        return ""
+    left, (seconds, n) = launched_in(state.preparing, state.begun, usual, now), expected.ready
+    said = f"ready ≈ {text.duration(seconds)} after its launch"
+    if left is not None:
+        said = f"ready in ≈ {text.duration(left + seconds)}"
+    return f"{said} (estimate from {text.plural(n, 'start')})"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.core.events import Phase
+from dflash_tui.core.events import Phase, Preparing, Step
 from dflash_tui.core.startup import Startup
 
+WORTH_IT = 0.5  # seconds; a step that was over sooner had nothing to do
 MOST = 5  # only the last starts count: what was true a month ago may be no more
 _ORDER = list(Phase)
 
@@ -124,3 +125,37 @@ def _reached(startup: Startup) -> int:
     attributed = [spell.phase for spell in startup.spells if spell.phase is not Phase.UNATTRIBUTED]
     phase = attributed[-1] if attributed else Phase.IMPORT
     return _ORDER.index(Phase.COMPILE if phase is Phase.PROFILE else phase)
+
+
+def steps(earlier: Iterable[Sequence[Preparing]]) -> dict[Step, Guess]:
+    """Return what each step before a launch took in the `earlier` ones, oldest first, that had something to do in it.
+
+    Of a step at least its first and its last event are given.
+    """
+    took: dict[Step, list[float]] = {}
+    for events in earlier:
+        began: dict[Step, float] = {}
+        for event in events:
+            if not event.done:
+                began.setdefault(event.step, event.at)
+            elif event.at - began.get(event.step, event.at) >= WORTH_IT:
+                took.setdefault(event.step, []).append(event.at - began[event.step])
+    return {step: guess for step, seconds in took.items() if (guess := _median(seconds[-MOST:]))}
+
+
+def coming(preparing: Mapping[Step, Preparing], begun: Mapping[Step, float], usual: Mapping[Step, Guess]) -> list[Step]:
+    """Return the steps that are known to come: a new engine has none of its patches."""
+    install = preparing.get(Step.INSTALL)
+    fresh = install is not None and (not install.done or install.at > begun[Step.INSTALL])
+    return [Step.PATCHES] if fresh and Step.PATCHES in usual and Step.PATCHES not in preparing else []
+
+
+def launched_in(
+    preparing: Mapping[Step, Preparing], begun: Mapping[Step, float], usual: Mapping[Step, Guess], now: float
+) -> float | None:
+    """Return in how many seconds the launch will come; None when nobody knows how long what runs takes."""
+    running = [step for step, event in preparing.items() if not event.done]
+    if not all(step in usual for step in running):
+        return None
+    left = sum(max(0.0, usual[step].seconds - (now - begun[step])) for step in running)
+    return left + sum(usual[step].seconds for step in coming(preparing, begun, usual))

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from dflash_tui.core import expected as expectations
 from dflash_tui.core import server
-from dflash_tui.core.events import Recorded, decode_recorded
-from dflash_tui.core.expected import Start, expect
+from dflash_tui.core.events import Recorded, Step, decode_recorded
+from dflash_tui.core.expected import Guess, Start, expect
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
@@ -50,6 +51,19 @@ def ready(plan: Plan) -> Ready | None:
     answered = [start for start in starts(kind=plan.kind) if start.ready is not None]
     expected = expect(answered)
     return Ready(*expected.ready) if expected and expected.ready else None
+
+
+def steps(plan: Plan, but: str = "") -> dict[Step, Guess]:
+    """Return what the steps before a launch of `plan` took in earlier runs of any recipe; `but` is a run left out.
+
+    Those of the engine are taken from runs of the same engine, the models' from runs of the same two models.
+    """
+    runs = [run for run in server.runs() if run.id != but]
+    engine = [run.prepared for run in runs if run.plan.engine_folder == plan.engine_folder]
+    models = [run.prepared for run in runs if (run.plan.target, run.plan.drafter) == (plan.target, plan.drafter)]
+    found = expectations.steps(engine) | {Step.MODELS: expectations.steps(models).get(Step.MODELS)}
+    wanted = set(Step) - (set() if plan.patches else {Step.PATCHES})
+    return {step: guess for step, guess in found.items() if guess and step in wanted}
 
 
 def _start(run: Run) -> Start | None:

@@ -129,9 +129,14 @@ async def _patches(plan: Plan, engine: Engine, report: Report) -> None:
 
     What a killed change left half done is finished or undone first, also for a plan without patches.
     """
-    aim = aims.of(plan)
-    if not aim.bring and not aims.leaving(plan, engine) and not commit.trouble(engine):
+    aim, leaving, trouble = aims.of(plan), aims.leaving(plan, engine), commit.trouble(engine)
+    if not aim.bring and not leaving and not trouble:
         return
+    missing = [p.name for p in aim.bring if states.find(p, engine, plan.hardware).state is State.NEEDED]
+    to_do = [f"bringing in {', '.join(missing)}"] if missing else []
+    to_do += [f"taking out {', '.join(leaving)}"] if leaving else []
+    if to_do or trouble:  # else it takes no time worth telling
+        report(Preparing(time.time(), Step.PATCHES, "; ".join(to_do) or "mending what was left half done"))
     now = await asking.in_thread(lambda: change.apply(aim.bring, engine, plan.hardware, drop=aim.out))
     found = [states.find(patch, engine, plan.hardware) for patch in aim.bring]
     said = [f"{f.name} {'applied now' if f.name in now.names else _WORDS.get(f.state, f.state.value)}" for f in found]

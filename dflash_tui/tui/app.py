@@ -185,7 +185,7 @@ class DflashApp(App[str]):
         if moved:
             self.notify(moved.strip(), markup=False)
         self.workers.cancel_group(self, "observe")
-        self.run_screen.clear(message.plan)
+        self.run_screen.prepare(message.plan)
         self.switch_mode("live")
         self._bringing = self.bring_up(message.setup, message.plan, message.forced)
 

@@ -15,8 +15,8 @@ from textual.widgets import Footer
 
 from dflash_tui.core import history
 from dflash_tui.core.alarms import alarms
-from dflash_tui.core.events import PROBE, AnyEvent
-from dflash_tui.core.expected import Start, expect
+from dflash_tui.core.events import PROBE, AnyEvent, Step
+from dflash_tui.core.expected import Guess, Start, expect
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.positions import advise
 from dflash_tui.core.postmortem import Postmortem
@@ -37,6 +37,7 @@ from dflash_tui.tui.widgets import REQUESTS_SHOWN, Display, Positions, Requests,
 WINDOWS = (120.0, 600.0, 3600.0)
 LOG_INTERVAL = 0.25
 ALARMS_SHOWN = 3
+_EDGES = 4
 _DRAW_EVERY = 4
 # Without any event the figures still grow old: after this many ticks they are drawn again.
 _DRAW_AT_LEAST_EVERY = 40
@@ -86,11 +87,18 @@ class RunScreen(Screen[None]):
         """Forget what was shown; `plan` is what is being prepared, if anything."""
         self.plan, self.run = plan, None
         self.earlier: list[Start] = []
+        self.usual: dict[Step, Guess] = {}
         self.state, self.error = RunState(), None
         self.sending = ""
         self.changed = True
         if self.is_mounted:
             self.query_one(LogPane).reset()
+
+    def prepare(self, plan: Plan) -> None:
+        """Start to show what comes before the launch of `plan`."""
+        self.clear(plan)
+        if self.is_mounted:
+            self.recall()
 
     def begin(self, run: Run) -> None:
         """Start to show `run` from its launch on."""
@@ -102,8 +110,10 @@ class RunScreen(Screen[None]):
     @work(group="history", exclusive=True)
     async def recall(self) -> None:
         """Look up how earlier starts like this one went, which may have to read their logs."""
-        if run := self.run:
-            self.earlier = await asyncio.to_thread(history.starts, kind=run.plan.kind, but=run.id)
+        if plan := self.plan:
+            but = self.run.id if self.run else ""
+            self.usual = await asyncio.to_thread(history.steps, plan, but)
+            self.earlier = await asyncio.to_thread(history.starts, kind=plan.kind, but=but)
             self.changed = True
 
     def take(self, event: AnyEvent) -> None:
@@ -223,10 +233,12 @@ class RunScreen(Screen[None]):
             figures.status(self.plan, self.run, self.state, self.error, now=now, frozen=self.frozen)
         )
         if self.stage == "starting":
-            width = self.query_one("#startup").scrollable_content_region.width
+            # A pane that was hidden has no width before.
+            width = self.query_one("#startup").scrollable_content_region.width or self.size.width - _EDGES
             height = max(6, (self.size.height - 1) * 6 // 10 - 2)  # what the style sheet gives, less the border
             expected = expect(self.earlier, self.state.startup.cache)
-            self.query_one("#steps", Display).show(startup(self.state, now, width, height, expected))
+            shown = startup(self.state, now, width, height, expected, usual=self.usual)
+            self.query_one("#steps", Display).show(shown)
         elif self.stage == "live":
             self._draw_live(now)
 

