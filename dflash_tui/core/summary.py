@@ -27,8 +27,8 @@ class Figure(NamedTuple):
 class Summary(NamedTuple):
     """An arm: how many boots measured something, how many failed, and its figures; None where nothing was measured.
 
-    `cold`, `cached` and `other` are seconds from launch to the first answer, by what the start found in the compile
-    cache (`other`: it has none, or nobody knows); `first` are the seconds of the first real request.
+    `cold` and `cached` are seconds from launch to the first answer, by what the start found in the compile cache; one
+    that does not say has no cache that it could find, and counts as both. `first` are those of the first real request.
     """
 
     boots: int
@@ -40,7 +40,6 @@ class Summary(NamedTuple):
     ttft: Figure | None = None
     cold: Figure | None = None
     cached: Figure | None = None
-    other: Figure | None = None
     first: Figure | None = None
 
 
@@ -50,7 +49,7 @@ def of(boots: Sequence[Boot], arm: int) -> Summary:
     good = [boot for boot in mine if not boot.error]
 
     def ready(cache: str) -> Figure | None:
-        return _figure(boot.ready for boot in good if boot.cache == cache)
+        return _figure(boot.ready for boot in good if boot.cache in {cache, ""})
 
     return Summary(
         boots=len(good),
@@ -62,7 +61,6 @@ def of(boots: Sequence[Boot], arm: int) -> Summary:
         ttft=_figure(_median(boot, lambda done: done.ttft) for boot in good),
         cold=ready("cold"),
         cached=ready("cached"),
-        other=ready(""),
         first=_figure(boot.cold_request.total for boot in good if boot.cold_request and not boot.cold_request.error),
     )
 

@@ -1,0 +1,200 @@
+"""An A/B as tables, bars and ranges of text; the same in reports and on the screens.
+
+Names come from files that anybody may have written: here they lose their control characters, and no more.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from dflash_tui import text, verdict_words
+from dflash_tui.core import summary
+from dflash_tui.core.experiment import AbReport, Boot, Comparison, Design, PromptRatio, Ratio
+from dflash_tui.core.summary import Figure, Summary
+from dflash_tui.core.vllm_log import clean
+
+MARKS = "●◆▲■▼★"  # one per arm, so that colour is never alone
+_LEAST_SCALE = math.log(1.05)
+_MOST_SCALE = math.log(1000)
+_NAME = 24
+
+
+def details(report: AbReport, one: Comparison) -> list[str]:
+    """Return what stands behind a verdict, less what the label says already."""
+    synthetic = f"! {report.design.synthetic}:" if report.design.synthetic else "\n"
+    return [line for line in verdict_words.details(report, one) if not line.startswith(synthetic)]
+
+
+class Bar(NamedTuple):
+    """A row of the start-up bars: what it is, the arm, and seconds."""
+
+    what: str
+    arm: int
+    seconds: float
+
+
+def letter(arm: int) -> str:
+    """Return the letter of an arm, `A` for the first."""
+    return chr(ord("A") + arm % 26)
+
+
+def mark(arm: int) -> str:
+    """Return the mark of an arm."""
+    return MARKS[arm % len(MARKS)]
+
+
+def name(design: Design, arm: int, width: int = _NAME) -> str:
+    """Return letter and name of an arm, the name cut in the middle."""
+    return f"{letter(arm)} {text.middle(clean(verdict_words.label(design, arm)), width)}"
+
+
+def varied(design: Design) -> str:
+    """Return what is varied, as `mode: eager against compile`."""
+    names = [text.middle(clean(arm.name), _NAME) for arm in design.arms]
+    joined = " against ".join(names) if len(names) == 2 else ", ".join(names)
+    return f"{clean(design.vary)}: {joined}"
+
+
+def kind(design: Design) -> str:
+    """Return how sure an experiment can be: `honest, 4 boots` or `quick, 2 boots`."""
+    return f"{'honest' if design.honest else 'quick'}, {text.plural(len(design.order), 'boot')}"
+
+
+def order(design: Design) -> str:
+    """Return the order of the boots, as `A B B A`."""
+    return " ".join(letter(arm) for arm in design.order)
+
+
+def label(design: Design) -> str:
+    """Return why the figures are not those of a real model, or nothing."""
+    return f"not a real model's figures: {clean(design.synthetic)}" if design.synthetic else ""
+
+
+ARMS_HEADER = ("arm", "boots", "steps/s", "tok/s", "AL", "TTFT", "ready cold", "ready cached", "first request")
+
+
+def arms(report: AbReport) -> list[tuple[str, ...]]:
+    """Return a row per arm: medians of its boots, with least and greatest where there are several."""
+    found = [(name(report.design, arm), summary.of(report.boots, arm)) for arm in range(len(report.design.arms))]
+    return [(title, *_cells(summed)) for title, summed in found]
+
+
+def _cells(arm: Summary) -> list[str]:
+    boots = f"{arm.boots} of {arm.boots + arm.failed}" if arm.failed else str(arm.boots)
+    return [
+        boots,
+        spread(arm.steps_s),
+        spread(arm.tok_s),
+        spread(arm.al, 2),
+        spread(arm.ttft, 2, " s"),
+        times(arm.cold),
+        times(arm.cached),
+        spread(arm.first, 1, " s"),
+    ]
+
+
+def spread(figure: Figure | None, digits: int = 1, unit: str = "") -> str:
+    """Return `35.9 (34.1 to 36.6, n=4)`, or a dash."""
+    if figure is None:
+        return text.UNKNOWN
+    middle, low, high = (text.number(value, digits) for value in (figure.median, figure.low, figure.high))
+    return f"{middle}{unit} (n=1)" if figure.n == 1 else f"{middle}{unit} ({low} to {high}, n={figure.n})"
+
+
+def times(figure: Figure | None) -> str:
+    """Return `9:31 (9:20 to 9:40, n=2)`, or a dash."""
+    if figure is None:
+        return text.UNKNOWN
+    middle, low, high = (text.duration(value) for value in (figure.median, figure.low, figure.high))
+    return f"{middle} (n=1)" if figure.n == 1 else f"{middle} ({low} to {high}, n={figure.n})"
+
+
+def ratio(value: Ratio | None) -> str:
+    """Return `1.85 (1.79 to 1.92)`, or a dash."""
+    if value is None:
+        return text.UNKNOWN
+    return f"{value.ratio:.3g} ({value.low:.3g} to {value.high:.3g})"
+
+
+def prompts(report: AbReport, one: Comparison) -> list[tuple[str, ...]]:
+    """Return a row per prompt: both medians in the judged measure, their ratio with its interval, requests."""
+    rows = [(prompt(row), text.number(row.a), text.number(row.b), ratio(row.ratio), str(row.n)) for row in one.prompts]
+    return [*rows, ("all", *_both(report, one), ratio(one.ratio), str(sum(row.n for row in one.prompts)))]
+
+
+def _both(report: AbReport, one: Comparison) -> tuple[str, str]:
+    found = (summary.of(report.boots, one.a), summary.of(report.boots, one.b))
+    figures = [arm.steps_s if one.measure == "steps/s" else arm.tok_s for arm in found]
+    low, high = (text.number(figure.median if figure else None) for figure in figures)
+    return low, high
+
+
+def prompt(row: PromptRatio) -> str:
+    """Return the name of a prompt, with how many were under way at a time where that is not one."""
+    streams = f" ×{row.streams}" if row.streams != 1 else ""
+    return text.middle(clean(row.kind), _NAME) + streams
+
+
+def scale(ratios: Iterable[Ratio]) -> float:
+    """Return the greatest distance from 1 among the ends of the intervals, as a logarithm: how far an axis goes."""
+    ends = [abs(math.log(end)) for one in ratios for end in (one.low, one.ratio, one.high) if 0 < end < math.inf]
+    return min(_MOST_SCALE, max([*ends, _LEAST_SCALE]) * 1.05)
+
+
+def interval(value: Ratio, most: float, width: int) -> str:
+    """Return an interval drawn on an axis of `width` cells, from 1/e^most to e^most, with `│` at 1 where it is free."""
+    low, middle, high = (_cell(end, most, width) for end in (value.low, value.ratio, value.high))
+    cells = [" "] * width
+    cells[_cell(1.0, most, width)] = "│"
+    for cell in range(low, high + 1):
+        cells[cell] = "━" if cells[cell] == " " else "┿"
+    cells[middle] = "◆"
+    return "".join(cells)
+
+
+def _cell(value: float, most: float, width: int) -> int:
+    place = math.log(value) if 0 < value < math.inf else most if value > 0 else -most
+    return round((max(-most, min(place, most)) + most) / (2 * most) * (width - 1))
+
+
+def axis(most: float, width: int) -> str:
+    """Return the labels under an axis of ratios: both ends and 1."""
+    left, right = f"{math.exp(-most):.2g}", f"{math.exp(most):.2g}"
+    centre = _cell(1.0, most, width)
+    line = left.ljust(centre) + "1"
+    return line.ljust(width - len(right)) + right
+
+
+def start_bars(boots: Sequence[Boot], arms_shown: Sequence[int]) -> list[Bar]:
+    """Return the medians of cold and cached starts and of first requests, arm by arm, what is unknown left out."""
+    found = [(arm, summary.of(boots, arm)) for arm in arms_shown]
+    rows = []
+    for what, field in (
+        ("cold start", "cold"),
+        ("cached start", "cached"),
+        ("first request", "first"),
+    ):
+        for arm, figures in found:
+            if figure := getattr(figures, field):
+                rows.append(Bar(what, arm, figure.median))
+    return rows
+
+
+def requests_of(boots: Iterable[Boot]) -> int:
+    """Return how many requests were measured."""
+    return sum(len(boot.requests) for boot in boots)
+
+
+def took(boots: Sequence[Boot]) -> str:
+    """Return how long the boots took together."""
+    known = [boot.took for boot in boots if boot.took is not None]
+    return text.duration(sum(known)) if known else text.UNKNOWN
+
+
+def clocks(boots: Iterable[Boot]) -> str:
+    """Return the GPU clocks that were seen before and after the boots, their median and ends; or a dash."""
+    seen = [at.clock_mhz for boot in boots for at in (boot.before, boot.after) if at and at.clock_mhz is not None]
+    return f"{statistics.median(seen):.0f} MHz ({min(seen)} to {max(seen)}, n={len(seen)})" if seen else text.UNKNOWN

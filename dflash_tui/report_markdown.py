@@ -1,0 +1,233 @@
+"""The report of an A/B in Markdown: the verdict in words first, then all that somebody else needs to repeat it."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+
+from dflash_tui import ab_text, text, verdict_words
+from dflash_tui.core import again, summary
+from dflash_tui.core.events import RequestDone
+from dflash_tui.core.experiment import AbReport, Boot, Comparison, Conditions, Design
+from dflash_tui.core.redact import LEFT_OUT, is_secret
+from dflash_tui.markdown import block, bullets, code, said, table
+
+_AXIS = 41
+_BAR = 40
+_DIGITS = 12  # of a SHA-256, enough to tell two apart
+
+
+def render(report: AbReport) -> str:
+    """Return the whole report."""
+    return "\n\n".join(part for part in _parts(report) if part) + "\n"
+
+
+def _parts(report: AbReport) -> Iterator[str]:
+    design = report.design
+    yield f"# A/B of {code(design.recipe)}: {said(ab_text.varied(design))}"
+    if label := ab_text.label(design):
+        yield f"> **{said(label)}.** What is compared holds for this set-up of the engine, not for such a model."
+    how = f"{ab_text.kind(design)}, order {ab_text.order(design)}"
+    yield f"{_when(design.made_at)}, {how}, made by dflash-tui {said(design.version)}."
+    if not report.complete:
+        yield f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over."
+    for one in report.comparisons:
+        yield from _verdict(report, one)
+    if report.sweep:
+        yield "## Sweep"
+        yield bullets(said(line) for line in verdict_words.sweep(report))
+        yield _sweep(report)
+    yield "## Arms"
+    yield table(ab_text.ARMS_HEADER, [[said(cell) for cell in row] for row in ab_text.arms(report)], range(1, 9))
+    yield "Medians of a boot's requests, then of the boots, with the least and the greatest; a verdict pairs prompts."
+    yield from _starts(report)
+    yield from _how(report)
+    yield from _machine(report.boots)
+    yield from _launched(report)
+    yield from _samples(report)
+
+
+def _verdict(report: AbReport, one: Comparison) -> Iterator[str]:
+    design = report.design
+    yield f"## Verdict: {said(ab_text.name(design, one.b))} against {said(ab_text.name(design, one.a))}"
+    yield f"**{said(verdict_words.headline(report, one))}**"
+    yield bullets(said(line) for line in ab_text.details(report, one))
+    if one.prompts:
+        a, b = (ab_text.name(design, arm, 16) for arm in (one.a, one.b))
+        header = ("prompt", f"{said(a)}, {one.measure}", f"{said(b)}, {one.measure}", "ratio and interval", "n")
+        yield table(header, [[said(cell) for cell in row] for row in ab_text.prompts(report, one)], range(1, 5))
+        yield block(*ranges(one))
+
+
+def ranges(one: Comparison) -> list[str]:
+    """Return the interval of each prompt and of all, drawn around 1, with an axis below."""
+    rows = [(ab_text.prompt(row), row.ratio) for row in one.prompts] + ([("all", one.ratio)] if one.ratio else [])
+    most = ab_text.scale([ratio for _, ratio in rows])
+    width = max((len(text.cut(kind, 24)) for kind, _ in rows), default=0)
+    drawn = [
+        f"{text.cut(kind, 24):<{width}}  {ab_text.interval(ratio, most, _AXIS)}  {ratio.ratio:.3g}"
+        for kind, ratio in rows
+    ]
+    return [*drawn, f"{'':{width}}  {ab_text.axis(most, _AXIS)}"]
+
+
+def _sweep(report: AbReport) -> str:
+    if report.sweep is None:
+        return ""
+    rows = []
+    for point in report.sweep.points:
+        told = "plateau" if point.arm in report.sweep.plateau else ""
+        told = "recommended" if point.arm == report.sweep.recommended else told
+        interval = f"{text.number(point.tok_s)} ({text.number(point.low)} to {text.number(point.high)})"
+        rows.append([said(ab_text.name(report.design, point.arm)), interval, text.number(point.al, 2), told])
+    return table((said(report.design.vary), "tok/s", "AL", ""), rows, (1, 2))
+
+
+def _starts(report: AbReport) -> Iterator[str]:
+    bars = ab_text.start_bars(report.boots, range(len(report.design.arms)))
+    if not bars:
+        return
+    longest = max(bar.seconds for bar in bars) or 1.0
+    yield "## Start-up"
+    yield block(
+        *(
+            f"{bar.what:<14}{ab_text.letter(bar.arm)}  {'█' * max(1, round(bar.seconds / longest * _BAR)):<{_BAR}}"
+            f"  {text.number(bar.seconds, 1, 's') if bar.seconds < 60 else text.duration(bar.seconds)}"
+            for bar in bars
+        )
+    )
+
+
+def _how(report: AbReport) -> Iterator[str]:
+    design = report.design
+    temperature = "the model's own" if design.temperature is None else f"{design.temperature:g}"
+    streams = ", ".join(str(count) for count in design.concurrency)
+    yield "## How it was measured"
+    yield bullets(
+        [
+            f"suite {code(design.suite)}, SHA-256 {code(design.digest)}",
+            f"{text.plural(design.rounds, 'round')} of every prompt in each boot, in an order shuffled from seed "
+            f"{design.seed}; answers {design.scale:g} times their usual length; {streams} at a time",
+            f"temperature {temperature}; warm-ups are not counted; the first real request is measured alone",
+            "the end of an answer is ignored, so that every answer has its full length"
+            if _full(report.boots)
+            else "some answers ended before their full length",
+            f"each arm has a compile cache of its own, empty at its first boot: {'yes' if design.own_cache else 'no'}",
+            f"{ab_text.requests_of(report.boots)} requests in {text.plural(len(report.boots), 'boot')}; "
+            f"the boots took {ab_text.took(report.boots)} together",
+        ]
+    )
+
+
+def _full(boots: Sequence[Boot]) -> bool:
+    return all(done.finish in {"length", ""} for boot in boots for done in boot.requests if not done.error)
+
+
+def _machine(boots: Sequence[Boot]) -> Iterator[str]:
+    gpus = sorted({gpu for boot in boots for gpu in boot.gpus})
+    drivers = sorted({boot.driver for boot in boots if boot.driver})
+    yield "## Machine"
+    driver = ", ".join(map(said, drivers)) or text.UNKNOWN
+    yield bullets([f"GPU: {', '.join(map(said, gpus)) or 'none'}, driver {driver}, clock {ab_text.clocks(boots)}"])
+    header = ("boot", "arm", "cache", "up", "ready", "took", "before", "after", "")
+    yield table(header, [_boot(boot) for boot in boots], (0, 3, 4, 5))
+
+
+def _boot(boot: Boot) -> list[str]:
+    seconds = [text.duration(value) for value in (boot.up, boot.ready, boot.took)]
+    again_ = f"attempt {boot.attempt}" if boot.attempt > 1 else ""
+    remark = ", ".join(filter(None, (again_, said(boot.error))))
+    state = [conditions(boot.before), conditions(boot.after)]
+    return [
+        str(boot.number + 1),
+        ab_text.letter(boot.arm),
+        boot.cache or text.UNKNOWN,
+        *seconds,
+        *map(said, state),
+        remark,
+    ]
+
+
+def conditions(at: Conditions | None) -> str:
+    """Return how the machine was, as far as somebody said."""
+    if at is None:
+        return text.UNKNOWN
+    parts = [
+        at.power,
+        text.number(at.clock_mhz, 0, "MHz") if at.clock_mhz is not None else "",
+        text.number(at.temperature_c, 0, "°C") if at.temperature_c is not None else "",
+        text.of(at.power_w, at.power_limit_w, "W") if at.power_w is not None else "",
+        f"throttled: {', '.join(at.throttle)}" if at.throttle else "",
+        f"foreign: {', '.join(at.foreign)}" if at.foreign else "",
+        f"load {at.load:.1f}" if at.load is not None else "",
+        f"{text.gib(at.available)} free" if at.available is not None else "",
+    ]
+    return ", ".join(part for part in parts if part) or text.UNKNOWN
+
+
+def _launched(report: AbReport) -> Iterator[str]:
+    yield "## What was launched"
+    for arm, made in enumerate(report.design.arms):
+        boot = next((boot for boot in report.boots if boot.arm == arm and boot.argv), None)
+        yield f"### {said(ab_text.name(report.design, arm))}"
+        yield block(again.command(made.plan, made.options), "", *_command(made.plan.argv, made.plan.env, boot))
+        if boot:
+            patches = ", ".join(f"{code(name)} {code(sha[:_DIGITS])}" for name, sha in boot.patches.items())
+            versions = ", ".join(f"{said(name)} {said(version)}" for name, version in boot.versions.items())
+            yield bullets(
+                [
+                    f"engine: {said(boot.engine)}",
+                    f"patches: {patches or 'none'}",
+                    f"versions: {versions or text.UNKNOWN}",
+                ]
+            )
+
+
+def _command(argv: Sequence[str], env: dict[str, str], boot: Boot | None) -> list[str]:
+    """Return the environment, without secrets, and the command that a boot of an arm ran."""
+    argv, env = (boot.argv, boot.env) if boot else (argv, env)
+    shown = [f"{key}={LEFT_OUT if is_secret(key) else shlex.quote(value)} \\" for key, value in sorted(env.items())]
+    return [*shown, shlex.join(argv)]
+
+
+def _samples(report: AbReport) -> Iterator[str]:
+    yield "## Every request"
+    header = (
+        "boot",
+        "arm",
+        "prompt",
+        "round",
+        "streams",
+        "tokens",
+        "TTFT s",
+        "tok/s",
+        "steps/s",
+        "AL",
+        "end",
+        "answer",
+    )
+    rows = []
+    for boot in report.boots:
+        found = ([("cold", boot.cold_request)] if boot.cold_request else []) + [
+            (str(d.round + 1), d) for d in boot.requests
+        ]
+        rows += [[str(boot.number + 1), ab_text.letter(boot.arm), *_request(stage, done)] for stage, done in found]
+    yield table(header, rows, (0, 3, 4, 5, 6, 7, 8, 9))
+
+
+def _request(stage: str, done: RequestDone) -> list[str]:
+    figures = [text.number(value, digits) for value, digits in (
+        (done.ttft, 3), (done.decode_tok_s, 1), (summary.steps_s(done), 2), (summary.length(done), 2))]  # fmt: skip
+    ended = said(done.error) if done.error else said(done.finish)
+    digest = code(done.digests[-1][:_DIGITS]) if done.digests else ""
+    return [said(done.kind), stage, str(done.streams), str(done.tokens), *figures, ended, digest]
+
+
+def _when(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
+
+
+def of(design: Design, boots: Sequence[Boot]) -> str:
+    """Return the report of boots that are still going on, without any verdict."""
+    return render(AbReport(design, tuple(boots), (), complete=False))
