@@ -22,7 +22,8 @@ def headline(report: AbReport, comparison: Comparison) -> str:
     boots = _boots(comparison)
     ratio = comparison.ratio
     if comparison.word is Word.REFUSED:
-        why = "; ".join(each.what for each in comparison.confounds if each.refuses) or "no prompt was measured in both"
+        said = dict.fromkeys(each.what for each in comparison.confounds if each.refuses)  # each once
+        why = "; ".join(said) or "no prompt was measured in both"
         return f"refused: {why}"
     if comparison.word is Word.NO_DIFFERENCE or ratio is None:
         least = f"; smallest detectable here about {_rounded(comparison.detectable)}" if comparison.detectable else ""
