@@ -148,6 +148,7 @@ class Chart(Widget):
         self.top, self.fixed, self.nothing = top, fixed, nothing
         self.lines: Sequence[Line] = ()
         self.span = 600.0
+        self.labels: Sequence[str] = ()
         self._shown: tuple[str, ...] = ()
         self._rows: list[Strip] | None = None
 
@@ -156,11 +157,14 @@ class Chart(Widget):
         """How many values one row of the drawing can tell apart."""
         return max(1, self.size.width - _AXIS)
 
-    def show(self, lines: Sequence[Line], span: float, top: float | None = None) -> None:
-        """Replace the lines; `span` is the seconds that the time axis covers, NaN leaves a gap."""
-        before = (_comparable(self.lines), self.span, self.top)
-        self.lines, self.span, self.top = lines, span, top or self.top
-        if before == (_comparable(lines), self.span, self.top) and self._rows is not None:
+    def show(self, lines: Sequence[Line], span: float, top: float | None = None, labels: Sequence[str] = ()) -> None:
+        """Replace the lines; `span` is the seconds that the time axis covers, NaN leaves a gap.
+
+        With `labels` the axis is none of time: each value has its own, as far as there is room.
+        """
+        before = (_comparable(self.lines), self.span, self.top, self.labels)
+        self.lines, self.span, self.top, self.labels = lines, span, top or self.top, tuple(labels)
+        if before == (_comparable(lines), self.span, self.top, self.labels) and self._rows is not None:
             return
         self._entitle()
         old, self._rows = self._rows, self._draw(*self.size)
@@ -228,13 +232,21 @@ class Chart(Widget):
         marks = ticks(top, 1 if height < 7 else 2 if height < 12 else 4)
         figure.ruler("y").ticks(marks, [_label(mark) for mark in marks])
         figure.ruler("x").lim(0, last)
-        parts = 2 if width < 60 else 4
-        ages = [ago(self.span * (1 - part / parts)) for part in range(parts + 1)]
-        figure.ruler("x").ticks([last * part / parts for part in range(parts + 1)], ages)
+        figure.ruler("x").ticks(*self._below(width, last))
         # The first line is the one that matters: it is drawn last, over the others.
         for line, shape in reversed(list(zip(self.lines, _shapes(len(self.lines)), strict=True))):
             self._line(line, shape or marker(), width, top, background)
         return str(figure.build().string())
+
+    def _below(self, width: int, last: int) -> tuple[list[float], list[str]]:
+        """Return where the axis below is labelled, and how."""
+        if self.labels:
+            every = -(-sum(len(label) + 2 for label in self.labels) // max(1, width - _AXIS))
+            places = range(0, min(last + 1, len(self.labels)), every)
+            return [float(place) for place in places], [self.labels[place] for place in places]
+        parts = 2 if width < 60 else 4
+        ages = [ago(self.span * (1 - part / parts)) for part in range(parts + 1)]
+        return [last * part / parts for part in range(parts + 1)], ages
 
     def _line(self, line: Line, shape: str, width: int, top: float, background: Color) -> None:
         columns = max(1, width - _AXIS)
