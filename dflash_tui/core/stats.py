@@ -3,12 +3,13 @@
 The logarithm of a request's measure is taken as prompt + arm + boot + noise. Prompts differ far more than arms do, so
 that arms are compared prompt by prompt, where that cancels. Two things are left that chance decides: what a boot got
 (its mean differs from that of the next boot of the same arm) and which prompts were asked (an arm may do better on some
-than on others). Their variances are added.
+than on others). Their variances are added; the noise of single requests, which is in both, is counted once, as for any
+two crossed clusters (Cameron, Gelbach & Miller 2011), and no part is less than nothing.
 
-An interval is estimate ± t x standard error (Student 1908). With two to four boots neither the normal quantile nor a
-percentile bootstrap holds its rate: resampling two boots yields three different means. What a bootstrap over prompts
-knows beyond that, the variance of a mean, has a closed form (Efron & Tibshirani 1993, 5.12), which is used instead.
-`tests/core/test_simulation.py` shows the rates of both.
+An interval is estimate ± t x standard error (Student 1908), with the degrees of freedom of the boots. With two to four
+of them neither the normal quantile nor a percentile bootstrap holds its rate: resampling two boots yields three means.
+What a bootstrap over prompts knows beyond that, the variance of a mean, has a closed form (Efron & Tibshirani 1993,
+chapter 5), which is used instead. `tests/core/test_simulation.py` shows the rates of both.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist, fmean
 from typing import NamedTuple
 
 from dflash_tui.core.experiment import LEVEL, Ratio
@@ -26,6 +27,9 @@ from dflash_tui.core.experiment import LEVEL, Ratio
 SWING = math.log(148.8 / 125.4)
 # Boots of one server lie within ±5 %, so that much may be between two of them: what one boot each cannot tell apart.
 UNSEEN = math.log(1.05 / 0.95)
+# Two boots may come out alike by chance. Nothing below a standard deviation of 1 % between boots is believed, which
+# keeps intervals from two boots each at their rate even where boots are spread evenly instead of normally.
+CLOSEST = 0.01
 # Less than a thousandth is no difference to anybody, even where chance has no part in it.
 _NOTHING = 1e-3
 _POWER = 0.8
@@ -73,11 +77,12 @@ class Difference(NamedTuple):
         return math.expm1(needed + quantile(_POWER, self.df) * self.error)
 
 
-def difference(arms: Sequence[Sequence[Logs]], a: int, b: int) -> Difference | None:
+def difference(arms: Sequence[Sequence[Logs]], a: int, b: int, closest: float = CLOSEST) -> Difference | None:
     """Return how far arm `b` is from arm `a`, None when they share no prompt.
 
     `arms` holds the boots of each arm. The spread between boots is taken from all of them, as in an analysis of
-    variance: it is a property of the machine, and two boots alone tell little of it.
+    variance: it is a property of the machine, and two boots alone tell little of it. Less than `closest` is not
+    believed.
     """
     shared = [cell for cell in _cells(arms[a]) if cell in _cells(arms[b])]
     if not shared:
@@ -90,7 +95,9 @@ def difference(arms: Sequence[Sequence[Logs]], a: int, b: int) -> Difference | N
     if boots is None:
         error, df, cv = _within(arms, a, b, shared, by_prompt)
     else:
-        error, df = _both(*boots, ours, theirs, by_prompt)
+        variance, df = boots
+        shares = 1 / len(ours) + 1 / len(theirs)
+        error = math.sqrt(max(variance, closest**2) * shares + _prompts(ours, theirs, by_prompt, shares))
         cv = max(variation([fmean(row) for row in table]) for table in (ours, theirs) if len(table) > 1)
     least = UNSEEN if few else _NOTHING
     return Difference(log, error, df, cv, max(least, math.log1p(2 * (cv or 0.0))))
@@ -98,7 +105,17 @@ def difference(arms: Sequence[Sequence[Logs]], a: int, b: int) -> Difference | N
 
 def variation(logs: Sequence[float]) -> float:
     """Return the coefficient of variation of values with these logarithms: √(exp(s²) - 1), as a log-normal has it."""
-    return math.sqrt(math.expm1(stdev(logs) ** 2))
+    return _variation(_squares(logs), len(logs) - 1)
+
+
+def _variation(squares: float, df: int) -> float:
+    return math.sqrt(math.expm1(squares / df))
+
+
+def _squares(values: Sequence[float]) -> float:
+    """Return the sum of squares around the mean; `statistics.stdev` takes fifty times as long to be exact."""
+    mean = fmean(values)
+    return sum((value - mean) ** 2 for value in values)
 
 
 def _cells(boots: Sequence[Logs]) -> list[Cell]:
@@ -115,36 +132,23 @@ def _between(tables: Sequence[list[list[float]]]) -> tuple[float, int] | None:
     """Return the variance of boots' means around their arm's and its degrees of freedom, None without a second boot."""
     means = [[fmean(row) for row in table] for table in tables if len(table) > 1]
     df = sum(len(arm) - 1 for arm in means)
-    return (sum(stdev(arm) ** 2 * (len(arm) - 1) for arm in means) / df, df) if df else None
+    return (sum(map(_squares, means)) / df, df) if df else None
 
 
-def _both(
-    variance: float, df: int, a: list[list[float]], b: list[list[float]], by_prompt: Sequence[float]
-) -> tuple[float, int]:
-    """Return standard error and degrees of freedom from boots and prompts.
-
-    The noise of single requests is in either spread and is taken out once, as for two crossed clusters (Cameron,
-    Gelbach & Miller 2011). Degrees of freedom are Satterthwaite's (1946), rounded down.
-    """
-    boots, count = variance * (1 / len(a) + 1 / len(b)), len(by_prompt)
-    residual = _residual(a, b) * (1 / len(a) + 1 / len(b)) / count
-    prompts = max(0.0, stdev(by_prompt) ** 2 / count - residual) if count > 1 else 0.0
-    total = boots + prompts
-    if not total:
-        return 0.0, df
-    return math.sqrt(total), int(total**2 / (boots**2 / df + (prompts**2 / (count - 1) if prompts else 0.0)) + 1e-9)
-
-
-def _residual(*tables: list[list[float]]) -> float:
-    """Return the variance of what neither the boot nor the prompt of its arm explains."""
+def _prompts(a: list[list[float]], b: list[list[float]], by_prompt: Sequence[float], shares: float) -> float:
+    """Return the variance that comes from which prompts were asked, without the noise of their requests."""
+    count = len(by_prompt)
+    if count < 2:
+        return 0.0
     squares, df = 0.0, 0
-    for table in tables:
+    for table in (a, b):
         columns, whole = [fmean(column) for column in zip(*table, strict=True)], fmean(map(fmean, table))
         for row in table:
             mean = fmean(row)
-            squares += sum((y - mean - x + whole) ** 2 for y, x in zip(row, columns, strict=True))
-        df += (len(table) - 1) * (len(columns) - 1)
-    return squares / df if df else 0.0
+            squares += sum((y - mean - column + whole) ** 2 for y, column in zip(row, columns, strict=True))
+        df += (len(table) - 1) * (count - 1)
+    noise = squares / df * shares if df else 0.0
+    return max(0.0, _squares(by_prompt) / (count - 1) - noise) / count
 
 
 def _within(
@@ -155,11 +159,12 @@ def _within(
     With several prompts they are paired; with a single one its repetitions are all there is.
     """
     spreads = [_rounds(arm, shared if i in {a, b} else _cells(arm)) for i, arm in enumerate(arms)]
-    cvs = [math.sqrt(math.expm1(squares / df)) for squares, df in (spreads[a], spreads[b]) if df]
+    cvs = [_variation(squares, df) for squares, df in (spreads[a], spreads[b]) if df]
     if len(by_prompt) > 1:
-        spread = stdev(by_prompt)
-        cv = max(cvs, default=math.sqrt(math.expm1(spread**2 / 2)))
-        return spread / math.sqrt(len(by_prompt)), len(by_prompt) - 1, cv
+        count, squares = len(by_prompt), _squares(by_prompt)
+        # Each of the two requests has half the variance of their difference.
+        cv = max(cvs, default=_variation(squares, 2 * (count - 1)))
+        return math.sqrt(squares / (count - 1) / count), count - 1, cv
     if not cvs:
         return SWING / quantile((1 + LEVEL) / 2, None), None, None
     df = sum(df for _, df in spreads)
@@ -171,7 +176,7 @@ def _within(
 def _rounds(boots: Sequence[Logs], cells: Sequence[Cell]) -> tuple[float, int]:
     """Return the squares of requests around the mean of their prompt and boot, and their degrees of freedom."""
     repeated = [boot[cell] for boot in boots for cell in cells if len(boot[cell]) > 1]
-    return sum(stdev(logs) ** 2 * (len(logs) - 1) for logs in repeated), sum(len(logs) - 1 for logs in repeated)
+    return sum(map(_squares, repeated)), sum(len(logs) - 1 for logs in repeated)
 
 
 @lru_cache(maxsize=1024)

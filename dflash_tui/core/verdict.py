@@ -22,10 +22,12 @@ from dflash_tui.core.experiment import (
     Word,
 )
 from dflash_tui.core.measures import AL, STEPS, TOKENS, measured, moves_drafts, of_boots, speculates
-from dflash_tui.core.stats import Difference, difference
+from dflash_tui.core.stats import CLOSEST, Difference, difference
 
 # A start that is later by less than boots differ anyway has nothing to make up for.
 _LATER = 0.05
+# A second question to the same boots: it is asked at a second level, so that both together err in one of twenty.
+_SURE = 0.99
 
 
 def report(design: Design, boots: Sequence[Boot]) -> AbReport:
@@ -42,7 +44,11 @@ def judge(design: Design, boots: Sequence[Boot]) -> tuple[Comparison, ...]:
 
 
 def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Comparison:
-    apart = {measure: difference(of_boots(design, boots, measure), a, b) for measure in (STEPS, TOKENS, AL)}
+    # The same text has the same AL in every boot: there it is no chance that boots come out alike.
+    apart = {
+        measure: difference(of_boots(design, boots, measure), a, b, closest)
+        for measure, closest in ((STEPS, CLOSEST), (TOKENS, CLOSEST), (AL, 0.0))
+    }
     measure = _judged_by(design, a, b, apart[STEPS], apart[AL])
     judged = apart[measure]
     confounding = confounds.find(design, boots, a, b)
@@ -77,7 +83,8 @@ def _judged_by(design: Design, a: int, b: int, steps: Difference | None, al: Dif
     """
     if steps is None or not all(speculates(design.arms[arm]) for arm in (a, b)):
         return TOKENS
-    return TOKENS if moves_drafts(design.arms[a], design.arms[b]) or (al and al.shown) else STEPS
+    moved = moves_drafts(design.arms[a], design.arms[b])
+    return TOKENS if moved or (al and al.shown and al.ratio(_SURE).excludes_one) else STEPS
 
 
 def _word(found: Difference | None) -> Word:

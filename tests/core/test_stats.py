@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dflash_tui.core.stats import SWING, UNSEEN, Cell, difference, quantile
+from dflash_tui.core.stats import CLOSEST, SWING, UNSEEN, Cell, difference, quantile
 
 # Two-sided 95 % and 99 %, one-sided 80 %, by degrees of freedom: NIST/SEMATECH e-Handbook 1.3.6.7.2.
 TABLE = [
@@ -47,7 +47,7 @@ def test_two_boots_each_are_students_two_samples():
 def test_prompts_that_an_arm_treats_differently_widen_the_interval():
     """Boots that agree to the last digit leave what the prompts disagree in: a paired t over the prompts."""
     arm, other = boot(10.0, 20.0, 40.0), boot(11.0, 24.0, 40.0)
-    found = difference([[arm, arm], [other, other]], 0, 1)
+    found = difference([[arm, arm], [other, other]], 0, 1, closest=0.0)
     assert found is not None
     logs = [math.log(1.1), math.log(1.2), 0.0]
     mean = sum(logs) / 3
@@ -56,12 +56,32 @@ def test_prompts_that_an_arm_treats_differently_widen_the_interval():
     assert found.df == 2
 
 
-def test_the_noise_of_requests_is_counted_once():
-    """Boots that differ in single requests only are as far apart as their means say, whatever their prompts do."""
-    arm = [boot(10.0, 11.0, 10.0, 11.0), boot(11.0, 10.0, 11.0, 10.0)]
-    found = difference([arm, arm], 0, 1)
+def test_boots_and_prompts_add_up():
+    """What boots differ by and what prompts differ by are added, with the degrees of freedom of the boots."""
+    arm, other = [boot(10.0, 20.0), boot(10.5, 21.0)], [boot(11.0, 24.0), boot(11.0, 24.0)]
+    found = difference([arm, other], 0, 1)
     assert found is not None
-    assert (found.log, found.error) == (0.0, 0.0)
+    boots = math.log(1.05) ** 2 / 2 / 2
+    prompts = (math.log(1.2) - math.log(1.1)) ** 2 / 2 / 2
+    assert found.error == pytest.approx(math.sqrt(boots + prompts))
+    assert found.df == 2
+
+
+def test_the_noise_of_requests_is_counted_once():
+    """Requests that swing within boots move prompts apart, too: that is in the boots' spread already."""
+    noisy = [boot(10.0, 11.0, 10.0, 11.5), boot(11.0, 10.0, 11.0, 10.0)]
+    found = difference([noisy, [boot(11.0, 10.0, 11.5, 10.0), boot(10.0, 11.5, 10.0, 11.0)]], 0, 1, closest=0.0)
+    assert found is not None
+    means = [sum(map(math.log, speeds)) / 4 for speeds in ((10, 11, 10, 11.5), (11, 10, 11, 10))]
+    assert found.error == pytest.approx(abs(means[0] - means[1]) / 2)
+
+
+def test_boots_that_happen_to_agree_are_not_believed():
+    """Two boots each that agree to the last digit leave an interval of what boots differ by at least."""
+    found = difference([[boot(10.0), boot(10.0)], [boot(10.3), boot(10.3)]], 0, 1)
+    assert found is not None
+    assert found.error == pytest.approx(CLOSEST)
+    assert not found.shown
 
 
 def test_one_boot_each_is_paired_by_prompt_and_never_surer_than_boots_are():
