@@ -1,0 +1,171 @@
+"""What besides the arms may have made a difference: each in turn is found, and what was varied never is."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dflash_tui.core import verdict
+from dflash_tui.core.confounds import agreement, find
+from dflash_tui.core.experiment import Boot, Conditions, Word
+from dflash_tui.core.recipe import Mode
+from tests.boots import boots, design, modes, plan
+
+SPEEDS = [10.0, 12.0, 12.1, 10.1]
+MAINS = Conditions(at=0.0, power="mains", clock_mhz=2000, temperature_c=60, throttle=(), foreign=(), load=1.0)
+
+
+def changed(measured: list[Boot], number: int = 1, **changes: Any) -> list[Boot]:
+    """The boots with one of them changed."""
+    return [msgspec.structs.replace(each, **changes) if each.number == number else each for each in measured]
+
+
+def seen(**changes: Any) -> Conditions:
+    return msgspec.structs.replace(MAINS, **changes)
+
+
+def usual() -> list[Boot]:
+    """Boots of eager and compile on a machine at rest, with nothing to complain of."""
+    return boots(modes(), SPEEDS, before=MAINS, after=seen(throttle=("power cap",)))
+
+
+def first(name: str = "requests", **changes: Any) -> dict[str, Any]:
+    """A boot's requests, the first of them changed."""
+    one, *rest = usual()[1].requests
+    return {name: (msgspec.structs.replace(one, **changes), *rest)}
+
+
+REFUSED = [
+    ({"argv": (*plan().argv, "--max-num-seqs", "4")}, "--max-num-seqs 4 instead of unset"),
+    ({"env": {"VLLM_USE_V2_MODEL_RUNNER": "1"}}, "VLLM_USE_V2_MODEL_RUNNER: unset in boot 0, 1 in boot 1"),
+    ({"versions": {"vllm": "0.32.0", "torch": "2.12.0"}}, "torch: 2.11.0 in boot 0, 2.12.0 in boot 1"),
+    ({"engine": "vllm 0.31.0"}, "vllm 0.31.0 in boot 1"),
+    ({"patches": {"some": "sha"}}, "some: unset in boot 0, sha in boot 1"),
+    ({"gpus": ("other",)}, "other in boot 1"),
+    ({"driver": "590"}, "590 in boot 1"),
+    ({"preemptions": 2.0}, "boot 1: 2 preemptions"),
+    ({"prefix_queries": 1000.0, "prefix_hits": 970.0}, "boot 1: 97 %"),
+    ({"after": seen(throttle=("thermal (hardware)",))}, "boot 1: thermal (hardware)"),
+    ({"before": seen(foreign=("4711 blender",))}, "boot 1: 4711 blender"),
+    ({"after": seen(power="battery")}, "boots 1"),
+    (first(error="HTTP 500: out of memory"), "boot 1: 1 request, first HTTP 500: out of memory"),
+    (first(finish="stop"), "boot 1: 1 answer of 5 ended by themselves (Q&A)"),
+]
+
+
+@pytest.mark.parametrize(("change", "evidence"), REFUSED)
+def test_what_differs_beyond_the_arms_refuses_a_verdict(change, evidence):
+    """With one such boot there is no verdict, and the evidence says which boot and what."""
+    before = changed(usual(), 0, prefix_queries=1000.0) if "prefix_hits" in change else usual()
+    (found,) = verdict.judge(modes(), changed(before, **change))
+    assert found.word is Word.REFUSED
+    assert evidence in "\n".join(each.evidence for each in found.confounds if each.refuses)
+
+
+FLAGGED = [
+    ({"after": seen(clock_mhz=1800, throttle=("power cap",))}, "the GPU's clock drifted"),
+    ({"after": seen(temperature_c=80, throttle=("power cap",))}, "the GPU's temperature drifted"),
+    ({"before": seen(load=5.0)}, "the machine was not equally busy"),
+    ({"after": seen(throttle=("clocks set by the user",))}, "the GPU's clocks were limited in some boots"),
+    (first(tokens=300), "answers differ in length"),
+    ({"error": "it died", "requests": ()}, "a boot of compile failed"),
+]
+
+
+@pytest.mark.parametrize(("change", "what"), FLAGGED)
+def test_what_may_matter_is_told_beside_the_verdict(change, what):
+    """Drift, load, other lengths and a boot that failed are flagged; the verdict stands."""
+    (found,) = verdict.judge(modes(), changed(usual(), **change))
+    assert found.word is not Word.REFUSED
+    assert [each.what for each in found.confounds] == [what]
+
+
+def test_nothing_is_found_where_nothing_is():
+    """What eager brings with it, power caps in every boot and another port are no confounds."""
+    ports = [
+        msgspec.structs.replace(b, argv=tuple(w.replace("8000", f"800{b.number}") for w in b.argv)) for b in usual()
+    ]
+    assert find(modes(), ports, 0, 1) == ()
+
+
+def test_caches_of_their_own_are_no_difference():
+    """Each arm has a compile cache of its own, wherever the plan has it."""
+    own = [msgspec.structs.replace(b, env={"VLLM_CACHE_ROOT": f"/cache/{b.arm}"}) for b in usual()]
+    assert find(modes(), own, 0, 1) == ()
+
+
+def test_what_is_varied_is_no_confound():
+    """Another variable, patch, engine or flag in one arm is what was asked for."""
+    on = plan(
+        patches=("kernel",), env={"X": "1"}, engine_folder="/other", argv=(*plan().argv, "--max-num-seqs", "4"),
+    )  # fmt: skip
+    of = design("profile", {"stock": plan(), "seed": on}, (0, 1, 1, 0))
+    varied = [
+        msgspec.structs.replace(each, engine="vllm 0.26.0", versions={"vllm": "0.26.0"}) if each.arm else each
+        for each in boots(of, SPEEDS)
+    ]
+    assert find(of, varied, 0, 1) == ()
+
+
+def test_a_patch_that_is_varied_has_to_be_there_in_its_arm_only():
+    """An arm without the patch that it is about measured something else; so did one with it that should not have it."""
+    of = design("patch.kernel", {"on": plan(patches=("kernel",)), "off": plan()}, (0, 1, 1, 0))
+    measured = boots(of, SPEEDS)
+    assert find(of, measured, 0, 1) == ()
+    (without,) = find(of, changed(measured, 0, patches={}), 0, 1)
+    (with_it,) = find(of, changed(measured, 1, patches={"kernel": "sha"}), 0, 1)
+    assert (without.evidence, with_it.evidence) == ("boot 0: without kernel", "boot 1: with kernel")
+
+
+def test_a_secret_is_named_and_not_shown():
+    """Of a token that differs only its name is in the evidence."""
+    (found,) = find(modes(), changed(usual(), env={"HF_TOKEN": "hf_secret"}), 0, 1)
+    assert "HF_TOKEN" in found.evidence
+    assert "hf_secret" not in found.evidence
+
+
+def test_an_arm_that_never_measured_is_refused():
+    """Without a boot there is nothing to compare, and its error is the evidence."""
+    measured = [b if b.arm == 0 else msgspec.structs.replace(b, error="out of memory", requests=()) for b in usual()]
+    (found,) = verdict.judge(modes(), measured)
+    assert (found.word, found.ratio, found.boots) == (Word.REFUSED, None, (2, 0))
+    assert (found.confounds[0].what, found.confounds[0].evidence) == (
+        "no boot of compile measured anything",
+        "out of memory",
+    )
+
+
+def test_random_weights_are_told():
+    """A design of random weights is flagged as such."""
+    of = modes(synthetic="random weights, synthetic acceptance length 7.8")
+    (found,) = find(of, boots(of, SPEEDS), 0, 1)
+    assert (found.what, found.refuses) == ("no real model", False)
+
+
+def answering(word: str, measured: Boot) -> Boot:
+    """The boot with answers that begin with `word`."""
+    return msgspec.structs.replace(
+        measured,
+        requests=tuple(msgspec.structs.replace(r, digests=(f"{word} {r.kind}", word, word)) for r in measured.requests),
+    )
+
+
+def test_arms_that_answer_differently_are_told_when_one_arm_agrees_with_itself():
+    """At temperature 0 arms that begin nowhere alike are flagged; an engine that never answers alike is not."""
+    arms = [answering(("a", "b")[each.arm], each) for each in usual()]
+    assert agreement(modes(), arms, 0, 1) == 0
+    assert [each.what for each in find(modes(), arms, 0, 1)] == [
+        "the arms answer differently: look whether both are right"
+    ]
+    never = [answering(str(each.number), each) for each in usual()]
+    assert find(modes(), never, 0, 1) == ()
+    assert agreement(modes(), usual(), 0, 1) == 1
+    assert agreement(modes(temperature=0.6), usual(), 0, 1) is None
+
+
+def test_the_prefix_cache_may_be_what_is_varied():
+    """Hits that differ are then told, and refuse nothing."""
+    of = design("enable-prefix-caching", {"on": plan(), "off": plan(mode=Mode.EAGER)}, (0, 1, 1, 0))
+    hits = [msgspec.structs.replace(b, prefix_queries=100.0, prefix_hits=90.0 * (1 - b.arm)) for b in boots(of, SPEEDS)]
+    (found,) = find(of, hits, 0, 1)
+    assert (found.what, found.refuses) == ("the prefix cache answered unevenly", False)
