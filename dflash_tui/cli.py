@@ -17,6 +17,7 @@ _HANDLERS = {
     "up": ("headless", "up"),
     "attach": ("headless", "attach"),
     "bench": ("headless", "bench"),
+    "ab": ("ab_commands", "command"),
     "replay": ("replay_commands", "replay"),
     "export": ("replay_commands", "export"),
     "ps": ("commands", "ps"),

@@ -18,6 +18,19 @@ Narration goes to stderr, data to stdout. A server outlives the program that lau
 _ON = {"1", "true", "yes", "on"}
 
 
+class _Command(argparse.ArgumentParser):
+    """A command whose action `unnamed` is meant when the first word after it names none."""
+
+    unnamed = ""
+    actions: tuple[str, ...] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as the base does."""
+        if self.unnamed and args and args[0] not in {*self.actions, "-h", "--help"}:
+            args = [self.unnamed, *args]
+        return super().parse_known_args(args, namespace)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line; each option's default comes from its variable, if set."""
     parser = argparse.ArgumentParser(
@@ -29,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dflash-tui {__version__}")
     _option(parser, "--recipe", metavar="NAME", help="launch this recipe without a screen")
     _launch_options(parser)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Command)
 
     up = commands.add_parser("up", help="launch a recipe and watch it")
     _recipe_argument(up)
@@ -47,6 +60,8 @@ def build_parser() -> argparse.ArgumentParser:
     _option(bench, "--scale", type=_scale, metavar="X", help="lengthen or shorten the answers (default: the recipe's)")
     _option(bench, "--temperature", type=_temperature, metavar="T", help="sampling temperature (default: the model's)")
     _json(bench, inherit=True)
+
+    _ab_commands(commands.add_parser("ab", help="compare a recipe with one thing varied: eager or compile, and so on"))
 
     _replay_commands(commands)
 
@@ -96,6 +111,57 @@ def _run_commands(commands: Any) -> None:
     past = commands.add_parser("history", help="how long starts took here: eager and compile, cold and cached")
     past.add_argument("recipe", metavar="RECIPE", nargs="?", help="only this recipe's starts")
     _json(past, inherit=True)
+
+
+def _ab_commands(ab: Any) -> None:
+    ab.unnamed, ab.actions = "run", ("run", "list", "attach", "stop", "resume", "remove")
+    ab.usage = (
+        "dflash-tui ab RECIPE [--vary KEY=VALUE,VALUE] [--honest] [options of `ab run`]\n       dflash-tui ab ACTION"
+    )
+    _json(ab, inherit=True)
+    about = "actions (`ab RECIPE` is short for `ab run RECIPE`)"
+    actions = ab.add_subparsers(dest="action", metavar="ACTION", title=about, required=True)
+    _ab_run(actions.add_parser("run", help="launch each arm in turn, measure, and say which is faster"))
+    for name, help_ in (
+        ("list", "the experiments of this machine"),
+        ("attach", "follow an experiment, or show its report"),
+        ("stop", "end an experiment and its server; it can be resumed"),
+        ("resume", "go on where an experiment ended early"),
+        ("remove", "delete an experiment; its runs stay"),
+    ):
+        action = actions.add_parser(name, help=help_)
+        if name != "list":
+            which = "its id, the start of it, or a recipe (default: the one that runs, or the newest)"
+            action.add_argument("experiment", metavar="ID", nargs=None if name == "remove" else "?", help=which)
+        if name == "resume":
+            _option(action, "--detach", inherit=True, action="store_true", help="return at once; it goes on by itself")
+        _json(action, inherit=True)
+
+
+def _ab_run(run: argparse.ArgumentParser) -> None:
+    _recipe_argument(run)
+    vary = (
+        "what is varied: mode, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, env.NAME, "
+        "speculation.KEY or a flag of vllm serve (default: mode=eager,compile)"
+    )
+    _option(run, "--vary", default="mode=eager,compile", metavar="KEY=V,V", help=vary)
+    honest = "at least two boots per arm, in mirrored order: without it a verdict is only suggestive"
+    _option(run, "--honest", action="store_true", help=honest)
+    _option(run, "--boots", type=_boots, metavar="N", help="boots per arm (default: 2 with --honest, else 1)")
+    _option(run, "--rounds", type=_positive, default=1, metavar="N", help="how often a boot sends each prompt")
+    _option(run, "--suite", default="field", metavar="SUITE", help="the prompts: a suite's name or file")
+    _option(run, "--scale", type=_scale, metavar="X", help="lengthen or shorten the answers (default: the recipe's)")
+    _option(run, "--seed", type=_seed, default=0, metavar="N", help="shuffles the order of the prompts")
+    _option(run, "--temperature", type=_temperature, default=0.0, metavar="T", help="sampling temperature (default: 0)")
+    streams = "requests at a time, one after the other (default: 1)"
+    _option(run, "--concurrency", type=_streams, default=(1,), metavar="N,N", help=streams)
+    cache = "use your own compile cache; without it each arm begins with an empty one of its own"
+    _option(run, "--keep-cache", action="store_true", help=cache)
+    _option(run, "--stop-running", action="store_true", help="stop servers of yours that would be in the way")
+    _option(run, "--yes", action="store_true", help="begin without asking")
+    _option(run, "--detach", inherit=True, action="store_true", help="return at once; it goes on by itself")
+    _plan_options(run, inherit=True)
+    _json(run, inherit=True)
 
 
 def _replay_commands(commands: Any) -> None:
@@ -247,6 +313,18 @@ def _port(text: str) -> int:
 
 def _tokens(text: str) -> int:
     return int(_number(text, 0, 64, whole=True))
+
+
+def _boots(text: str) -> int:
+    return int(_number(text, 1, 50, whole=True))
+
+
+def _seed(text: str) -> int:
+    return int(_number(text, 0, 1 << 32, whole=True))
+
+
+def _streams(text: str) -> tuple[int, ...]:
+    return tuple(int(_number(word, 1, 1024, whole=True)) for word in text.split(","))
 
 
 def _scale(text: str) -> float:

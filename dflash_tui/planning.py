@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import yaml
 
 from dflash_tui import text
 from dflash_tui.commands import note, out
-from dflash_tui.core import checks, gpu, history, hub, inventory, preflight, recipe_files, system, yamlfile
+from dflash_tui.core import again, checks, gpu, history, hub, inventory, preflight, recipe_files, system, yamlfile
 from dflash_tui.core import plan as plans
 from dflash_tui.core import setup as setups
 from dflash_tui.core.engine import Engine
@@ -25,6 +26,7 @@ from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import EngineSpec, Mode, Recipe
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import UsageError
+from dflash_tui.parser import build_parser
 from dflash_tui.words import band_line, check_line, memory_line, ready_line, verdict
 
 
@@ -73,6 +75,15 @@ def planned(args: argparse.Namespace) -> Planned:
         patchable=found is None or found.patchable,
     )
     return Planned(setup, msgspec.structs.replace(plan, asked=_asked(args)), cards)
+
+
+def replanned(options: Mapping[str, str], changes: again.Changes | None = None) -> Planned:
+    """Return the plan that options of `up` lead to, as `core.again` has them, with `changes`.
+
+    Raises:
+        UsageError: the recipe is gone, or does not take one of them any more.
+    """
+    return planned(build_parser().parse_args(again.line(options, changes)))
 
 
 def _asked(args: argparse.Namespace) -> dict[str, str]:

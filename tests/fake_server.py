@@ -4,12 +4,14 @@ It speaks the few endpoints that are asked, counts like a server with seven draf
 step, and misbehaves on demand: `deaf` never listens, `stubborn` ignores SIGTERM and has a child that does, `slow=S`
 waits before it answers a chat, `sleepy` never answers a second one, `refuse` answers chats with HTTP 400, `cut` ends
 a stream in the middle, `garbled` sends what is no JSON, `dead` reports a dead engine in the stream, `silent`
-sends no usage, `telling` says of each request how many steps it took, `log` writes down what is asked. `busy` works on
-one request from the start, about 37 steps a second; `like=FILE` adds what a real server's /metrics said.
+sends no usage, `telling` says of each request how many steps it took, `log` writes down what is asked, `pace=S` waits
+so long before each chunk, `dies=N` ends without a word when it is asked for the N-th time. `busy` works on one request
+from the start, about 37 steps a second; `like=FILE` adds what a real server's /metrics said.
 """
 
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -18,8 +20,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 PORT, WORDS = int(sys.argv[1]), sys.argv[2:]
-SLOW = next((float(word.partition("=")[2]) for word in WORDS if word.startswith("slow=")), 0.0)
-LIKE = next((Path(word.partition("=")[2]).read_text() for word in WORDS if word.startswith("like=")), "")
+GIVEN = dict(word.partition("=")[::2] for word in WORDS)
+SLOW, PACE = float(GIVEN.get("slow", 0)), float(GIVEN.get("pace", 0.02))
+DIES = float(GIVEN.get("dies", math.inf))
+LIKE = Path(GIVEN["like"]).read_text() if "like" in GIVEN else ""
 SPEC, STARTED = "vllm:spec_decode_num_", time.time()
 PIECES = ("Hello", " there, this is", " speculative.")
 steps = 0
@@ -77,11 +81,13 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(b'{"error":{"message":"no \x1b[31mthanks"}}', 400)
             return
         steps += 10
+        if steps >= 10 * DIES:
+            os._exit(1)
         self.send_response(200)
         self.send_header("Connection", "close")  # a stream is as long as it lasts
         self.end_headers()
         for piece in PIECES:
-            time.sleep(0.02)
+            time.sleep(PACE)
             self.event({"choices": [{"delta": {"content": piece}}]})
             if "cut" in WORDS:
                 return

@@ -17,18 +17,27 @@ Changes = Mapping[str, str | None]
 
 def options(plan: Plan, changes: Changes | None = None) -> dict[str, str]:
     """Return the options that lead to `plan` with `changes`; those of a plan that was not asked for are worked out."""
-    asked = plan.asked or _worked_out(plan)
-    return {name: value for name, value in {**asked, **(changes or {})}.items() if value is not None}
+    return changed(plan.asked or _worked_out(plan), changes)
+
+
+def changed(options: Mapping[str, str], changes: Changes | None = None) -> dict[str, str]:
+    """Return the options with `changes`."""
+    return {name: value for name, value in {**options, **(changes or {})}.items() if value is not None}
 
 
 def words(plan: Plan, changes: Changes | None = None) -> list[str]:
     """Return the words after `dflash-tui` that launch `plan` with `changes`."""
-    found = options(plan, changes)
-    line = ["up", found.pop("", plan.recipe)]
+    return line({"": plan.recipe, **options(plan)}, changes)
+
+
+def line(options: Mapping[str, str], changes: Changes | None = None) -> list[str]:
+    """Return the words after `dflash-tui` that launch with these options and `changes`; the recipe is among them."""
+    found = changed(options, changes)
+    typed = ["up", found.pop("")]
     for name, value in found.items():
         option, _, key = name.partition(" ")
-        line += [option, f"{key}={value}" if key else value]
-    return line
+        typed += [option, f"{key}={value}" if key else value]
+    return typed
 
 
 def command(plan: Plan, changes: Changes | None = None) -> str:

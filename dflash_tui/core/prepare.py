@@ -52,7 +52,7 @@ async def bring_up(setup: Setup, plan: Plan, report: Report, *, forced: str = ""
     await _flags(setup, plan, engine, note, forced=forced)
     await _build(plan, engine, note)
     await _fetch(plan, engine, note)
-    await _patches(plan, engine, note)
+    await patch(plan, engine, note)
     return await _launch(plan, engine, kept, forced)
 
 
@@ -124,7 +124,7 @@ async def _build(plan: Plan, engine: Engine, report: Report) -> None:
     report(Preparing(time.time(), Step.MODELS, f"target and drafter built in {seconds:.0f} s", 1.0, done=True))
 
 
-async def _patches(plan: Plan, engine: Engine, report: Report) -> None:
+async def patch(plan: Plan, engine: Engine, report: Report) -> None:
     """Bring the engine's files to what the plan says: what it needs is in, and no experiment that it does not ask for.
 
     What a killed change left half done is finished or undone first, also for a plan without patches.

@@ -38,7 +38,7 @@ def made(engine: Engine, **settings: bool) -> Plan:
 def launch(plan: Plan, engine: Engine) -> tuple[Run, str]:
     """Bring the files to what the plan says, launch, end the program; return the run and what was said."""
     said: list[Preparing] = []
-    asyncio.run(prepare._patches(plan, engine, said.append))
+    asyncio.run(prepare.patch(plan, engine, said.append))
     run = asyncio.run(prepare._launch(plan, engine, said, ""))
     try:
         assert guard.in_use(engine) == [f"{run.id} on port {plan.port}"]
@@ -192,7 +192,7 @@ def test_a_launch_that_is_given_up_writes_nothing(engine, monkeypatch):
     before = tree(engine)
 
     async def main() -> None:
-        work = asyncio.create_task(prepare._patches(made(engine), engine, lambda _event: None))
+        work = asyncio.create_task(prepare.patch(made(engine), engine, lambda _event: None))
         deadline = time.monotonic() + 30
         while not sleeping():
             assert time.monotonic() < deadline

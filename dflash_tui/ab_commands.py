@@ -1,0 +1,155 @@
+"""Experiments on the command line: `ab RECIPE`, `ab list`, `ab attach`, `ab stop`, `ab resume`, `ab remove`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+
+import msgspec
+
+from dflash_tui import ab_follow, ab_words, text
+from dflash_tui.ab_design import designed
+from dflash_tui.commands import note, out
+from dflash_tui.core import ab, ab_estimate, ab_start, experiments, preflight, server
+from dflash_tui.core.experiment import Design
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.server import Run
+from dflash_tui.core.setup import Setup
+from dflash_tui.errors import PreflightFailed, UsageError
+
+
+def command(args: argparse.Namespace) -> int:
+    """`ab …`: begin an experiment, or do something with one."""
+    actions = {"run": run, "list": show, "attach": attach, "stop": stop, "resume": resume, "remove": remove}
+    return actions[args.action](args)
+
+
+def run(args: argparse.Namespace) -> int:
+    """`ab RECIPE`: say what will be done, do it in a process of its own, and follow that."""
+    design, setups = designed(args)
+    in_the_way = _in_the_way(design)
+    if in_the_way and not args.stop_running:
+        names = ", ".join(run.id for run in in_the_way)
+        raise UsageError(f"{names} would be measured, too", do="stop it first, or --stop-running stops it for you")
+    if args.json:
+        out(msgspec.json.encode(ab_words.Designed(time.time(), design)).decode())
+    else:
+        note(ab_words.plan(design, ab_estimate.of(design, setups), [run.id for run in in_the_way]))
+    asyncio.run(_check(design, setups))
+    if not (args.yes or args.json) and sys.stdin.isatty() and not _agreed():
+        note("nothing was started")
+        return 0
+    for each in in_the_way:
+        asyncio.run(server.stop(each))
+        note(f"{each.id} stopped")
+    ab_start.begin(design)
+    return _go(args, design)
+
+
+def _go(args: argparse.Namespace, design: Design) -> int:
+    if args.detach:
+        note(ab_words.how_to_return(design.id))
+        out(design.id)
+        return 0
+    return ab_follow.follow(design, as_json=args.json)
+
+
+async def _check(design: Design, setups: list[Setup]) -> None:
+    """Raise when an arm could not start, before anything is started."""
+    for arm, setup in zip(design.arms, setups, strict=True):
+        try:
+            (await preflight.run(setup, arm.plan)).raise_failed()
+        except PreflightFailed as error:
+            what = f"{arm.name}: {error.what}"
+            raise PreflightFailed(what, evidence=error.evidence, do=error.do.partition("\n  → --force")[0]) from None
+
+
+def _agreed() -> bool:
+    try:
+        answer = input("begin? [Y/n] ")
+    except EOFError:
+        return False
+    return answer.strip().lower() in {"", "y", "yes"}
+
+
+def _in_the_way(design: Design) -> list[Run]:
+    """Return the servers that take a GPU, or the CPU, of the experiment's.
+
+    Raises:
+        UsageError: another experiment is running.
+    """
+    for other in experiments.known():
+        if experiments.driver(experiments.folder_of(other.id)):
+            raise UsageError(
+                f"{other.id} is running, and would be measured, too", do=f"dflash-tui ab attach {other.id}"
+            )
+    plans = [arm.plan for arm in design.arms]
+    return [run for run in server.runs() if server.alive(run) and any(_meets(run.plan, plan) for plan in plans)]
+
+
+def _meets(one: Plan, other: Plan) -> bool:
+    if one.port == other.port or (one.on_cpu and other.on_cpu):
+        return True
+    if one.on_cpu or other.on_cpu:
+        return False
+    return not one.gpus or not other.gpus or bool({*one.gpus} & {*other.gpus})
+
+
+def show(args: argparse.Namespace) -> int:
+    """`ab list`: print the experiments, newest last."""
+    rows = []
+    for design in experiments.known():
+        progress = experiments.read(experiments.folder_of(design.id))
+        done, boots = sum(not boot.error for boot in progress.boots), len(design.order)
+        if args.json:
+            fields = {"id": design.id, "recipe": design.recipe, "vary": design.vary, "status": progress.status}
+            out(msgspec.json.encode(fields | {"boots_done": done, "boots": boots, "made_at": design.made_at}).decode())
+        age = text.duration(time.time() - design.made_at)
+        rows.append((design.id, progress.status, design.vary, f"{done} of {boots}", age, _remark(design)))
+    if not args.json:
+        if rows:
+            out(text.table(("EXPERIMENT", "STATUS", "VARIES", "BOOTS", "AGE", ""), rows, right=(3, 4)))
+        else:
+            note("no experiment yet; `dflash-tui ab RECIPE` begins one")
+    return 0
+
+
+def _remark(design: Design) -> str:
+    return f"({design.synthetic})" if design.synthetic else ""
+
+
+def attach(args: argparse.Namespace) -> int:
+    """`ab attach [ID]`: follow an experiment to its end; of one that is over, print the report."""
+    return ab_follow.follow(experiments.find(args.experiment), as_json=args.json)
+
+
+def stop(args: argparse.Namespace) -> int:
+    """`ab stop [ID]`: end the driver and its server, or what a driver that was killed has left."""
+    design = experiments.find(args.experiment)
+    if ab_start.stop(design):
+        note(f"{design.id} was stopped, and no server of it is left\n  go on: dflash-tui ab resume {design.id}")
+        return 0
+    left = ab.leftovers(design)
+    asyncio.run(ab.end_leftovers(design))
+    note(
+        f"{design.id} was not running"
+        + (f"; {', '.join(run.id for run in left)} was left over, and ended" * bool(left))
+    )
+    return 0
+
+
+def resume(args: argparse.Namespace) -> int:
+    """`ab resume [ID]`: go on after the last boot that is over."""
+    design = experiments.find(args.experiment)
+    ab_start.resume(design)
+    return _go(args, design)
+
+
+def remove(args: argparse.Namespace) -> int:
+    """`ab remove ID`: delete an experiment."""
+    design = experiments.find(args.experiment)
+    experiments.remove(design)
+    note(f"{design.id} was deleted; its runs stay: dflash-tui ps --all")
+    return 0

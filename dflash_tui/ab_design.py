@@ -1,0 +1,75 @@
+"""The arguments of `ab` as a design: each arm planned as a launch of its own."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from dflash_tui import __version__, planning
+from dflash_tui.core import again, experiments, server, suites, vary
+from dflash_tui.core.experiment import Arm, Design
+from dflash_tui.core.setup import Setup
+from dflash_tui.core.vary import Varied
+from dflash_tui.errors import UsageError
+
+# What of a plan makes a launch what it is.
+DECISIVE = ("argv", "env", "patches", "unpatched", "engine_folder", "models_folder", "gpus", "port")
+
+
+def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
+    """Return the experiment that the arguments ask for, and the setups of its arms.
+
+    Raises:
+        UsageError: a name, a value or a combination is wrong.
+    """
+    varied = vary.parse(args.vary)
+    boots = args.boots or (2 if args.honest else 1)
+    if args.honest and boots < 2:
+        raise UsageError("--honest needs at least two boots per arm", do="leave --boots away, or --boots 2")
+    base = planning.planned(args).plan
+    port = base.port if args.port else server.free_port(base.port)
+    options = again.options(base, {"--port": str(port)})
+    arms, setups = _arms(varied, options)
+    now, suite = time.time(), suites.load(args.suite)
+    design = Design(
+        id=experiments.new_id(base.recipe, now),
+        made_at=now,
+        version=__version__,
+        recipe=base.recipe,
+        vary=args.vary,
+        arms=arms,
+        order=vary.order(len(arms), boots),
+        suite=str(Path(args.suite).absolute()) if args.suite not in suites.files() else args.suite,
+        digest=suite.digest,
+        rounds=args.rounds,
+        scale=base.bench_scale if args.scale is None else args.scale,
+        seed=args.seed,
+        temperature=args.temperature,
+        concurrency=tuple(args.concurrency),
+        own_cache=not args.keep_cache,
+        synthetic="; ".join(dict.fromkeys(arm.plan.synthetic for arm in arms if arm.plan.synthetic)),
+    )
+    return design, setups
+
+
+def _arms(varied: Varied, options: dict[str, str]) -> tuple[tuple[Arm, ...], list[Setup]]:
+    arms, setups = list[Arm](), list[Setup]()
+    for name, changes in varied.arms.items():
+        try:
+            made = planning.replanned(options, changes)
+        except UsageError as error:
+            raise UsageError(
+                f"--vary {varied.key}: {name}: {error.what}", evidence=error.evidence, do=error.do
+            ) from None
+        arm = Arm(name, again.changed(options, changes), made.plan)
+        if alike := next((one for one in arms if _alike(one, arm) and one.options != arm.options), None):
+            what = f"--vary {varied.key}: {alike.name} and {name} come to the same launch"
+            raise UsageError(what, do=f"--vary {varied.key}={name},{name} compares a launch with itself")
+        arms.append(arm)
+        setups.append(made.setup)
+    return tuple(arms), setups
+
+
+def _alike(one: Arm, other: Arm) -> bool:
+    return all(getattr(one.plan, name) == getattr(other.plan, name) for name in DECISIVE)

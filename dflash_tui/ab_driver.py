@@ -1,0 +1,73 @@
+"""The process that drives an experiment: `python -m dflash_tui.ab_driver ID`. It is launched by `core.ab_start`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+from dflash_tui import planning
+from dflash_tui.ab_design import DECISIVE
+from dflash_tui.core import ab, experiments, vary
+from dflash_tui.core.again import Changes
+from dflash_tui.core.experiment import Arm, Design
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.setup import Setup
+from dflash_tui.errors import DflashError, UsageError
+
+
+def main(identity: str) -> int:
+    """Drive the experiment to its end and return the exit code; what happens is in its folder."""
+    try:
+        design = experiments.find(identity)
+        setups = [_setup(arm) for arm in design.arms]
+        return asyncio.run(_drive(design, setups, _normal(design)))
+    except (DflashError, OSError) as error:
+        print(f"dflash-tui: error: {error}", flush=True)  # noqa: T201 - the driver's log
+        return error.exit_code if isinstance(error, DflashError) else 1
+
+
+async def _drive(design: Design, setups: list[Setup], normal: Plan) -> int:
+    """Drive until the end, or until a signal asks for it; the connection that it was launched from does not matter."""
+    loop, driving = asyncio.get_running_loop(), asyncio.create_task(ab.drive(design, setups, normal))
+    asked = False
+
+    def stop() -> None:
+        nonlocal asked
+        if not asked:  # a second signal would interrupt the stopping of the server
+            asked = True
+            driving.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
+    try:
+        await driving
+    except asyncio.CancelledError:
+        return 130
+    return 0
+
+
+def _setup(arm: Arm) -> Setup:
+    """Return the setup of an arm, from its recipe as it is now.
+
+    Raises:
+        UsageError: the recipe has changed, so that the arm would be another one than before.
+    """
+    made = planning.replanned(arm.options)
+    if changed := [name for name in DECISIVE if getattr(made.plan, name) != getattr(arm.plan, name)]:
+        what = f"{arm.plan.recipe} is not what it was when the experiment began"
+        raise UsageError(what, evidence=f"{arm.name}: {', '.join(changed)} differ", do="begin a new one")
+    return made.setup
+
+
+def _normal(design: Design) -> Plan:
+    """Return the plan that the recipe has without what is varied, with the patches that it asks for itself."""
+    arm = design.arms[0]
+    changes: Changes = vary.parse(design.vary).neutral
+    by_hand = [option for option in arm.options if option.startswith("--set patches.")]
+    return planning.replanned(arm.options, {**changes, **dict.fromkeys(by_hand)}).plan
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,88 @@
+"""Follows an experiment that a process of its own drives, and says in the end what it has found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from dflash_tui import ab_words
+from dflash_tui.commands import note, out
+from dflash_tui.core import experiments
+from dflash_tui.core.events import encode
+from dflash_tui.core.experiment import AbReport, Design, Happened
+from dflash_tui.core.vllm_log import clean
+from dflash_tui.errors import DflashError, ServerFailed
+
+_INTERVAL = 0.2
+
+
+def follow(design: Design, *, as_json: bool) -> int:
+    """Print what happens until the driver ends, then the report; Ctrl-C ends the watching and nothing else.
+
+    Raises:
+        ServerFailed: an arm did not come up.
+        DflashError: the experiment ended early.
+    """
+    folder = experiments.folder_of(design.id)
+    try:
+        for event in _events(folder):
+            if as_json:
+                out(encode(event).decode())
+            elif said := ab_words.line(design, event):
+                note(said)
+    except KeyboardInterrupt:
+        note(f"\nno longer watching; the experiment goes on\n{ab_words.how_to_return(design.id)}")
+        raise
+    return _end(folder, design, as_json=as_json)
+
+
+def _events(folder: Path) -> Iterator[Happened]:
+    """Yield what has happened and happens, until nobody drives the experiment any more."""
+    position, rest = 0, b""
+    while True:
+        driven = experiments.driver(folder) is not None
+        try:
+            with (folder / experiments.EVENTS).open("rb") as file:
+                file.seek(position)
+                data = file.read()
+        except OSError:
+            data = b""
+        position += len(data)
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            if event := experiments.decode(line):
+                yield event
+        if not driven:
+            return
+        time.sleep(_INTERVAL)
+
+
+def _end(folder: Path, design: Design, *, as_json: bool) -> int:
+    progress, report = experiments.read(folder), experiments.report(folder)
+    if progress.finished and report:
+        _print(report, as_json=as_json)
+        if progress.without:
+            failed = [boot for boot in progress.boots if boot.error]
+            names = ", ".join(map(clean, progress.without))
+            raise ServerFailed(
+                f"{names} never came up", evidence=failed[-1].error, do=f"dflash-tui why {failed[-1].run}"
+            )
+        return 0
+    said = progress.halted or _last_words(folder) or "its driver ended without a word"
+    raise DflashError(f"{design.id} ended early", evidence=clean(said), do=f"dflash-tui ab resume {design.id}")
+
+
+def _print(report: AbReport, *, as_json: bool) -> None:
+    if as_json:
+        out(encode(ab_words.Reported(time.time(), report)).decode())
+        return
+    out(ab_words.summary(report))
+
+
+def _last_words(folder: Path) -> str:
+    try:
+        lines = (folder / experiments.LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1] if lines else ""

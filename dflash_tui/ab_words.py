@@ -1,0 +1,119 @@
+"""An experiment in words: what it is going to do, what happens, how to come back to it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from dflash_tui import text
+from dflash_tui.core.ab_estimate import Estimate
+from dflash_tui.core.events import Event, RequestDone
+from dflash_tui.core.experiment import AbReport, Boot, BootBegan, BootEnded, Design, Halted, Happened, Measured
+from dflash_tui.core.progress import ATTEMPTS
+from dflash_tui.core.vllm_log import clean
+
+_STAGES = {"cold": "the first request, alone", "warm-up": "warm-up, not counted", "round": "measured"}
+
+
+class Designed(Event, frozen=True, tag="experiment"):
+    """What an experiment is going to do."""
+
+    design: Design
+
+
+class Reported(Event, frozen=True, tag="ab report"):
+    """What an experiment has found."""
+
+    report: AbReport
+
+
+def plan(design: Design, estimate: Estimate, stopped: Sequence[str] = ()) -> str:
+    """Return what an experiment is going to do, for somebody who decides whether it may."""
+    names = " ".join(clean(design.arms[arm].name) for arm in design.order)
+    boots = f"{text.plural(len(design.order), 'boot')}: {names}"
+    caches = "each arm its own, empty at its first boot" if design.own_cache else "yours, as it is"
+    first = design.arms[0].plan
+    rows = [
+        ("recipe", design.recipe),
+        ("varies", clean(design.vary)),
+        ("boots", f"{boots}{'' if design.honest else ' (one boot per arm: a verdict is only suggestive)'}"),
+        ("sends", f"{clean(design.suite)}, {text.plural(design.rounds, 'round')} per boot, answers × {design.scale:g}"),
+        ("takes", _takes(estimate)),
+        ("caches", caches),
+        ("port", f"{first.port}; each boot launches a server of its own and stops it"),
+    ]
+    rows += [("stops", f"{name}, which is in the way") for name in stopped]
+    rows += [("note", f"{design.synthetic}: figures say nothing about a real model")] if design.synthetic else []
+    return "\n".join(f"{label:<8} {value}" for label, value in rows)
+
+
+def _takes(estimate: Estimate) -> str:
+    if estimate.seconds is None:
+        return "unknown until the first boot is over"
+    told = f"about {text.duration(estimate.seconds)}"
+    return (
+        f"{told}, {estimate.source}" if estimate.whole else f"{told} for the starts, {estimate.source}; and the answers"
+    )
+
+
+def how_to_return(identity: str) -> str:
+    """Return the commands that watch and stop an experiment, one per line."""
+    return f"  watch: dflash-tui ab attach {identity}\n  stop:  dflash-tui ab stop {identity}"
+
+
+def line(design: Design, event: Happened) -> str:
+    """Return what happened in a line; empty for what needs none."""
+    match event:
+        case BootBegan():
+            again = f", attempt {event.attempt}" if event.attempt > 1 else ""
+            return f"boot {event.number + 1} of {len(design.order)}: {_arm(design, event.arm)}{again} as {event.run}"
+        case Measured(stage=stage, request=request):
+            return f"  {_STAGES.get(stage, stage):<24}  {request.kind:<9} {_request(request)}"
+        case BootEnded(boot=boot):
+            return _ended(boot)
+        case Halted(why=why):
+            return f"ended early: {clean(why)}"
+        case _:
+            return ""
+
+
+def _arm(design: Design, arm: int) -> str:
+    return clean(design.arms[arm].name) if arm < len(design.arms) else text.UNKNOWN
+
+
+def _request(request: RequestDone) -> str:
+    if request.error:
+        return f"failed: {clean(request.error)}"
+    return f"{text.number(request.decode_tok_s, 1, 'tok/s'):>12}  {request.tokens} tokens in {request.total:.1f} s"
+
+
+def _ended(boot: Boot) -> str:
+    if boot.error:
+        again = "; it is tried once more" if boot.attempt < ATTEMPTS else "; the others go on without it"
+        return f"  failed{again}\n    " + "\n    ".join(map(clean, boot.error.splitlines()))
+    start = f"ready after {text.duration(boot.ready)}{f' ({boot.cache})' if boot.cache else ''}"
+    return f"  {start}, {text.number(speed(boot), 1, 'tok/s')}, over after {text.duration(boot.took)}"
+
+
+def speed(boot: Boot) -> float | None:
+    """Return the median tok/s of a boot's measured requests, or None without any."""
+    known = [one.decode_tok_s for one in boot.requests if not one.error and one.decode_tok_s is not None]
+    return statistics.median(known) if known else None
+
+
+def summary(report: AbReport) -> str:
+    """Return the boots of a report as a table."""
+    header = ("BOOT", "ARM", "START", "READY", "FIRST REQUEST", "TOK/S", "REQUESTS")
+    rows = [
+        (
+            str(boot.number + 1),
+            _arm(report.design, boot.arm),
+            boot.cache or text.UNKNOWN,
+            text.duration(boot.ready),
+            text.number(boot.cold_request.decode_tok_s if boot.cold_request else None, 1, "tok/s"),
+            text.number(speed(boot)),
+            str(len(boot.requests)),
+        )
+        for boot in report.boots
+    ]
+    return text.table(header, rows, right=(0, 3, 4, 5, 6))

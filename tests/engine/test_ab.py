@@ -1,0 +1,299 @@
+"""Experiments driven to their end by the product's own driver, on an engine that is a process and nothing more."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.core import ab, ab_start, experiments, processes, server
+from dflash_tui.core.experiment import Boot, Design, Halted, Measured
+from dflash_tui.core.progress import Progress
+from tests import fake_engine
+
+AB = (sys.executable, "-m", "dflash_tui", "ab")
+SUITE = Path(__file__).parents[1] / "data" / "two-prompts.yaml"
+QUICK = ("--suite", str(SUITE), "--yes")
+FAST, SLOW = ["pace=0.01"], ["pace=0.03"]
+
+
+@pytest.fixture
+def port() -> int:
+    return server.free_port(18_400)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(folders) -> Iterator[None]:
+    """End whatever driver and server a test leaves."""
+    yield
+    for design in experiments.known():
+        ab_start.stop(design)
+    for run in server.runs():
+        if server.members(run):
+            subprocess.run([sys.executable, "-m", "dflash_tui", "stop", run.id], check=True)
+
+
+def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*AB, *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def begin(*words: str) -> Design:
+    """Begin an experiment with n=7 and n=4 and leave it to its driver."""
+    done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, *words, "--detach")
+    return experiments.find(done.stdout.strip())
+
+
+def progress(design: Design) -> Progress:
+    return experiments.read(experiments.folder_of(design.id))
+
+
+def until(true: Callable[[], object], limit: float = 60.0) -> None:
+    deadline = time.monotonic() + limit
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.03)
+
+
+def happened(design: Design) -> list[object]:
+    return list(experiments.events(experiments.folder_of(design.id)))
+
+
+def boots(design: Design) -> tuple[Boot, ...]:
+    return progress(design).boots
+
+
+def test_both_arms_are_booted_measured_and_reported(port):
+    """A quick A/B: each boot's cold request alone, warm-ups that do not count, all prompts, and no server left."""
+    folder = fake_engine.make(port, {7: FAST, 4: SLOW})
+    done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, "--json")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["event"] for line in lines if line["event"] != "measured"] == [
+        "experiment", "boot began", "boot ended", "boot began", "boot ended", "finished", "ab report",
+    ]  # fmt: skip
+    stages = [line["stage"] for line in lines if line["event"] == "measured" and line["number"] == 1]
+    assert stages[0] == "cold"
+    assert stages == sorted(stages, key=["cold", "warm-up", "round"].index)
+    design = experiments.find()
+    a, b = boots(design)
+    due = progress(design).due
+    assert [len(boot.requests) for boot in (a, b)] == [due, due]
+    assert a.cold_request
+    assert (a.ready or 0) > 0
+    assert a.before
+    assert a.after
+    assert not any(request.error for boot in (a, b) for request in boot.requests)
+    faster = [min(r.decode_tok_s or 0 for r in a.requests), max(r.decode_tok_s or 0 for r in b.requests)]
+    assert faster[0] > faster[1]
+    assert fake_engine.launches(folder) == 2
+    assert not any(server.members(each) for each in server.runs())
+    assert not (experiments.folder_of(design.id) / "cache").exists()
+
+
+def test_what_was_launched_is_recorded_without_our_own_folders(port):
+    """The two arms differ in what is varied and in nothing else, although each has a compile cache of its own."""
+    fake_engine.make(port)
+    design = begin()
+    until(lambda: progress(design).finished)
+    a, b = boots(design)
+    assert a.env == b.env
+    assert a.env["VLLM_CACHE_ROOT"] == "{own cache}/vllm"
+    assert len(set(a.argv) ^ set(b.argv)) == 2
+    assert a.versions["python"]
+    runs = {each.id: each for each in server.runs()}
+    caches = {runs[boot.run].plan.env["VLLM_CACHE_ROOT"] for boot in (a, b)}
+    assert len(caches) == 2
+    assert all(cache.startswith(str(experiments.folder_of(design.id))) for cache in caches)
+
+
+def test_an_honest_one_goes_forward_and_backward(port):
+    """A B B A, and the second boot of an arm finds what the first one compiled."""
+    fake_engine.make(port)
+    design = begin("--honest")
+    until(lambda: progress(design).finished)
+    assert [boot.arm for boot in boots(design)] == [0, 1, 1, 0]
+    assert design.honest
+
+
+def test_a_boot_that_fails_is_tried_once_more(port):
+    """The failed attempt stays in the record, with why; the others go on."""
+    fake_engine.make(port, launches={0: ["broken"]})
+    design = begin()
+    until(lambda: progress(design).finished)
+    found = progress(design)
+    assert [(boot.number, boot.attempt) for boot in found.boots] == [(0, 2), (1, 1)]
+    assert [boot.attempt for boot in found.tries] == [1]
+    assert found.tries[0].error
+    assert not any(boot.error for boot in found.boots)
+
+
+def test_an_arm_that_never_comes_up_ends_with_its_own_exit_code(port):
+    """The other arm is measured all the same; the command says which one never came up."""
+    fake_engine.make(port, {4: ["broken"]})
+    done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, code=6)
+    assert "4 never came up" in done.stderr
+    assert [bool(boot.error) for boot in boots(experiments.find())] == [False, True]
+
+
+def test_a_server_that_dies_while_it_is_measured_is_a_failed_boot(port):
+    """What it answered before does not count."""
+    fake_engine.make(port, launches={0: ["dies=5"]})
+    design = begin()
+    until(lambda: progress(design).finished)
+    found = progress(design)
+    assert found.tries[0].error
+    assert found.boots[0].attempt == 2
+
+
+def test_a_killed_driver_is_resumed_to_the_same_boots(port):
+    """Finished boots stay as they are, the interrupted one begins anew, and what it left running is ended."""
+    fake_engine.make(port)
+    design = begin("--honest")
+    until(lambda: (now := progress(design).current) and now.number == 2 and now.stage == "round")
+    folder = experiments.folder_of(design.id)
+    driver, before = experiments.driver(folder), boots(design)
+    assert driver
+    os.kill(driver.pid, signal.SIGKILL)
+    until(lambda: not experiments.driver(folder))
+    left = ab.leftovers(design)
+    assert len(left) == 1
+    assert progress(design).status == "interrupted"
+    done = run("resume", design.id)
+    assert not any(server.members(each) for each in left)
+    found = progress(design)
+    assert found.finished
+    assert found.boots[:2] == before
+    assert [(boot.number, boot.arm, boot.attempt) for boot in found.boots] == [
+        (n, arm, 1) for n, arm in enumerate((0, 1, 1, 0))
+    ]
+    assert {len(boot.requests) for boot in found.boots} == {found.due}
+    assert "boot 3 of 4" in done.stderr
+    report = experiments.report(folder)
+    assert report
+    assert report.boots == found.boots
+
+
+def test_a_second_driver_is_refused(port):
+    """Whether it is asked for or launched by hand; the first one goes on."""
+    fake_engine.make(port, launches={0: ["slow=3"]})
+    design = begin()
+    folder = experiments.folder_of(design.id)
+    driver = experiments.driver(folder)
+    assert "running already" in run("resume", design.id, code=2).stderr
+    other = subprocess.run(
+        [sys.executable, "-m", "dflash_tui.ab_driver", design.id], capture_output=True, text=True, check=False
+    )
+    assert other.returncode == 2
+    assert "driven already" in other.stdout
+    assert experiments.driver(folder) == driver
+    assert "is running" in run(fake_engine.RECIPE, *QUICK, code=2).stderr
+    assert "is running" in run("remove", design.id, code=2).stderr
+    until(lambda: progress(design).finished)
+    assert "is over" in run("resume", design.id, code=2).stderr
+
+
+def test_ctrl_c_ends_the_watching_only(port):
+    """The experiment goes on without anybody, and somebody else can follow it to its end."""
+    fake_engine.make(port)
+    words = [*AB, fake_engine.RECIPE, "--vary", "n=7,4", *QUICK]
+    with subprocess.Popen(
+        words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    ) as watching:
+        until(lambda: experiments.known() and progress(experiments.find()).current)
+        watching.send_signal(signal.SIGINT)
+        _, said = watching.communicate(timeout=20)
+        assert watching.returncode == 130
+    design = experiments.find()
+    assert f"dflash-tui ab attach {design.id}" in said
+    assert experiments.driver(experiments.folder_of(design.id))
+    assert run("attach", design.id).stdout.startswith("BOOT")
+    assert progress(design).finished
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_driver_that_is_asked_to_end_ends_its_server(port, number):
+    """It says so, no process is left, and it can be resumed."""
+    fake_engine.make(port)
+    design = begin()
+    until(lambda: (now := progress(design).current) and now.stage != "starting")
+    driver = experiments.driver(experiments.folder_of(design.id))
+    assert driver
+    os.kill(driver.pid, number)
+    until(lambda: processes.identity(driver.pid) != driver.born)
+    assert isinstance(happened(design)[-1], Halted)
+    assert progress(design).status == "halted"
+    assert not any(server.members(each) for each in server.runs())
+    assert "dflash-tui ab resume" in run("attach", design.id, code=1).stderr
+
+
+def test_a_lost_connection_does_not_end_it(port):
+    """SIGHUP neither ends the driver nor its server."""
+    fake_engine.make(port)
+    design = begin()
+    driver = experiments.driver(experiments.folder_of(design.id))
+    assert driver
+    until(lambda: progress(design).current)
+    os.kill(driver.pid, signal.SIGHUP)
+    until(lambda: progress(design).finished)
+
+
+def test_a_full_disk_halts_it_resumably(port):
+    """Nothing is measured that cannot be written down; the server ends, and with room again it goes on."""
+    fake_engine.make(port)
+    design = begin()
+    folder = experiments.folder_of(design.id)
+    until(lambda: isinstance(happened(design)[-1] if happened(design) else None, Measured))
+    full = folder / experiments.EVENTS
+    kept = folder / "kept"
+    full.rename(kept)
+    full.symlink_to("/dev/full")
+    until(lambda: not experiments.driver(folder))
+    assert not any(server.members(each) for each in server.runs())
+    full.unlink()
+    kept.rename(full)
+    assert (
+        "No space left" in (folder / "driver.log").read_text() or "disk is full" in (folder / "driver.log").read_text()
+    )
+    run("resume", design.id)
+    assert progress(design).finished
+
+
+def test_identical_arms_are_two_arms(port):
+    """A launch can be compared with itself; two values that come to the same launch are a mistake."""
+    fake_engine.make(port)
+    design = begin("--vary", "mode=eager,eager")
+    until(lambda: progress(design).finished)
+    a, b = boots(design)
+    assert (a.argv, a.env) == (b.argv, b.env)
+    assert "come to the same launch" in run(fake_engine.RECIPE, "--vary", "n=7,07", code=2).stderr
+
+
+def test_a_server_that_is_in_the_way_is_named_and_left_alone(port):
+    """It is stopped only by whoever says so."""
+    fake_engine.make(port)
+    up = [sys.executable, "-m", "dflash_tui", "up", fake_engine.RECIPE, "--detach"]
+    other = subprocess.run(up, check=True, capture_output=True, text=True).stdout.strip()
+    said = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, code=2).stderr
+    assert other in said
+    assert "--stop-running" in said
+    assert server.alive(server.find(other))
+    run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, "--stop-running")
+    assert not server.alive(server.find(other))
+
+
+def test_what_is_known_of_experiments_is_listed_and_removed(port):
+    """The list says how far each is; one that is removed is gone, its runs are not."""
+    fake_engine.make(port)
+    design = begin()
+    run("attach")
+    assert "finished" in run("list").stdout
+    assert json.loads(run("list", "--json").stdout)["boots_done"] == 2
+    run("remove", design.id)
+    assert not experiments.known()
+    assert len(server.runs()) == 2
