@@ -37,7 +37,7 @@ def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
         made_at=now,
         version=__version__,
         recipe=base.recipe,
-        vary=args.vary,
+        vary=varied.key,
         arms=arms,
         order=vary.order(len(arms), boots),
         suite=str(Path(args.suite).absolute()) if args.suite not in suites.files() else args.suite,

@@ -8,8 +8,7 @@ import sys
 
 from dflash_tui import planning
 from dflash_tui.ab_design import DECISIVE
-from dflash_tui.core import ab, experiments, vary
-from dflash_tui.core.again import Changes
+from dflash_tui.core import ab, experiments
 from dflash_tui.core.experiment import Arm, Design
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.setup import Setup
@@ -64,9 +63,10 @@ def _setup(arm: Arm) -> Setup:
 def _normal(design: Design) -> Plan:
     """Return the plan that the recipe has without what is varied, with the patches that it asks for itself."""
     arm = design.arms[0]
-    changes: Changes = vary.parse(design.vary).neutral
-    by_hand = [option for option in arm.options if option.startswith("--set patches.")]
-    return planning.replanned(arm.options, {**changes, **dict.fromkeys(by_hand)}).plan
+    every = {option for each in design.arms for option in each.options}
+    varied = {option for option in every if len({each.options.get(option) for each in design.arms}) > 1}
+    by_hand = {option for option in arm.options if option.startswith("--set patches.")}
+    return planning.replanned(arm.options, dict.fromkeys(varied | by_hand)).plan
 
 
 if __name__ == "__main__":

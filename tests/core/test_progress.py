@@ -26,7 +26,7 @@ def designed(words: str = "mode=eager,compile", boots: int = 2) -> Design:
     varied = vary.parse(words)
     arms = tuple(Arm(name, {}, made) for name in varied.arms)
     return Design(
-        "20261122-010203-demo-cpu", 100.0, "1", "demo-cpu", words, arms, vary.order(len(arms), boots), "f", "d"
+        "20261122-010203-demo-cpu", 100.0, "1", "demo-cpu", varied.key, arms, vary.order(len(arms), boots), "f", "d"
     )
 
 
