@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from dflash_tui import text
 from dflash_tui.commands import note, out
-from dflash_tui.core import history, server
-from dflash_tui.core.events import Phase
+from dflash_tui.core import compared, history, server
+from dflash_tui.core.compared import Difference, Kind
 from dflash_tui.core.expected import Start
 from dflash_tui.errors import UsageError
-
-_Group = tuple[str, str, str, str, str]  # recipe, setup, engine, mode, cache
-_PARTS: tuple[tuple[str, tuple[Phase, ...]], ...] = (
-    ("BEFORE", (Phase.IMPORT, Phase.RESOLVE, Phase.ENGINE)),
-    ("WEIGHTS", (Phase.WEIGHTS, Phase.DRAFTER)),
-    ("COMPILE", (Phase.COMPILE,)),
-    ("KERNELS", (Phase.PROFILE, Phase.KV_CACHE, Phase.AUTOTUNE, Phase.JIT)),
-    ("GRAPHS", (Phase.GRAPHS,)),
-    ("OTHER", (Phase.API, Phase.UNATTRIBUTED)),
-)
+from dflash_tui.starts import spread
 
 
 def command(args: argparse.Namespace) -> int:
@@ -43,13 +32,11 @@ def command(args: argparse.Namespace) -> int:
         note("no server has come up on this machine yet")
         return 0
     out(_list(starts))
-    groups: dict[_Group, list[Start]] = defaultdict(list)
-    for start in starts:
-        groups[start.recipe, start.setup, start.engine, start.mode, start.cache].append(start)
+    kinds = compared.kinds(starts)
     out("")
-    out(_medians(groups))
-    for line in _compared(groups):
-        out(line)
+    out(_medians(kinds))
+    for difference in compared.differences(kinds):
+        out(_sentence(difference))
     return 0
 
 
@@ -71,50 +58,22 @@ def _list(starts: Sequence[Start]) -> str:
     return text.table(header, rows, right=(4, 5, 6))
 
 
-def _medians(groups: dict[_Group, list[Start]]) -> str:
+def _medians(kinds: Sequence[Kind]) -> str:
     """Return one row per recipe, engine, mode and cache: medians of the parts of a start, and of how many it is."""
-    header = ("MEDIANS", "SETUP", "ENGINE", "MODE", "CACHE", "N", *(name for name, _ in _PARTS), "FIRST", "READY")
+    parts = [name.upper() for name, _ in compared.PARTS]
+    header = ("MEDIANS", "SETUP", "ENGINE", "MODE", "CACHE", "N", *parts, "FIRST", "READY", "FROM TO")
     rows = []
-    for (recipe, setup, engine, mode, cache), starts in sorted(groups.items()):
-        parts = [text.duration(_median(starts, _seconds_of(phases))) for _, phases in _PARTS]
-        first = text.number(_median(starts, lambda start: start.first_request), 1, "s")
-        ready = text.duration(_median(starts, lambda start: start.ready))
-        rows.append((recipe, setup, engine, mode, cache or text.UNKNOWN, str(len(starts)), *parts, first, ready))
+    for kind in kinds:
+        seconds = [text.duration(kind.part(phases)) for _, phases in compared.PARTS]
+        times = (*seconds, text.number(kind.first, 1, "s"), text.duration(kind.ready), spread(kind))
+        rows.append((*kind.pair, kind.mode, kind.cache or text.UNKNOWN, str(len(kind.starts)), *times))
     return text.table(header, rows, right=tuple(range(5, len(header))))
 
 
-def _seconds_of(phases: Sequence[Phase]) -> Callable[[Start], float | None]:
-    """Return what tells the seconds of these phases in a start, None when it had none of them."""
-
-    def seconds(start: Start) -> float | None:
-        had = [start.phases[phase] for phase in phases if phase in start.phases]
-        return sum(had) if had else None
-
-    return seconds
-
-
-def _median(starts: Sequence[Start], value: Callable[[Start], float | None]) -> float | None:
-    known = [number for start in starts if (number := value(start)) is not None]
-    return statistics.median(known) if known else None
-
-
-def _compared(groups: dict[_Group, list[Start]]) -> list[str]:
-    """Return a sentence per recipe and engine that has a start to compare with its eager ones, or cold with cached."""
-    said = []
-    for recipe, setup, engine in sorted({group[:3] for group in groups}):
-        ready = {
-            (mode, cache): (median, len(starts))
-            for (*of, mode, cache), starts in groups.items()
-            if of == [recipe, setup, engine] and (median := _median(starts, lambda start: start.ready)) is not None
-        }
-        compiled = {cache: found for (mode, cache), found in ready.items() if mode == "compile"}
-        pairs = [(f"compile, {cache}", found, "eager", ready[("eager", "")]) for cache, found in compiled.items()
-                 if ("eager", "") in ready]  # fmt: skip
-        if "cold" in compiled and "cached" in compiled:
-            pairs.append(("compile, cold", compiled["cold"], "compile, cached", compiled["cached"]))
-        for one, (a, n), other, (b, m) in pairs:
-            more = f"{text.duration(abs(a - b))} {'longer' if a >= b else 'shorter'}"
-            said.append(
-                f"{recipe} ({setup}) on {engine}: {one} (n={n}) is ready {more} after its launch than {other} (n={m})"
-            )
-    return said
+def _sentence(difference: Difference) -> str:
+    """Return what is ready sooner and by how much, and of how many starts that is said."""
+    one, other, seconds = difference
+    recipe, setup, engine = one.pair
+    more = f"{text.duration(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"
+    sides = f"{one.name} (n={len(one.answered)}) is ready {more} after its launch than {other.name}"
+    return f"{recipe} ({setup}) on {engine}: {sides} (n={len(other.answered)})"

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from dflash_tui import text
+from dflash_tui.core.compared import Kind
 from dflash_tui.core.events import Health, Phase, Step
 from dflash_tui.core.expected import Expected, Guess, eta, launched_in
 from dflash_tui.core.silence import Silence, silence
@@ -42,6 +43,13 @@ class Row(NamedTuple):
 def guess(expected: Guess | None) -> str:
     """Return `≈ 35 s (n=3)`, or a dash without history."""
     return f"≈ {text.duration(expected.seconds)} (n={expected.n})" if expected else text.UNKNOWN
+
+
+def spread(kind: Kind) -> str:
+    """Return the shortest and the longest time until ready; a dash where there are not two to tell apart."""
+    if len(kind.answered) < 2:
+        return text.UNKNOWN
+    return f"{text.duration(min(kind.answered))} – {text.duration(max(kind.answered))}"
 
 
 def rows(state: RunState, now: float, expected: Expected | None) -> list[Row]:

@@ -22,7 +22,7 @@ class Start(msgspec.Struct, frozen=True):
     `at` is the launch (since the epoch), `kind` what makes two launches alike, `setup` what of that a reader should
     know besides recipe, mode and engine, `cache` what torch.compile found, `phases` the seconds of each phase, `up`
     until the log said that the server serves, `first_request` what the first real generation took, None when none is
-    recorded.
+    recorded. `synthetic` says why its figures are not those of a real model.
     """
 
     run: str
@@ -36,6 +36,7 @@ class Start(msgspec.Struct, frozen=True):
     phases: dict[Phase, float]
     up: float
     first_request: float | None = None
+    synthetic: str = ""
 
     @property
     def ready(self) -> float | None:

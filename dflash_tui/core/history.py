@@ -104,6 +104,7 @@ def _read(run: Run) -> Start | None:
         phases={span.phase: span.seconds for span in startup.spans(state.up_at)},
         up=state.up_at - run.started_at,
         first_request=None if ready_at is None else ready_at - state.up_at,
+        synthetic=plan.synthetic,
     )
 
 

@@ -12,6 +12,7 @@ from textual.content import Content
 
 from dflash_tui.core import recording, server
 from dflash_tui.core.recipe import Recipe
+from dflash_tui.tui.history import HistoryScreen
 
 if TYPE_CHECKING:
     from dflash_tui.tui.app import DflashApp
@@ -52,12 +53,16 @@ class Places(Provider):
 
     def _screens(self) -> Iterator[Command]:
         yield Command("Runs", "switch to another run, play an ended one, export", self.panel.action_runs)
+        yield Command("History", "compare starts: eager and compile, cold and cached", self._history)
         yield Command(
             "Launch screen", "recipes and what launching one would do", partial(self.panel.action_show, "launch")
         )
         yield Command("Live screen", "the run that is watched", partial(self.panel.action_show, "live"))
         yield Command("Replay the sample", "a run recorded on a real H200", self._sample)
         yield Command("Light or dark", "switch between our two themes", self.panel.action_theme)
+
+    def _history(self) -> None:
+        self.panel.push_screen(HistoryScreen())
 
     def _sample(self) -> None:
         self.panel.open_run(recording.find(recording.SAMPLE))

@@ -22,6 +22,7 @@ from dflash_tui.core.server import Run
 from dflash_tui.errors import DflashError
 from dflash_tui.text import duration, middle, plural
 from dflash_tui.tui.dialogs import ErrorDialog
+from dflash_tui.tui.history import HistoryScreen
 from dflash_tui.tui.widgets import MUTED
 
 _MARKS = {
@@ -82,6 +83,7 @@ class RunList(ModalScreen[Run]):
     BINDINGS: ClassVar = [
         Binding("escape,q,r", "dismiss", "close"),
         Binding("x", "export", "export"),
+        Binding("h", "history", "history"),
     ]
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
@@ -93,7 +95,7 @@ class RunList(ModalScreen[Run]):
         with Vertical(classes="dialog -wide"):
             yield Static(Content.assemble(("runs", "bold"), "  looking …"), id="head-of-runs")
             yield OptionList(id="runs", markup=False)
-            keys = "\nenter  watch a running one, play an ended one   x  export into a file   esc  close"
+            keys = "\nenter  watch or play   x  export into a file   h  compare starts   esc  close"
             yield Static(Content(keys), classes="muted")
 
     def on_mount(self) -> None:
@@ -115,6 +117,9 @@ class RunList(ModalScreen[Run]):
     @on(OptionList.OptionSelected)
     def _selected(self, message: OptionList.OptionSelected) -> None:
         self.dismiss(self.rows[message.option_index].run)
+
+    def action_history(self) -> None:
+        self.app.push_screen(HistoryScreen())
 
     def action_export(self) -> None:
         index = self.query_one(OptionList).highlighted

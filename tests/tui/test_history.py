@@ -1,0 +1,68 @@
+"""Earlier starts side by side on the panel: kinds with n, median and spread, and what their time went into."""
+
+import msgspec
+import pytest
+
+from dflash_tui.core import history
+from dflash_tui.core.expected import Start
+from dflash_tui.tui.history import HistoryScreen
+from dflash_tui.tui.runs import RunList
+from tests import starts
+from tests.tui.conftest import HOSTILE
+from tests.tui.panel import app, text, wait_for
+
+
+def some() -> list[Start]:
+    """Return recorded starts as history has them: three compiled ones, one from the cache, an eager pair, another's."""
+    cold = [starts.start(starts.COMPILED, factor) for factor in (1.0, 0.9, 1.2)]
+    cached = msgspec.structs.replace(starts.start(starts.COMPILED, 0.5), cache="cached")
+    eager = [starts.start("h200-vllm-0.26.0/g26-dflash-eager", factor, mode="eager") for factor in (0.8, 1.0)]
+    of = {"recipe": "gemma-4-26b-a4b", "setup": "stock n_spec 15", "synthetic": "random weights"}
+    mine = [msgspec.structs.replace(start, **of)
+            for start in (*cold, cached, *eager)]  # fmt: skip
+    other = msgspec.structs.replace(starts.start(starts.COMPILED), recipe=HOSTILE * 4, first_request=None)
+    return [*mine, other]
+
+
+@pytest.fixture
+def known(monkeypatch) -> list[Start]:
+    found = some()
+    monkeypatch.setattr(history, "starts", lambda: found)
+    return found
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_kinds_are_compared_with_n_median_and_spread(known, size):
+    """By key from the list of runs; nothing is wider than the screen, a name with markup is only text."""
+    panel = app()
+    async with panel.run_test(size=size) as pilot:
+        await pilot.press("r")
+        await wait_for(pilot, lambda: isinstance(panel.screen, RunList))
+        await pilot.press("h")
+        await wait_for(pilot, lambda: "7 starts that came up here" in text(panel))
+        await pilot.pause()
+        shown = str(panel.screen.query_one("#compared").render())
+        rows = [row.split() for row in shown.splitlines()]
+        # By hand: 162.4 s until the recorded one is up, 3 s for its first request; times 0.9, 1, 1.2 and 0.5.
+        assert ["compile,", "cold", "n=3", "ready", "in", "2:45", "(2:28", "–", "3:18)"] in rows
+        assert ["compile,", "cached", "n=1", "ready", "in", "1:22"] in rows
+        assert "(random weights: the times are real, the model is not)" in shown
+        assert "→ compile, cold (n=3) is ready 1:22 later than compile, cached (n=1)" in shown
+        assert ["compile,", "cold", "n=1", "never", "answered", "a", "request"] in rows
+        assert HOSTILE[:9] in shown
+        bars = [row.strip() for row in shown.splitlines() if row.strip().startswith("█") and " " not in row.strip()]
+        assert len(bars) == 4
+        pane = panel.screen.query_one("#checks")
+        assert max(len(row) for row in shown.splitlines()) <= pane.size.width
+        assert pane.max_scroll_x == 0
+        await pilot.press("escape")
+        assert isinstance(panel.screen, RunList)
+
+
+async def test_without_any_start_it_says_so(folders):
+    panel = app()
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+p")
+        await pilot.press(*"history", "enter")
+        await wait_for(pilot, lambda: isinstance(panel.screen, HistoryScreen))
+        await wait_for(pilot, lambda: "no server has come up on this machine yet" in text(panel))
