@@ -51,7 +51,7 @@ class HistoryScreen(ModalScreen[None]):
     async def look(self) -> None:
         """Read the starts, away from the screen's own thread: those of ended runs are read once."""
         found = await asyncio.to_thread(history.starts)
-        head = f"  {plural(len(found), 'start')} that came up here: medians to the first answer (and the range)"
+        head = f"  {plural(len(found), 'start')} that came up here, medians to the first answer"
         self.query_one("#head-of-starts", Static).update(Content.assemble(("starts", "bold"), head))
         shown, width = self.query_one("#compared", Static), self.query_one("#checks").size.width - 2
         none = Content.assemble(("no server has come up on this machine yet", MUTED))
