@@ -37,9 +37,11 @@ _SHAPES = ("•", "+")
 
 @cache
 def plotext() -> ModuleType:
-    """Return plotext, told that the widget decides the size; its 0.1 s of import are spared the first paint."""
+    """Return plotext, told once what no drawing changes; its 0.1 s of import are spared the first paint."""
     module = importlib.import_module("plotext")
     module.terminal.limit(False, False)
+    for axis in (0, 1):
+        module.figure.axes(False, axis=axis, side=1)
     return module
 
 
@@ -117,6 +119,10 @@ def strips(ansi: str, width: int) -> list[Strip]:
     return rows
 
 
+# The span and the height of the axes, and each line's colour and heights, in dots.
+Looks = tuple[float, float, Sequence[str], list[tuple[str, list[int | None]]]]
+
+
 class Line(NamedTuple):
     """A line of a chart: its values, the theme variable of its colour and its name in the title."""
 
@@ -126,7 +132,7 @@ class Line(NamedTuple):
 
 
 class Chart(Widget):
-    """Draws lines from zero up; draws again only after other values, a resize or a change of theme.
+    """Draws lines from zero up; draws again only what looks other than before, after a resize or a change of theme.
 
     `top` is the least height of the axis, or its exact height when `fixed`. `nothing` is said while no value is known.
     """
@@ -151,6 +157,8 @@ class Chart(Widget):
         self.labels: Sequence[str] = ()
         self._shown: tuple[str, ...] = ()
         self._rows: list[Strip] | None = None
+        self._drawn: Looks | None = None
+        self._style = Style()
 
     @property
     def columns(self) -> int:
@@ -162,13 +170,21 @@ class Chart(Widget):
 
         With `labels` the axis is none of time: each value has its own, as far as there is room.
         """
-        before = (_comparable(self.lines), self.span, self.top, self.labels)
         self.lines, self.span, self.top, self.labels = lines, span, top or self.top, tuple(labels)
-        if before == (_comparable(lines), self.span, self.top, self.labels) and self._rows is not None:
-            return
         self._entitle()
-        old, self._rows = self._rows, self._draw(*self.size)
-        self._refresh_changed(old)
+        looks = self._looks()
+        if self._rows is None or looks != self._drawn:
+            old, self._rows, self._drawn = self._rows, self._draw(*self.size), looks
+            self._refresh_changed(old)
+
+    def _looks(self) -> Looks:
+        """Return what is told apart in a drawing: a dot is as high as a quarter of a row, and NaN is not itself."""
+        top = self._height() or 1.0
+        dots = 4 * self.size.height / top
+        return self.span, top, self.labels, [
+            (line.color, [None if math.isnan(v) else round(max(-top, min(v, top)) * dots) for v in line.values])
+            for line in self.lines
+        ]  # fmt: skip
 
     def _entitle(self) -> None:
         names = [(line.name, line.color) for line in self.lines if line.name]
@@ -201,17 +217,24 @@ class Chart(Widget):
         if self._rows is None:
             self._rows = self._draw(*self.size)
         row = self._rows[y] if y < len(self._rows) else Strip.blank(self.size.width)
-        return row.apply_style(self.rich_style)
+        return row.apply_style(self._style)
 
-    def _draw(self, width: int, height: int) -> list[Strip]:
-        if width <= 10 or height <= 2:
-            return []
+    def _height(self) -> float | None:
+        """Return where the axis ends; None while no value is known."""
         peaks = [value for line in self.lines for value in line.values if math.isfinite(value)]
         if not peaks:
+            return None
+        return max(1e-3, min(self.top, _HUGE)) if self.fixed else nice(max(*peaks, self.top))
+
+    def _draw(self, width: int, height: int) -> list[Strip]:
+        self._style = self.rich_style  # looked up for each row it would cost as much as the row
+        if width <= 10 or height <= 2:
+            return []
+        top = self._height()
+        if top is None:
             blank = Strip.blank(width)
             text = Strip([Segment(self.nothing.center(width))]).crop(0, width)
             return [text if row == height // 2 else blank for row in range(height)]
-        top = max(1e-3, min(self.top, _HUGE)) if self.fixed else nice(max(*peaks, self.top))
         return strips(self._plot(width, height, top), width)
 
     def _plot(self, width: int, height: int, top: float) -> str:
@@ -222,11 +245,9 @@ class Chart(Widget):
         else:  # nobody knows what the terminal's own colours are, so nothing can be blended with them
             library.add_theme("app", canvas=None, text=None)
         figure = library.figure
-        figure.clear()
+        figure.clear.data()  # all else is set anew below, each time
         figure.plot_size(width, height)
         figure.theme("app")
-        figure.axes(False, axis=0, side=1)
-        figure.axes(False, axis=1, side=1)
         last = max(max(len(line.values) for line in self.lines) - 1, 1)
         figure.ruler("y").lim(0, top)
         marks = ticks(top, 1 if height < 7 else 2 if height < 12 else 4)
@@ -263,11 +284,6 @@ class Chart(Widget):
         for start in list(accumulate(len(piece) for piece in pieces))[:-1]:
             signal.line(start, False)
         library.figure.draw(signal)
-
-
-def _comparable(lines: Sequence[Line]) -> list[tuple[str, str, list[float | None]]]:
-    """Return lines as equal when they look the same: NaN is not equal to itself."""
-    return [(line.name, line.color, [None if math.isnan(v) else v for v in line.values]) for line in lines]
 
 
 def _shapes(count: int) -> list[str]:

@@ -127,3 +127,37 @@ async def test_lines_differ_in_shape_and_the_title_shows_which(monkeypatch):
     assert "•" in shown
     assert any("⠀" < sign <= "⣿" for sign in shown)
     assert Content.from_markup(str(chart.border_title)).plain == "speed  ━ one  • other"
+
+
+@pytest.fixture
+def drawn_times(monkeypatch):
+    """Return a list that grows with each drawing by plotext."""
+    times: list[int] = []
+
+    def plot(_chart, width, height, _top):
+        times.append(width)
+        return "\n" * height
+
+    monkeypatch.setattr(Chart, "_plot", plot)
+    return times
+
+
+async def test_what_lies_on_the_same_dots_is_not_drawn_again(drawn_times):
+    """Plotext takes some milliseconds a drawing, and a panel has four of them each second."""
+    async with Host().run_test(size=(60, 16)) as pilot:
+        chart = pilot.app.query_one(Chart)
+        shown = (([10.0, math.nan, 45.0], 1), ([10.01, math.nan, 45.01], 1), ([10.0, 3.0, 45.0], 2),
+                 ([10.0, 3.0, 49.0], 3), ([10.0, 3.0, 45.0], 4))  # fmt: skip
+        for values, times in shown:
+            chart.show([Line(values, "primary")], 600)
+            await pilot.pause()
+            assert len(drawn_times) == times
+
+
+async def test_small_steps_are_seen_once_they_make_a_dot(drawn_times):
+    """What is compared is what was drawn, not what was shown last."""
+    async with Host().run_test(size=(60, 16)) as pilot:
+        chart = pilot.app.query_one(Chart)
+        for step in range(31):
+            chart.show([Line([10.0 + step / 4, 90.0], "primary")], 600)
+    assert 3 <= len(drawn_times) <= 8
