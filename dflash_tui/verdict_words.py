@@ -8,6 +8,7 @@ from dflash_tui.core.experiment import AbReport, BreakEven, Comparison, Design, 
 # Values that say by themselves what they are.
 _SPEAKING = {"mode", "profile", "variant"}
 _TIMES = 1.5
+_SUGGESTIVE = "suggestive only: one boot of an arm tells nothing of its next, which may differ by 10 %"
 
 
 def label(design: Design, arm: int) -> str:
@@ -42,7 +43,7 @@ def details(report: AbReport, comparison: Comparison) -> list[str]:
         if each.evidence != design.synthetic or each.refuses
     ]
     if comparison.suggestive:
-        lines.append("suggestive only: boots of one server may differ by 10 %, and here is one of an arm")
+        lines.append(_SUGGESTIVE)
     if comparison.cv is None and comparison.ratio:
         lines.append("nothing was repeated: the interval is what such requests differed by elsewhere (a GB10, 17 %)")
     figures = {"steps/s": comparison.steps_s, "tok/s": comparison.tok_s, "AL": comparison.al}
@@ -87,7 +88,7 @@ def sweep(report: AbReport) -> list[str]:
     else:
         lines.append(f"recommended: {names[found.recommended]}")
     if not report.design.honest:
-        lines.append("suggestive only: one boot each")
+        lines.append(_SUGGESTIVE)
     return lines
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dflash_tui.core.experiment import Arm, Boot, Conditions, Confound, Design
 from dflash_tui.core.measures import measured
-from dflash_tui.core.redact import is_secret
+from dflash_tui.core.redact import LEFT_OUT, is_secret
 from dflash_tui.text import plural
 
 # Set for each boot by whoever launches it: where its caches are and which port was free.
@@ -86,8 +86,8 @@ def _software(asked: _Boots) -> Iterator[Confound]:
     engines = {plan.engine_folder for plan in plans}
     groups = [asked.good] if len(engines) == 1 else [measured(asked.all, arm) for arm in asked.pair]
     for boots in groups:
-        yield from _unlike("versions differ", {boot.number: boot.versions for boot in boots})
-        yield from _unlike("engines differ", {boot.number: {"engine": boot.engine} for boot in boots})
+        yield from _unlike("versions differ", {boot.number: boot.versions for boot in boots if boot.versions})
+        yield from _unlike("engines differ", {b.number: {"engine": b.engine} for b in boots if b.engine})
     varied = set(plans[0].patches) ^ set(plans[1].patches)
     for boots in groups:
         kept = {b.number: {n: sha[:12] for n, sha in b.patches.items() if n not in varied} for b in boots}
@@ -97,8 +97,8 @@ def _software(asked: _Boots) -> Iterator[Confound]:
         wrong = [f"without {name}" for name in plan.patches if name not in boot.patches]
         wrong += [f"with {name}" for name in sorted(varied - set(plan.patches)) if name in boot.patches]
         yield from _refusals("other patches than its arm's", boot, wrong)
-    hardware = {b.number: {"GPU": ", ".join(b.gpus), "driver": b.driver} for b in asked.good}
-    yield from _unlike("the hardware differs", hardware)
+    yield from _unlike("the GPU differs", {b.number: {"GPU": ", ".join(b.gpus)} for b in asked.good if b.gpus})
+    yield from _unlike("the driver differs", {b.number: {"driver": b.driver} for b in asked.good if b.driver})
 
 
 def _requests(asked: _Boots) -> Iterator[Confound]:
@@ -106,11 +106,11 @@ def _requests(asked: _Boots) -> Iterator[Confound]:
     for boot in asked.good:
         failed = [each for each in boot.requests if each.error]
         if failed:
-            told = f"boot {boot.number}: {plural(len(failed), 'request')}, first {failed[0].error[:200]}"
+            told = f"boot {boot.number + 1}: {plural(len(failed), 'request')}, first {failed[0].error[:200]}"
             yield Confound("requests failed", told, refuses=True)
         short = [each for each in boot.requests if not each.error and each.finish not in {"", "length"}]
         if short:
-            told = f"boot {boot.number}: {plural(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
+            told = f"boot {boot.number + 1}: {plural(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
             yield Confound("answers were not of the length asked for", f"{told} ({short[0].kind})", refuses=True)
     lengths = [_lengths(measured(asked.all, arm)) for arm in asked.pair]
     for cell in [cell for cell in lengths[0] if cell in lengths[1]]:
@@ -124,11 +124,11 @@ def _counters(asked: _Boots) -> Iterator[Confound]:
     """Preemptions and what the prefix cache answered."""
     for boot in asked.good:
         if boot.preemptions:
-            told = f"boot {boot.number}: {plural(round(boot.preemptions), 'preemption')}"
+            told = f"boot {boot.number + 1}: {plural(round(boot.preemptions), 'preemption')}"
             yield Confound("requests were preempted", told, refuses=True)
     shares = {b.number: 100 * b.prefix_hits / b.prefix_queries for b in asked.good if b.prefix_queries}
     if shares and max(shares.values()) - min(shares.values()) > _PREFIX_POINTS:
-        told = ", ".join(f"boot {number}: {share:.0f} %" for number, share in shares.items())
+        told = ", ".join(f"boot {number + 1}: {share:.0f} %" for number, share in shares.items())
         yield Confound("the prefix cache answered unevenly", told, refuses="prefix" not in asked.design.vary)
 
 
@@ -142,14 +142,14 @@ def _machine(asked: _Boots) -> Iterator[Confound]:
         hard = [why for why in throttles if why in _THROTTLES]
         limits[boot.number] = {"limit": ", ".join(why for why in throttles if why not in _THROTTLES)}
         if hard:
-            yield Confound("the GPU was throttled", f"boot {boot.number}: {', '.join(hard)}", refuses=True)
+            yield Confound("the GPU was throttled", f"boot {boot.number + 1}: {', '.join(hard)}", refuses=True)
         foreign = sorted({who for each in seen for who in each.foreign or ()})
         if foreign:
-            yield Confound("others used the GPU", f"boot {boot.number}: {', '.join(foreign)[:200]}", refuses=True)
+            yield Confound("others used the GPU", f"boot {boot.number + 1}: {', '.join(foreign)[:200]}", refuses=True)
         powers[boot.number] = {each.power for each in seen if each.power}
     if any("battery" in found for found in powers.values()):
-        on = ", ".join(str(number) for number, found in powers.items() if "battery" in found)
-        yield Confound("the machine ran on its battery", f"boots {on}", refuses=True)
+        on = ", ".join(f"boot {number + 1}" for number, found in powers.items() if "battery" in found)
+        yield Confound("the machine ran on its battery", on, refuses=True)
     for confound in _unlike("the GPU's clocks were limited in some boots", limits):
         yield Confound(confound.what, confound.evidence, refuses=False)
 
@@ -157,7 +157,8 @@ def _machine(asked: _Boots) -> Iterator[Confound]:
 def _drift(asked: _Boots) -> Iterator[Confound]:
     """Clocks, temperatures and load that differ between boots: worth knowing, no reason to refuse."""
     ends = {boot.number: boot.after for boot in asked.good if boot.after}
-    begins = {boot.number: boot.before for boot in asked.good if boot.before}
+    # Before the first boot nothing of ours ran; the load of a minute before each other one is that of the boot before.
+    begins = {boot.number: boot.before for boot in asked.good if boot.before and boot.number}
     clocks = {number: each.clock_mhz for number, each in ends.items() if each.clock_mhz}
     if clocks and max(clocks.values()) - min(clocks.values()) > _CLOCK * max(clocks.values()):
         yield Confound("the GPU's clock drifted", _listed(clocks, "MHz"), refuses=False)
@@ -213,6 +214,7 @@ def _options(argv: Sequence[str]) -> dict[str, str]:
 
 def _changes(planned: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
     names = sorted(name for name in {*planned, *found} if planned.get(name) != found.get(name))
+    names = [name for name in names if LEFT_OUT not in found.get(name, "")]
     return [f"{name} {_shown(name, found.get(name))} instead of {_shown(name, planned.get(name))}" for name in names]
 
 
@@ -224,19 +226,22 @@ def _shown(name: str, value: str | None) -> str:
 
 def _refusals(what: str, boot: Boot, wrong: Sequence[str]) -> Iterator[Confound]:
     if wrong:
-        yield Confound(what, f"boot {boot.number}: {'; '.join(wrong)}", refuses=True)
+        yield Confound(what, f"boot {boot.number + 1}: {'; '.join(wrong)}", refuses=True)
 
 
 def _unlike(what: str, boots: Mapping[int, Mapping[str, str]]) -> Iterator[Confound]:
-    """Yield a confound when boots differ in a value; one that says nothing of it differs, too."""
+    """Yield a confound when boots differ in a value; one that lacks it differs, too."""
     names = sorted({name for values in boots.values() for name in values})
     wrong = []
     for name in names:
         seen: dict[str, list[int]] = {}
         for number, values in boots.items():
-            seen.setdefault(_shown(name, values.get(name) or None), []).append(number)
-        if len({values.get(name, "") for values in boots.values()}) > 1:
-            wrong.append(f"{name}: " + ", ".join(f"{value} in boot {on[0]}" for value, on in seen.items()))
+            seen.setdefault(values.get(name) or "", []).append(number)
+        if len(seen) > 1:
+            wrong.append(
+                f"{name}: "
+                + ", ".join(f"{_shown(name, value or None)} in boot {on[0] + 1}" for value, on in seen.items())
+            )
     if wrong:
         yield Confound(what, "; ".join(wrong), refuses=True)
 
@@ -246,7 +251,7 @@ def _conditions(boot: Boot) -> list[Conditions]:
 
 
 def _listed(values: Mapping[int, float], unit: str) -> str:
-    return ", ".join(f"boot {number}: {value:g}" for number, value in values.items()) + f" {unit}"
+    return ", ".join(f"boot {number + 1}: {value:g}" for number, value in values.items()) + f" {unit}"
 
 
 def _lengths(boots: Sequence[Boot]) -> dict[tuple[str, int], float]:

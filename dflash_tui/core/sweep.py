@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
+from dflash_tui.core import confounds
 from dflash_tui.core.experiment import LEVEL, Boot, Design, Sweep, SweepPoint
 from dflash_tui.core.measures import AL, TOKENS, of_boots
 from dflash_tui.core.stats import Cell, Logs, difference
 
 
-def find(design: Design, boots: Sequence[Boot], *, refused: bool = False) -> Sweep | None:
+def find(design: Design, boots: Sequence[Boot]) -> Sweep | None:
     """Return the sweep of an experiment whose three or more arms are numbers, None for another.
 
     The best is compared with all others at once, so that each interval has the level that holds for all together
@@ -26,7 +27,7 @@ def find(design: Design, boots: Sequence[Boot], *, refused: bool = False) -> Swe
     logs = {arm: _mean(arms[arm], shared) for arm in sorted(numbers, key=lambda arm: numbers[arm]) if arms[arm]}
     best = max(logs, key=lambda arm: logs[arm])
     lengths = of_boots(design, boots, AL)
-    level = 1 - (1 - LEVEL) / (len(logs) - 1) if len(logs) > 2 else LEVEL
+    level = 1 - (1 - LEVEL) / max(1, len(logs) - 1)
     points = []
     for arm, log in logs.items():
         top, found = math.exp(logs[best]), difference(arms, best, arm)
@@ -35,6 +36,7 @@ def find(design: Design, boots: Sequence[Boot], *, refused: bool = False) -> Swe
         al = math.exp(_mean(lengths[arm], cells)) if (cells := _shared([lengths[arm]])) else None
         points.append(SweepPoint(arm, math.exp(log), low, high, al, not (ratio and ratio.excludes_one)))
     plateau = tuple(point.arm for point in points if point.like_best)
+    refused = any(each.refuses for arm in logs if arm != best for each in confounds.find(design, boots, best, arm))
     behind = difference(arms, plateau[0], best)
     return Sweep(
         points=tuple(points),

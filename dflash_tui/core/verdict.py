@@ -34,8 +34,7 @@ def report(design: Design, boots: Sequence[Boot]) -> AbReport:
     """Return all that is known of an experiment; it is complete when every boot of the design is over."""
     comparisons = judge(design, boots)
     complete = len({boot.number for boot in boots}) >= len(design.order)
-    refused = any(each.word is Word.REFUSED for each in comparisons)
-    return AbReport(design, tuple(boots), comparisons, sweep.find(design, boots, refused=refused), complete)
+    return AbReport(design, tuple(boots), comparisons, sweep.find(design, boots), complete)
 
 
 def judge(design: Design, boots: Sequence[Boot]) -> tuple[Comparison, ...]:

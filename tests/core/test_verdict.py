@@ -3,16 +3,24 @@
 from collections.abc import Sequence
 
 import msgspec
+import pytest
 
 from dflash_tui.core import verdict
 from dflash_tui.core.experiment import AbReport, Boot, Comparison, Design, Word
-from tests.boots import boots, modes
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.recipe import Mode
+from tests.boots import KINDS, boot, boots, design, modes, plan, request
 
 
 def only(of: Design, measured: Sequence[Boot]) -> Comparison:
     """The one comparison of an experiment of two arms."""
     (found,) = verdict.judge(of, measured)
     return found
+
+
+def against(vary: str, **changes: object) -> Design:
+    """The usual plan against one with changes."""
+    return design(vary, {"a": plan(), "b": plan(**changes)}, (0, 1, 1, 0))
 
 
 def test_a_faster_arm_is_called_faster_in_steps():
@@ -24,9 +32,168 @@ def test_a_faster_arm_is_called_faster_in_steps():
     assert found.boots == (2, 2)
 
 
-def test_a_report_survives_its_file():
-    """All of it can be written and read again."""
+def test_a_slower_arm_is_called_slower():
+    """The word is about the second arm."""
+    assert only(modes(), boots(modes(), [12.0, 10.0, 10.1, 12.1])).word is Word.SLOWER
+
+
+def test_identical_arms_are_not_told_apart():
+    """Boots that differ as boots do give no verdict, and what would have been found is told."""
+    found = only(modes(), boots(modes(), [10.0, 10.2, 10.1, 10.3]))
+    assert (found.word, found.cause) == (Word.NO_DIFFERENCE, "")
+    assert found.detectable is not None
+    assert 0.02 < found.detectable < 0.2
+
+
+def test_one_boot_each_is_suggestive():
+    """A difference of 50 % is called one, and marked."""
+    of = modes((0, 1))
+    found = only(of, boots(of, [10.0, 15.0]))
+    assert (found.word, found.suggestive) == (Word.FASTER, True)
+    assert only(of, boots(of, [10.0, 10.9])).word is Word.NO_DIFFERENCE
+
+
+@pytest.mark.parametrize(
+    ("of", "measure"),
+    [
+        (modes(), "steps/s"),
+        (against("env.X", env={"X": "1"}), "steps/s"),
+        (against("max-num-seqs", argv=(*plan().argv, "--max-num-seqs", "4")), "steps/s"),
+        (against("identical"), "steps/s"),
+        (against("n", num_speculative_tokens=4), "tok/s"),
+        (against("spec", num_speculative_tokens=0, drafter=""), "tok/s"),
+        (against("patch.x", patches=("x",)), "tok/s"),
+        (against("drafter.model", drafter="other"), "tok/s"),
+        (against("profile", profile="seed"), "tok/s"),
+        (against("speculation.x", argv=(*plan().argv, "--speculative-config", '{"x": 1}')), "tok/s"),
+    ],
+    ids=lambda value: value.vary if isinstance(value, Design) else value,
+)
+def test_steps_are_judged_where_the_arms_draft_alike(of, measure):
+    """What changes drafts, or how they are accepted, makes steps of another worth."""
+    assert only(of, boots(of, [10.0, 12.0, 12.1, 10.1])).measure == measure
+
+
+def test_a_plain_server_is_judged_on_tokens():
+    """Without speculation a step is a token: there is one ratio."""
+    bare = plan(num_speculative_tokens=0, drafter="")
+    of = design("mode", {"eager": bare, "compile": msgspec.structs.replace(bare, mode=Mode.COMPILE)}, (0, 1, 1, 0))
+    found = only(of, boots(of, [10.0, 12.0, 12.1, 10.1], [1.0] * 4))
+    assert (found.measure, found.steps_s, found.al, found.word) == ("tok/s", None, None, Word.FASTER)
+
+
+def test_an_acceptance_length_that_differs_is_named_as_the_cause():
+    """A patch that lets more drafts be accepted at the same steps/s: faster in tok/s, because of AL."""
+    of = against("patch.kernel", patches=("kernel",))
+    found = only(of, boots(of, [10.0, 10.1, 10.0, 10.1], [1.5, 3.0, 3.0, 1.5]))
+    assert (found.word, found.measure, found.cause) == (Word.FASTER, "tok/s", "AL")
+    assert found.al is not None
+    assert found.al.ratio == pytest.approx(2)
+
+
+def test_both_factors_may_be_the_cause_and_one_that_works_against_it_is_not():
+    """Steps/s and AL that both grow are both named; more drafts that make steps slower owe it to AL alone."""
+    of = against("n", num_speculative_tokens=4)
+    assert only(of, boots(of, [10.0, 15.0, 15.1, 10.1], [2.0, 3.0, 3.0, 2.0])).cause == "both"
+    assert only(of, boots(of, [10.0, 8.0, 8.1, 10.1], [2.0, 4.0, 4.0, 2.0])).cause == "AL"
+
+
+def test_mode_is_judged_on_tokens_when_it_changes_what_is_accepted():
+    """An arm whose drafts are suddenly worth nothing is not faster for its steps."""
+    found = only(modes(), boots(modes(), [10.0, 12.0, 12.1, 10.1], [3.0, 1.0001, 1.0001, 3.0]))
+    assert (found.measure, found.word, found.cause) == ("tok/s", Word.SLOWER, "AL")
+
+
+def test_levels_of_concurrency_are_compared_level_by_level():
+    """Requests at four streams are paired with those at four, and shown apart."""
+    of = modes(concurrency=(1, 4))
+    measured = [
+        boot(of, n, [request(kind, speed / streams, streams=streams) for kind in KINDS for streams in (1, 4)])
+        for n, speed in enumerate([10.0, 12.0, 12.1, 10.1])
+    ]
+    found = only(of, measured)
+    assert found.word is Word.FASTER
+    assert [(each.kind, each.streams) for each in found.prompts[:2]] == [("Q&A", 1), ("Q&A", 4)]
+    assert all(each.ratio.low < 1.2 < each.ratio.high for each in found.prompts)
+    assert found.prompts[0].a == pytest.approx(10.05, rel=1e-3)
+    assert found.prompts[0].n == 4
+
+
+def starting(of: Design, speeds: Sequence[float], ready: dict[str, tuple[float, float]]) -> list[Boot]:
+    """Boots of which the first of each arm starts cold; `ready` are the seconds of both arms."""
+    seen: set[int] = set()
+    found = []
+    for each in boots(of, speeds):
+        cache = "cached" if each.arm in seen else "cold"
+        seen.add(each.arm)
+        first = msgspec.structs.replace(each.requests[0], total=10.0 - 4.0 * each.arm)
+        found.append(msgspec.structs.replace(each, cache=cache, ready=ready[cache][each.arm], cold_request=first))
+    return found
+
+
+def test_a_later_start_pays_back_after_the_seconds_it_lost():
+    """Cold and cached starts apart: seconds lost over seconds saved per token, within the bounds of the speed."""
     of = modes()
-    report = verdict.report(of, boots(of, [10.0, 12.0, 12.1, 10.1]))
+    found = only(of, starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)}))
+    cold, cached = found.break_even
+    assert (found.start.cold, found.start.cached, found.start.first_request) == ((60, 160), (60, 80), (10, 6))
+    assert (cold.by, cold.cold, cold.seconds) == (1, True, 96)
+    assert (cached.by, cached.cold, cached.seconds) == (1, False, 16)
+    # Eager takes 1 / (3 x 10.05 x 1.1^i) s for a token of the i-th prompt, compile half of that.
+    a_token = sum(1 / (30.15 * 1.1**i) for i in range(5)) / 5
+    assert cold.tokens is not None
+    assert cold.tokens == pytest.approx(96 / (a_token / 2), rel=0.01)
+    assert cold.requests == pytest.approx(cold.tokens / 200)
+    assert cold.low is not None
+    assert cold.high is not None
+    assert cold.low < cold.tokens < cold.high
+
+
+def test_an_arm_that_is_slower_or_not_faster_never_pays_back():
+    """Slower within the whole interval: no bound; not shown to be faster: not before so many tokens."""
+    of = modes()
+    ready: dict[str, tuple[float, float]] = {"cold": (60, 160), "cached": (60, 62)}
+    (slower,) = only(of, starting(of, [20.0, 10.0, 10.1, 20.1], ready)).break_even
+    assert (slower.by, slower.tokens, slower.requests, slower.low, slower.high) == (1, None, None, None, None)
+    (alike,) = only(of, starting(of, [10.0, 10.2, 10.1, 10.3], ready)).break_even
+    assert (alike.tokens, alike.high) == (None, None)
+    assert alike.low is not None
+
+
+def test_the_first_arm_may_be_the_one_that_starts_later():
+    """Then it is the one that has to make up, and it does when it is faster."""
+    of = modes()
+    (even, _) = only(of, starting(of, [20.0, 10.0, 10.1, 20.1], {"cold": (160, 60), "cached": (90, 60)})).break_even
+    assert (even.by, even.seconds) == (0, 104)
+    assert even.tokens is not None
+
+
+def test_starts_that_are_alike_have_nothing_to_make_up():
+    """Seconds within what starts differ by anyway are no delay."""
+    of = modes()
+    assert only(of, boots(of, [10.0, 12.0, 12.1, 10.1])).break_even == ()
+
+
+def test_a_report_survives_its_file_and_knows_whether_it_is_complete():
+    """All of it can be written and read again; a boot that is missing is seen."""
+    of = modes()
+    measured = boots(of, [10.0, 12.0, 12.1, 10.1])
+    report = verdict.report(of, measured)
     assert report.complete
+    assert report.sweep is None
     assert msgspec.json.decode(msgspec.json.encode(report), type=AbReport) == report
+    assert not verdict.report(of, measured[:3]).complete
+    assert verdict.report(of, []).comparisons[0].word is Word.REFUSED
+
+
+def three(names: tuple[str, str, str]) -> dict[str, Plan]:
+    return {name: plan(num_speculative_tokens=n) for n, name in enumerate(names, 1)}
+
+
+def test_every_arm_is_compared_with_the_first():
+    """Of three arms there are two comparisons; an arm that failed refuses its own alone."""
+    of = design("n", three(("1", "2", "3")), (0, 1, 2, 2, 1, 0))
+    measured = boots(of, [10.0, 12.0, 10.1, 10.0, 12.1, 10.2])
+    measured = [msgspec.structs.replace(b, error="died", requests=()) if b.arm == 2 else b for b in measured]
+    found = verdict.judge(of, measured)
+    assert [(each.a, each.b, each.word) for each in found] == [(0, 1, Word.FASTER), (0, 2, Word.REFUSED)]
