@@ -6,9 +6,10 @@ of different arms against each other only in what the plans leave alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from dflash_tui.core.agreement import agreement
 from dflash_tui.core.experiment import Arm, Boot, Conditions, Confound, Design
 from dflash_tui.core.measures import measured
 from dflash_tui.core.redact import LEFT_OUT, is_secret
@@ -48,17 +49,6 @@ def find(design: Design, boots: Sequence[Boot], a: int, b: int) -> tuple[Confoun
     asked = _Boots(design, (a, b), [boot for boot in boots if boot.arm in {a, b}])
     found = [confound for rule in _RULES for confound in rule(asked)]
     return tuple(sorted(found, key=lambda confound: not confound.refuses))
-
-
-def agreement(design: Design, boots: Sequence[Boot], a: int, b: int) -> float | None:
-    """Return the share of answers at temperature 0 that begin alike in two arms, over all pairs of their boots.
-
-    Only the beginning counts: once the least rounding has turned one token, the rest of a greedy answer is another.
-    """
-    if design.temperature != 0:
-        return None
-    ours, theirs = ([_beginnings(boot) for boot in measured(boots, arm)] for arm in (a, b))
-    return _alike((x, y) for i, x in enumerate(ours) for j, y in enumerate(theirs) if a != b or i < j)
 
 
 def _launched(asked: _Boots) -> Iterator[Confound]:
@@ -259,15 +249,3 @@ def _lengths(boots: Sequence[Boot]) -> dict[tuple[str, int], float]:
     for request in (request for boot in boots for request in boot.requests if request.tokens):
         found.setdefault((request.kind, request.streams), []).append(request.tokens)
     return {cell: sum(tokens) / len(tokens) for cell, tokens in found.items()}
-
-
-_Answers = dict[tuple[str, int, int], str]
-
-
-def _beginnings(boot: Boot) -> _Answers:
-    return {(each.kind, each.streams, each.round): each.digests[0] for each in boot.requests if each.digests}
-
-
-def _alike(pairs: Iterable[tuple[_Answers, _Answers]]) -> float | None:
-    same = [ours[each] == theirs[each] for ours, theirs in pairs for each in ours if each in theirs]
-    return sum(same) / len(same) if same else None

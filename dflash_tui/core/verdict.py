@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 
 from dflash_tui.core import confounds, sweep
+from dflash_tui.core.agreement import agreement
 from dflash_tui.core.experiment import (
     AbReport,
     Boot,
@@ -70,7 +71,7 @@ def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Compariso
         confounds=confounding,
         start=_start(boots, a, b),
         break_even=_break_even(boots, a, b, judged),
-        agreement=confounds.agreement(design, boots, a, b),
+        agreement=agreement(design, boots, a, b),
         boots=counts,
     )
 
