@@ -60,7 +60,7 @@ def details(report: AbReport, comparison: Comparison) -> list[str]:
     if comparison.agreement is not None:
         lines.append(f"answers that begin alike at temperature 0: {text.percent(comparison.agreement)}")
     lines += _start(report, comparison)
-    lines += [_break_even(report, each) for each in comparison.break_even]
+    lines += [_break_even(report, comparison, each) for each in comparison.break_even]
     return lines
 
 
@@ -125,16 +125,21 @@ def _start(report: AbReport, comparison: Comparison) -> list[str]:
         f"{what}: {a} {text.duration(ours)}, {b} {text.duration(theirs)}"
         for what, (ours, theirs) in (
             ("first answer after a cold start", start.cold),
-            ("first answer after a cached start", start.cached),
+            (f"first answer after {_cached(comparison)}", start.cached),
             ("first request", start.first_request),
         )
         if ours is not None or theirs is not None
     ]
 
 
-def _break_even(report: AbReport, found: BreakEven) -> str:
-    name, kind = label(report.design, found.by), "cold" if found.cold else "cached"
-    behind = f"{name} is {text.duration(found.seconds)} behind after a {kind} start"
+def _cached(comparison: Comparison) -> str:
+    """Return what a start is called that is not cold: where none is, there may be no cache."""
+    return "a start" if comparison.start.cold == (None, None) else "a cached start"
+
+
+def _break_even(report: AbReport, comparison: Comparison, found: BreakEven) -> str:
+    name, start = label(report.design, found.by), "a cold start" if found.cold else _cached(comparison)
+    behind = f"{name} is {text.duration(found.seconds)} behind after {start}"
     if found.tokens is not None and found.requests is not None:
         bounds = f"{_tokens(found.low)} to {_tokens(found.high)}"
         return f"{behind} and pays back after {_tokens(found.tokens)} tokens ({bounds}), {found.requests:.0f} requests"

@@ -6,27 +6,23 @@ Each comparison stands by itself at `LEVEL`: of a sweep's many comparisons with 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from statistics import fmean, median
+from collections.abc import Sequence
+from statistics import median
 
-from dflash_tui.core import confounds, sweep
+from dflash_tui.core import confounds, payback, sweep
 from dflash_tui.core.agreement import agreement
 from dflash_tui.core.experiment import (
     AbReport,
     Boot,
-    BreakEven,
     Comparison,
     Design,
     PromptRatio,
     Ratio,
-    StartUp,
     Word,
 )
 from dflash_tui.core.measures import AL, STEPS, TOKENS, measured, moves_drafts, of_boots, speculates
 from dflash_tui.core.stats import CLOSEST, Difference, difference
 
-# A start that is later by less than boots differ anyway has nothing to make up for.
-_LATER = 0.05
 # A second question to the same boots: it is asked at a second level, so that both together err in one of twenty.
 _SURE = 0.99
 
@@ -69,8 +65,8 @@ def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Compariso
         detectable=judged.detectable if judged else None,
         prompts=_prompts(design, boots, a, b, measure),
         confounds=confounding,
-        start=_start(boots, a, b),
-        break_even=_break_even(boots, a, b, judged),
+        start=payback.start(boots, a, b),
+        break_even=payback.find(boots, a, b, judged),
         agreement=agreement(design, boots, a, b),
         boots=counts,
     )
@@ -116,66 +112,3 @@ def _prompts(design: Design, boots: Sequence[Boot], a: int, b: int, measure: str
             middles = math.exp(median(ours)), math.exp(median(theirs))
             found.append(PromptRatio(cell.kind, *middles, apart.ratio(), len(ours) + len(theirs), cell.streams))
     return tuple(found)
-
-
-def _start(boots: Sequence[Boot], a: int, b: int) -> StartUp:
-    cold, cached = (
-        (
-            _mean(boot.ready for boot in _starts(boots, a, cold=state)),
-            _mean(boot.ready for boot in _starts(boots, b, cold=state)),
-        )
-        for state in (True, False)
-    )
-    ours, theirs = (_mean(map(_first, measured(boots, arm))) for arm in (a, b))
-    return StartUp(cold, cached, (ours, theirs))
-
-
-def _starts(boots: Sequence[Boot], arm: int, *, cold: bool) -> list[Boot]:
-    """Return the boots of an arm that started so; one that does not say how has no cache that it could find."""
-    return [boot for boot in measured(boots, arm) if boot.cache in {"cold" if cold else "cached", ""}]
-
-
-def _first(boot: Boot) -> float | None:
-    return boot.cold_request.total if boot.cold_request and not boot.cold_request.error else None
-
-
-def _answered(boot: Boot) -> float | None:
-    """Return the seconds from the launch to the end of the first real request."""
-    return None if boot.ready is None else boot.ready + (_first(boot) or 0.0)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
-def _break_even(boots: Sequence[Boot], a: int, b: int, judged: Difference | None) -> tuple[BreakEven, ...]:
-    """Return when the arm that starts later has made up for it, for cold and for cached starts."""
-    found = []
-    for cold in (True, False):
-        ours, theirs = (_mean(map(_answered, _starts(boots, arm, cold=cold))) for arm in (a, b))
-        if judged is None or ours is None or theirs is None:
-            continue
-        later = theirs - ours
-        if abs(later) > _LATER * max(ours, theirs):
-            by, other = (b, a) if later > 0 else (a, b)
-            towards = judged if later > 0 else judged._replace(log=-judged.log)
-            found.append(_made_up(abs(later), by, measured(boots, other), towards, cold=cold))
-    return tuple(found)
-
-
-def _made_up(seconds: float, by: int, others: Sequence[Boot], faster: Difference, *, cold: bool) -> BreakEven:
-    """Return after how many tokens `seconds` are made up: those over what a token of the other arm takes longer."""
-    sent = [each for boot in others for each in boot.requests if each.decode_tok_s and each.tokens]
-    alone = [each for each in sent if each.streams == min(one.streams for one in sent)]
-    if not alone:
-        return BreakEven(by, seconds, cold)
-    tokens = fmean(each.tokens for each in alone)
-    a_token = fmean(each.tokens / each.decode_tok_s for each in alone if each.decode_tok_s) / tokens
-
-    def after(ratio: float) -> float | None:
-        return seconds / (a_token * (1 - 1 / ratio)) if ratio > 1 else None
-
-    ratio = faster.ratio()
-    pays = after(ratio.ratio) if faster.shown else None
-    return BreakEven(by, seconds, cold, pays, pays / tokens if pays else None, after(ratio.high), after(ratio.low))

@@ -168,6 +168,16 @@ def test_the_first_arm_may_be_the_one_that_starts_later():
     assert even.tokens is not None
 
 
+def test_an_arm_without_a_cache_starts_alike_each_time():
+    """Eager finds no cache: its starts stand beside both kinds of the other arm; without any they are told once."""
+    of = modes()
+    measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
+    plain = [msgspec.structs.replace(b, cache="" if b.arm == 0 else b.cache) for b in measured]
+    assert (only(of, plain).start.cold, only(of, plain).start.cached) == ((60, 160), (60, 80))
+    none = [msgspec.structs.replace(b, cache="") for b in measured]
+    assert (only(of, none).start.cold, only(of, none).start.cached) == ((None, None), (60, 120))
+
+
 def test_starts_that_are_alike_have_nothing_to_make_up():
     """Seconds within what starts differ by anyway are no delay."""
     of = modes()

@@ -1,0 +1,87 @@
+"""What a start of each arm takes, and when the one that starts later has made up for it; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from dflash_tui.core.experiment import Boot, BreakEven, StartUp
+from dflash_tui.core.measures import measured
+from dflash_tui.core.stats import Difference
+
+# A start that is later by less than boots differ anyway, or by less than a second, has nothing to make up for.
+_LATER, _SECOND = 0.05, 1.0
+
+
+def start(boots: Sequence[Boot], a: int, b: int) -> StartUp:
+    """Return the mean seconds that the starts and the first requests of two arms took."""
+    cold, cached = (
+        tuple(_mean(boot.ready for boot in arm) for arm in _starts(boots, a, b, cold=state)) for state in (True, False)
+    )
+    ours, theirs = (_mean(map(_first, measured(boots, arm))) for arm in (a, b))
+    return StartUp((cold[0], cold[1]), (cached[0], cached[1]), (ours, theirs))
+
+
+def find(boots: Sequence[Boot], a: int, b: int, judged: Difference | None) -> tuple[BreakEven, ...]:
+    """Return when the arm that starts later has made up for it, for cold and for cached starts.
+
+    `judged` is how far arm `b` is from arm `a` in the measure that is judged: where that is steps/s, AL is the same.
+    """
+    found = []
+    for cold in (True, False):
+        ours, theirs = (_mean(map(_answered, arm)) for arm in _starts(boots, a, b, cold=cold))
+        if judged is None or ours is None or theirs is None:
+            continue
+        later = theirs - ours
+        if abs(later) > max(_SECOND, _LATER * max(ours, theirs)):
+            by, other = (b, a) if later > 0 else (a, b)
+            towards = judged if later > 0 else judged._replace(log=-judged.log)
+            found.append(_made_up(abs(later), by, measured(boots, other), towards, cold=cold))
+    return tuple(found)
+
+
+def _starts(boots: Sequence[Boot], a: int, b: int, *, cold: bool) -> tuple[list[Boot], list[Boot]]:
+    """Return the boots of both arms that started so.
+
+    One that does not say what it found has no cache: each start of it is like any other. When no arm has one, they are
+    all told as cached.
+    """
+    ours, theirs = measured(boots, a), measured(boots, b)
+    states = {boot.cache for boot in (*ours, *theirs)} - {""}
+    state = "cold" if cold else "cached"
+    if state not in (states or {"cached"}):
+        return [], []
+    like = {state, ""}
+    return [boot for boot in ours if boot.cache in like], [boot for boot in theirs if boot.cache in like]
+
+
+def _made_up(seconds: float, by: int, others: Sequence[Boot], faster: Difference, *, cold: bool) -> BreakEven:
+    """Return after how many tokens `seconds` are made up: those over what a token of the other arm takes longer."""
+    sent = [each for boot in others for each in boot.requests if each.decode_tok_s and each.tokens]
+    if not sent:
+        return BreakEven(by, seconds, cold)
+    fewest = min(each.streams for each in sent)
+    alone = [each for each in sent if each.streams == fewest]
+    tokens = fmean(each.tokens for each in alone)
+    a_token = fmean(each.tokens / each.decode_tok_s for each in alone if each.decode_tok_s) / tokens
+
+    def after(ratio: float) -> float | None:
+        return seconds / (a_token * (1 - 1 / ratio)) if ratio > 1 else None
+
+    ratio = faster.ratio()
+    pays = after(ratio.ratio) if faster.shown else None
+    return BreakEven(by, seconds, cold, pays, pays / tokens if pays else None, after(ratio.high), after(ratio.low))
+
+
+def _answered(boot: Boot) -> float | None:
+    """Return the seconds from the launch to the end of the first real request."""
+    return None if boot.ready is None else boot.ready + (_first(boot) or 0.0)
+
+
+def _first(boot: Boot) -> float | None:
+    return boot.cold_request.total if boot.cold_request and not boot.cold_request.error else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
