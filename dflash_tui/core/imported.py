@@ -1,0 +1,164 @@
+"""Results of other benchmarks, read for comparison: the JSON of `vllm bench serve` and of llama-benchy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from dflash_tui.core.events import Amount, Whole
+from dflash_tui.core.vllm_log import clean
+from dflash_tui.errors import UsageError
+
+SIZE_LIMIT = 64 << 20  # with --save-detailed every gap between two chunks is in it
+_Count = Annotated[int, Meta(ge=0, le=1 << 40)]
+_Many = Annotated[tuple[Amount, ...], Meta(max_length=100_000)]
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """One measurement: `what` names it, `streams` requests were under way at a time (None: not said), `n` is how many.
+
+    `tok_s` are output tokens per second of all streams together, as its `source` defines them; `ttft` is in seconds
+    (`ttft_is` says which average), `acceptance` a share of 1, `acceptance_length` counts the bonus token. None is what
+    the file does not give.
+    """
+
+    what: str
+    n: Whole
+    streams: Whole | None = None
+    tok_s: Amount | None = None
+    ttft: Amount | None = None
+    ttft_is: str = "median"
+    tpot: Amount | None = None
+    acceptance: Amount | None = None
+    acceptance_length: Amount | None = None
+    failed: Whole = 0
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """The result file of another benchmark: its tool, the model, and its measurements."""
+
+    source: str
+    model: str
+    measured: tuple[Measured, ...]
+
+
+class _Serve(msgspec.Struct):
+    """`vllm bench serve --save-result`; acceptance is in percent, times are milliseconds."""
+
+    completed: _Count
+    output_throughput: Amount
+    model_id: str = ""
+    failed: _Count = 0
+    max_concurrency: _Count | None = None
+    median_ttft_ms: Amount | None = None
+    median_tpot_ms: Amount | None = None
+    spec_decode_acceptance_rate: Annotated[float, Meta(ge=0, le=100)] | None = None
+    spec_decode_acceptance_length: Amount | None = None
+
+
+class _Metric(msgspec.Struct):
+    mean: Amount
+    values: _Many = ()
+
+
+class _Bench(msgspec.Struct):
+    concurrency: _Count = 1
+    context_size: _Count = 0
+    prompt_size: _Count = 0
+    response_size: _Count = 0
+    is_context_prefill_phase: bool = False
+    tg_throughput: _Metric | None = None
+    e2e_ttft: _Metric | None = None
+
+
+class _Benchy(msgspec.Struct):
+    """A report of llama-benchy, after its published schema; times are milliseconds."""
+
+    benchmarks: Annotated[tuple[_Bench, ...], Meta(max_length=10_000)]
+    model: str = ""
+    version: str = ""
+
+
+def load(path: Path) -> Imported:
+    """Return what the file says.
+
+    Raises:
+        UsageError: it cannot be read, is no JSON, or is the result of neither tool.
+    """
+    try:
+        if not path.is_file():
+            raise UsageError(f"{path} is not a file")
+        if path.stat().st_size > SIZE_LIMIT:
+            raise UsageError(f"{path} is larger than {SIZE_LIMIT >> 20} MiB, so no result of a benchmark")
+        found = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read", evidence=clean(str(error))) from None
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise UsageError(f"{path} is not JSON", evidence=clean(str(error))) from None
+    return _understood(path, found)
+
+
+def _understood(path: Path, found: Any) -> Imported:
+    keys = found if isinstance(found, dict) else {}
+    try:
+        if "output_throughput" in keys:
+            made = _serve(msgspec.convert(found, _Serve))
+        elif "benchmarks" in keys:
+            made = _benchy(msgspec.convert(found, _Benchy))
+        else:
+            do = "give the JSON of `vllm bench serve --save-result` or of `llama-benchy --format json`"
+            raise UsageError(f"{path} is no result that is known here", do=do)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path} is no such result as it seems", evidence=clean(str(error))) from None
+    if not made.measured:
+        raise UsageError(f"{path} holds no measurement", evidence=f"{made.source} wrote none: did its requests fail?")
+    return made
+
+
+def _serve(result: _Serve) -> Imported:
+    measured = Measured(
+        what="all requests",
+        n=result.completed,
+        streams=result.max_concurrency,
+        tok_s=result.output_throughput,
+        ttft=_seconds(result.median_ttft_ms),
+        tpot=_seconds(result.median_tpot_ms),
+        acceptance=None if (rate := result.spec_decode_acceptance_rate) is None else rate / 100,
+        acceptance_length=result.spec_decode_acceptance_length,
+        failed=result.failed,
+    )
+    return Imported("vllm bench serve", _name(result.model_id), (measured,) if result.completed else ())
+
+
+def _benchy(report: _Benchy) -> Imported:
+    source = f"llama-benchy {_name(report.version)}".rstrip()
+    return Imported(source, _name(report.model), tuple(_generations(report)))
+
+
+def _generations(report: _Benchy) -> Iterator[Measured]:
+    """Yield the measurements of generation; what failed has none."""
+    for bench in report.benchmarks:
+        if bench.tg_throughput is None:
+            continue
+        depth = f" @ d{bench.context_size}" if bench.context_size else ""
+        filled = "ctx" if bench.is_context_prefill_phase else "pp"
+        yield Measured(
+            what=f"{filled}{bench.prompt_size} tg{bench.response_size}{depth}",
+            n=len(bench.tg_throughput.values) or 1,
+            streams=bench.concurrency,
+            tok_s=bench.tg_throughput.mean,
+            ttft=_seconds(bench.e2e_ttft.mean) if bench.e2e_ttft else None,
+            ttft_is="mean",
+        )
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def _name(text: str) -> str:
+    return clean(text)[:200]
