@@ -15,10 +15,12 @@ from dflash_tui.core import paths, yamlfile
 from dflash_tui.core.events import PROBE, WARM_UP
 from dflash_tui.core.recipe import PLAIN_TEXT
 from dflash_tui.core.vllm_log import clean
-from dflash_tui.errors import UsageError
+from dflash_tui.errors import RecipeError, UsageError
 
 _CONTEXT_LIMIT = 8 << 20
-_Kind = Annotated[str, Meta(min_length=1, max_length=24, pattern=PLAIN_TEXT)]
+MT_BENCH = "mt-bench"
+_KIND_LIMIT = 24
+_Kind = Annotated[str, Meta(min_length=1, max_length=_KIND_LIMIT, pattern=PLAIN_TEXT)]
 _Prose = Annotated[str, Meta(min_length=1, pattern=r"\S")]
 
 
@@ -65,13 +67,17 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load(name_or_path: str) -> Suite:
-    """Return the suite called so, or the one in the file when that is a path (ends in .yaml or holds a slash).
+    """Return the suite called so, or the one in the file when that is a path (ends in .yaml or .jsonl, or has a slash).
+
+    The questions of mt-bench are not shipped; they are read where their users have put them.
 
     Raises:
         UsageError: there is no such suite; the message names the nearest one.
         RecipeError: the file is not valid: `file:line: key: what was expected`.
     """
     path = _path_of(name_or_path)
+    if path.suffix == ".jsonl":
+        return made(clean(path.stem), tuple(_lines(path)), in_order=False)
     file = yamlfile.load(path, _File)
     seen = {WARM_UP, PROBE}
     for index, entry in enumerate(file.prompts):
@@ -96,13 +102,64 @@ def files() -> dict[str, Path]:
     found: dict[str, Path] = {}
     for folder in (paths.suites(), paths.user_suites()):
         found |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
+    if _mt_bench().is_file():
+        found.setdefault(MT_BENCH, _mt_bench())
     return dict(sorted(found.items()))
 
 
+def _mt_bench() -> Path:
+    return paths.user_suites() / f"{MT_BENCH}.jsonl"
+
+
+class _Line(msgspec.Struct):
+    """A question of mt-bench or Spec-Bench, of which the first turn is asked, or a line of vLLM's custom data set."""
+
+    turns: Annotated[tuple[_Prose, ...], Meta(min_length=1)] | None = None
+    prompt: _Prose | None = None
+    output_tokens: Annotated[int, Meta(ge=1, le=65_536)] = 2048
+    category: _Kind = "prompt"
+    question_id: int | None = None
+
+
+def _lines(path: Path) -> Iterator[Prompt]:
+    """Yield the prompts of a file of JSON lines, each of a kind of its own.
+
+    Raises:
+        RecipeError: with `file:line: what was expected`.
+    """
+    try:
+        if path.is_file() and path.stat().st_size > _CONTEXT_LIMIT:
+            raise RecipeError(f"{path}: larger than {_CONTEXT_LIMIT >> 20} MiB")
+        text = path.read_bytes().splitlines()
+    except OSError as error:
+        raise RecipeError(f"{path}: {error.strerror or error}") from None
+    seen: set[str] = set()
+    for number, line in enumerate(text, 1):
+        if not line.strip():
+            continue
+        try:
+            asked = msgspec.json.decode(line, type=_Line)
+        except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+            raise RecipeError(f"{path}:{number}: {clean(str(error))}") from None
+        kind = f"{asked.category[:16]} {number if asked.question_id is None else asked.question_id}"[:_KIND_LIMIT]
+        if kind in seen:
+            raise RecipeError(f"{path}:{number}: question_id: {kind} is given twice")
+        seen.add(kind)
+        found = asked.turns[0] if asked.turns else asked.prompt
+        if found is None:
+            raise RecipeError(f"{path}:{number}: expected `turns` or `prompt`")
+        yield Prompt(kind, found, asked.output_tokens)
+    if not seen:
+        raise RecipeError(f"{path}: holds no prompt")
+
+
 def _path_of(name: str) -> Path:
-    if name.endswith((".yaml", ".yml")) or "/" in name:
+    if name.endswith((".yaml", ".yml", ".jsonl")) or "/" in name:
         return Path(name)
     known = files()
+    if name not in known and name == MT_BENCH:
+        do = "put its question.jsonl (FastChat, fastchat/llm_judge/data/mt_bench) there, or give its path: --suite FILE"
+        raise UsageError("the questions of mt-bench are not on this machine", evidence=str(_mt_bench()), do=do)
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known)}; or give a file"

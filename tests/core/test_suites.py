@@ -76,3 +76,41 @@ def test_what_is_wrong_is_said_by_file_line_and_key(tmp_path, old, new, error):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(RecipeError, match="No such file"):
         suites.load(str(tmp_path / "none.yaml"))
+
+
+def test_mt_bench_is_read_where_it_was_put():
+    """Nothing is downloaded: without the file, a word says where it goes."""
+    with pytest.raises(UsageError, match="mt-bench are not on this machine") as caught:
+        suites.load("mt-bench")
+    path = paths.user_suites() / "mt-bench.jsonl"
+    assert caught.value.evidence == str(path)
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        '{"question_id": 81, "category": "writing", "turns": ["First.", "Then."]}\n\n'
+        '{"question_id": 82, "category": "math", "turns": ["Second."], "reference": ["2"]}\n'
+    )
+    found = suites.load("mt-bench")
+    assert [(p.kind, p.text, p.max_tokens) for p in found.prompts] == [
+        ("writing 81", "First.", 2048), ("math 82", "Second.", 2048)
+    ]  # fmt: skip
+    assert suites.load(str(path)).digest == found.digest
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{", ":1: "),
+        ('{"prompt": "x", "output_tokens": 9}\n{"turns": []}', ":2: Expected `array` of length >= 1"),
+        ('{"category": "x"}', ":1: expected `turns` or `prompt`"),
+        ('{"question_id": 1, "prompt": "x"}\n{"question_id": 1, "prompt": "y"}', ":2: question_id: prompt 1 is given"),
+        ("[" * 9999, ":1: "),
+        ('{"prompt": "x", "category": "\\u001b[31m"}', ":1: Expected `str` matching"),
+        ("\n", ": holds no prompt"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path, text, error):
+    path = tmp_path / "mine.jsonl"
+    path.write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        suites.load(str(path))
+    assert str(caught.value).startswith(f"{path}{error}")
