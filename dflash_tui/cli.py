@@ -16,7 +16,7 @@ from dflash_tui.parser import build_parser
 _HANDLERS = {
     "up": ("headless", "up"),
     "attach": ("headless", "attach"),
-    "bench": ("headless", "bench"),
+    "bench": ("bench", "bench"),
     "ab": ("ab_commands", "command"),
     "replay": ("replay_commands", "replay"),
     "export": ("replay_commands", "export"),

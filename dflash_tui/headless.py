@@ -12,14 +12,15 @@ from contextlib import contextmanager
 
 from dflash_tui import text, why
 from dflash_tui.alarm_lines import announce
+from dflash_tui.bench import Bench, first_answer, measure
 from dflash_tui.commands import note, out, panel
-from dflash_tui.core import observe, postmortem, preflight, prepare, processes, record, server, suites, workload
-from dflash_tui.core.events import Health, RequestDone, encode
+from dflash_tui.core import observe, postmortem, preflight, prepare, server, suites
+from dflash_tui.core.events import Health, encode
 from dflash_tui.core.preflight import Level
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
-from dflash_tui.errors import ServerFailed, UsageError
-from dflash_tui.lines import Checked, Figures, Lines, Measured, PlanMade, PreparingLines, request_row, summary
+from dflash_tui.errors import UsageError
+from dflash_tui.lines import Checked, Figures, Lines, PlanMade, PreparingLines
 from dflash_tui.planning import Planned, describe, planned
 from dflash_tui.words import check_line
 
@@ -53,40 +54,6 @@ def attach(args: argparse.Namespace) -> int:
     if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return asyncio.run(_watch(args, run))
     return panel(run)
-
-
-def bench(args: argparse.Namespace) -> int:
-    """`bench [RUN]`: send the prompts and print what each request took."""
-    run = server.find(args.run)
-    if not server.alive(run):
-        raise UsageError(f"{run.id} has ended", do="dflash-tui ps lists the servers that run")
-    if not processes.listens(server.members(run), run.plan.port):
-        raise UsageError(f"{run.id} does not answer on port {run.plan.port} yet", do="dflash-tui attach shows when")
-    return asyncio.run(_bench(args, run))
-
-
-async def _bench(args: argparse.Namespace, run: Run) -> int:
-    """Measure `run`, recorded by us if nobody else does, after the first request that a server owes."""
-    state, answered = RunState(), asyncio.Event()
-
-    async def follow() -> None:
-        async with observe.observe(run) as events:
-            async for event in events:
-                state.apply(event)
-                if state.health in {Health.WARM, Health.UNHEALTHY}:
-                    answered.set()
-
-    following = asyncio.create_task(follow())
-    try:
-        await _first(answered, following)
-        result = await measure(
-            run, as_json=args.json, scale=args.scale, rounds=args.rounds, temperature=args.temperature
-        )
-        await asyncio.sleep(2 * record.SAMPLE_INTERVAL)  # the last reading is recorded, too
-        return result
-    finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
 
 
 async def _up(args: argparse.Namespace, made: Planned) -> int:
@@ -142,10 +109,11 @@ async def _watch(args: argparse.Namespace, run: Run, *, bench: bool = False) -> 
     alarm = asyncio.create_task(announce(state, as_json=args.json))
     telling = asyncio.create_task(_tell(run, state, as_json=args.json))
     try:
-        if bench and await _first(answered, following):
+        if bench and await first_answer(answered, following):
             if state.health is Health.UNHEALTHY:
                 return _after_end(run, state, as_json=args.json)
-            await measure(run, as_json=args.json, watched=True)
+            quick = Bench(run, suites.load("quick"), run.plan.bench_scale, as_json=args.json, watched=True)
+            await measure(quick)
             await asyncio.sleep(2 * observe.LOG_INTERVAL)  # let the recorded events through
             if args.detach:
                 note(text.how_to_return(run.id))
@@ -168,14 +136,6 @@ async def _one_of(*tasks: asyncio.Task[None], aside: asyncio.Task[None]) -> None
         for task in (*tasks, aside):
             if task.done():
                 task.result()
-
-
-async def _first(answered: asyncio.Event, following: asyncio.Task[None]) -> bool:
-    """Wait until the server has answered its first request, or ended; return whether it answered."""
-    waiting = asyncio.create_task(answered.wait())
-    await asyncio.wait({waiting, following}, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    return answered.is_set()
 
 
 async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: Lines) -> None:
@@ -232,44 +192,3 @@ async def _beat(state: RunState, every: int, *, as_json: bool) -> None:
             out(Figures.HEADER)
         out(figures.line(state))
         count += 1
-
-
-async def measure(
-    run: Run,
-    *,
-    as_json: bool,
-    watched: bool = False,
-    scale: float | None = None,
-    rounds: int = 1,
-    temperature: float | None = None,
-) -> int:
-    """Send the five prompt kinds `rounds` times, print and record each request, then what they sum up to.
-
-    Raises:
-        ServerFailed: no request succeeded.
-    """
-    scale = run.plan.bench_scale if scale is None else scale
-    before, began, done = await observe.read_counters(run), time.monotonic(), list[RequestDone]()
-    if not as_json:
-        out(request_row(None))
-    async for request in workload.answer(
-        run.url,
-        run.plan.served_name,
-        suites.load("quick"),
-        rounds=rounds,
-        scale=scale,
-        temperature=temperature,
-        fixed=False,
-    ):
-        server.record(run, request)
-        done.append(request)
-        if not as_json:
-            out(request_row(request))
-        elif not watched:  # who watches the run prints the recorded event
-            out(encode(request).decode())
-    after, seconds = await observe.read_counters(run), time.monotonic() - began
-    measured = Measured.of(run, done, seconds, before, after)
-    out(encode(measured).decode() if as_json else summary(measured))
-    if measured.failed == len(done):
-        raise ServerFailed("no request succeeded", evidence=done[-1].error, do=f"the log: {run.log}")
-    return 0

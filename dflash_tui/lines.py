@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Iterable
 from typing import ClassVar
 
 from dflash_tui import text
 from dflash_tui.commands import note, out
-from dflash_tui.core import vllm_metrics
 from dflash_tui.core.events import (
     WARM_UP,
     AnyEvent,
-    Counters,
     Event,
     Health,
     HealthChanged,
@@ -26,7 +22,6 @@ from dflash_tui.core.events import (
 )
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.preflight import Check
-from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.core.track import LONGEST_GAP
 
@@ -88,81 +83,6 @@ class Figures(Event, frozen=True, tag="figures"):
             f"{text.number(self.acceptance_length, 2):>5}  {text.number(self.steps_s):>8}  "
             f"{text.gib(self.memory):>9}  {queue[0]:>7}  {queue[1]:>7}"
         )
-
-
-class Measured(Event, frozen=True, tag="measured"):
-    """What a bench sums up to. The decode figures are over the requests that succeeded; null is unknown."""
-
-    run: str
-    synthetic: str
-    requests: int
-    failed: int
-    tokens: int
-    seconds: float
-    tok_s: float
-    decode_tok_s: tuple[float, ...]
-    steps: float | None
-    acceptance: float | None
-    acceptance_length: float | None
-    per_position: tuple[float, ...] = ()
-
-    @classmethod
-    def of(
-        cls, run: Run, done: list[RequestDone], seconds: float, before: Counters | None, after: Counters | None
-    ) -> Measured:
-        """Return the sum of `done`; acceptance comes from the server's counters before and after."""
-        good = [request for request in done if not request.error]
-        rates = vllm_metrics.rates(before, after, seconds) if before and after else None
-        return cls(
-            at=time.time(),
-            run=run.id,
-            synthetic=run.plan.synthetic,
-            requests=len(done),
-            failed=len(done) - len(good),
-            tokens=sum(request.tokens for request in good),
-            seconds=seconds,
-            tok_s=sum(request.tokens for request in good) / seconds,
-            decode_tok_s=tuple(request.decode_tok_s for request in good if request.decode_tok_s is not None),
-            steps=rates.steps if rates else None,
-            acceptance=rates.acceptance if rates else None,
-            acceptance_length=rates.acceptance_length if rates else None,
-            per_position=rates.per_position if rates else (),
-        )
-
-
-def summary(measured: Measured) -> str:
-    """Return the sum of a bench in two or three lines."""
-    speeds = measured.decode_tok_s
-    failed = f", {measured.failed} failed" if measured.failed else ""
-    lines = [
-        f"{measured.requests} requests{failed}, {measured.tokens} tokens in {measured.seconds:.1f} s: "
-        f"{measured.tok_s:.1f} tok/s"
-    ]
-    if speeds:
-        spread = f"median {statistics.median(speeds):.1f}, {min(speeds):.1f} to {max(speeds):.1f} (n={len(speeds)})"
-        lines[0] += f"; decode tok/s {spread}"
-    if measured.acceptance is not None:
-        positions = " ".join(f"{share:.0%}" for share in measured.per_position)
-        lines.append(
-            f"acceptance {text.percent(measured.acceptance, 1)}, acceptance length "
-            f"{text.number(measured.acceptance_length, 2)} with the bonus token, over {measured.steps:.0f} steps; "
-            f"by position {positions}"
-        )
-    if measured.synthetic:
-        lines.append(f"({measured.synthetic}: these figures say nothing about a real model)")
-    return "\n".join(lines)
-
-
-def request_row(request: RequestDone | None) -> str:
-    """Return a request as a row, or the header for None."""
-    if request is None:
-        return f"{'prompt':<9}  {'TTFT':>8}  {'tok/s':>8}  {'total':>8}  {'tokens':>6}  finish"
-    first = text.UNKNOWN if request.ttft is None else f"{request.ttft:.3f} s"
-    end = f"failed: {request.error}" if request.error else request.finish
-    return (
-        f"{request.kind:<9}  {first:>8}  {text.number(request.decode_tok_s):>8}  "
-        f"{text.number(request.total, 1, 's'):>8}  {request.tokens:>6}  {end}"
-    )
 
 
 class PreparingLines:

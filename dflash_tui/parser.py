@@ -54,12 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     _option(attach, "--plain", action="store_true", help="lines instead of the panel")
     _watch_options(attach, inherit=True)
 
-    bench = commands.add_parser("bench", help="send the five prompt kinds to a server and measure each request")
-    _run_argument(bench)
-    _option(bench, "--rounds", type=_positive, default=1, metavar="N", help="how often to send them")
-    _option(bench, "--scale", type=_scale, metavar="X", help="lengthen or shorten the answers (default: the recipe's)")
-    _option(bench, "--temperature", type=_temperature, metavar="T", help="sampling temperature (default: the model's)")
-    _json(bench, inherit=True)
+    _bench_command(commands)
 
     _ab_commands(commands.add_parser("ab", help="compare a recipe with one thing varied: eager or compile, and so on"))
 
@@ -162,6 +157,23 @@ def _ab_run(run: argparse.ArgumentParser) -> None:
     _option(run, "--detach", inherit=True, action="store_true", help="return at once; it goes on by itself")
     _plan_options(run, inherit=True)
     _json(run, inherit=True)
+
+
+def _bench_command(commands: Any) -> None:
+    bench = commands.add_parser("bench", help="send a suite of prompts to a server and measure each request")
+    _run_argument(bench)
+    suite = "the prompts: quick (default), field, seed-q1q2, space-invaders, mt-bench, one of your own, or a file"
+    _option(bench, "--suite", default="quick", metavar="NAME|FILE", help=suite)
+    _option(bench, "--rounds", type=_positive, default=1, metavar="N", help="how often to send them")
+    _option(bench, "--scale", type=_scale, metavar="X", help="lengthen or shorten the answers (default: the recipe's)")
+    _option(bench, "--temperature", type=_temperature, metavar="T", help="sampling temperature (default: the model's)")
+    _option(bench, "--seed", type=_seed, default=0, metavar="N", help="of the order, the texts' tags and the sampling")
+    _option(bench, "--fixed", action="store_true", help="answers of full length, past the model's own end")
+    levels = "requests under way at a time, one level after the other, such as 1,2,4,8 (default: 1)"
+    _option(bench, "--concurrency", type=_streams, default=(1,), metavar="N,...", help=levels)
+    theirs = "let the engine's own `vllm bench serve` send the same, too, and compare (implies --fixed)"
+    _option(bench, "--with-vllm", action="store_true", help=theirs)
+    _json(bench, inherit=True)
 
 
 def _replay_commands(commands: Any) -> None:
@@ -319,10 +331,6 @@ def _boots(text: str) -> int:
     return int(_number(text, 1, 50, whole=True))
 
 
-def _seed(text: str) -> int:
-    return int(_number(text, 0, 1 << 32, whole=True))
-
-
 def _streams(text: str) -> tuple[int, ...]:
     return tuple(int(_number(word, 1, 1024, whole=True)) for word in text.split(","))
 
@@ -337,6 +345,10 @@ def _speed(text: str) -> float:
 
 def _seconds(text: str) -> float:
     return _number(text, 0, 1e9, whole=False)
+
+
+def _seed(text: str) -> int:
+    return int(_number(text, 0, (1 << 31) - 1, whole=True))
 
 
 def _temperature(text: str) -> float:

@@ -142,7 +142,7 @@ class _Asking(NamedTuple):
         Its text begins unlike any other of this seed; the salt tells it from the same request of another time.
         """
         body = _plain(self.model, tagged(prompt, number, self.seed), length(prompt, self.scale))
-        body |= {"seed": self.seed + number, "cache_salt": self.salt, "ignore_eos": self.fixed}
+        body |= {"seed": self.seed, "cache_salt": self.salt, "ignore_eos": self.fixed}
         return body if self.temperature is None else body | {"temperature": self.temperature}
 
 

@@ -99,7 +99,7 @@ async def test_length_and_temperature_are_as_asked(serve, asked):
     await workload.one(url, "x", SUITE.prompts[2], scale=0.5, seed=1, number=2)
     await workload.one(url, "x", SUITE.prompts[2], scale=0.01, temperature=None, fixed=False)
     fixed, free = asked()
-    assert (fixed["max_tokens"], fixed["ignore_eos"], fixed["temperature"], fixed["seed"]) == (30, True, 0.0, 3)
+    assert (fixed["max_tokens"], fixed["ignore_eos"], fixed["temperature"], fixed["seed"]) == (30, True, 0.0, 1)
     assert (free["max_tokens"], free["ignore_eos"], "temperature" in free) == (8, False, False)
     assert fixed["stream_options"] == {"include_usage": True}
 

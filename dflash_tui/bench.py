@@ -1,0 +1,161 @@
+"""`bench`: suites of prompts sent to a server of ours, measured, recorded and summed up."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import time
+from contextlib import aclosing
+from typing import NamedTuple
+
+from dflash_tui import bench_lines
+from dflash_tui.commands import note, out
+from dflash_tui.core import observe, processes, record, server, suites, vllm_bench, workload
+from dflash_tui.core.bench_figures import Measured
+from dflash_tui.core.events import Event, Health, RequestDone, encode
+from dflash_tui.core.imported import Imported
+from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
+from dflash_tui.core.suites import Suite
+from dflash_tui.errors import ServerFailed, UsageError
+
+
+class Compared(Event, frozen=True, tag="compared"):
+    """What `vllm bench serve` measured with the prompts of the level before."""
+
+    run: str
+    synthetic: str
+    streams: int
+    theirs: Imported
+
+
+class Bench(NamedTuple):
+    """What a bench sends and how it shows it; `watched` runs show the recorded requests themselves."""
+
+    run: Run
+    suite: Suite
+    scale: float
+    rounds: int = 1
+    seed: int = 0
+    temperature: float | None = None
+    fixed: bool = False
+    levels: tuple[int, ...] = (1,)
+    with_vllm: bool = False
+    as_json: bool = False
+    watched: bool = False
+
+    def rounds_of(self, streams: int) -> int:
+        """Return how often a level sends the suite: often enough to keep its streams busy twice."""
+        once = sum(prompt.repeat for prompt in self.suite.prompts)
+        return max(self.rounds, math.ceil(2 * streams / once)) if streams > 1 else self.rounds
+
+    async def level(self, streams: int) -> Measured:
+        """Send the suite with so many requests under way, print and record each, and return what they sum up to."""
+        run, done = self.run, list[RequestDone]()
+        before = await observe.read_counters(run)
+        if not self.as_json:
+            out(bench_lines.request_row(None))
+        requests = workload.answer(
+            run.url, run.plan.served_name, self.suite, rounds=self.rounds_of(streams), scale=self.scale, seed=self.seed,
+            temperature=self.temperature, fixed=self.fixed, streams=streams,
+        )  # fmt: skip
+        async with aclosing(requests):
+            async for request in requests:
+                server.record(run, request)
+                done.append(request)
+                if not self.as_json:
+                    out(bench_lines.request_row(request))
+                elif not self.watched:
+                    out(encode(request).decode())
+        measured = Measured.of(run, done, before, await observe.read_counters(run), self.suite)
+        if self.as_json:
+            out(encode(measured).decode())
+        else:
+            out("\n".join(filter(None, (bench_lines.kind_table(measured), bench_lines.summary(measured)))))
+        if measured.failed == len(done):
+            raise ServerFailed("no request succeeded", evidence=done[-1].error, do=f"the log: {run.log}")
+        return measured
+
+    async def compare(self, ours: Measured) -> None:
+        """Let the engine's own benchmark send the same to the same server, and print both."""
+        asks = [
+            vllm_bench.Ask(workload.tagged(prompt, number, self.seed), workload.length(prompt, self.scale))
+            for prompt, number in workload.order(self.suite, self.rounds_of(ours.streams), self.seed)
+        ]
+        note("vllm bench serve sends the same prompts to the same server")
+        theirs = await vllm_bench.serve(
+            self.run, asks, seed=self.seed, temperature=self.temperature, streams=ours.streams,
+            patience=60 + 10 * ours.seconds,
+        )  # fmt: skip
+        synthetic = self.run.plan.synthetic
+        if self.as_json:
+            out(encode(Compared(time.time(), self.run.id, synthetic, ours.streams, theirs)).decode())
+            return
+        out(bench_lines.side_by_side(ours, theirs))
+        if synthetic:
+            out(bench_lines.synthetic(synthetic))
+
+
+def bench(args: argparse.Namespace) -> int:
+    """`bench [RUN]`: send the prompts and print what each request took."""
+    suite, run = suites.load(args.suite), server.find(args.run)
+    if not server.alive(run):
+        raise UsageError(f"{run.id} has ended", do="dflash-tui ps lists the servers that run")
+    if not processes.listens(server.members(run), run.plan.port):
+        raise UsageError(f"{run.id} does not answer on port {run.plan.port} yet", do="dflash-tui attach shows when")
+    scale = run.plan.bench_scale if args.scale is None else args.scale
+    asked = Bench(
+        run, suite, scale, args.rounds, args.seed, args.temperature, args.fixed or args.with_vllm,
+        args.concurrency, args.with_vllm, args.json,
+    )  # fmt: skip
+    return asyncio.run(_bench(asked))
+
+
+async def _bench(asked: Bench) -> int:
+    """Measure a run, recorded by us if nobody else does, after the first request that a server owes."""
+    state, answered = RunState(), asyncio.Event()
+
+    async def follow() -> None:
+        async with observe.observe(asked.run) as events:
+            async for event in events:
+                state.apply(event)
+                if state.health in {Health.WARM, Health.UNHEALTHY}:
+                    answered.set()
+
+    following = asyncio.create_task(follow())
+    try:
+        await first_answer(answered, following)
+        await measure(asked)
+        await asyncio.sleep(2 * record.SAMPLE_INTERVAL)  # the last reading is recorded, too
+        return 0
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def first_answer(answered: asyncio.Event, following: asyncio.Task[None]) -> bool:
+    """Wait until the server has answered its first request, or ended; return whether it answered."""
+    waiting = asyncio.create_task(answered.wait())
+    await asyncio.wait({waiting, following}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    return answered.is_set()
+
+
+async def measure(asked: Bench) -> None:
+    """Send and sum up each level, then show the levels beside each other when there are several.
+
+    Raises:
+        ServerFailed: no request of a level succeeded.
+    """
+    levels = []
+    for streams in asked.levels:
+        if len(asked.levels) > 1 and not asked.as_json:
+            out(f"\n{streams} at a time")
+        levels.append(await asked.level(streams))
+        if asked.with_vllm:
+            await asked.compare(levels[-1])
+    if len(levels) > 1 and not asked.as_json:
+        out(f"\n{bench_lines.level_table(levels)}")
+        if asked.run.plan.synthetic:
+            out(bench_lines.synthetic(asked.run.plan.synthetic))

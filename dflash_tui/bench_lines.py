@@ -1,0 +1,125 @@
+"""A bench as lines of text, at most 80 wide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dflash_tui import text
+from dflash_tui.core.bench_figures import Figures, Measured, Spread, acceptance_length, steps_s
+from dflash_tui.core.events import RequestDone
+from dflash_tui.core.imported import Imported
+
+KIND_WIDTH = 12
+
+
+def request_row(request: RequestDone | None) -> str:
+    """Return a request as a row, or the header for None."""
+    if request is None:
+        columns = f"{'TTFT':>8} {'tok/s':>7} {'AL':>5} {'steps/s':>7} {'total':>8} {'tokens':>6}  finish"
+        return f"{'prompt':<{KIND_WIDTH}} {columns}"
+    end = f"failed: {request.error}" if request.error else request.finish
+    return (
+        f"{text.cut(request.kind, KIND_WIDTH):<{KIND_WIDTH}} {text.number(request.ttft, 3, 's'):>8} "
+        f"{text.number(request.decode_tok_s):>7} {text.number(acceptance_length(request), 2):>5} "
+        f"{text.number(steps_s(request)):>7} {text.number(request.total, 1, 's'):>8} {request.tokens:>6}  {end}"
+    )
+
+
+def kind_table(measured: Measured) -> str:
+    """Return the medians of each kind, with the spread of its speed; empty when every kind was sent once."""
+    if all(figures.n + figures.failed <= 1 for figures in measured.kinds.values()):
+        return ""
+    header = ("median of", "n", "tok/s", "spread", "AL", "steps/s", "TTFT", "chunk p95")
+    rows = [_figures_row(kind, figures) for kind, figures in measured.kinds.items()]
+    if measured.figures and len(rows) > 1:
+        rows.append(_figures_row("all", measured.figures))
+    return text.table(header, rows, right=(1, 2, 3, 4, 5, 6, 7))
+
+
+def _figures_row(kind: str, figures: Figures) -> tuple[str, ...]:
+    speed = figures.tok_s
+    return (
+        text.cut(kind, KIND_WIDTH),
+        f"{figures.n}" + (f"/{figures.n + figures.failed}" if figures.failed else ""),
+        _median(speed),
+        f"{speed.low:.1f} to {speed.high:.1f}" if speed else text.UNKNOWN,
+        _median(figures.acceptance_length, 2),
+        _median(figures.steps_s),
+        _median(figures.ttft, 3, "s"),
+        _median(figures.chunk_p95, 3, "s"),
+    )
+
+
+def _median(spread: Spread | None, digits: int = 1, unit: str = "") -> str:
+    return text.number(spread.median if spread else None, digits, unit)
+
+
+def summary(measured: Measured) -> str:
+    """Return the sum of a level in two or three lines."""
+    failed = f", {measured.failed} failed" if measured.failed else ""
+    lines = [
+        f"{measured.requests} requests{failed}, {measured.tokens} tokens in {measured.seconds:.1f} s: "
+        f"{measured.tok_s:.1f} tok/s"
+    ]
+    if measured.figures and (speed := measured.figures.tok_s):
+        bounds = f"{speed.low:.1f} to {speed.high:.1f}" + (" (p5 to p95)" if speed.percentiles else "")
+        lines.append(f"decode tok/s median {speed.median:.1f}, {bounds}, n={speed.n}")
+    if measured.acceptance is not None:
+        positions = " ".join(f"{share:.0%}" for share in measured.per_position)
+        lines.append(
+            f"acceptance {text.percent(measured.acceptance, 1)}, acceptance length "
+            f"{text.number(measured.acceptance_length, 2)} with the bonus token, over {measured.steps:.0f} steps"
+        )
+        lines.append(f"by position {positions}")
+    if measured.synthetic:
+        lines.append(synthetic(measured.synthetic))
+    return "\n".join(lines)
+
+
+def synthetic(why: str) -> str:
+    """Return the warning beside the figures of a model that is none."""
+    return f"({why}: these figures say nothing about a real model)"
+
+
+def level_table(levels: Sequence[Measured]) -> str:
+    """Return the levels of concurrency beside each other."""
+    header = ("streams", "n", "output tok/s", "TTFT p50", "p95 or max", "TPOT p50", "acceptance", "AL")
+    rows = []
+    for level in levels:
+        figures = level.figures or Figures.of(())
+        rows.append((
+            str(level.streams),
+            f"{figures.n}" + (f"/{level.requests}" if level.failed else ""),
+            text.number(level.tok_s),
+            _median(figures.ttft, 3, "s"),
+            text.number(figures.ttft.high if figures.ttft else None, 3, "s"),
+            text.number(figures.tpot.median * 1000 if figures.tpot else None, 1, "ms"),
+            text.percent(level.acceptance, 1),
+            text.number(level.acceptance_length, 2),
+        ))  # fmt: skip
+    return text.table(header, rows, right=range(8))
+
+
+def side_by_side(ours: Measured, theirs: Imported) -> str:
+    """Return what we measured beside what `vllm bench serve` did on the same prompts and server."""
+    [measured] = theirs.measured
+    speed = None if not measured.tok_s else f"{ours.tok_s / measured.tok_s - 1:+.1%}"
+    points = None
+    if ours.acceptance is not None and measured.acceptance is not None:
+        points = f"{(ours.acceptance - measured.acceptance) * 100:+.1f} points"
+    length = None
+    if ours.acceptance_length is not None and measured.acceptance_length is not None:
+        length = f"{ours.acceptance_length - measured.acceptance_length:+.2f}"
+    rows = (
+        ("output tok/s", text.number(ours.tok_s), text.number(measured.tok_s), speed),
+        ("acceptance", text.percent(ours.acceptance, 1), text.percent(measured.acceptance, 1), points),
+        ("AL", text.number(ours.acceptance_length, 2), text.number(measured.acceptance_length, 2), length),
+        ("requests", _out_of(ours.requests - ours.failed, ours.failed), _out_of(measured.n, measured.failed), ""),
+    )
+    what = "one stream" if ours.streams == 1 else f"{ours.streams} streams"
+    shown = [(name, mine, other, text.UNKNOWN if differ is None else differ) for name, mine, other, differ in rows]
+    return text.table((what, "dflash-tui", theirs.source, "difference"), shown, right=(1, 2, 3))
+
+
+def _out_of(good: int, failed: int) -> str:
+    return f"{good} of {good + failed}" if failed else str(good)

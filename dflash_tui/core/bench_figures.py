@@ -1,0 +1,149 @@
+"""What the requests of a bench sum up to: per prompt kind, and per level of concurrency. Pure."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from dflash_tui.core import vllm_metrics
+from dflash_tui.core.events import Counters, Event, RequestDone
+from dflash_tui.core.server import Run
+from dflash_tui.core.suites import Suite
+
+# Fewer values than this have no 5th and 95th percentile that is not their least and greatest.
+_PERCENTILES_FROM = 20
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """The median of `n` values, with their 5th and 95th percentile, or least and greatest where there are under 20."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Spread | None:
+        """Return the spread of the values that are known; None without any."""
+        known = sorted(value for value in values if value is not None)
+        if not known:
+            return None
+        if len(known) < _PERCENTILES_FROM:
+            return cls(statistics.median(known), known[0], known[-1], len(known))
+        parts = statistics.quantiles(known, n=20, method="inclusive")
+        return cls(statistics.median(known), parts[0], parts[-1], len(known))
+
+    @property
+    def percentiles(self) -> bool:
+        """Whether the bounds are percentiles."""
+        return self.n >= _PERCENTILES_FROM
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """What good requests say together: spreads over requests, seconds and per second; None is unknown.
+
+    `tok_s` is decoding alone, `acceptance_length` and `steps_s` need the steps of each request (see `RequestDone`).
+    """
+
+    n: int
+    failed: int
+    tok_s: Spread | None
+    ttft: Spread | None
+    tpot: Spread | None
+    chunk_p95: Spread | None
+    acceptance_length: Spread | None
+    steps_s: Spread | None
+
+    @classmethod
+    def of(cls, done: Sequence[RequestDone]) -> Figures:
+        """Return the figures of these requests."""
+        good = [request for request in done if not request.error]
+        return cls(
+            n=len(good),
+            failed=len(done) - len(good),
+            tok_s=Spread.of(request.decode_tok_s for request in good),
+            ttft=Spread.of(request.ttft for request in good),
+            tpot=Spread.of(1 / request.decode_tok_s for request in good if request.decode_tok_s),
+            chunk_p95=Spread.of(request.chunk_p95 for request in good),
+            acceptance_length=Spread.of(acceptance_length(request) for request in good),
+            steps_s=Spread.of(steps_s(request) for request in good),
+        )
+
+
+class Measured(Event, frozen=True, tag="measured"):
+    """What one level of a bench sums up to, with `streams` requests under way at a time; null is unknown.
+
+    `seconds` are those during which a request was under way, `tok_s` the output of all of them in that time. The steps
+    and what follows from them are the server's counters' over the level.
+    """
+
+    run: str
+    synthetic: str
+    requests: int
+    failed: int
+    tokens: int
+    seconds: float
+    tok_s: float
+    decode_tok_s: tuple[float, ...]
+    steps: float | None
+    acceptance: float | None
+    acceptance_length: float | None
+    per_position: tuple[float, ...] = ()
+    streams: int = 1
+    suite: str = ""
+    digest: str = ""
+    figures: Figures | None = None
+    kinds: dict[str, Figures] = msgspec.field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, run: Run, done: Sequence[RequestDone], before: Counters | None, after: Counters | None, suite: Suite
+    ) -> Measured:
+        """Return the sum of `done`; acceptance comes from the server's counters before and after."""
+        good, seconds = [request for request in done if not request.error], busy(done)
+        rates = vllm_metrics.rates(before, after, max(seconds, 1e-3)) if before and after else None
+        tokens = sum(request.tokens for request in good)
+        by_kind = {kind: [r for r in done if r.kind == kind] for kind in dict.fromkeys(r.kind for r in done)}
+        return cls(
+            at=time.time(),
+            run=run.id,
+            synthetic=run.plan.synthetic,
+            requests=len(done),
+            failed=len(done) - len(good),
+            tokens=tokens,
+            seconds=seconds,
+            tok_s=tokens / seconds if seconds else 0.0,
+            decode_tok_s=tuple(request.decode_tok_s for request in good if request.decode_tok_s is not None),
+            steps=rates.steps if rates else None,
+            acceptance=rates.acceptance if rates else None,
+            acceptance_length=rates.acceptance_length if rates else None,
+            per_position=rates.per_position if rates else (),
+            streams=max((request.streams for request in done), default=1),
+            suite=suite.name,
+            digest=suite.digest,
+            figures=Figures.of(done),
+            kinds={kind: Figures.of(requests) for kind, requests in by_kind.items()},
+        )
+
+
+def busy(done: Iterable[RequestDone]) -> float:
+    """Return the seconds during which at least one of these requests was under way."""
+    seconds, until = 0.0, float("-inf")
+    for begin, end in sorted((request.at - request.total, request.at) for request in done):
+        seconds += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return seconds
+
+
+def acceptance_length(request: RequestDone) -> float | None:
+    """Return 1 + accepted / steps of a request, which counts the bonus token; None when its steps are not known."""
+    return 1 + (request.accepted or 0.0) / request.steps if request.steps else None
+
+
+def steps_s(request: RequestDone) -> float | None:
+    """Return steps per second of decoding: tokens per second over acceptance length (tok/s = steps/s x AL)."""
+    length = acceptance_length(request)
+    return request.decode_tok_s / length if request.decode_tok_s and length else None

@@ -1,0 +1,104 @@
+"""The engine's own `vllm bench serve` on the prompts that we sent, against the same server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from dflash_tui.core import imported, paths, processes
+from dflash_tui.core.imported import Imported
+from dflash_tui.core.server import Run
+from dflash_tui.core.vllm_log import clean
+from dflash_tui.errors import DflashError
+
+# Options of `vllm serve` that say how the tokenizer is found.
+_OF_TOKENIZER = ("--tokenizer", "--tokenizer-mode", "--trust-remote-code")
+_IMPORT_PATIENCE = 300.0
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """One line of the file of prompts, as vLLM's custom data set has it."""
+
+    prompt: str
+    output_tokens: int
+
+
+async def serve(
+    run: Run, asks: Iterable[Ask], *, seed: int, temperature: float | None, streams: int, patience: float
+) -> Imported:
+    """Return what `vllm bench serve` says of these requests, sent in order; its files stay in the run's folder.
+
+    The answers have their full length. `patience` is how many seconds the requests may take.
+
+    Raises:
+        DflashError: it fails or takes longer, with the end of what it said, or the run's folder cannot be written.
+    """
+    name = f"vllm-bench-{uuid.uuid4().hex[:8]}"
+    prompts, result, log = (run.folder / f"{name}{end}" for end in (".jsonl", ".json", ".log"))
+    lines = [msgspec.json.encode(ask) for ask in asks]
+    try:
+        prompts.write_bytes(b"\n".join((*lines, b"")))
+        log.touch()
+    except OSError as error:
+        raise DflashError(f"{run.folder} cannot be written", evidence=clean(str(error))) from None
+    sampling = [] if temperature is None else ["--temperature", str(temperature)]
+    extra = {"seed": seed, "cache_salt": uuid.uuid4().hex}
+    argv = [
+        *_argv(run, prompts, result), *sampling, "--extra-body", msgspec.json.encode(extra).decode(),
+        "--num-prompts", str(len(lines)), "--max-concurrency", str(streams),
+    ]  # fmt: skip
+    env = processes.clean_environment() | run.plan.env | {"VLLM_NO_USAGE_STATS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    with log.open("wb") as told:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv, stdin=asyncio.subprocess.DEVNULL, stdout=told, stderr=told, env=env, cwd=run.folder
+            )
+        except OSError as error:
+            raise DflashError("vllm bench serve could not be started", evidence=clean(str(error))) from None
+        try:
+            code = await asyncio.wait_for(process.wait(), _IMPORT_PATIENCE + patience)
+        except TimeoutError:
+            raise DflashError("vllm bench serve did not come to an end", do=f"its log: {log}") from None
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if code != 0 or not result.exists():
+        raise DflashError("vllm bench serve failed", evidence=_last(log), do=f"its log: {log}")
+    return imported.load(result)
+
+
+def _argv(run: Run, prompts: Path, result: Path) -> list[str]:
+    """Return the command. Its prompts go to the chat endpoint as ours do, where the server applies the template."""
+    words = (
+        Path(run.plan.argv[0]).parent / "python", paths.in_engine("bench_serve.py"), "bench", "serve",
+        "--backend", "openai-chat", "--endpoint", "/v1/chat/completions", "--base-url", run.url,
+        "--model", run.plan.target, "--served-model-name", run.plan.served_name, *_of_tokenizer(run.plan.argv),
+        "--dataset-name", "custom", "--dataset-path", prompts, "--custom-output-len", -1,
+        "--skip-chat-template", "--disable-shuffle", "--ignore-eos", "--ready-check-timeout-sec", 0,
+        "--save-result", "--result-dir", result.parent, "--result-filename", result.name, "--disable-tqdm",
+    )  # fmt: skip
+    return [str(word) for word in words]
+
+
+def _of_tokenizer(argv: tuple[str, ...]) -> list[str]:
+    """Return the options of the server that its tokenizer needs."""
+    found: list[str] = []
+    for word, after in zip(argv, (*argv[1:], ""), strict=True):
+        if word.partition("=")[0] in _OF_TOKENIZER:
+            found += [word] if "=" in word or after.startswith("--") or not after else [word, after]
+    return found
+
+
+def _last(log: Path) -> str:
+    """Return the last line that the benchmark wrote."""
+    with log.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+        lines = [clean(line) for line in file.read().decode(errors="replace").splitlines()]
+    return next((line[:500] for line in reversed(lines) if line), "it said nothing")

@@ -1,0 +1,115 @@
+"""What requests sum up to, in figures and in lines."""
+
+from typing import Any
+
+import pytest
+
+from dflash_tui import bench_lines
+from dflash_tui.core import suites
+from dflash_tui.core.bench_figures import Figures, Measured, Spread, busy
+from dflash_tui.core.events import Counters, RequestDone
+from dflash_tui.core.imported import Imported
+from dflash_tui.core.imported import Measured as Theirs
+from tests.tui.conftest import a_run
+
+SUITE = suites.load("quick")
+
+
+def request(kind: str = "Code", at: float = 0.0, total: float = 2.0, **changes) -> RequestDone:
+    values: dict[str, Any] = {
+        "tokens": 100,
+        "ttft": 0.1,
+        "decode_tok_s": 50.0,
+        "finish": "length",
+        "steps": 25.0,
+        "accepted": 75.0,
+    }
+    return RequestDone(at, kind, total=total, **(values | changes))
+
+
+def measured(*done: RequestDone, **plan) -> Measured:
+    before = Counters(generated=0.0, steps=100.0, proposed=700.0, accepted=300.0, per_position=(80.0, 60.0))
+    after = Counters(generated=500.0, steps=150.0, proposed=1050.0, accepted=450.0, per_position=(120.0, 80.0))
+    return Measured.of(a_run(**plan), done, before, after, SUITE)
+
+
+def test_a_spread_has_percentiles_when_there_are_enough_values():
+    few, many = Spread.of([3.0, None, 1.0, 2.0]), Spread.of([float(n) for n in range(101)])
+    assert few == Spread(2.0, 1.0, 3.0, 3)
+    assert many == Spread(50.0, 5.0, 95.0, 101)
+    assert few is not None
+    assert many is not None
+    assert (few.percentiles, many.percentiles, Spread.of([None])) == (False, True, None)
+
+
+def test_time_counts_once_however_many_are_under_way():
+    """Two overlap, one is inside another, and the pause before the last does not count."""
+    done = [request(at=3, total=3), request(at=4, total=2), request(at=2, total=1), request(at=11, total=1)]
+    assert busy(done) == pytest.approx(5.0)
+    assert busy([]) == 0
+
+
+def test_a_level_sums_up_what_succeeded():
+    """Output over busy time; failures are counted and stay out of the spreads."""
+    level = measured(
+        request(at=2), request(at=4, decode_tok_s=70.0), request(at=5, total=1, error="HTTP 500", tokens=0)
+    )
+    assert (level.requests, level.failed, level.tokens, level.seconds) == (3, 1, 200, 5.0)
+    assert level.tok_s == pytest.approx(40.0)
+    assert level.acceptance == pytest.approx(150 / 350)
+    assert level.acceptance_length == pytest.approx(4.0)
+    assert (level.suite, level.digest) == ("quick", SUITE.digest)
+    figures = level.kinds["Code"]
+    assert figures.tok_s == Spread(60.0, 50.0, 70.0, 2)
+    assert figures.steps_s == Spread(15.0, 12.5, 17.5, 2)
+    assert figures.tpot is not None
+    assert figures.tpot.high == pytest.approx(1 / 50)
+
+
+def test_what_nobody_knows_is_a_dash():
+    """Beside others a request has no steps; one chunk has no speed."""
+    row = bench_lines.request_row(request(steps=None, decode_tok_s=None, ttft=None))
+    assert row.split() == ["Code", "—", "—", "—", "—", "2.0", "s", "100", "length"]
+    assert Figures.of([request(steps=0.0)]).acceptance_length is None
+
+
+def test_the_summary_is_for_eyes_and_greps():
+    level = measured(*(request(kind, at=2 * n + 2) for n, kind in enumerate(("a", "b", "c", "d", "e"))))
+    lines = bench_lines.summary(level).splitlines()
+    assert lines[0] == "5 requests, 500 tokens in 10.0 s: 50.0 tok/s"
+    assert lines[2] == "acceptance 42.9 %, acceptance length 4.00 with the bonus token, over 50 steps"
+    assert lines[-1].startswith("(")
+    assert "say nothing about a real model" in lines[-1]
+    assert "say nothing" not in bench_lines.summary(measured(request(), synthetic=""))
+    assert bench_lines.kind_table(level) == ""
+
+
+def test_kinds_are_told_apart_when_they_came_more_than_once():
+    table = bench_lines.kind_table(
+        measured(*(request("Math", at=n, decode_tok_s=float(40 + n)) for n in range(3)), request("x", at=9))
+    ).splitlines()
+    assert table[1].split()[:6] == ["Math", "3", "41.0", "40.0", "to", "42.0"]
+    assert table[-1].split()[:2] == ["all", "4"]
+
+
+def test_no_line_is_wider_than_the_terminal():
+    """Long kinds and large figures fit into 80 columns."""
+    big = {"decode_tok_s": 1234.5, "ttft": 123.456, "tokens": 65536, "steps": 9999.0, "chunk_p95": 12.345}
+    done = [request("LongContextualised", at=999.0 * n, total=999.9, **big) for n in range(2)]
+    level = measured(*done)
+    rows = [bench_lines.request_row(None), bench_lines.request_row(done[0])]
+    tables = [bench_lines.kind_table(level), bench_lines.level_table([level, level])]
+    texts = [*rows, *tables, bench_lines.summary(measured(request(), synthetic=""))]
+    assert max(len(line) for text in texts for line in text.splitlines()) <= 80
+
+
+def test_two_measurements_stand_beside_each_other():
+    theirs = Imported("vllm bench serve", "m", (Theirs("all", 5, 1, 40.0, acceptance=0.42, acceptance_length=3.9),))
+    table = bench_lines.side_by_side(measured(*(request(at=2 * n + 2) for n in range(5))), theirs).splitlines()
+    assert table[1].split() == ["output", "tok/s", "50.0", "40.0", "+25.0%"]
+    assert table[2].split() == ["acceptance", "42.9", "%", "42.0", "%", "+0.9", "points"]
+    assert "+0.10" in table[3]
+    without = Imported("vllm bench serve", "m", (Theirs("all", 3, 1, None, failed=2),))
+    table = bench_lines.side_by_side(measured(request()), without).splitlines()
+    assert table[2].split() == ["acceptance", "42.9", "%", "—", "—"]
+    assert "3 of 5" in table[4]
