@@ -1,5 +1,6 @@
 """Experiments driven to their end by the product's own driver, on an engine that is a process and nothing more."""
 
+import asyncio
 import json
 import os
 import signal
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.core import ab, ab_start, experiments, processes, server
+from dflash_tui.ab_design import designed
+from dflash_tui.core import ab, ab_start, boot_record, experiments, processes, server
 from dflash_tui.core.experiment import Boot, Design, Halted, Measured
 from dflash_tui.core.progress import Progress
+from dflash_tui.parser import build_parser
 from tests import fake_engine
 
 AB = (sys.executable, "-m", "dflash_tui", "ab")
@@ -93,14 +96,16 @@ def test_both_arms_are_booted_measured_and_reported(port):
     assert faster[0] > faster[1]
     assert fake_engine.launches(folder) == 2
     assert not any(server.members(each) for each in server.runs())
-    assert not (experiments.folder_of(design.id) / "cache").exists()
+    _is_told_without_our_own_folders(design)
+    assert json.loads(run("list", "--json").stdout)["boots_done"] == 2
+    assert "finished" in run("list").stdout
+    run("remove", design.id)
+    assert not experiments.known()
+    assert len(server.runs()) == 2
 
 
-def test_what_was_launched_is_recorded_without_our_own_folders(port):
-    """The two arms differ in what is varied and in nothing else, although each has a compile cache of its own."""
-    fake_engine.make(port)
-    design = begin()
-    until(lambda: progress(design).finished)
+def _is_told_without_our_own_folders(design: Design) -> None:
+    """The arms differ in what is varied and in nothing else, although each has a compile cache of its own."""
     a, b = boots(design)
     assert a.env == b.env
     assert a.env["VLLM_CACHE_ROOT"] == "{own cache}/vllm"
@@ -110,27 +115,21 @@ def test_what_was_launched_is_recorded_without_our_own_folders(port):
     caches = {runs[boot.run].plan.env["VLLM_CACHE_ROOT"] for boot in (a, b)}
     assert len(caches) == 2
     assert all(cache.startswith(str(experiments.folder_of(design.id))) for cache in caches)
-
-
-def test_an_honest_one_goes_forward_and_backward(port):
-    """A B B A, and the second boot of an arm finds what the first one compiled."""
-    fake_engine.make(port)
-    design = begin("--honest")
-    until(lambda: progress(design).finished)
-    assert [boot.arm for boot in boots(design)] == [0, 1, 1, 0]
-    assert design.honest
+    assert not (experiments.folder_of(design.id) / "cache").exists()
 
 
 def test_a_boot_that_fails_is_tried_once_more(port):
-    """The failed attempt stays in the record, with why; the others go on."""
-    fake_engine.make(port, launches={0: ["broken"]})
+    """One ends at once, one dies while it is measured; the failed attempts stay in the record, with why."""
+    fake_engine.make(port, launches={0: ["broken"], 2: ["dies=5"]})
     design = begin()
     until(lambda: progress(design).finished)
     found = progress(design)
-    assert [(boot.number, boot.attempt) for boot in found.boots] == [(0, 2), (1, 1)]
-    assert [boot.attempt for boot in found.tries] == [1]
-    assert found.tries[0].error
-    assert not any(boot.error for boot in found.boots)
+    assert [(boot.number, boot.attempt, boot.error) for boot in found.boots] == [(0, 2, ""), (1, 2, "")]
+    assert [(boot.number, boot.attempt) for boot in found.tries] == [(0, 1), (1, 1)]
+    assert all(boot.error for boot in found.tries)
+    report = experiments.report(experiments.folder_of(design.id))
+    assert report
+    assert len(report.boots) == 4
 
 
 def test_an_arm_that_never_comes_up_ends_with_its_own_exit_code(port):
@@ -139,16 +138,6 @@ def test_an_arm_that_never_comes_up_ends_with_its_own_exit_code(port):
     done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, code=6)
     assert "4 never came up" in done.stderr
     assert [bool(boot.error) for boot in boots(experiments.find())] == [False, True]
-
-
-def test_a_server_that_dies_while_it_is_measured_is_a_failed_boot(port):
-    """What it answered before does not count."""
-    fake_engine.make(port, launches={0: ["dies=5"]})
-    design = begin()
-    until(lambda: progress(design).finished)
-    found = progress(design)
-    assert found.tries[0].error
-    assert found.boots[0].attempt == 2
 
 
 def test_a_killed_driver_is_resumed_to_the_same_boots(port):
@@ -181,7 +170,7 @@ def test_a_killed_driver_is_resumed_to_the_same_boots(port):
 
 def test_a_second_driver_is_refused(port):
     """Whether it is asked for or launched by hand; the first one goes on."""
-    fake_engine.make(port, launches={0: ["slow=3"]})
+    fake_engine.make(port, launches={0: ["slow=0.7"]})
     design = begin()
     folder = experiments.folder_of(design.id)
     driver = experiments.driver(folder)
@@ -198,7 +187,7 @@ def test_a_second_driver_is_refused(port):
     assert "is over" in run("resume", design.id, code=2).stderr
 
 
-def test_ctrl_c_ends_the_watching_only(port):
+def test_ctrl_c_and_a_lost_connection_end_the_watching_only(port):
     """The experiment goes on without anybody, and somebody else can follow it to its end."""
     fake_engine.make(port)
     words = [*AB, fake_engine.RECIPE, "--vary", "n=7,4", *QUICK]
@@ -211,36 +200,50 @@ def test_ctrl_c_ends_the_watching_only(port):
         assert watching.returncode == 130
     design = experiments.find()
     assert f"dflash-tui ab attach {design.id}" in said
-    assert experiments.driver(experiments.folder_of(design.id))
-    assert "no real model" in run("attach", design.id).stdout
+    driver = experiments.driver(experiments.folder_of(design.id))
+    assert driver
+    os.kill(driver.pid, signal.SIGHUP)
+    assert "(suggestive)" in run("attach", design.id).stdout
     assert progress(design).finished
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_driver_that_is_asked_to_end_ends_its_server(port, number):
-    """It says so, no process is left, and it can be resumed."""
+def test_a_driver_that_is_asked_to_end_ends_its_server(port):
+    """It says so, no process is left, and it can be resumed; Ctrl-C on the driver itself asks for the same."""
     fake_engine.make(port)
     design = begin()
+    folder = experiments.folder_of(design.id)
     until(lambda: (now := progress(design).current) and now.stage != "starting")
-    driver = experiments.driver(experiments.folder_of(design.id))
+    assert "dflash-tui ab resume" in run("stop", design.id).stderr
+    _has_halted(design)
+    ab_start.resume(design)
+    until(lambda: progress(design).status == "running" and progress(design).current)
+    driver = experiments.driver(folder)
     assert driver
-    os.kill(driver.pid, number)
+    os.kill(driver.pid, signal.SIGINT)
     until(lambda: processes.identity(driver.pid) != driver.born)
-    assert isinstance(happened(design)[-1], Halted)
-    assert progress(design).status == "halted"
-    assert not any(server.members(each) for each in server.runs())
+    _has_halted(design)
     assert "dflash-tui ab resume" in run("attach", design.id, code=1).stderr
 
 
-def test_a_lost_connection_does_not_end_it(port):
-    """SIGHUP neither ends the driver nor its server."""
+def _has_halted(design: Design) -> None:
+    assert isinstance(happened(design)[-1], Halted)
+    assert progress(design).status == "halted"
+    assert not any(server.members(each) for each in server.runs())
+
+
+def test_a_server_that_a_killed_driver_had_not_written_down_is_ended(port, tmp_path):
+    """It carries the experiment's mark, in a run folder without a record; whatever carries another is not touched."""
     fake_engine.make(port)
-    design = begin()
-    driver = experiments.driver(experiments.folder_of(design.id))
-    assert driver
-    until(lambda: progress(design).current)
-    os.kill(driver.pid, signal.SIGHUP)
-    until(lambda: progress(design).finished)
+    design, _ = designed(build_parser().parse_args(["ab", fake_engine.RECIPE, "--vary", "n=7,4", *QUICK]))
+    marks = [os.environ | {boot_record.MARK: mark} for mark in (design.id, "another")]
+    ours, other = (subprocess.Popen(["sleep", "60"], env=env, cwd=tmp_path) for env in marks)
+    try:
+        asyncio.run(ab.end_leftovers(design))
+        assert ours.wait(5) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_a_full_disk_halts_it_resumably(port):
@@ -285,15 +288,3 @@ def test_a_server_that_is_in_the_way_is_named_and_left_alone(port):
     assert server.alive(server.find(other))
     run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, "--stop-running")
     assert not server.alive(server.find(other))
-
-
-def test_what_is_known_of_experiments_is_listed_and_removed(port):
-    """The list says how far each is; one that is removed is gone, its runs are not."""
-    fake_engine.make(port)
-    design = begin()
-    run("attach")
-    assert "finished" in run("list").stdout
-    assert json.loads(run("list", "--json").stdout)["boots_done"] == 2
-    run("remove", design.id)
-    assert not experiments.known()
-    assert len(server.runs()) == 2
