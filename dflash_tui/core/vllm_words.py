@@ -1,0 +1,150 @@
+"""What vLLM's log says in its own words: the patterns of phases, figures, notes and bars. Pure; 0.20 to 0.33.
+
+All are matched at the beginning of a line's text; the groups are what is read from it. What more than one of them
+says has a name.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dflash_tui.core.events import Phase
+
+# The part of the model that a line of torch.compile is about, from 0.32 on.
+TAG = r"(?:\[(?P<part>[\w./:-]+)\] )?"
+SHARDS = r"(?:Multi-thread loading|Loading) (?P<what>)[^:]{3,80}?: +\d+% Completed"
+CHECKPOINT = r"Filesystem type for checkpoints: "
+LOADED = r"Loading weights took "
+MODEL_LOADED = r"Model loading took "
+COMPILING_ALL = r"Warming up model for the compilation"
+COMPILED_ALL = r"Warming up done\."
+ENGINE = r"Initializing a V1 LLM engine \(v"
+NOT_COMPILED = r"Enforce eager set, disabling torch\.compile"
+_DYNAMO = r"Dynamo bytecode transform time: "
+_GRAPH = r"Compiling a graph for compile range "
+_AGAIN = r"Compiling model again due to a load failure"
+_LOADED_GRAPH = r"Directly load the compiled graph"
+_LOADED_AOT = r"Directly load AOT compilation"
+_CACHE = r"Using cache directory: "
+_COMPILED = r"torch\.compile took "
+_CAPTURING = r"Capturing (?:model for .*speculator\.\.\.|CUDA graphs \()"
+_BAR_OF_GRAPHS = r"Capturing CUDA graphs \("
+_CAPTURED = r"Graph capturing finished in "
+_WARMED = r"JIT kernel warmup finished in "
+_AUX = r"Using Eagle3 auxiliary layers from "
+
+
+class Mark(NamedTuple):
+    """A line that moves a start on: the phase that it begins, and the phases that it moves on from (empty: any)."""
+
+    to: Phase
+    pattern: str
+    only_from: frozenset[Phase] = frozenset()
+
+
+def _from(*phases: Phase) -> frozenset[Phase]:
+    return frozenset(phases)
+
+
+# The engine process imports everything again before it says a word; the last lines of resolving are where it starts.
+_RESOLVED = (
+    rf"{NOT_COMPILED}|Asynchronous scheduling is |Final IR op priority after setting|"
+    r"Cudagraph is disabled under eager mode|max_num_scheduled_tokens is set to "
+)
+_COMPILING = (
+    rf"{COMPILING_ALL}|{TAG}(?:Starting torch\.compile|{_CACHE}.+ for vLLM's torch|{_DYNAMO}|"
+    rf"Cache the graph of compile range |{_GRAPH}|{_AGAIN}|{_LOADED_GRAPH}|{_LOADED_AOT})"
+)
+_AUTOTUNING = (
+    r"Using FlashInfer (?:managed )?autotune cache|Running FlashInfer (?:BF16-only )?autotune with |"
+    r"Autotuning FlashInfer |\[AutoTuner\]: Tuning |[\d: ,-]+- INFO - .*\[Autotuner\]: Autotuning process starts"
+)
+_AUTOTUNED = (
+    r"Skipping FlashInfer autotune because|No FlashInfer autotune cache entries found|"
+    r"[\d: ,-]+- INFO - .*\[Autotuner\]: Autotuning process ends"
+)
+_WARMING = (
+    r"JIT kernel warmup starting\.|Warming up (?!model for|done)|CUDA graph pool memory: |"
+    rf"{_CAPTURED}|Free memory on device \("
+)
+_WARM = rf"{_WARMED}|Kernel JIT monitor activated|CuTeDSL warmup compiled "
+
+MARKS: tuple[Mark, ...] = (
+    Mark(Phase.RESOLVE, r"vLLM (?:API )?server version \S+|[^\w]*█.*\bversion \d\S*$|non-default args: "),
+    Mark(Phase.RESOLVE, r"Resolved architecture: \S"),
+    Mark(Phase.ENGINE, _RESOLVED, _from(Phase.RESOLVE)),
+    Mark(Phase.ENGINE, ENGINE),
+    Mark(Phase.WEIGHTS, r"Starting to load model .+\.\.\.$|Loading model from scratch\.\.\.$"),
+    Mark(Phase.DRAFTER, rf"Loading drafter model\.\.\.$|{_AUX}", _from(Phase.WEIGHTS)),
+    Mark(Phase.PROFILE, rf"{MODEL_LOADED}[\d.]+ GiB"),
+    Mark(Phase.COMPILE, _COMPILING),
+    Mark(Phase.UNATTRIBUTED, rf"{COMPILED_ALL}$", _from(Phase.COMPILE)),
+    Mark(Phase.PROFILE, rf"{TAG}(?:{_COMPILED}|Initial profiling/warmup run took )", _from(Phase.COMPILE)),
+    Mark(Phase.PROFILE, r"Profiling CUDA graph memory: |Estimated CUDA graph memory: "),
+    Mark(Phase.KV_CACHE, r"Available KV cache memory: |[A-Z]+ KV cache size: |Explicitly set \(.* for KV cache"),
+    Mark(Phase.AUTOTUNE, _AUTOTUNING),
+    Mark(Phase.UNATTRIBUTED, _AUTOTUNED, _from(Phase.AUTOTUNE)),
+    Mark(Phase.GRAPHS, rf"Rank \d+: Torch profiler disabled for CUDA graph capture|{_CAPTURING}"),
+    Mark(Phase.JIT, _WARMING),
+    Mark(Phase.UNATTRIBUTED, _WARM, _from(Phase.JIT)),
+    Mark(Phase.API, r"init engine \(profile, create kv cache, warmup model\) took "),
+    Mark(Phase.UP, r"Application startup complete\.$"),
+)
+
+# Name, unit and pattern of each figure; the groups of a pattern are the figures, in the order of the names.
+FIGURES: tuple[tuple[str, str, str], ...] = (
+    ("checkpoint_size", "GiB", rf"{CHECKPOINT}.*Checkpoint size: ([\d.]+) GiB"),
+    ("weights_download", "s", r"Time spent downloading weights for .+: ([\d.]+) seconds"),
+    ("weights_loading", "s", rf"{LOADED}([\d.]+) seconds"),
+    ("model_memory", "GiB", rf"{MODEL_LOADED}([\d.]+) GiB"),
+    ("model_loading", "s", rf"{MODEL_LOADED}[\d.]+ GiB(?: memory)? and ([\d.]+) seconds"),
+    ("dynamo", "s", rf"{TAG}{_DYNAMO}(?P<value>[\d.]+) s"),
+    ("torch_compile", "s", rf"{TAG}{_COMPILED}(?P<value>[\d.]+) s in total"),
+    ("graph_estimate", "GiB", r"Estimated CUDA graph memory: (-?[\d.]+) GiB total"),
+    ("kv_cache_memory", "GiB", r"Available KV cache memory: (-?[\d.]+) GiB|Explicitly set \(([\d.]+)/.* for KV cache"),
+    ("kv_cache_size", "tokens", r"[A-Z]+ KV cache size: ([\d,]+) tokens"),
+    ("kv_request", "tokens", r"(?:.*, )?Maximum concurrency for ([\d,]+) tokens per request: "),
+    ("kv_concurrency", "x", r"(?:.*, )?Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"),
+    ("graph_capture", "s", rf"{_CAPTURED}(\d+) secs"),
+    ("graph_memory", "GiB", rf"{_CAPTURED}\d+ secs, took (-?[\d.]+) GiB"),
+    ("jit_warmup", "s", rf"{_WARMED}([\d.]+)s"),
+    ("init_engine", "s", r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s"),
+    ("compilation", "s", r"init engine \(profile, create kv cache, .*\(compilation: ([\d.]+) s"),
+)
+
+NOTES: tuple[tuple[str, str], ...] = (
+    ("attention", r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]+) (?:attention backend out of |backend\b)"),
+    ("flash attention", r"Using FlashAttention version (\d)"),
+    ("moe", r"Using '?([\w .+-]+?)'? MoE backend"),
+    ("moe", r"Using (\w+) backend for WNA16 MoE"),
+    ("gemm", r"Using (\w+) for \w+ GEMM$"),
+    ("gemm", r"Selected (\w+) for \w+"),
+    ("sampler", r"Using (FlashInfer) for top-p & top-k sampling"),
+    ("architecture", r"Resolved architecture: (\S+)"),
+    ("vllm", rf"{ENGINE}([^)]+)\)"),
+    ("aux layers", rf"(?:Using auxiliary layers from speculative config|{_AUX}\w+): (.+)"),
+)
+RUNNERS: tuple[tuple[str, str], ...] = (
+    ("V2", r"Using V2 Model Runner"),
+    ("V1", r".*; using the V1 model runner instead\.|Defaulting to V1 model runner|Starting to load model .+\.\.\.$"),
+)
+STEPS: tuple[tuple[str, str], ...] = (
+    ("dynamo", rf"{TAG}{_DYNAMO}(?P<s>[\d.]+) s"),
+    ("inductor", rf"{TAG}{_GRAPH}.+ takes (?P<s>[\d.]+) s"),
+    (
+        "loaded",
+        rf"{TAG}{_LOADED_GRAPH}\(s\) for compile range .+ from the cache, took (?P<s>[\d.]+) s",
+    ),
+    ("loaded", rf"{TAG}{_LOADED_AOT} from path (?P<s>)"),
+    ("again", rf"{TAG}{_AGAIN} from (?P<s>)"),
+    ("saved", rf"{TAG}saved AOT compiled function to (?P<s>)"),
+    ("total", rf"{TAG}{_COMPILED}(?P<s>[\d.]+) s in total"),
+)
+BARS: tuple[tuple[Phase, str], ...] = (
+    (
+        Phase.WEIGHTS,
+        rf"{SHARDS} \| (?P<n>\d+)/(?P<of>\d+)",
+    ),
+    (Phase.GRAPHS, rf"{_BAR_OF_GRAPHS}(?P<what>[^)]*)\): +\d+%\|.*?\| *(?P<n>\d+)/(?P<of>\d+)"),
+)
+CACHE_FOLDER = rf"{TAG}{_CACHE}(?P<path>\S+) for vLLM's torch\.compile"
