@@ -205,6 +205,8 @@ def facts(state: RunState) -> list[tuple[str, str]]:
     estimate = _stated(state, "graph_estimate")
     if graphs is not None or estimate is not None:
         found.append(("graphs", f"{graphs:.2f} GiB" if graphs is not None else f"{estimate:.2f} GiB estimated"))
+    if layers := known.get("aux layers"):
+        found.append(("drafter reads layers", "; ".join(layer.strip("()[] ") for layer in layers)))
     return found
 
 

@@ -108,6 +108,7 @@ def test_facts_of_a_compiled_start():
         ("weights", "48.41 GiB"),
         ("KV cache", "53.72 GiB · 234,513 tokens · 14.31 requests of 16,384"),
         ("graphs", "0.56 GiB"),
+        ("drafter reads layers", "2, 7, 12, 18, 23, 28"),
     ]
     assert ("graphs", "0.34 GiB estimated") in words.facts(state(COMPILED, 143.7))
     assert words.facts(state(COMPILED, 10.0)) == []

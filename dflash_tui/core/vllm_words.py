@@ -30,7 +30,6 @@ _COMPILED = r"torch\.compile took "
 _CAPTURING = r"Capturing (?:model for .*speculator\.\.\.|CUDA graphs \()"
 _BAR_OF_GRAPHS = r"Capturing CUDA graphs \("
 _CAPTURED = r"Graph capturing finished in "
-_WARMED = r"JIT kernel warmup finished in "
 _AUX = r"Using Eagle3 auxiliary layers from "
 
 
@@ -67,7 +66,7 @@ _WARMING = (
     r"JIT kernel warmup starting\.|Warming up (?!model for|done)|CUDA graph pool memory: |"
     rf"{_CAPTURED}|Free memory on device \("
 )
-_WARM = rf"{_WARMED}|Kernel JIT monitor activated|CuTeDSL warmup compiled "
+_WARM = r"JIT kernel warmup finished in |Kernel JIT monitor activated|CuTeDSL warmup compiled "
 
 MARKS: tuple[Mark, ...] = (
     Mark(Phase.RESOLVE, r"vLLM (?:API )?server version \S+|[^\w]*█.*\bversion \d\S*$|non-default args: "),
@@ -107,9 +106,6 @@ FIGURES: tuple[tuple[str, str, str], ...] = (
     ("kv_concurrency", "x", r"(?:.*, )?Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"),
     ("graph_capture", "s", rf"{_CAPTURED}(\d+) secs"),
     ("graph_memory", "GiB", rf"{_CAPTURED}\d+ secs, took (-?[\d.]+) GiB"),
-    ("jit_warmup", "s", rf"{_WARMED}([\d.]+)s"),
-    ("init_engine", "s", r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s"),
-    ("compilation", "s", r"init engine \(profile, create kv cache, .*\(compilation: ([\d.]+) s"),
 )
 
 NOTES: tuple[tuple[str, str], ...] = (

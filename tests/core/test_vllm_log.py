@@ -125,7 +125,6 @@ def test_figures_in_the_log_are_stated():
     assert stated["torch_compile"] == (49.99, "s")
     assert stated["kv_cache_size"] == (234513, "tokens")
     assert stated["graph_capture"] == (15, "s")
-    assert stated["init_engine"] == (102.46, "s")
 
 
 def test_hostile_lines_are_tamed():
