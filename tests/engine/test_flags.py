@@ -1,15 +1,19 @@
 """The flags of a plan against the parser of the real vLLM 0.32.0 for CPUs."""
 
+import asyncio
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from textual.widgets import Static
 
-from dflash_tui.core import flags, inventory, paths, plan, recipe_files, setup
+from dflash_tui.core import flags, inventory, paths, plan, recipe_files, server, setup
 from dflash_tui.core.inventory import Options
 from dflash_tui.core.plan import Plan
+from dflash_tui.tui.app import DflashApp
+from tests.tui.panel import NO_GPU, text, wait_for
 
 pytestmark = pytest.mark.vllm
 COMMAND = [sys.executable, "-m", "dflash_tui"]
@@ -111,3 +115,24 @@ def test_the_doctor_asks_the_engine_and_a_launch_believes_it(with_engine):
     assert launched.returncode == 4
     assert "it would not start" in launched.stderr
     assert "--set NAME=null" in launched.stderr
+    asyncio.run(_refused_on_the_launch_screen())
+    assert server.runs() == []
+
+
+async def _refused_on_the_launch_screen() -> None:
+    """Enter shows what is wrong and what to do, and launches nothing unless somebody insists with a reason."""
+    recipe = recipe_files.find("demo-cpu")
+    recipe = replace(recipe, flags={**recipe.flags, "max-model-length": 4096})
+    panel = DflashApp(load=lambda: {"demo-cpu": recipe}, probe=lambda: NO_GPU)
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await wait_for(pilot, lambda: "demo-cpu" in text(panel))
+        await pilot.press("enter")
+        await wait_for(pilot, lambda: "✗ flags: vLLM 0.32.0 has no flag --max-model-length" in text(panel))
+        shown = str(panel.screen.query_one("#found", Static).content)
+        assert "did you mean --max-model-len?" in shown
+        assert f"→ {flags.FIX}" in shown
+        assert "1 of" in text(panel)
+        assert "F  launch anyway" in text(panel)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert panel.screen is panel.launch_screen
