@@ -135,12 +135,11 @@ def steps(earlier: Iterable[Sequence[Preparing]]) -> dict[Step, Guess]:
     """
     took: dict[Step, list[float]] = {}
     for events in earlier:
-        began: dict[Step, float] = {}
-        for event in events:
-            if not event.done:
-                began.setdefault(event.step, event.at)
-            elif event.at - began.get(event.step, event.at) >= WORTH_IT:
-                took.setdefault(event.step, []).append(event.at - began[event.step])
+        began = {event.step: event.at for event in reversed(events)}
+        ended = {event.step: event.at for event in events if event.done}  # each model ends the step once
+        for step, end in ended.items():
+            if end - began[step] >= WORTH_IT:
+                took.setdefault(step, []).append(end - began[step])
     return {step: guess for step, seconds in took.items() if (guess := _median(seconds[-MOST:]))}
 
 

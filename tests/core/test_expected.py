@@ -96,6 +96,8 @@ def test_a_step_is_the_median_of_the_launches_that_had_something_to_do_in_it():
     there = [Preparing(100.0, Step.INSTALL, "as installed", done=True), *prepared(Step.CHECK, 0.02)]
     earlier = [prepared(Step.INSTALL, seconds) for seconds in (900.0, 40.0, 44.0, 42.0, 46.0, 48.0)]
     assert steps([*earlier, there, prepared(Step.PATCHES, 20.0)]) == {Step.INSTALL: (44.0, 5), Step.PATCHES: (20.0, 1)}
+    two = [*prepared(Step.MODELS, 30.0), Preparing(150.0, Step.MODELS, "the drafter, too", done=True)]
+    assert steps([two]) == {Step.MODELS: (50.0, 1)}
     assert steps([]) == {}
 
 

@@ -58,18 +58,19 @@ def words(panel: DflashApp) -> str:
     return " ".join(word for word in text(panel).split() if word != "│")
 
 
-async def failure_of(run: Run, size: tuple[int, int] = (120, 36)) -> tuple[Postmortem, str, str]:
+async def failure_of(run: Run) -> tuple[Postmortem, str, str]:
     """Open the panel on a failed run; return what it found, the words on the screen, and what `f` would change.
 
     The last is empty when nothing is offered.
     """
     panel = DflashApp(run, probe=lambda: NO_GPU)
-    async with panel.run_test(size=size) as pilot:
+    async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: panel.run_screen.found is not None)
         # What the system says of the end comes last.
         await wait_for(pilot, lambda: all(worker.is_finished for worker in panel.workers if worker.group == "observe"))
         panel.run_screen.draw()
         await wait_for(pilot, lambda: "✗ FAILED" in text(panel) and "cause" in text(panel))
+        await pilot.pause()
         found, seen, offered = panel.run_screen.found, words(panel), ""
         assert found is not None
         if found.remedies:
