@@ -95,7 +95,7 @@ class RunList(ModalScreen[Run]):
         with Vertical(classes="dialog -wide"):
             yield Static(Content.assemble(("runs", "bold"), "  looking …"), id="head-of-runs")
             yield OptionList(id="runs", markup=False)
-            keys = "\nenter  watch or play   x  export into a file   h  compare starts   esc  close"
+            keys = "\nenter  watch or play   x  export   h  compare starts   esc  close"
             yield Static(Content(keys), classes="muted")
 
     def on_mount(self) -> None:
