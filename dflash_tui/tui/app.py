@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from contextlib import aclosing
@@ -327,4 +328,6 @@ def farewell(runs: list[Run]) -> str:
 
 def run(run: Run | None = None, *, player: Player | None = None, foreign: Server | None = None) -> str:
     """Open the panel on the launch screen, or with a run, a recording or a foreign server; return its farewell."""
-    return DflashApp(run, player=player, foreign=foreign).run() or ""
+    panel = DflashApp(run, player=player, foreign=foreign)
+    gc.freeze()  # modules stay; to look through them again would hold up a key press by 40 ms, at any time
+    return panel.run() or ""
