@@ -89,6 +89,17 @@ def test_nothing_is_found_where_nothing_is():
     assert find(modes(), ports, 0, 1) == ()
 
 
+def test_the_first_boot_finds_a_machine_at_rest():
+    """Each later one follows a server of ours, whose load is no one else's."""
+    assert find(modes(), changed(usual(), 0, before=seen(load=9.0)), 0, 1) == ()
+
+
+def test_a_boot_that_failed_halfway_is_not_measured():
+    """What it answered before it died counts for nothing."""
+    (found,) = verdict.judge(modes(), changed(usual(), error="it died"))
+    assert found.boots == (2, 1)
+
+
 def test_caches_of_their_own_are_no_difference():
     """Each arm has a compile cache of its own, wherever the plan has it."""
     own = [msgspec.structs.replace(b, env={"VLLM_CACHE_ROOT": f"/cache/{b.arm}"}) for b in usual()]

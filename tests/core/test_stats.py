@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dflash_tui.core.stats import CLOSEST, SWING, UNSEEN, Cell, difference, quantile
+from dflash_tui.core.stats import CLOSEST, SWING, UNSEEN, Cell, Difference, difference, quantile
 
 # Two-sided 95 % and 99 %, one-sided 80 %, by degrees of freedom: NIST/SEMATECH e-Handbook 1.3.6.7.2.
 TABLE = [
@@ -137,3 +137,17 @@ def test_a_difference_is_shown_only_beyond_twice_the_larger_variation():
     assert found.cv == pytest.approx(0.0422, abs=1e-3)
     assert found.ratio().excludes_one
     assert not found.shown
+
+
+def test_what_is_detectable_has_a_power_of_80_percent():
+    """The reach of the interval, or twice the variation, and another 0.84 standard errors."""
+    sure, wild = Difference(0.0, 0.02, None, 0.0, 0.0), Difference(0.0, 0.02, None, 0.05, math.log(1.1))
+    assert sure.detectable == pytest.approx(math.expm1((1.95996 + 0.84162) * 0.02), rel=1e-4)
+    assert wild.detectable == pytest.approx(math.expm1(math.log(1.1) + 0.84162 * 0.02), rel=1e-4)
+
+
+def test_the_variation_of_single_requests_is_half_of_their_differences():
+    """Of one boot each with one request per prompt: both requests of a pair vary."""
+    found = difference([[boot(10.0, 10.0)], [boot(11.0, 12.0)]], 0, 1)
+    assert found is not None
+    assert found.cv == pytest.approx(math.log(12 / 11) / 2, rel=1e-2)
