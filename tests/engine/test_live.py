@@ -90,6 +90,7 @@ async def test_the_live_figures_and_alarms(with_engine):
         await until(lambda: state.health is Health.WARM, 240)
         await asyncio.sleep(12)
         await _acceptance_is_that_of_the_server(run, state)
+        await _vllm_s_own_benchmark_agrees(run)
         async with flowing(run) as traffic:
             await _heat_is_seen(traffic, state)
             await _a_suspended_engine_is_an_alarm(run, state)
@@ -127,6 +128,23 @@ async def _acceptance_is_that_of_the_server(run: Run, state: RunState) -> None:
         assert request.tok_s == pytest.approx((request.steps_s or 0) * request.acceptance_length)
     assert shown["TTFT p50/p95"].note == "n=5"
     assert shown["TPOT p50/p95"].value != "—"
+
+
+async def _vllm_s_own_benchmark_agrees(run: Run) -> None:
+    """`vllm bench serve` with the same five prompts: acceptance within half a point, and the same order of speed.
+
+    The two run one after the other on cores that others use, too, so their speeds say little here.
+    """
+    words = ["bench", run.id, "--with-vllm", "--scale", "0.1", "--temperature", "0.7", "--json"]
+    bench = await asyncio.create_subprocess_exec(*COMMAND, *words, stdout=subprocess.PIPE)
+    out, _ = await bench.communicate()
+    *_, ours, compared = map(json.loads, out.splitlines())
+    [theirs] = compared["theirs"]["measured"]
+    print(f"ours {ours['tok_s']:.1f} tok/s, vllm bench serve {theirs['tok_s']:.1f}")
+    assert (ours["requests"], ours["failed"], theirs["n"], theirs["failed"]) == (5, 0, 5, 0)
+    assert ours["acceptance"] == pytest.approx(theirs["acceptance"], abs=0.005)
+    assert ours["acceptance_length"] == pytest.approx(theirs["acceptance_length"], abs=0.05)
+    assert 0.25 < ours["tok_s"] / theirs["tok_s"] < 4  # chunks taken for tokens would be further apart
 
 
 async def _heat_is_seen(traffic: Traffic, state: RunState) -> None:
