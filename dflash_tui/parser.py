@@ -169,7 +169,7 @@ def _bench_command(commands: Any) -> None:
     _option(bench, "--temperature", type=_temperature, metavar="T", help="sampling temperature (default: the model's)")
     _option(bench, "--seed", type=_seed, default=0, metavar="N", help="of the order, the texts' tags and the sampling")
     _option(bench, "--fixed", action="store_true", help="answers of full length, past the model's own end")
-    levels = "requests under way at a time, one level after the other, such as 1,2,4,8 (default: 1)"
+    levels = "requests under way at a time, one level after the other, such as 1,2,4,8; each sends enough for that"
     _option(bench, "--concurrency", type=_streams, default=(1,), metavar="N,...", help=levels)
     theirs = "let the engine's own `vllm bench serve` send the same, too, and compare (implies --fixed)"
     _option(bench, "--with-vllm", action="store_true", help=theirs)

@@ -6,12 +6,13 @@ one function of pandas, which reads a file of JSON lines; where pandas is there,
 Usage: bench_serve.py bench serve OPTIONS...
 """
 
+import argparse
 import importlib
 import importlib.util
 import json
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -47,9 +48,18 @@ class Lines:
             return Rows([Row(json.loads(line)) for line in file if line.strip()])
 
 
+def spelled(words: list[str], add_options: Callable[[argparse.ArgumentParser], object]) -> list[str]:
+    """Return the words with the option that leaves prompts without a template as this release calls it."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_options(parser)
+    known = parser.format_usage()
+    old, new = "--custom-skip-chat-template", "--skip-chat-template"
+    return [old if word == new and old in known else word for word in words]
+
+
 if __name__ == "__main__":
+    package = importlib.import_module("vllm.benchmarks.datasets")  # one file up to some release, a package since
     if importlib.util.find_spec("pandas") is None:
-        package = importlib.import_module("vllm.benchmarks.datasets")  # one file up to some release, a package since
         sys.modules.get("vllm.benchmarks.datasets.datasets", package).pd = Lines  # type: ignore[attr-defined]
-    sys.argv = ["vllm", *sys.argv[1:]]
+    sys.argv = ["vllm", *spelled(sys.argv[1:], package.add_dataset_parser)]
     importlib.import_module("vllm.entrypoints.cli.main").main()

@@ -1,5 +1,6 @@
 """`bench` against a stand-in for the server, and the engine's own benchmark with a stand-in for its Python."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -7,13 +8,14 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 
 import httpx
 import msgspec
 import pytest
 
 from dflash_tui import bench
-from dflash_tui.core import server, suites, vllm_bench
+from dflash_tui.core import paths, server, suites, vllm_bench
 from dflash_tui.core.server import Run
 from dflash_tui.core.suites import Prompt
 from dflash_tui.errors import DflashError, ServerFailed
@@ -149,17 +151,19 @@ def test_the_options_of_the_command_are_checked(capsys):
     assert "expected a whole number from 1 to 1024, not '0'" in capsys.readouterr().err
 
 
-def test_the_shim_reads_lines_as_pandas_does(tmp_path):
-    """An engine's data set is made of `columns` and `iterrows`, whose rows become dictionaries."""
-    import importlib.util
-
-    from dflash_tui.core import paths
-
+@pytest.fixture
+def shim() -> ModuleType:
+    """The script that an engine's Python runs."""
     spec = importlib.util.spec_from_file_location("bench_serve", paths.in_engine("bench_serve.py"))
     assert spec is not None
     assert spec.loader is not None
-    shim = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(shim)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_lines_are_read_as_pandas_does(shim, tmp_path):
+    """An engine's data set is made of `columns` and `iterrows`, whose rows become dictionaries."""
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(b"\n".join(msgspec.json.encode(vllm_bench.Ask(text, 8)) for text in ("a\u2028b", "c")) + b"\n\n")
     rows = shim.Lines.read_json(path_or_buf=str(path), lines=True)
@@ -167,3 +171,10 @@ def test_the_shim_reads_lines_as_pandas_does(tmp_path):
     assert [row.to_dict() for _, row in rows.iterrows()] == [
         {"prompt": "a\u2028b", "output_tokens": 8}, {"prompt": "c", "output_tokens": 8}
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["--custom-skip-chat-template", "--skip-chat-template"])
+def test_releases_call_the_option_differently(shim, name):
+    words = ["bench", "serve", "--skip-chat-template", "--seed", "1"]
+    found = shim.spelled(words, lambda parser: parser.add_argument(name, action="store_true"))
+    assert found == ["bench", "serve", name, "--seed", "1"]
