@@ -12,12 +12,13 @@ import msgspec
 from dflash_tui import ab_follow, ab_words, text
 from dflash_tui.ab_design import designed
 from dflash_tui.commands import note, out
-from dflash_tui.core import ab, ab_estimate, ab_start, experiments, preflight, server
+from dflash_tui.core import ab, ab_estimate, ab_start, experiments, preflight, prepare, server
 from dflash_tui.core.experiment import Design
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import PreflightFailed, UsageError
+from dflash_tui.lines import PreparingLines
 
 
 def command(args: argparse.Namespace) -> int:
@@ -31,8 +32,7 @@ def run(args: argparse.Namespace) -> int:
     design, setups = designed(args)
     in_the_way = _in_the_way(design)
     if in_the_way and not args.stop_running:
-        names = ", ".join(run.id for run in in_the_way)
-        raise UsageError(f"{names} would be measured, too", do="stop it first, or --stop-running stops it for you")
+        raise _disturbed(in_the_way, "stop it first, or --stop-running stops it for you")
     if args.json:
         out(msgspec.json.encode(ab_words.Designed(time.time(), design)).decode())
     else:
@@ -44,8 +44,20 @@ def run(args: argparse.Namespace) -> int:
     for each in in_the_way:
         asyncio.run(server.stop(each))
         note(f"{each.id} stopped")
+    asyncio.run(_get(design, setups, as_json=args.json))
     ab_start.begin(design)
     return _go(args, design)
+
+
+def _disturbed(runs: list[Run], do: str) -> UsageError:
+    return UsageError(f"{', '.join(run.id for run in runs)} would be measured, too", do=do)
+
+
+async def _get(design: Design, setups: list[Setup], *, as_json: bool) -> None:
+    """Install, build and fetch what any arm needs while somebody watches: that takes minutes the first time."""
+    lines = PreparingLines(as_json=as_json)
+    for arm, setup in zip(design.arms, setups, strict=True):
+        await prepare.get(setup, arm.plan, lines)
 
 
 def _go(args: argparse.Namespace, design: Design) -> int:
@@ -81,7 +93,7 @@ def _in_the_way(design: Design) -> list[Run]:
         UsageError: another experiment is running.
     """
     for other in experiments.known():
-        if experiments.driver(experiments.folder_of(other.id)):
+        if other.id != design.id and experiments.driver(experiments.folder_of(other.id)):
             raise UsageError(
                 f"{other.id} is running, and would be measured, too", do=f"dflash-tui ab attach {other.id}"
             )
@@ -143,6 +155,9 @@ def stop(args: argparse.Namespace) -> int:
 def resume(args: argparse.Namespace) -> int:
     """`ab resume [ID]`: go on after the last boot that is over."""
     design = experiments.find(args.experiment)
+    ours = {run.id for run in ab.leftovers(design)}
+    if in_the_way := [run for run in _in_the_way(design) if run.id not in ours]:
+        raise _disturbed(in_the_way, "stop it first")
     ab_start.resume(design)
     return _go(args, design)
 

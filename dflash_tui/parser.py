@@ -115,7 +115,7 @@ def _ab_commands(ab: Any) -> None:
     )
     _json(ab, inherit=True)
     about = "actions (`ab RECIPE` is short for `ab run RECIPE`)"
-    actions = ab.add_subparsers(dest="action", metavar="ACTION", title=about, required=True)
+    actions = ab.add_subparsers(dest="action", metavar="ACTION", title=about, required=True, prog="dflash-tui ab")
     _ab_run(actions.add_parser("run", help="launch each arm in turn, measure, and say which is faster"))
     for name, help_ in (
         ("list", "the experiments of this machine"),

@@ -17,8 +17,8 @@ from dflash_tui.errors import DflashError, UsageError
 from dflash_tui.text import cut
 
 _PATIENCE = 60.0
-# A server is given 15 s to end, and then its memory time to come back.
-_STOP_PATIENCE = 60.0
+# A server is given 15 s to end; putting a patch back in imports vLLM.
+_STOP_PATIENCE = 180.0
 _INTERVAL = 0.05
 _children: list[subprocess.Popen[bytes]] = []
 

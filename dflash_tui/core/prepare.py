@@ -48,12 +48,24 @@ async def bring_up(setup: Setup, plan: Plan, report: Report, *, forced: str = ""
             kept.append(event)
         report(event)
 
-    engine = await _engine(setup.engine, plan, note)
-    await _flags(setup, plan, engine, note, forced=forced)
-    await _build(plan, engine, note)
-    await _fetch(plan, engine, note)
+    engine = await get(setup, plan, note, forced=forced)
     await patch(plan, engine, note)
     return await _launch(plan, engine, kept, forced)
+
+
+async def get(setup: Setup, plan: Plan, report: Report, *, forced: str = "") -> Engine:
+    """Install, build and fetch what `plan` needs and is missing, and return its engine, whose files are not patched.
+
+    Raises:
+        EngineError: the environment could not be built.
+        UsageError: the engine's vLLM does not know a flag of the plan.
+        DflashError: the models could not be made or fetched.
+    """
+    engine = await _engine(setup.engine, plan, report)
+    await _flags(setup, plan, engine, report, forced=forced)
+    await _build(plan, engine, report)
+    await _fetch(plan, engine, report)
+    return engine
 
 
 async def _engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -31,11 +32,16 @@ def suite_of(design: Design) -> Suite:
 
 def due(design: Design) -> int:
     """Return how many measured requests a boot sends; 0 when the suite is gone."""
+    return _in_a_round(design.suite, design.digest) * design.rounds * len(design.concurrency)
+
+
+@lru_cache(maxsize=32)
+def _in_a_round(name: str, digest: str) -> int:
     try:
-        prompts = suite_of(design).prompts
+        suite = suites.load(name)
     except DflashError:
         return 0
-    return sum(prompt.repeat for prompt in prompts) * design.rounds * len(design.concurrency)
+    return sum(prompt.repeat for prompt in suite.prompts) if suite.digest == digest else 0
 
 
 async def cold(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestDone]:

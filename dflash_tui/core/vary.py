@@ -7,10 +7,12 @@ from typing import NamedTuple
 import yaml
 
 from dflash_tui.core.again import Changes
+from dflash_tui.core.recipe import Mode
 from dflash_tui.errors import UsageError
 
 DEFAULT = "mode=eager,compile"
 _OPTIONS = ("mode", "profile", "variant", "vllm", "engine")
+_MODES = tuple(Mode)
 _SWITCHES = {"on": "true", "off": "false"}
 # These would make no arms but other experiments, or collide.
 _FIXED = frozenset({"port", "host", "gpu", "served-model-name", "served_model_name", "api-key"})
@@ -80,6 +82,10 @@ def _values(key: str, text: str) -> list[str]:
 def _changes(key: str, value: str) -> Changes:
     """Return the options of `up` that an arm changes; those that name nothing are found when the arm is planned."""
     part, _, name = key.partition(".")
+    if key == "mode" and value not in _MODES:
+        raise UsageError(f"--vary mode: expected eager or compile, not '{value}'")
+    if key in _OPTIONS and value.startswith("-"):
+        raise UsageError(f"--vary {key}: '{value}' is no name of one")
     if key in _OPTIONS:
         return {f"--{key}": None if key == "variant" and value == "none" else value}
     if key == "spec":

@@ -1,0 +1,107 @@
+"""The grammar of `ab`, and what it says before and after."""
+
+import pytest
+
+from dflash_tui import ab_words, cli
+from dflash_tui.ab_design import designed
+from dflash_tui.core.ab_estimate import Estimate
+from dflash_tui.core.experiment import Boot, BootBegan, BootEnded, Halted
+from dflash_tui.errors import UsageError
+from dflash_tui.parser import build_parser
+
+
+def parsed(*words: str):
+    return build_parser().parse_args(["ab", *words])
+
+
+def test_a_recipe_stands_for_run():
+    """`ab RECIPE` and options before it begin an experiment; an action is an action."""
+    assert vars(parsed("demo-cpu", "--honest")) == vars(parsed("run", "demo-cpu", "--honest"))
+    assert parsed("--honest", "demo-cpu").recipe == "demo-cpu"
+    assert parsed("demo-cpu").vary == "mode=eager,compile"
+    assert parsed("demo-cpu", "--concurrency", "1,2,4").concurrency == (1, 2, 4)
+    assert (parsed("list").action, parsed("attach", "x").experiment, parsed("stop").experiment) == ("list", "x", None)
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("list", "--honest"), ("remove",), ("demo-cpu", "--boots", "0"), ("demo-cpu", "--concurrency", "1,x")]
+)
+def test_what_is_no_command_is_refused(words):
+    """With the usage and exit code 2, as every wrong option."""
+    with pytest.raises(SystemExit) as caught:
+        parsed(*words)
+    assert caught.value.code == 2
+
+
+def test_a_design_plans_each_arm_by_itself():
+    """Arms differ in what is varied only; the options that lead to each are kept, the port among them."""
+    design, setups = designed(parsed("demo-cpu", "--honest", "--set", "max-model-len=2048"))
+    eager, compiled = design.arms
+    assert (design.vary, design.order, design.honest, len(setups)) == ("mode", (0, 1, 1, 0), True, 2)
+    assert set(eager.plan.argv) ^ set(compiled.plan.argv) == {"--enforce-eager"}
+    assert eager.options["--set max-model-len"] == "2048"
+    assert eager.options["--port"] == str(eager.plan.port)
+    assert design.synthetic == "hand-made toy weights"
+    assert len(designed(parsed("demo-cpu", "--vary", "n=0,4,7"))[0].order) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--honest", "--boots", "1"), "at least two boots"),
+        (("--vary", "patch.nope=on,off"), "on: no patch called 'nope'"),
+        (("--vary", "profile=stock,nope"), "nope: demo-cpu has no profile"),
+        (("--vary", "n=7,07"), "come to the same launch"),
+        (("--suite", "nope"), "no suite"),
+        (("--vary", "env.HF_TOKEN=a,b"), "secret"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_begins(words, said):
+    """With what was wrong and in which arm."""
+    with pytest.raises(UsageError, match=said):
+        designed(parsed("demo-cpu", *words))
+
+
+def test_a_patch_is_taken_out_in_one_arm():
+    """`off` names it as left out by hand, so that a launch takes it out of the engine."""
+    design, _ = designed(parsed("demo-cpu", "--vary", "patch.cpu-expand-kernel=on,off"))
+    assert [(arm.plan.patches, arm.plan.unpatched) for arm in design.arms] == [
+        (("cpu-expand-kernel",), ()),
+        ((), ("cpu-expand-kernel",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("estimate", "said"),
+    [
+        (Estimate(None, whole=False, source=""), "unknown until the first boot is over"),
+        (Estimate(90.0, whole=True, source="by 4 earlier boots"), "about 1:30, by 4 earlier boots"),
+        (Estimate(90.0, whole=False, source="by earlier starts"), "about 1:30 for the starts, by earlier starts; and"),
+    ],
+)
+def test_the_plan_says_what_it_will_do_and_how_long(estimate, said):
+    """Boots in their order, what is not known as such, and what will be stopped."""
+    design, _ = designed(parsed("demo-cpu"))
+    words = ab_words.plan(design, estimate, ["20261122-010203-demo-cpu"])
+    assert said in words
+    assert "2 boots: eager compile (one boot per arm: a verdict is only suggestive)" in words
+    assert "20261122-010203-demo-cpu, which is in the way" in words
+    assert "hand-made toy weights" in words
+
+
+def test_what_happens_is_told_in_lines_without_control_characters():
+    """An error may hold what a server wrote."""
+    design, _ = designed(parsed("demo-cpu"))
+    assert ab_words.line(design, BootBegan(1.0, 1, 1, "run", 2)) == "boot 2 of 2: compile, attempt 2 as run"
+    failed = ab_words.line(design, BootEnded(1.0, Boot(0, 0, "run", error="it \x1b[31mdied\n  because")))
+    assert "\x1b" not in failed
+    assert "tried once more" in failed
+    assert ab_words.line(design, Halted(1.0, "the disk is full")) == "ended early: the disk is full"
+
+
+def test_actions_without_an_experiment_say_so(capsys):
+    """A list of nothing says how to begin."""
+    assert cli.main(["ab", "list"]) == 0
+    assert "dflash-tui ab RECIPE" in capsys.readouterr().err
+    assert cli.main(["ab", "attach"]) == 2
+    assert cli.main(["ab", "stop", "x"]) == 2
