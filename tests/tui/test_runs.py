@@ -95,8 +95,8 @@ async def test_the_list_takes_hostile_names_and_fits(ended, size):
     panel = app()
     async with panel.run_test(size=size) as pilot:
         await pilot.press("r")
-        await wait_for(pilot, lambda: "3 ended, and the sample" in text(panel))
-        for words in ("✗ died", "■ stopped", "[/] [", "▶ sample", "enter  watch"):
+        await wait_for(pilot, lambda: "3 ended, and the sample" in text(panel) and "▶ sample" in text(panel))
+        for words in ("✗ died", "■ stopped", "[/] [", "enter  watch", "h  compare starts", "esc  close"):
             assert words in text(panel)
 
 
