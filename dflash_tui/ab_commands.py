@@ -30,14 +30,14 @@ def command(args: argparse.Namespace) -> int:
 def run(args: argparse.Namespace) -> int:
     """`ab RECIPE`: say what will be done, do it in a process of its own, and follow that."""
     design, setups = designed(args)
-    in_the_way = _in_the_way(design)
+    in_the_way = servers_in_the_way(design)
     if in_the_way and not args.stop_running:
         raise _disturbed(in_the_way, "stop it first, or --stop-running stops it for you")
     if args.json:
         out(msgspec.json.encode(ab_words.Designed(time.time(), design)).decode())
     else:
         note(ab_words.plan(design, ab_estimate.of(design, setups), [run.id for run in in_the_way]))
-    asyncio.run(_check(design, setups))
+    asyncio.run(check(design, setups))
     if not (args.yes or args.json) and sys.stdin.isatty() and not _agreed():
         note("nothing was started")
         return 0
@@ -68,7 +68,7 @@ def _go(args: argparse.Namespace, design: Design) -> int:
     return ab_follow.follow(design, as_json=args.json)
 
 
-async def _check(design: Design, setups: list[Setup]) -> None:
+async def check(design: Design, setups: list[Setup]) -> None:
     """Raise when an arm could not start, before anything is started."""
     for arm, setup in zip(design.arms, setups, strict=True):
         try:
@@ -86,7 +86,7 @@ def _agreed() -> bool:
     return answer.strip().lower() in {"", "y", "yes"}
 
 
-def _in_the_way(design: Design) -> list[Run]:
+def servers_in_the_way(design: Design) -> list[Run]:
     """Return the servers that take a GPU, or the CPU, of the experiment's.
 
     Raises:

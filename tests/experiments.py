@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
+from dflash_tui.core import experiments, recipe_files, setup
 from dflash_tui.core import plan as plans
-from dflash_tui.core import recipe_files, setup
 from dflash_tui.core.events import RequestDone
-from dflash_tui.core.experiment import Arm, Boot, Conditions, Design
+from dflash_tui.core.experiment import AbReport, Arm, Boot, BootBegan, BootEnded, Conditions, Design, Happened, Measured
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode
 
@@ -83,3 +84,25 @@ def boots(design: Design, speeds: Sequence[float], **changes) -> tuple[Boot, ...
         )
         for number, arm in enumerate(design.order)
     )
+
+
+def told(design: Design, made: Sequence[Boot]) -> list[Happened]:
+    """Return the events that a driver writes of boots that are over."""
+    events: list[Happened] = []
+    for boot in made:
+        events.append(BootBegan(boot.began, boot.number, boot.arm, boot.run, boot.attempt))
+        if boot.cold_request:
+            events.append(Measured(boot.began + 50, boot.number, "cold", boot.cold_request))
+        events += [Measured(boot.began + 60, boot.number, "round", request) for request in boot.requests]
+        events.append(BootEnded(boot.began + (boot.took or 0), boot))
+    return events
+
+
+def written(design: Design, events: Sequence[Happened], report: AbReport | None = None) -> Path:
+    """Write an experiment's folder as its driver does; this process is nobody's driver."""
+    folder = experiments.create(design)
+    for event in events:
+        experiments.append(folder, event)
+    if report:
+        experiments.write(folder / experiments.REPORT, report)
+    return folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,14 +13,19 @@ from textual.app import App
 from textual.binding import Binding
 from textual.worker import Worker
 
-from dflash_tui.core import server
+from dflash_tui import ab_words
+from dflash_tui.core import experiments, server
 from dflash_tui.core.plan import HOST, Plan
 from dflash_tui.core.player import Player
+from dflash_tui.core.progress import Progress
 from dflash_tui.core.server import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
 from dflash_tui.text import duration, how_to_return
+from dflash_tui.tui.ab import AbScreen
+from dflash_tui.tui.compare import CompareScreen
 from dflash_tui.tui.dialogs import Confirm, ErrorDialog, Help, keys_of
+from dflash_tui.tui.experiments import ExperimentList
 from dflash_tui.tui.fix import Fix, Launch
 from dflash_tui.tui.launch import LaunchScreen, living, load_all, probe
 from dflash_tui.tui.live import RunScreen
@@ -52,6 +57,7 @@ class DflashApp(App[str]):
     BINDINGS: ClassVar = [
         Binding("ctrl+q", "leave", "Leave", show=False, priority=True),
         Binding("t", "theme", "Light or dark", show=False, tooltip="Light or dark"),
+        Binding("3", "show('ab')", "A/B", show=False, tooltip="The A/B that was looked at last, or the newest"),
         Binding("r", "runs", "Runs", show=False, tooltip="Switch to another run, play an ended one, export"),
     ]
 
@@ -69,9 +75,13 @@ class DflashApp(App[str]):
         self._attach_to, self._player, self._foreign = run, player, foreign
         self.launch_screen, self.run_screen = LaunchScreen(now, probe, load), RunScreen(now)
         self.replay_screen = ReplayScreen()
+        self.ab_screen, self.compare_screen = AbScreen(now), CompareScreen()
+        self.add_mode("ab", lambda: self.ab_screen)
+        self.add_mode("compare", lambda: self.compare_screen)
         self.add_mode("launch", lambda: self.launch_screen)
         self.add_mode("live", lambda: self.run_screen)
         self.add_mode("replay", lambda: self.replay_screen)
+        self._last_ab = ""
         self._bringing: Worker[None] | None = None
         self._sending: Worker[None] | None = None
         self._stopping: Worker[None] | None = None
@@ -150,6 +160,34 @@ class DflashApp(App[str]):
             self.notify("a launch is being prepared; 2 shows it", severity="warning")
         else:
             self.attach(run)
+
+    def show_experiment(self, identity: str, *, boots: bool = False) -> None:
+        """Show what an experiment found, or its boots while it is not over or when those are wanted."""
+        report = None if boots else experiments.report(experiments.folder_of(identity))
+        if report:
+            self.compare_screen.begin(report)
+        else:
+            self.ab_screen.begin(identity, stay=boots)
+        self._last_ab = "compare" if report else "ab"
+        self.switch_mode(self._last_ab)
+
+    @on(LaunchScreen.Begun)
+    def _on_experiment_begun(self, message: LaunchScreen.Begun) -> None:
+        self.show_experiment(message.identity)
+
+    @on(CompareScreen.Boots)
+    def _on_boots_wanted(self, message: CompareScreen.Boots) -> None:
+        self.show_experiment(message.identity, boots=True)
+
+    @on(AbScreen.Over)
+    def _on_verdict_wanted(self, message: AbScreen.Over) -> None:
+        if experiments.report(experiments.folder_of(message.identity)):
+            self.show_experiment(message.identity)
+        else:
+            self.notify("its report is not written yet, or cannot be read", severity="warning")
+
+    def action_experiments(self) -> None:
+        self.push_screen(ExperimentList(), lambda identity: self.show_experiment(identity) if identity else None)
 
     def choose(self, name: str) -> None:
         """Show the launch screen with the recipe called `name`."""
@@ -295,7 +333,18 @@ class DflashApp(App[str]):
     def action_show(self, mode: str) -> None:
         if mode == "live" and self.run_screen.plan is None:  # what is watched instead of a run of ours
             mode = "foreign" if self._foreign else "replay" if self.replay_screen.player else mode
-        self.switch_mode(mode)
+        if mode == "ab":
+            self._show_last_experiment()
+        else:
+            self.switch_mode(mode)
+
+    def _show_last_experiment(self) -> None:
+        if self._last_ab:
+            self.switch_mode(self._last_ab)
+        elif designs := experiments.known():
+            self.show_experiment(designs[-1].id)
+        else:
+            self.notify("no A/B was begun yet; a on the launch screen begins one")
 
     def action_keys(self) -> None:
         self.push_screen(Help(keys_of(self.screen)))
@@ -316,14 +365,24 @@ class DflashApp(App[str]):
 
     def _leave(self, yes: bool | None) -> None:
         if yes:
-            self.exit(farewell(living()))
+            folders = [experiments.folder_of(design.id) for design in experiments.known()]
+            driven = [experiments.read(folder) for folder in folders if experiments.driver(folder)]
+            self.exit(farewell(living(), driven))
 
 
-def farewell(runs: list[Run]) -> str:
-    """Return what to print after the panel: which servers keep running, how to come back and how to stop them."""
-    return "\n".join(
-        f"{run.plan.recipe} keeps running on {HOST}:{run.plan.port}\n{how_to_return(run.id)}" for run in runs
-    )
+def farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
+    """Return what to print after the panel: what keeps running, how to come back and how to stop it."""
+    measured = {progress.current.run for progress in driven if progress.current}
+    told = [
+        f"{run.plan.recipe} keeps running on {HOST}:{run.plan.port}\n{how_to_return(run.id)}"
+        for run in runs
+        if run.id not in measured
+    ]
+    told += [
+        f"the A/B of {progress.design.recipe} goes on\n{ab_words.how_to_return(progress.design.id)}"
+        for progress in driven
+    ]
+    return "\n".join(told)
 
 
 def run(run: Run | None = None, *, player: Player | None = None, foreign: Server | None = None) -> str:

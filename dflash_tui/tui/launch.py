@@ -27,6 +27,7 @@ from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
 from dflash_tui.text import plural
 from dflash_tui.tui import planview
+from dflash_tui.tui.abplan import AbPlan
 from dflash_tui.tui.choice import MOST_TOKENS, Choice
 from dflash_tui.tui.dialogs import ErrorDialog
 from dflash_tui.tui.doctor import Doctor
@@ -58,7 +59,8 @@ class LaunchScreen(Screen[None]):
         Binding("d", "doctor", "Doctor", tooltip="Check whether the launch would work"),
         Binding("slash", "filter", "Filter", show=False, key_display="/", tooltip="Show only recipes with these words"),
         Binding("y", "copy", "Copy", show=False, tooltip="Copy the command"),
-        Binding("a", "attach", "Attach", tooltip="Watch the newest running server"),
+        Binding("a", "ab", "A/B", tooltip="Launch it twice or more, with one thing varied, and say which is faster"),
+        Binding("w", "attach", "Watch", show=False, tooltip="Watch the newest running server"),
         Binding("escape", "unfilter", "All recipes", show=False),
         Binding("1", "app.show('launch')", "Launch screen", show=False),
         Binding("2", "app.show('live')", "Live", show=False, tooltip="The run that is watched"),
@@ -79,6 +81,13 @@ class LaunchScreen(Screen[None]):
         def __init__(self, run: Run) -> None:
             super().__init__()
             self.run = run
+
+    class Begun(Message):
+        """An A/B was begun under this name."""
+
+        def __init__(self, identity: str) -> None:
+            super().__init__()
+            self.identity = identity
 
     def __init__(self, now: Callable[[], float], probe: Callable[[], Probe], load: Callable[[], Entries]) -> None:
         super().__init__()
@@ -114,7 +123,7 @@ class LaunchScreen(Screen[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        for name, title in (("machine", "machine"), ("plan", "plan"), ("servers", "running")):
+        for name, title in (("machine", "machine"), ("plan", "plan"), ("servers", "running, w watches the newest")):
             self.query_one(f"#{name}").border_title = title
         if self.wanted:
             self.call_after_refresh(self.query_one(RecipeList).choose, self.wanted)
@@ -265,6 +274,20 @@ class LaunchScreen(Screen[None]):
             self.post_message(self.Attach(self.running[-1]))
         else:
             self.notify("no server is running", severity="warning")
+
+    def action_ab(self) -> None:
+        if not isinstance(recipe := self.chosen, Recipe):
+            return
+        try:
+            question = AbPlan(self.choice.plan(recipe))
+        except DflashError as error:
+            self.app.push_screen(ErrorDialog(error))
+            return
+        self.app.push_screen(question, self._begun)
+
+    def _begun(self, identity: str | None) -> None:
+        if identity:
+            self.post_message(self.Begun(identity))
 
     def action_patches(self) -> None:
         if not isinstance(recipe := self.chosen, Recipe):

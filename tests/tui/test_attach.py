@@ -60,7 +60,7 @@ async def test_a_running_server_is_listed_attached_and_left_alone(running):
     panel = app({"toy": a_recipe(build=BUILD)}, now=running.started_at + 150)
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "● toy" in text(panel))
-        await pilot.press("a")
+        await pilot.press("w")
         await wait_for(pilot, lambda: "LongCode" in text(panel))
         assert isinstance(panel.screen, RunScreen)
         await pilot.press("q")

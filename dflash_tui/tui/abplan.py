@@ -1,0 +1,175 @@
+"""What an A/B of the highlighted recipe would do, laid over the launch screen: what is varied, how often, how long."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar, NamedTuple
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from dflash_tui.core import ab_start, again, server
+from dflash_tui.core import vary as varying
+from dflash_tui.core.experiment import Design
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.server import Run
+from dflash_tui.core.setup import Setup
+from dflash_tui.core.vllm_log import clean
+from dflash_tui.errors import DflashError
+from dflash_tui.text import plural
+from dflash_tui.tui.dialogs import Confirm
+from dflash_tui.tui.failure import failure
+from dflash_tui.tui.widgets import MUTED
+
+_MOST_BOOTS = 8
+
+
+class Planned(NamedTuple):
+    """An experiment as it would be: its design, the setups of its arms, what it does in words, what is in the way."""
+
+    design: Design
+    setups: list[Setup]
+    words: str
+    in_the_way: list[Run]
+
+
+def plan_ab(plan: Plan, vary: str, boots: int) -> Planned:
+    """Return the experiment of `plan` with that varied, so many boots per arm.
+
+    Raises:
+        UsageError: it cannot be varied so, or another experiment runs.
+    """
+    from dflash_tui import ab_commands, ab_design, ab_words  # noqa: PLC0415 - pynvml costs 80 ms at the first paint
+    from dflash_tui.core import ab_estimate  # noqa: PLC0415 - as above
+    from dflash_tui.parser import build_parser  # noqa: PLC0415 - as above
+
+    words = ["ab", "run", *again.words(plan)[1:], "--vary", vary, "--boots", str(boots)]
+    design, setups = ab_design.designed(build_parser().parse_args(words))
+    in_the_way = ab_commands.servers_in_the_way(design)
+    said = ab_words.plan(design, ab_estimate.of(design, setups), [run.id for run in in_the_way])
+    return Planned(design, setups, said, in_the_way)
+
+
+class AbPlan(ModalScreen[str | None]):
+    """Asks whether an A/B shall begin; ends with its id once its driver lives, or with None."""
+
+    BINDINGS: ClassVar = [
+        Binding("escape,q", "dismiss(None)", "leave it"),
+        Binding("h", "honest", "quick or honest"),
+        Binding("plus,equals_sign", "boots(1)", "more boots"),
+        Binding("minus", "boots(-1)", "fewer boots"),
+        Binding("v", "vary", "what is varied"),
+        Binding("enter", "begin", "begin"),
+    ]
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.plan, self.vary, self.boots = plan, varying.DEFAULT, 2
+        self.planned: Planned | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -wide"):
+            yield Static(id="ab-head", markup=False)
+            with VerticalScroll(id="checks"):
+                yield Static(id="ab-words", markup=False)
+            yield Input(
+                id="because",
+                placeholder="mode=eager,compile   spec=on,off   n=4,8,12   patch.NAME=on,off   env.NAME=0,1",
+            )
+            keys = "\nenter  begin   h  quick or honest   + -  boots   v  what is varied   esc  leave it"
+            yield Static(Content(keys), classes="muted")
+
+    def on_mount(self) -> None:
+        self.query_one("#because").display = False
+        self.query_one("#checks").focus()
+        self.draw()
+
+    def draw(self) -> None:
+        """Say how sure it will be, and work out what it would do."""
+        sure = "honest: the spread between boots is known" if self.boots > 1 else "quick: a verdict is only suggestive"
+        head = Content.assemble(
+            ("A/B ", "bold"), (clean(self.plan.recipe), "bold $primary"), f"  {clean(self.vary)}\n",
+            (f"{plural(self.boots, 'boot')} of each arm", "bold"), (f", {sure}", MUTED),
+        )  # fmt: skip
+        self.query_one("#ab-head", Static).update(head)
+        self.query_one("#ab-words", Static).update(Content.assemble(("looking …", MUTED)))
+        self.planned = None
+        self.look()
+
+    @work(exclusive=True, group="ab")
+    async def look(self) -> None:
+        """Work out the experiment, away from the screen's own thread."""
+        shown = self.query_one("#ab-words", Static)
+        try:
+            self.planned = await asyncio.to_thread(plan_ab, self.plan, self.vary, self.boots)
+        except (DflashError, OSError) as error:
+            shown.update(_failure(error))
+            return
+        rows = [Content.assemble((line[:9], MUTED), clean(line[9:])) for line in self.planned.words.splitlines()]
+        rows.append(Content.assemble((f"{'then':<9}", MUTED), "it goes on by itself, also without the panel"))
+        shown.update(Content("\n").join(rows))
+
+    def action_honest(self) -> None:
+        self.boots = 1 if self.boots > 1 else 2
+        self.draw()
+
+    def action_boots(self, step: int) -> None:
+        self.boots = max(1, min(_MOST_BOOTS, self.boots + step))
+        self.draw()
+
+    def action_vary(self) -> None:
+        entry = self.query_one("#because", Input)
+        entry.display, entry.value = True, self.vary
+        entry.focus()
+
+    @on(Input.Submitted, "#because")
+    def _given(self, message: Input.Submitted) -> None:
+        message.stop()
+        message.input.display = False
+        self.query_one("#checks").focus()
+        self.vary = message.value.strip() or varying.DEFAULT
+        self.draw()
+
+    def action_begin(self) -> None:
+        if self.planned is None:
+            return
+        if not (found := self.planned.in_the_way):
+            self.begin(self.planned)
+            return
+        names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in found)
+        detail = f"{names} would be measured, too. Requests under way are lost."
+        self.app.push_screen(Confirm("Stop what is in the way?", detail, "stop it and begin"), self._agreed)
+
+    def _agreed(self, yes: bool | None) -> None:
+        if yes and self.planned:
+            self.begin(self.planned)
+
+    @work(exclusive=True, group="ab")
+    async def begin(self, planned: Planned) -> None:
+        """Check every arm, stop what is in the way, and leave the rest to a driver of its own."""
+        from dflash_tui import ab_commands  # noqa: PLC0415 - as above
+
+        shown = self.query_one("#ab-words", Static)
+        try:
+            shown.update(Content.assemble(("checking every arm …", MUTED)))
+            await ab_commands.check(planned.design, planned.setups)
+            for run in planned.in_the_way:
+                shown.update(Content.assemble((f"stopping {run.id} …", MUTED)))
+                await server.stop(run)
+            await asyncio.to_thread(ab_start.begin, planned.design)
+        except (DflashError, OSError) as error:
+            self.planned = None
+            shown.update(_failure(error))
+            return
+        self.dismiss(planned.design.id)
+
+
+def _failure(error: DflashError | OSError) -> Content:
+    if isinstance(error, DflashError):
+        return failure(error.what, error.evidence, error.do)
+    return failure(error.strerror or str(error), "", "")

@@ -1,0 +1,238 @@
+"""An A/B as the screens write it: its boots, its arms, its verdict, ranges around 1, start-up bars. Pure."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+
+from textual.content import Content
+
+from dflash_tui import ab_text, text, verdict_words
+from dflash_tui.core import summary
+from dflash_tui.core.experiment import AbReport, Boot, Comparison, Design, Word
+from dflash_tui.core.progress import Progress
+from dflash_tui.core.summary import Figure
+from dflash_tui.core.vllm_log import clean
+from dflash_tui.tui.widgets import MUTED, bar
+
+_COLOURS = ("$series-a", "$series-b", "$series-c")
+_WORDS = {
+    Word.FASTER: ("▲", "$success"),
+    Word.SLOWER: ("▼", "$accent"),
+    Word.NO_DIFFERENCE: ("=", "$primary"),
+    Word.REFUSED: ("✗", "$error"),
+}
+STATUS = {
+    "running": ("◐", "$warning"),
+    "finished": ("✓", "$success"),
+    "halted": ("■", "$foreground"),
+    "interrupted": ("!", "$error"),
+}
+_MARKED = {"✗ ": "bold $error", "! ": "bold $warning"}
+_STAGES = {"starting": "starting", "cold": "first request", "warm-up": "warming up", "round": "measuring"}
+_PROMPT = 14
+_NARROW = 100
+
+
+def colour(arm: int) -> str:
+    """Return the theme variable of an arm; letter and mark go with it."""
+    return _COLOURS[arm % len(_COLOURS)]
+
+
+def arm_name(design: Design, arm: int, width: int = 20) -> Content:
+    """Return an arm as `● A eager`."""
+    return Content.assemble((f"{ab_text.mark(arm)} ", colour(arm)), (ab_text.name(design, arm, width), "bold"))
+
+
+def status(progress: Progress, now: float, width: int) -> Content:
+    """Return the line over an experiment: how it stands, what it is; cut from the right."""
+    design, word = progress.design, progress.status
+    sign, color = STATUS[word]
+    done = len(progress.boots)
+    facts = f"  {done} of {text.plural(len(design.order), 'boot')}  {text.middle(clean(design.recipe), 28)}"
+    synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
+    rest = f"  {ab_text.varied(design)} · {'honest' if design.honest else 'quick'}"
+    since = f" · since {text.duration(max(0.0, now - design.made_at))}" if word == "running" else ""
+    return Content.assemble(
+        (f"{sign} ", color), (f"A/B {word.upper()}", "bold"), *synthetic, facts, (text.cut(rest + since, width), MUTED)
+    )
+
+
+def timeline(progress: Progress, now: float, width: int, rows: int) -> Content:
+    """Return the order with a mark for each boot, and at most `rows` boots around the one that runs."""
+    design, over = progress.design, {boot.number: boot for boot in progress.boots}
+    current = progress.current
+    here = current.number if current else progress.next[0] if progress.next else len(design.order) - 1
+    live = "◐" if progress.driven else "!"
+    signs: list[str | tuple[str, str]] = []
+    for number, arm in enumerate(design.order):
+        boot = over.get(number)
+        sign = ("✗" if boot.error else "✓") if boot else live if current and number == here else "·"
+        style = "bold reverse" if current and number == here else colour(arm) if boot else MUTED
+        signs += [(f" {ab_text.letter(arm)}{sign} ", style), " "]
+    first = max(0, min(here - rows // 2, len(design.order) - rows))
+    lines = [Content.assemble(("order  ", MUTED), *signs)]
+    shown = range(first, min(len(design.order), first + rows))
+    lines += [_boot(progress, number, over.get(number), now, width) for number in shown]
+    return Content("\n").join(lines)
+
+
+def _boot(progress: Progress, number: int, boot: Boot | None, now: float, width: int) -> Content:
+    design, current = progress.design, progress.current
+    arm = design.order[number]
+    head = Content.assemble(
+        (f"{number + 1:>3}  ", MUTED), arm_name(design, arm, 16), " " * max(0, 18 - _length(design, arm))
+    )
+    tried = sum(one.number == number for one in progress.tries)
+    again = f", attempt {tried + 1}" if tried else ""
+    room = max(0, width - 32)
+    if boot and boot.error:
+        return head + Content.assemble(("✗ ", "$error"), (text.cut(clean(boot.error), room), "$error"))
+    if boot:
+        cache = f"{boot.cache} start, " if boot.cache else ""
+        said = f"{text.duration(boot.took):>7}  {cache}ready in {text.duration(boot.ready)}, "
+        said += f"{text.plural(len(boot.requests), 'request')}{again}"
+        return head + Content.assemble(("✓ ", "$success"), text.cut(said, room))
+    if current and current.number == number:
+        stage = _STAGES.get(current.stage, current.stage)
+        share = f" {current.requests} of {progress.due}" if current.stage == "round" and progress.due else ""
+        attempt = f", attempt {current.attempt}" if current.attempt > 1 else ""
+        said = f"{text.duration(max(0.0, now - current.began)):>7}  {stage}{share}{attempt}"
+        mark = ("◐ ", "$warning") if progress.driven else ("! ", "$error")
+        return head + Content.assemble(mark, (text.cut(said, room), "bold"))
+    return head + Content.assemble(("· ", MUTED), ("to come" + again, MUTED))
+
+
+def _length(design: Design, arm: int) -> int:
+    return len(ab_text.name(design, arm, 16))
+
+
+def remaining(progress: Progress, width: int) -> Content:
+    """Return when it will be over, or how it goes on."""
+    if progress.status == "finished":
+        said = "all boots are over"
+    elif progress.status == "running":
+        left = progress.left
+        boots = text.plural(sum(boot.took is not None for boot in progress.boots), "boot")
+        said = f"about {text.duration(left)} left (estimate from {boots})" if left is not None else \
+            "no boot is over yet, so there is no estimate"  # fmt: skip
+        said += "; q leaves it running"
+    else:
+        why = f": {clean(progress.halted)}" if progress.halted else ": its driver ended without a word"
+        said = f"{progress.status}{why}; r goes on where it stopped"
+    return Content.assemble(("→ ", "$primary"), (text.cut(said, width - 2), "bold"))
+
+
+def arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
+    """Return a row per arm: medians of its boots, and half their range where there are several."""
+    wide = width >= _NARROW
+    names = ["arm", "boots", "steps/s", "tok/s", "AL", *(["TTFT"] if wide else []), "cold", "cached", "first"]
+    name_width = min(20 if wide else 14, max(len(ab_text.name(design, arm)) for arm in range(len(design.arms))))
+    lines = [_columns(names, name_width + 2, wide, MUTED)]
+    for arm in range(len(design.arms)):
+        found = summary.of(boots, arm)
+        bad = f"+{found.failed}✗" if found.failed else ""
+        cells = [
+            f"{found.boots}{bad}",
+            _cell(found.steps_s, 1, wide),
+            _cell(found.tok_s, 1, wide),
+            _cell(found.al, 2, wide),
+        ]
+        cells += [_cell(found.ttft, 2, wide, " s")] if wide else []
+        cells += [_time(found.cold, wide), _time(found.cached, wide), _time(found.first, wide)]
+        name = arm_name(design, arm, name_width - 2)
+        pad = " " * max(0, name_width + 2 - len(name.plain))
+        lines.append(name + Content(pad) + _columns(cells, 0, wide, "$foreground"))
+    return Content("\n").join(lines)
+
+
+def _columns(cells: Sequence[str], first: int, wide: bool, style: str) -> Content:
+    widths = [6, 12, 12, 12, 13, 13, 13, 13] if wide else [6, 8, 8, 6, 8, 8, 8]
+    head = [f"{cells[0]:<{first}}"] if first else []
+    rest = cells[1:] if first else cells
+    return Content.assemble(
+        (("".join([*head, *(f"{cell:>{w}}" for cell, w in zip(rest, widths, strict=True))])), style)
+    )
+
+
+def _cell(figure: Figure | None, digits: int, wide: bool, unit: str = "") -> str:
+    if figure is None:
+        return text.UNKNOWN
+    return f"{figure.median:.{digits}f}{unit}{_spread(figure) if wide else ''}"
+
+
+def _time(figure: Figure | None, wide: bool) -> str:
+    if figure is None:
+        return text.UNKNOWN
+    shown = f"{figure.median:.1f} s" if figure.median < 60 else text.duration(figure.median)
+    return shown + (_spread(figure) if wide else "")
+
+
+def _spread(figure: Figure) -> str:
+    half = (figure.high - figure.low) / 2
+    share = half / figure.median * 100 if figure.median else 0.0
+    return f" ±{share:.{0 if share >= 1 else 1}f}%" if figure.n > 1 else ""
+
+
+def verdict(report: AbReport, one: Comparison, width: int) -> Content:
+    """Return the verdict in words: what a sweep comes to, the mark and the sentence, then what belongs to it."""
+    sign, color = _WORDS[one.word]
+    swept, details = verdict_words.sweep(report), ab_text.details(report, one)
+    lines = [
+        _hung(("  " if place else "★ ", "bold $accent"), clean(line), "" if place else "bold", width)
+        for place, line in enumerate(swept)
+    ]
+    lines.append(_hung((f"{sign} ", f"bold {color}"), clean(verdict_words.headline(report, one)), "bold", width))
+    for line in map(clean, details):
+        mark = line[:2] if line[:2] in _MARKED else ""
+        lines.append(_hung((mark or "  ", _MARKED.get(mark, "")), line.removeprefix(mark), "", width))
+    return Content("\n").join(lines)
+
+
+def _hung(head: tuple[str, str], said: str, style: str, width: int) -> Content:
+    lines = textwrap.wrap(said, max(20, width - 2)) or [""]
+    return Content.assemble(head, ("\n  ".join(lines), style))
+
+
+def ranges(one: Comparison, width: int) -> Content:
+    """Return a row per prompt with its interval drawn around 1, then all of them, and the axis."""
+    rows = [(ab_text.prompt(row), row.ratio, MUTED) for row in one.prompts]
+    rows += [("all", one.ratio, "bold")] if one.ratio else []
+    if not rows:
+        return Content.assemble(("no prompt was answered in both arms", MUTED))
+    name = min(_PROMPT, max(len(kind) for kind, _, _ in rows))
+    most = ab_text.scale([ratio for _, ratio, _ in rows])
+    figures = {kind: ab_text.ratio(ratio) for kind, ratio, _ in rows}
+    room = max(9, width - name - 2 - max(len(said) for said in figures.values()))
+    room -= 1 - room % 2  # so that 1 has a cell of its own in the middle
+    lines = []
+    for kind, ratio, style in rows:
+        color = colour(one.b) if ratio.excludes_one else "$foreground 70%"
+        drawn = ab_text.interval(ratio, most, room)
+        head = f"{text.middle(kind, name):<{name}} "
+        parts = [(part, MUTED if part == "│" else color) for part in re.split("(│)", drawn)]
+        lines.append(Content.assemble((head, style), *parts, (f" {figures[kind]}", style)))
+    return Content("\n").join([*lines, Content.assemble((f"{'':{name}} {ab_text.axis(most, room)}", MUTED))])
+
+
+def starts(report: AbReport, shown: Sequence[int], width: int) -> Content:
+    """Return bars of the starts and of the first requests, arm by arm on one scale."""
+    bars = ab_text.start_bars(report.boots, shown)
+    if not bars:
+        return Content.assemble(("no start was measured", MUTED))
+    longest = max(row.seconds for row in bars) or 1.0
+    room = max(4, width - 27)
+    lines, before = [], ""
+    for row in bars:
+        said = f"{row.seconds:.1f} s" if row.seconds < 60 else text.duration(row.seconds)
+        title = row.what if row.what != before else ""
+        before = row.what
+        drawn = (bar(row.seconds / longest, room) or "▏").ljust(room)
+        mark = f"{ab_text.mark(row.arm)} {ab_text.letter(row.arm)} "
+        lines.append(
+            Content.assemble(
+                (f"{title:<14}", MUTED), (mark, f"bold {colour(row.arm)}"), (drawn, colour(row.arm)), f"{said:>8}"
+            )
+        )
+    return Content("\n").join(lines)

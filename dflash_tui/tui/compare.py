@@ -1,0 +1,210 @@
+"""What an A/B found: the verdict in words first, then the arms, the prompts, the starts, and what speaks against it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Container, VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from dflash_tui import ab_text, report_markdown, text
+from dflash_tui.core import experiments
+from dflash_tui.core.experiment import AbReport, Comparison, Sweep, Word
+from dflash_tui.core.vllm_log import clean
+from dflash_tui.errors import DflashError
+from dflash_tui.tui import abview
+from dflash_tui.tui.chart import Chart, Line
+from dflash_tui.tui.dialogs import ErrorDialog
+from dflash_tui.tui.widgets import Display, TooSmall
+
+_PANES = ("verdict", "arms", "ranges", "starts")
+
+
+class CompareScreen(Screen[None]):
+    """Shows the report of one experiment; of several comparisons one at a time."""
+
+    BINDINGS: ClassVar = [
+        Binding("right,n", "other(1)", "Next", key_display="→", tooltip="The next comparison, of an A/B with several"),
+        Binding("left", "other(-1)", "Before", show=False, tooltip="The comparison before"),
+        Binding("w", "write", "Report", tooltip="Write the report as Markdown beside the experiment, and copy it"),
+        Binding("v", "progress", "Boots", tooltip="The boots one by one"),
+        Binding("o", "app.experiments", "Others", tooltip="All experiments of this machine"),
+        Binding("escape,1", "app.show('launch')", "Launch", key_display="1", tooltip="The launch screen"),
+        Binding("2", "app.show('live')", "Live", show=False, tooltip="The run that is watched"),
+        Binding("question_mark", "app.keys", "Help", key_display="?"),
+        Binding("q", "app.leave", "Leave", tooltip="Leave the panel"),
+    ]
+
+    class Boots(Message):
+        """Somebody wants to see the boots of this experiment."""
+
+        def __init__(self, identity: str) -> None:
+            super().__init__()
+            self.identity = identity
+
+    def __init__(self, report: AbReport | None = None) -> None:
+        super().__init__()
+        self.report, self.place = report, 0
+
+    def begin(self, report: AbReport) -> None:
+        """Show this report, from its first comparison on."""
+        self.report, self.place = report, 0
+        if self.is_mounted:
+            self.draw()
+            self.query_one("#compared", VerticalScroll).scroll_home(animate=False)
+
+    def compose(self) -> ComposeResult:
+        yield Display(id="status")
+        yield Display(id="label")
+        with VerticalScroll(id="compared"):
+            yield Static(id="verdict", markup=False, classes="pane")
+            yield Static(id="arms", markup=False, classes="pane")
+            yield Chart("tok/s", top=1, id="sweep")
+            with Container(id="pictures"):
+                yield Static(id="ranges", markup=False, classes="pane")
+                yield Static(id="starts", markup=False, classes="pane")
+        yield TooSmall()
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        for name, title in (("verdict", "verdict"), ("arms", "arms: medians of boots, ± half their range"),
+                            ("starts", "start-up")):  # fmt: skip
+            self.query_one(f"#{name}").border_title = title
+        self.query_one("#compared").focus()
+        self.call_after_refresh(self.draw)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.draw)
+
+    def on_screen_resume(self) -> None:
+        self.call_after_refresh(self.draw)
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """The comparison that is shown, None when there is none."""
+        found = self.report.comparisons if self.report else ()
+        return found[self.place % len(found)] if found else None
+
+    def draw(self) -> None:
+        """Show the report, or that there is none; it may be called when the panel is closing."""
+        if not self.query("#status"):
+            return
+        if self.report is None:
+            self.query_one("#status", Display).show(
+                Content.assemble(("○ ", "$foreground"), ("no A/B is over yet", "bold"))
+            )
+            return
+        report, one, design = self.report, self.comparison, self.report.design
+        self.query_one("#status", Display).show(head(report, self.place))
+        label = ab_text.label(design)
+        self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
+        self.query_one("#label").display = bool(label)
+        self._say("arms", abview.arms(design, report.boots, self._width("arms")))
+        self._draw_verdict(report, one)
+        self._draw_sweep(report.sweep)
+        shown = (one.a, one.b) if one else range(len(design.arms))
+        self._say("starts", abview.starts(report, shown, self._width("starts")))
+        self.call_after_refresh(self._settle, [self._width(pane) for pane in _PANES])
+
+    def _settle(self, drawn: list[int]) -> None:
+        """Draw again what was drawn before its pane had its width."""
+        if drawn != [self._width(pane) for pane in _PANES]:
+            self.draw()
+
+    def _draw_verdict(self, report: AbReport, one: Comparison | None) -> None:
+        self.query_one("#ranges").display = one is not None
+        if one is None:
+            self._say("verdict", Content("no two arms can be compared: a boot of each is needed"))
+            return
+        self._say("verdict", abview.verdict(report, one, self._width("verdict")))
+        self.query_one("#verdict").set_class(one.word is Word.REFUSED, "-refused")
+        self._say("ranges", abview.ranges(one, self._width("ranges")))
+        a, b = (ab_text.name(report.design, arm, 16) for arm in (one.a, one.b))
+        self.query_one("#ranges").border_title = Content(f"{one.measure} of {b} as a multiple of {a}")
+
+    def _draw_sweep(self, sweep: Sweep | None) -> None:
+        chart = self.query_one("#sweep", Chart)
+        chart.display = sweep is not None
+        if sweep is None or self.report is None:
+            return
+        design = self.report.design
+        values = [("tok/s", "series-a", [point.tok_s for point in sweep.points])]
+        values += [("", "series-dim", [getattr(point, end) for point in sweep.points]) for end in ("low", "high")]
+        names = []
+        for point in sweep.points:
+            mark = "★" if point.arm == sweep.recommended else "=" if point.arm in sweep.plateau else ""
+            names.append(f"{text.middle(clean(design.arms[point.arm].name), 8)}{mark}")
+        chart.title = f"by {clean(design.vary)}: = not told apart from the best, ★ recommended"
+        chart.show([Line(line, color, name) for name, color, line in values], 0, labels=names)
+
+    def _say(self, name: str, content: Content) -> None:
+        static = self.query_one(f"#{name}", Static)
+        if static.content != content:
+            static.update(content)
+
+    def _width(self, name: str) -> int:
+        return max(40, self.query_one(f"#{name}").content_region.width)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        if action == "other":
+            return self.report is not None and len(self.report.comparisons) > 1
+        return self.report is not None if action in {"write", "progress"} else True
+
+    def action_other(self, step: int) -> None:
+        if self.report and (count := len(self.report.comparisons)):
+            self.place = (self.place + step) % count
+            self.draw()
+
+    def action_progress(self) -> None:
+        if self.report:
+            self.post_message(self.Boots(self.report.design.id))
+
+    def action_write(self) -> None:
+        if self.report:
+            self.write(self.report)
+
+    @work(exclusive=True, group="write")
+    async def write(self, report: AbReport) -> None:
+        """Write the report into the folder of the experiment, and copy it."""
+        said, path = report_markdown.render(report), experiments.folder_of(report.design.id) / "report.md"
+        self.app.copy_to_clipboard(said)
+        try:
+            await asyncio.to_thread(_write, path, said)
+        except OSError as error:
+            do = "the clipboard has the report, if the terminal allows OSC 52"
+            self.app.push_screen(
+                ErrorDialog(DflashError(f"{path} cannot be written", evidence=error.strerror or str(error), do=do))
+            )
+            return
+        self.notify(f"{path}; in the clipboard, too, if the terminal allows OSC 52", markup=False, timeout=10)
+
+
+def _write(path: Path, said: str) -> None:
+    path.write_text(said, encoding="utf-8")
+
+
+def head(report: AbReport, place: int) -> Content:
+    """Return the line over a verdict: what was compared, and of how much."""
+    design = report.design
+    which = f"  {place + 1} of {len(report.comparisons)}" if len(report.comparisons) > 1 else ""
+    engine = next((boot.engine for boot in report.boots if boot.engine), "")
+    facts = [
+        ab_text.varied(design),
+        ab_text.kind(design),
+        f"{ab_text.requests_of(report.boots)} requests",
+        clean(engine),
+    ]
+    synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
+    incomplete = [] if report.complete else [(" NOT COMPLETE", "bold $error")]
+    return Content.assemble(
+        ("A/B ", "bold"), (text.middle(clean(design.recipe), 28), "bold $primary"), *synthetic, *incomplete,
+        (which, "bold"), f"  {' · '.join(filter(None, facts))}",
+    )  # fmt: skip

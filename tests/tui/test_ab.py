@@ -1,0 +1,223 @@
+"""An A/B on the panel: its boots while it runs, its verdict, the list of all; from folders as a driver writes them."""
+
+import pytest
+from msgspec.structs import replace
+from textual.pilot import Pilot
+from textual.widgets import OptionList
+
+from dflash_tui.core import experiments, server, verdict
+from dflash_tui.core.experiment import BootBegan, Finished, Halted, Measured
+from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.experiments import ExperimentList
+from tests.experiments import BASE, a_boot, a_design, a_plan, boots, told, written
+from tests.test_report_markdown import a_report
+from tests.tui.conftest import HOSTILE, a_recipe
+from tests.tui.panel import app, text, wait_for
+from tests.tui.test_runs import written as a_written_run
+
+NOW = BASE + 1000
+
+
+def running(design, *, stage: str = "starting", answered: int = 4) -> None:
+    """Write an experiment whose second boot runs, driven by this process."""
+    made = boots(design, (10.0, 18.5), start=(40.0, 85.0))
+    run = a_written_run("20261121-020000-toy", 900)
+    events = [*told(design, made[:1]), BootBegan(BASE + 900, 1, 1, run.id)]
+    if stage != "starting":
+        events += [Measured(BASE + 950, 1, "cold", made[1].cold_request or made[1].requests[0])]
+        events += [Measured(BASE + 960, 1, "round", request) for request in made[1].requests[:answered]]
+    experiments.sign(written(design, events))
+
+
+async def opened(pilot: Pilot[str], identity: str, words: str) -> DflashApp:
+    panel = pilot.app
+    assert isinstance(panel, DflashApp)
+    panel.show_experiment(identity)
+    await wait_for(pilot, lambda: words in text(panel))
+    return panel
+
+
+async def test_a_boot_that_starts_shows_the_phases_of_its_run():
+    """Which boot of how many and of which arm, in the order; and nobody asks the server that is measured."""
+    running(a_design())
+    panel = app(now=NOW)
+    async with panel.run_test(size=(120, 40)) as pilot:
+        await opened(pilot, a_design().id, "boot 2 of 4 boots: B compile")
+        for words in (
+            "◐ A/B RUNNING SYNTHETIC  1 of 4 boots  demo-cpu",
+            "! not a real model's figures: hand-made toy weights",
+            "order   A✓   B◐   B·   A·",
+            "1  ● A eager           ✓    1:40  ready in 41 s, 10 requests",
+            "2  ◆ B compile         ◐    1:40  starting",
+            "compile        <1 s",
+            "● A eager       1        12.0        36.2        3.03",
+            "left (estimate from 1 boot); q leaves it running",
+        ):
+            assert words in text(panel)
+        recorded = next(run for run in server.runs() if run.id == "20261121-020000-toy")
+        assert not recorded.samples.exists()
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_requests_are_seen_as_they_come(size):
+    running(a_design(), stage="round")
+    panel = app(now=NOW)
+    async with panel.run_test(size=size) as pilot:
+        await opened(pilot, a_design().id, "measuring 4 of ")
+        await wait_for(pilot, lambda: "S Stop" in text(panel))
+        for words in ("cold ", "Math ", "? Help", "q Leave"):
+            assert words in text(panel)
+        assert "r Go on" not in text(panel)
+
+
+async def test_one_that_stopped_says_why_and_how_it_goes_on():
+    design = a_design()
+    made = boots(design, (10.0, 18.5))
+    written(
+        design, [*told(design, made[:2]), BootBegan(BASE + 900, 2, 1, "x"), Halted(BASE + 990, f"stopped {HOSTILE}")]
+    )
+    panel = app(now=NOW)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await opened(pilot, design.id, "■ A/B HALTED")
+        assert "halted: stopped [/] [red]evil" in text(panel)
+        assert "r goes on where it stopped" in text(panel)
+        await wait_for(pilot, lambda: "r Go on" in text(panel))
+        assert "S Stop" not in text(panel)
+
+
+async def test_a_boot_that_failed_says_so():
+    """What was tried twice is not measured, and its arm says how many boots failed."""
+    design = a_design()
+    first, second, *_ = boots(design, (10.0, 18.5))
+    failed = replace(second, error=f"it died {HOSTILE}", requests=(), attempt=2)
+    written(design, told(design, [first, failed]))
+    panel = app(now=NOW)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await opened(pilot, design.id, "INTERRUPTED")
+        assert "✗ it died [/] [red]" in text(panel)
+        assert "0+1✗" in text(panel)
+
+
+async def test_the_end_leads_to_the_verdict_and_back():
+    """When the last boot is over the verdict is shown by itself; `v` shows the boots again."""
+    report = a_report()
+    folder = written(report.design, told(report.design, report.boots))
+    experiments.sign(folder)
+    panel = app(now=NOW)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await opened(pilot, report.design.id, "4 of 4 boots")
+        experiments.write(folder / experiments.REPORT, report)
+        experiments.append(folder, Finished(BASE + 2000))
+        await wait_for(pilot, lambda: "▲ compile is faster than eager: 1.8" in text(panel))
+        await pilot.press("v")
+        await wait_for(pilot, lambda: "✓ A/B FINISHED" in text(panel))
+        await pilot.press("v")
+        await wait_for(pilot, lambda: "▲ compile is faster" in text(panel))
+        await pilot.press("1", "3")
+        await wait_for(pilot, lambda: "▲ compile is faster" in text(panel))
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_the_verdict_comes_first_then_arms_prompts_and_starts(size):
+    report = a_report()
+    written(report.design, told(report.design, report.boots), report)
+    panel = app(now=NOW)
+    async with panel.run_test(size=size) as pilot:
+        await opened(pilot, report.design.id, "▲ compile is faster than eager: 1.8")
+        seen = text(panel)
+        await pilot.press("end")
+        await pilot.pause()
+        seen += text(panel)
+        for words in ("! not a real model's figures", "pays back after", "◆ B compile", "LongCode", "all ", "│", "━"):
+            assert words in seen
+        assert seen.index("▲ compile is faster") < seen.index("● A eager")
+        assert "first request ● A" in seen
+
+
+async def test_what_is_refused_says_why_and_keeps_its_figures():
+    report = a_report()
+    other = [replace(boot, versions={"vllm": HOSTILE}) if boot.arm else boot for boot in report.boots]
+    refused = verdict.report(report.design, other)
+    written(report.design, told(report.design, other), refused)
+    panel = app(now=NOW)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await opened(pilot, report.design.id, "✗ refused: versions differ")
+        assert "● A eager       2" in text(panel)
+        assert panel.screen.query_one("#verdict").has_class("-refused")
+
+
+async def test_a_sweep_has_a_chart_with_its_plateau():
+    """Of several comparisons one is shown at a time."""
+    plans = {str(n): a_plan("eager", n) for n in (4, 6, 8, 15)}
+    design = a_design(plans, order=(0, 1, 2, 3, 3, 2, 1, 0), vary="n")
+    report = verdict.report(design, boots(design, (10.0, 10.0, 10.0, 8.0), al=(2.6, 3.1, 3.1, 3.2)))
+    written(design, told(design, report.boots), report)
+    panel = app(now=NOW)
+    async with panel.run_test(size=(120, 44)) as pilot:
+        await opened(pilot, design.id, "1 of 3")
+        await wait_for(pilot, lambda: "6★" in text(panel))
+        for words in ("★ fastest measured: n=", "recommended: n=6", "8=", "by n: = not told apart"):
+            assert words in text(panel)
+        await pilot.press("right")
+        await wait_for(pilot, lambda: "2 of 3" in text(panel))
+        assert "n=8 is faster than n=4" in text(panel)
+
+
+async def test_the_report_is_written_beside_the_experiment():
+    report = a_report()
+    folder = written(report.design, told(report.design, report.boots), report)
+    panel = app(now=NOW)
+    async with panel.run_test(size=(120, 36), notifications=True) as pilot:
+        await opened(pilot, report.design.id, "▲ compile is faster")
+        await pilot.press("w")
+        await wait_for(pilot, (folder / "report.md").exists)
+        assert "**compile is faster than eager" in (folder / "report.md").read_text()
+
+
+async def test_all_experiments_are_listed():
+    """From the palette or by `o`; one that runs shows its boots, one that is over its verdict."""
+    report = a_report(id="20261120-over", made_at=BASE - 9000)
+    written(report.design, told(report.design, report.boots), report)
+    running(a_design(recipe=HOSTILE))
+    experiments.append(experiments.folder_of(report.design.id), Finished(BASE))
+    panel = app(now=NOW)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        panel.action_experiments()
+        await wait_for(pilot, lambda: isinstance(panel.screen, ExperimentList) and bool(panel.screen.rows))
+        assert "◐ running" in text(panel)
+        assert "[/] [red]" in text(panel)
+        assert "✓ finished" in text(panel)
+        panel.screen.query_one(OptionList).highlighted = 1
+        await pilot.press("enter")
+        await wait_for(pilot, lambda: "▲ compile is faster" in text(panel))
+        await pilot.press("o")
+        await wait_for(pilot, lambda: isinstance(panel.screen, ExperimentList) and bool(panel.screen.rows))
+        await pilot.press("enter")
+        await wait_for(pilot, lambda: "boot 2 of 4 boots" in text(panel))
+
+
+async def test_without_any_experiment_it_says_how_one_begins():
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("3")
+        await wait_for(pilot, lambda: "no A/B was begun yet" in text(panel))
+        panel.action_experiments()
+        await wait_for(pilot, lambda: "none yet; a on the launch screen begins one" in text(panel))
+
+
+async def test_a_folder_that_cannot_be_read_is_an_error_in_words():
+    running(a_design())
+    (experiments.folder_of(a_design().id) / "experiment.json").write_text("{")
+    panel = app(now=NOW)
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await opened(pilot, a_design().id, "A/B CANNOT BE READ")
+
+
+async def test_an_arm_without_a_boot_is_no_comparison():
+    design = a_design()
+    made = [a_boot(0, 0), replace(a_boot(1, 1), error="it died", requests=())]
+    report = verdict.report(design, made)
+    written(design, told(design, made), report)
+    panel = app(now=NOW)
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await opened(pilot, design.id, "refused: no boot of compile measured anything")

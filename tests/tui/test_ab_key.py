@@ -1,0 +1,113 @@
+"""`a` on the launch screen: what an A/B would do, begun with enter, driven by a process of its own to the verdict."""
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from textual.pilot import Pilot
+
+from dflash_tui.core import ab_start, experiments, recipe_files, server
+from dflash_tui.core.recipe import Recipe
+from dflash_tui.tui.abplan import AbPlan
+from dflash_tui.tui.app import DflashApp, farewell
+from dflash_tui.tui.dialogs import Confirm
+from tests import fake_engine
+from tests.tui.conftest import a_recipe
+from tests.tui.panel import NO_GPU, app, text, wait_for
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(folders) -> Iterator[None]:
+    """End whatever driver and server a test leaves."""
+    yield
+    for design in experiments.known():
+        ab_start.stop(design)
+    for run in server.runs():
+        if server.members(run):
+            subprocess.run([sys.executable, "-m", "dflash_tui", "stop", run.id], check=True)
+
+
+def the_recipe(words: dict[int, list[str]]) -> Recipe:
+    """Make an engine that is a process and nothing more, and return its recipe."""
+    fake_engine.make(server.free_port(18_600), words)
+    return recipe_files.find(fake_engine.RECIPE)
+
+
+async def planned(pilot: Pilot[str], vary: str = "") -> None:
+    """Open the dialog, with something else varied if that is given."""
+    await pilot.press("a")
+    await wait_for(pilot, lambda: isinstance(pilot.app.screen, AbPlan))
+    if vary:
+        await pilot.press(
+            "v", "ctrl+u", *["comma" if key == "," else "equals_sign" if key == "=" else key for key in vary]
+        )
+        await pilot.press("enter")
+    await wait_for(pilot, lambda: isinstance(pilot.app.screen, AbPlan) and pilot.app.screen.planned is not None)
+
+
+async def patient(pilot: Pilot[str], words: str, rounds: int = 12) -> None:
+    """Wait for words on the screen: a driver launches and stops servers meanwhile."""
+    panel = pilot.app
+    assert isinstance(panel, DflashApp)
+    for _ in range(rounds):
+        with contextlib.suppress(AssertionError):
+            await wait_for(pilot, lambda: words in text(panel))
+            return
+    raise AssertionError(text(panel))
+
+
+async def test_one_key_and_enter_lead_to_the_verdict():
+    """Four boots of an engine whose steps take three times as long with four tokens; nothing is left running."""
+    recipe = the_recipe({7: ["pace=0.01"], 4: ["pace=0.03"]})
+    panel = DflashApp(probe=lambda: NO_GPU, load=lambda: {recipe.name: recipe})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await planned(pilot, "n=7,4")
+        assert "2 boots of each arm, honest" in text(panel)
+        assert "boots    4 boots: 7 4 4 7" in text(panel)
+        await pilot.press("enter")
+        await patient(pilot, "A/B RUNNING SYNTHETIC")
+        assert "A/B of fake goes on" in farewell(
+            [], [experiments.read(experiments.folder_of(experiments.known()[0].id))]
+        )
+        await patient(pilot, "verdict")
+        await patient(pilot, "n=4 is slower than n=7")
+    assert not [run for run in server.runs() if server.members(run)]
+
+
+async def test_it_is_stopped_after_a_question_and_goes_on_later():
+    """`S` ends the driver and its server, `r` goes on where it stopped."""
+    recipe = the_recipe({7: ["pace=0.05"], 4: ["pace=0.05"]})
+    panel = DflashApp(probe=lambda: NO_GPU, load=lambda: {recipe.name: recipe})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await planned(pilot, "n=7,4")
+        await pilot.press("enter")
+        await patient(pilot, "measuring")
+        await pilot.press("S")
+        await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
+        await pilot.press("y")
+        await patient(pilot, "A/B HALTED")
+        assert not [run for run in server.runs() if server.members(run)]
+        await patient(pilot, "r Go on")
+        await pilot.press("r")
+        await patient(pilot, "A/B RUNNING")
+
+
+async def test_the_dialog_says_what_would_happen_before_it_does():
+    """Quick or honest, more boots, what is varied; a mistake is said, and escape leaves all as it is."""
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(80, 24)) as pilot:
+        await pilot.press("a")
+        await wait_for(pilot, lambda: "2 boots of each arm, honest" in text(panel))
+        await pilot.press("h")
+        await wait_for(pilot, lambda: "1 boot of each arm, quick: a verdict is only suggestive" in text(panel))
+        await pilot.press("plus", "plus")
+        await wait_for(pilot, lambda: "3 boots of each arm" in text(panel))
+        await pilot.press("v", "ctrl+u", *"port", "enter")
+        await wait_for(pilot, lambda: "✗" in text(panel))
+        await pilot.press("enter")
+        assert isinstance(panel.screen, AbPlan)
+        await pilot.press("escape")
+        assert panel.launch_screen.is_active
+    assert not experiments.known()
