@@ -24,6 +24,7 @@ _HANDLERS = {
     "logs": ("commands", "logs"),
     "stop": ("commands", "stop"),
     "why": ("why", "why"),
+    "report": ("report_command", "command"),
     "history": ("history_command", "command"),
     "gpus": ("commands", "gpus"),
     "plan": ("planning", "plan"),

@@ -107,6 +107,17 @@ def _run_commands(commands: Any) -> None:
     past.add_argument("recipe", metavar="RECIPE", nargs="?", help="only this recipe's starts")
     _json(past, inherit=True)
 
+    _report_command(commands)
+
+
+def _report_command(commands: Any) -> None:
+    report = commands.add_parser("report", help="a run or an A/B as Markdown, JSON or a picture; two side by side")
+    what = "an A/B, a run, or a report's JSON file (default: the newest A/B); or: compare ONE OTHER"
+    report.add_argument("names", metavar="RUN|AB", nargs="*", help=what)
+    _option(report, "--format", choices=("md", "json", "svg"), default="md", help="md (default), json or svg")
+    _option(report, "-o", "--output", metavar="FILE", help="the file to write instead of stdout")
+    _json(report, inherit=True)
+
 
 def _ab_commands(ab: Any) -> None:
     ab.unnamed, ab.actions = "run", ("run", "list", "attach", "stop", "resume", "remove")

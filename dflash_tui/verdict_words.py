@@ -6,7 +6,7 @@ from dflash_tui import text
 from dflash_tui.core.experiment import AbReport, BreakEven, Comparison, Design, Ratio, StartUp, Word
 
 # Values that say by themselves what they are.
-_SPEAKING = {"mode", "profile", "variant"}
+_SPEAKING = {"mode", "profile", "variant", "run"}
 _TIMES = 1.5
 _SUGGESTIVE = "suggestive only: one boot of an arm tells nothing of its next, which may differ by 10 %"
 

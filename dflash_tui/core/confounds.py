@@ -57,7 +57,7 @@ def _launched(asked: _Boots) -> Iterator[Confound]:
     for boot in asked.good:
         plan = asked.arm(boot).plan
         if boot.argv:
-            wrong = _changes(_options(plan.argv), _options(boot.argv))
+            wrong = _changes(options_of(plan.argv), options_of(boot.argv))
             yield from _refusals("other flags than its arm's", boot, wrong)
         env = {name: value for name, value in boot.env.items() if name not in _OWN_ENV}
         planned = {name: value for name, value in plan.env.items() if name not in _OWN_ENV}
@@ -189,7 +189,7 @@ def _meaning(asked: _Boots) -> Iterator[Confound]:
 _RULES = (_failed, _launched, _software, _requests, _counters, _machine, _drift, _meaning)
 
 
-def _options(argv: Sequence[str]) -> dict[str, str]:
+def options_of(argv: Sequence[str]) -> dict[str, str]:
     """Return the options of a command with their values; the program's folder is not among them."""
     found: dict[str, str] = {"model": " ".join(word for word in argv[1:3] if not word.startswith("--"))}
     name = ""

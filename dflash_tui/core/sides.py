@@ -1,0 +1,126 @@
+"""Two things that were measured apart, set side by side as if they were the arms of one experiment. Pure.
+
+Nobody planned them together, so more may differ than is meant; what does refuses a verdict, and the figures remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from dflash_tui import __version__
+from dflash_tui.core import verdict
+from dflash_tui.core.confounds import options_of
+from dflash_tui.core.experiment import AbReport, Arm, Boot, Comparison, Confound, Design, Word
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.run_report import RunReport
+
+VARY = "run"  # what is varied when nothing was meant to be
+_ALIKE = {"digest": "the prompts", "seed": "the seed", "temperature": "the temperature", "scale": "the answers' length",
+          "concurrency": "the number of streams"}  # fmt: skip
+_PARTS = {"target": "target", "drafter": "drafter", "mode": "mode", "num_speculative_tokens": "n",
+          "engine_folder": "engine", "hardware": "hardware"}  # fmt: skip
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One side: its name, the arm's plan, its boots, and the design that it was measured by, if there was one."""
+
+    name: str
+    plan: Plan
+    boots: tuple[Boot, ...]
+    design: Design | None = None
+
+
+def of_report(report: AbReport, name: str = "") -> list[Side]:
+    """Return the arms of an experiment as sides, or only that of a name."""
+    design = report.design
+    return [
+        Side(f"{design.id} {arm.name}", arm.plan, tuple(boot for boot in report.boots if boot.arm == place), design)
+        for place, arm in enumerate(design.arms)
+        if name in {"", arm.name}
+    ]
+
+
+def of_run(report: RunReport) -> Side:
+    """Return a run as a side of one boot; of its patches only the names are known."""
+    boot = Boot(
+        number=0, arm=0, run=report.run, began=report.at, cache=report.cache, up=report.up, ready=report.ready,
+        phases=report.phases, requests=report.requests, engine=report.engine, argv=report.plan.argv,
+        env=report.plan.env, patches=dict.fromkeys(report.patches, ""),
+        preemptions=report.rates.preemptions if report.rates else 0.0,
+    )  # fmt: skip
+    return Side(report.run, report.plan, (boot,))
+
+
+def compare(one: Side, other: Side) -> AbReport:
+    """Return the report of setting `other` against `one`: judged as an experiment's arms are, and refused alike."""
+    varied = differences(one.plan, other.plan)
+    meant = len(varied) == 1
+    # With one plan for both, whatever else the other side was launched with is found and refuses.
+    plans = (one.plan, other.plan if meant else one.plan)
+    names, vary = _names(one, other, varied)
+    arms = tuple(Arm(name, {}, plan) for name, plan in zip(names, plans, strict=True))
+    boots = [(place, boot) for place, side in enumerate((one, other)) for boot in side.boots]
+    renumbered = [replace(boot, number=number, arm=place) for number, (place, boot) in enumerate(boots)]
+    base = one.design or other.design or Design("", 0.0, "", "", "", (), (), suite="", digest="", temperature=None)
+    design = replace(
+        base, id=f"{one.name} and {other.name}", made_at=max((boot.began for boot in renumbered), default=0.0),
+        version=__version__, recipe=one.plan.recipe, vary=vary, arms=arms,
+        order=tuple(boot.arm for boot in renumbered), synthetic=one.plan.synthetic or other.plan.synthetic,
+    )  # fmt: skip
+    report = verdict.report(design, renumbered)
+    confounds = tuple(_unlike(one, other, varied))
+    return replace(report, comparisons=tuple(_with(found, confounds) for found in report.comparisons))
+
+
+def _names(one: Side, other: Side, varied: list[str]) -> tuple[tuple[str, str], str]:
+    """Return what the sides are called, and what is varied: the one thing that differs, where that is short to say."""
+    if varied == ["mode"]:
+        return (one.plan.mode.value, other.plan.mode.value), "mode"
+    if varied == ["n"]:
+        return (str(one.plan.num_speculative_tokens), str(other.plan.num_speculative_tokens)), "n"
+    return (one.name, other.name), VARY
+
+
+def _with(found: Comparison, confounds: tuple[Confound, ...]) -> Comparison:
+    refused = any(each.refuses for each in confounds)
+    word = Word.REFUSED if refused else found.word
+    return replace(
+        found, confounds=(*confounds, *found.confounds), word=word, break_even=() if refused else found.break_even
+    )
+
+
+def _unlike(one: Side, other: Side, varied: list[str]) -> Iterator[Confound]:
+    """Yield what was not measured alike."""
+    if len(varied) > 1:
+        yield Confound("more than one thing differs between the launches", ", ".join(varied)[:400], refuses=True)
+    elif varied:
+        yield Confound("what differs between the launches", varied[0], refuses=False)
+    if one.plan.recipe != other.plan.recipe:
+        yield Confound("the recipes differ", f"{one.plan.recipe} and {other.plan.recipe}", refuses=True)
+    for field, what in _ALIKE.items():
+        a, b = (getattr(side.design, field) if side.design else None for side in (one, other))
+        if one.design and other.design and a != b:
+            yield Confound(
+                f"{what} differ" if what.startswith("the p") else f"{what} differs", f"{a} and {b}", refuses=True
+            )
+    if not (one.design and other.design):
+        kinds = [sorted({done.kind for boot in side.boots for done in boot.requests}) for side in (one, other)]
+        if kinds[0] != kinds[1]:
+            told = " and ".join(", ".join(found) or "none" for found in kinds)
+            yield Confound("the prompts differ", told[:400], refuses=True)
+        what = "it is not recorded whether the prompts, their order and the sampling were the same"
+        yield Confound(what, "a run alone keeps what was measured, not what was sent", refuses=False)
+
+
+def differences(one: Plan, other: Plan) -> list[str]:
+    """Return what two plans differ in, each thing once, by its name."""
+    found = [said for name, said in _PARTS.items() if getattr(one, name) != getattr(other, name)]
+    follow = {"--enforce-eager": "mode", "--speculative-config": "n"}  # what these flags say has a name already
+    flags = [options_of(plan.argv) for plan in (one, other)]
+    names = sorted(name for name in {*flags[0], *flags[1]} if flags[0].get(name) != flags[1].get(name))
+    found += [name for name in names if follow.get(name) not in found]
+    found += [f"env.{name}" for name in sorted({*one.env, *other.env}) if one.env.get(name) != other.env.get(name)]
+    return found + [f"patch.{name}" for name in sorted(set(one.patches) ^ set(other.patches))]

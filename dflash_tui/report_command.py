@@ -1,0 +1,146 @@
+"""`report`: one run or one A/B as Markdown, JSON or a picture; `report compare`: two of them side by side."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from dflash_tui import report_markdown, run_markdown, side_by_side
+from dflash_tui.commands import note, out
+from dflash_tui.core import experiments, imported, recording, run_report, sides
+from dflash_tui.core.experiment import AbReport
+from dflash_tui.core.imported import Imported
+from dflash_tui.core.redact import variables, words
+from dflash_tui.core.run_report import RunReport
+from dflash_tui.core.sides import Side
+from dflash_tui.errors import DflashError, UsageError
+
+_AB: msgspec.json.Decoder[AbReport | RunReport] = msgspec.json.Decoder(AbReport)
+_RUN: msgspec.json.Decoder[AbReport | RunReport] = msgspec.json.Decoder(RunReport)
+_LIMIT = 256 << 20
+
+
+def command(args: argparse.Namespace) -> int:
+    """`report [NAME]` or `report compare A B`: print it, or write it into the file of `-o`."""
+    names, kind = args.names, "json" if args.json else args.format
+    if names[:1] == ["compare"]:
+        if len(names) != 3:
+            raise UsageError("report compare takes two names", do="dflash-tui report compare RUN|AB|FILE RUN|AB|FILE")
+        told = _compared(names[1], names[2], kind)
+    elif len(names) > 1:
+        raise UsageError(f"one name, not {len(names)}", do="dflash-tui report compare A B sets two side by side")
+    else:
+        found = load(names[0] if names else None)
+        if isinstance(found, Imported):
+            raise UsageError(
+                f"{names[0]} is a result of {found.source}", do="report compare sets it beside one of ours"
+            )
+        told = text(found, kind, names[0] if names else "")
+    if args.output:
+        Path(args.output).expanduser().write_text(told, encoding="utf-8")
+        note(f"written to {args.output}")
+    else:
+        out(told.rstrip("\n"))
+    return 0
+
+
+def _compared(one: str, other: str, kind: str) -> str:
+    """Return two set side by side: judged where that can be, else only their figures."""
+    found = load(one), load(other)
+    if isinstance(found[0], Imported) or isinstance(found[1], Imported):
+        beside = side_by_side.of((one, other), found)
+        if kind == "svg":
+            raise UsageError("what is not judged has no picture", do="--format md has the figures")
+        return msgspec.json.encode(beside).decode() if kind == "json" else side_by_side.render(beside)
+    reports = compare(found[0], found[1])
+    if kind == "svg" and len(reports) > 1:
+        raise UsageError(f"these are {len(reports)} pictures", do="--format md has all of them")
+    return "\n".join(text(report, kind, "") for report in reports)
+
+
+def text(report: AbReport | RunReport, kind: str, name: str) -> str:
+    """Return a report as `md`, `json` or `svg`; `name` is where a run is drawn from."""
+    if kind == "json":
+        return msgspec.json.encode(report).decode()
+    if kind == "svg":
+        from dflash_tui.tui import pictures  # noqa: PLC0415 - the panel costs 0.4 s that the other formats do not owe
+
+        return pictures.of_ab(report) if isinstance(report, AbReport) else pictures.of_run(name)
+    return report_markdown.render(report) if isinstance(report, AbReport) else run_markdown.render(report)
+
+
+def load(name: str | None) -> AbReport | RunReport | Imported:
+    """Return what `name` means: a report's file, an experiment, or a run; without it the newest experiment.
+
+    Raises:
+        UsageError: nothing fits.
+        DflashError: it cannot be read.
+    """
+    if name and (found := _file(name)):
+        return found
+    try:
+        design = experiments.find(name)
+    except UsageError:
+        if name is None:
+            raise
+    else:
+        folder = experiments.folder_of(design.id)
+        report = experiments.report(folder)
+        return safe(report or AbReport(design, experiments.read(folder).boots, (), complete=False))
+    try:
+        return run_report.of(recording.find(name))[0]
+    except UsageError as error:
+        do = "dflash-tui ab list and dflash-tui ps --all show what there is"
+        raise UsageError(f"no experiment and no run called '{name}'", evidence=error.what, do=do) from None
+
+
+def _file(name: str) -> AbReport | RunReport | Imported | None:
+    """Return the report, or another benchmark's result, in a file of JSON; None when it is another file, or none."""
+    path = Path(name).expanduser()
+    if not path.is_file() or path.suffix != ".json":
+        return None
+    if path.stat().st_size > _LIMIT:
+        raise DflashError(f"{path} is too large for a report")
+    data = path.read_bytes()
+    for decoder in (_AB, _RUN):
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return decoder.decode(data)
+    return imported.load(path)
+
+
+def compare(one: AbReport | RunReport, other: AbReport | RunReport) -> list[AbReport]:
+    """Return `other` set against `one`: a report for each pair of arms of one name, or for the two runs.
+
+    Raises:
+        UsageError: two experiments have no arm in common.
+    """
+    pairs = _pairs(_sides(one), _sides(other))
+    if not pairs:
+        raise UsageError("the two have no arm in common", do="name two experiments with arms of one name, or two runs")
+    return [sides.compare(a, b) for a, b in pairs]
+
+
+def _sides(report: AbReport | RunReport) -> dict[str, Side]:
+    if isinstance(report, RunReport):
+        return {"": sides.of_run(report)}
+    return {arm.name: side for arm, side in zip(report.design.arms, sides.of_report(report), strict=True)}
+
+
+def _pairs(ours: dict[str, Side], theirs: dict[str, Side]) -> list[tuple[Side, Side]]:
+    """Return the sides that belong together: arms of one name; a run goes with every arm."""
+    if "" in ours or "" in theirs:
+        return [(a, b) for a in ours.values() for b in theirs.values()]
+    return [(side, theirs[name]) for name, side in ours.items() if name in theirs]
+
+
+def safe(report: AbReport) -> AbReport:
+    """Return a report without secrets in commands and environments."""
+    arms = tuple(
+        replace(arm, plan=run_report.safe(arm.plan), options=variables(arm.options)) for arm in report.design.arms
+    )
+    boots = tuple(replace(boot, argv=words(boot.argv), env=variables(boot.env)) for boot in report.boots)
+    return replace(report, design=replace(report.design, arms=arms), boots=boots)

@@ -1,0 +1,94 @@
+"""What cannot be judged, side by side: figures of another benchmark beside ours, with why there is no verdict."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+import msgspec
+
+from dflash_tui import text
+from dflash_tui.core import summary
+from dflash_tui.core.events import RequestDone
+from dflash_tui.core.experiment import AbReport
+from dflash_tui.core.imported import Imported, Measured
+from dflash_tui.core.run_report import RunReport
+from dflash_tui.markdown import said, table
+
+_WHY = "the flags, versions, patches, prompts and the machine of {} are not recorded in it"
+Told = AbReport | RunReport | Imported
+
+
+class SideBySide(msgspec.Struct, frozen=True):
+    """The figures of two, in their order, and why they are not judged."""
+
+    refused: str
+    names: tuple[str, str]
+    measured: tuple[tuple[Measured, ...], tuple[Measured, ...]]
+    synthetic: str = ""
+
+
+def of(names: tuple[str, str], found: tuple[Told, Told]) -> SideBySide:
+    """Return the figures of both."""
+    foreign = [f"{name} ({one.source})" for name, one in zip(names, found, strict=True) if isinstance(one, Imported)]
+    synthetic = "; ".join(dict.fromkeys(filter(None, map(_synthetic, found))))
+    measured = (tuple(_measured(found[0])), tuple(_measured(found[1])))
+    return SideBySide(_WHY.format(" and ".join(foreign)), names, measured, synthetic)
+
+
+def render(sides: SideBySide) -> str:
+    """Return them in Markdown."""
+    parts = [f"# {said(sides.names[0])} beside {said(sides.names[1])}"]
+    parts += [f"> **Not a real model's figures: {said(sides.synthetic)}.**"] if sides.synthetic else []
+    parts.append(f"**refused: {said(sides.refused)}**")
+    parts.append("The figures, each as its own source defines it; tok/s of another tool may count the first token too.")
+    header = ("of", "what", "n", "streams", "tok/s", "TTFT s", "acceptance", "AL", "failed")
+    rows = [(said(name), *_row(one)) for name, found in zip(sides.names, sides.measured, strict=True) for one in found]
+    return "\n\n".join([*parts, table(header, rows, range(2, 9))]) + "\n"
+
+
+def _row(one: Measured) -> tuple[str, ...]:
+    streams = text.UNKNOWN if one.streams is None else str(one.streams)
+    ttft = f"{text.number(one.ttft, 3)} ({said(one.ttft_is)})" if one.ttft is not None else text.UNKNOWN
+    figures = (text.number(one.tok_s), ttft, text.percent(one.acceptance, 1), text.number(one.acceptance_length, 2))
+    return (said(one.what), str(one.n), streams, *figures, str(one.failed))
+
+
+def _synthetic(one: Told) -> str:
+    if isinstance(one, AbReport):
+        return one.design.synthetic
+    return one.plan.synthetic if isinstance(one, RunReport) else ""
+
+
+def _measured(one: Told) -> Iterator[Measured]:
+    if isinstance(one, Imported):
+        yield from one.measured
+    elif isinstance(one, RunReport):
+        yield from _by_prompt("", one.requests)
+    else:
+        for place, arm in enumerate(one.design.arms):
+            yield from _by_prompt(
+                f"{arm.name}: ", [done for boot in one.boots if boot.arm == place for done in boot.requests]
+            )
+
+
+def _by_prompt(head: str, requests: tuple[RequestDone, ...] | list[RequestDone]) -> Iterator[Measured]:
+    """Yield the medians of each prompt; the speed is that of one stream while it decodes."""
+    for kind, streams in dict.fromkeys((done.kind, done.streams) for done in requests):
+        mine = [done for done in requests if (done.kind, done.streams) == (kind, streams)]
+        good = [done for done in mine if not done.error]
+        speeds, ttfts, lengths = (
+            [value for value in values if value is not None]
+            for values in (
+                [done.decode_tok_s for done in good],
+                [done.ttft for done in good],
+                [summary.length(done) for done in good],
+            )
+        )
+        yield Measured(
+            what=f"{head}{kind}", n=len(good), streams=streams,
+            tok_s=statistics.median(speeds) if speeds else None,
+            ttft=statistics.median(ttfts) if ttfts else None,
+            acceptance_length=statistics.median(lengths) if lengths else None,
+            failed=len(mine) - len(good),
+        )  # fmt: skip

@@ -1,0 +1,52 @@
+"""Reports as pictures: the screen that shows one, drawn without a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from dflash_tui.core import recording
+from dflash_tui.core.experiment import AbReport
+from dflash_tui.core.player import Player
+from dflash_tui.tui.app import DflashApp
+
+_SIZE = (120, 44)
+
+
+def of_ab(report: AbReport) -> str:
+    """Return the verdict of an A/B as SVG."""
+    os.environ.setdefault("DFLASH_TUI_MARKER", "block")  # every font has it
+    return asyncio.run(_ab(report))
+
+
+def of_run(name: str) -> str:
+    """Return how the run that `name` means stood at its end, as SVG.
+
+    Raises:
+        DflashError: there is no such run, or it cannot be read.
+    """
+    os.environ.setdefault("DFLASH_TUI_MARKER", "block")
+    found = recording.find(name)
+    return asyncio.run(_run(Player(found, at=found.end() - found.started_at, clock=lambda: 0.0)))
+
+
+async def _ab(report: AbReport) -> str:
+    panel = DflashApp(load=dict)
+    async with panel.run_test(size=_SIZE) as pilot:
+        panel.compare_screen.begin(report)
+        panel.switch_mode("compare")
+        for _ in range(3):  # the first drawing gives the parts their size
+            await pilot.pause()
+            panel.compare_screen.draw()
+        return panel.export_screenshot(title="dflash-tui A/B")
+
+
+async def _run(player: Player) -> str:
+    panel = DflashApp(player=player, load=dict)
+    async with panel.run_test(size=_SIZE) as pilot:
+        while player.behind:
+            await pilot.pause(0.02)
+        for _ in range(3):
+            await pilot.pause()
+            panel.replay_screen.draw()
+        return panel.export_screenshot(title="dflash-tui run")

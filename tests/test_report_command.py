@@ -1,0 +1,143 @@
+"""`report` and `report compare`: what a name means, which format, and what is refused."""
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui import cli
+from dflash_tui.core import experiments, verdict
+from dflash_tui.core.experiment import AbReport, BootEnded, Word
+from tests.experiments import BASE, a_design, a_plan, boots
+from tests.recordings import RUNS
+from tests.test_report_markdown import a_report
+
+
+@pytest.fixture
+def finished() -> AbReport:
+    """An experiment that is over, in its folder."""
+    report = a_report()
+    experiments.write(experiments.create(report.design) / experiments.REPORT, report)
+    return report
+
+
+def test_an_experiment_is_told_by_its_name_or_as_the_newest(finished, capsys):
+    assert cli.main(["report"]) == 0
+    said = capsys.readouterr().out
+    assert "**compile is faster than eager: 1.8" in said
+    assert cli.main(["report", finished.design.id[:12]]) == 0
+    assert capsys.readouterr().out == said
+
+
+def test_json_has_every_sample_and_is_read_again(finished, capsys, tmp_path):
+    """Whoever gets the file can have it told, and judged, on another machine."""
+    path = tmp_path / "ab.json"
+    assert cli.main(["report", finished.design.id, "--format", "json", "-o", str(path)]) == 0
+    assert msgspec.json.decode(path.read_bytes(), type=AbReport) == finished
+    assert cli.main(["report", str(path)]) == 0
+    assert "**compile is faster than eager: 1.8" in capsys.readouterr().out
+
+
+def test_json_has_no_secrets(capsys):
+    report = a_report()
+    first = replace(report.boots[0], env={"HF_TOKEN": "hf_abcdefghijklmnopqrst"}, argv=("vllm", "--api-key", "letmein"))
+    report = replace(report, boots=(first, *report.boots[1:]))
+    experiments.write(experiments.create(report.design) / experiments.REPORT, report)
+    assert cli.main(["report", "--json"]) == 0
+    said = capsys.readouterr().out
+    assert "hf_abcdefg" not in said
+    assert "letmein" not in said
+
+
+def test_an_experiment_that_goes_on_has_figures_and_no_verdict(capsys):
+    design = a_design()
+    folder = experiments.create(design)
+    experiments.append(folder, BootEnded(BASE + 99, boots(design, (10.0, 18.5))[0]))
+    assert cli.main(["report"]) == 0
+    said = capsys.readouterr().out
+    assert "**Not complete**: 1 of 4 boots are over." in said
+    assert "## Verdict" not in said
+
+
+def test_a_picture_is_drawn_of_both_kinds(finished, tmp_path):
+    """The verdict of an A/B, and how a run stood at its end."""
+    path = tmp_path / "ab.svg"
+    assert cli.main(["report", finished.design.id, "--format", "svg", "-o", str(path)]) == 0
+    assert "compile&#160;is&#160;faster" in path.read_text()
+    assert cli.main(["report", "sample", "--format", "svg", "-o", str(path)]) == 0
+    assert "SYNTHETIC" in path.read_text()
+
+
+def test_two_real_runs_are_set_side_by_side(capsys):
+    """Eager and compile on an H200, one launch each: the mode is what differs, and one boot is suggestive."""
+    assert cli.main(["report", "compare", str(RUNS / "h200-eager.zip"), str(RUNS / "h200-compile.zip")]) == 0
+    said = capsys.readouterr().out
+    assert "**compile is faster than eager: 5.0" in said
+    assert "what differs between the launches: mode" in said
+    assert "suggestive" in said
+    assert "not a real model's figures: random weights" in said
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"versions": {"vllm": "0.31.0"}}, "versions differ"),
+        ({"patches": {"cpu-expand-kernel": "cd" * 32}}, "patches differ"),
+        ({"gpus": ("NVIDIA H200",)}, "the hardware differs"),
+        ({"argv": (*a_plan().argv, "--max-num-seqs", "4")}, "other flags than its arm"),
+    ],
+)
+def test_what_differs_besides_refuses(changed, why, capsys, tmp_path):
+    """The same arms measured on another occasion: figures of both, and no verdict."""
+    paths = []
+    for number, more in enumerate(({}, changed)):
+        design = a_design(id=f"2026-{number}")
+        made = [replace(boot, **more) for boot in boots(design, (10.0, 18.5))]
+        paths.append(tmp_path / f"{number}.json")
+        paths[-1].write_bytes(msgspec.json.encode(verdict.report(design, made)))
+    assert cli.main(["report", "compare", *map(str, paths)]) == 0
+    said = capsys.readouterr().out
+    assert f"**refused: {why}" in said
+    assert said.count("# A/B of") == 2  # eager with eager, compile with compile
+    assert "| 12.0 (" in said
+
+
+def test_other_prompts_refuse(capsys, tmp_path):
+    paths = []
+    for digest in ("5f" * 32, "6a" * 32):
+        design = a_design(digest=digest)
+        paths.append(tmp_path / f"{digest[:2]}.json")
+        paths[-1].write_bytes(msgspec.json.encode(verdict.report(design, boots(design, (10.0, 18.5)))))
+    assert cli.main(["report", "compare", *map(str, paths), "--json"]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        (one,) = msgspec.json.decode(line, type=AbReport).comparisons
+        assert one.word is Word.REFUSED
+        assert one.confounds[0].what == "the prompts differ"
+        assert one.ratio
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["report", "nothing"], "no experiment and no run called 'nothing'"),
+        (["report"], "there is no experiment yet"),
+        (["report", "compare", "sample"], "takes two names"),
+        (["report", "sample", "sample"], "one name, not 2"),
+    ],
+)
+def test_a_wrong_name_says_what_to_do(words, said, capsys):
+    assert cli.main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_another_benchmark_stands_beside_ours_and_is_not_judged(finished, capsys, tmp_path):
+    """Nobody knows its flags, its prompts and its machine: figures of both, the label, and a refusal."""
+    path = tmp_path / "bench.json"
+    path.write_text('{"completed": 10, "output_throughput": 51.5, "model_id": "x", "median_ttft_ms": 200, "failed": 1}')
+    assert cli.main(["report", "compare", finished.design.id, str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "**refused: the flags, versions, patches, prompts and the machine of" in said
+    assert "| 51.5 |" in said
+    assert "eager: LongCode | 4 |" in said
+    assert "Not a real model's figures: hand-made toy weights" in said
+    assert cli.main(["report", str(path)]) == 2
+    assert "report compare sets it beside one of ours" in capsys.readouterr().err
