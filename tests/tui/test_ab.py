@@ -63,7 +63,7 @@ async def test_requests_are_seen_as_they_come(size):
     running(a_design(), stage="round")
     panel = app(now=NOW)
     async with panel.run_test(size=size) as pilot:
-        await opened(pilot, a_design().id, "measuring 4 of ")
+        await opened(pilot, a_design().id, "  measuring")
         await wait_for(pilot, lambda: "S Stop" in text(panel))
         for words in ("cold ", "Math ", "? Help", "q Leave"):
             assert words in text(panel)
