@@ -116,7 +116,12 @@ def ratio(value: Ratio | None) -> str:
     """Return `1.85 (1.79 to 1.92)`, or a dash."""
     if value is None:
         return text.UNKNOWN
-    return f"{value.ratio:.3g} ({value.low:.3g} to {value.high:.3g})"
+    return f"{times_as(value.ratio)} ({times_as(value.low)} to {times_as(value.high)})"
+
+
+def times_as(value: float) -> str:
+    """Return a ratio with as many digits as tell something."""
+    return f"{value:.3g}" if value >= 10 else f"{value:.2f}"
 
 
 def prompts(report: AbReport, one: Comparison) -> list[tuple[str, ...]]:

@@ -66,7 +66,7 @@ def ranges(one: Comparison) -> list[str]:
     most = ab_text.scale([ratio for _, ratio in rows])
     width = max((len(text.cut(kind, 24)) for kind, _ in rows), default=0)
     drawn = [
-        f"{text.cut(kind, 24):<{width}}  {ab_text.interval(ratio, most, _AXIS)}  {ratio.ratio:.3g}"
+        f"{text.cut(kind, 24):<{width}}  {ab_text.interval(ratio, most, _AXIS)}  {ab_text.times_as(ratio.ratio)}"
         for kind, ratio in rows
     ]
     return [*drawn, f"{'':{width}}  {ab_text.axis(most, _AXIS)}"]

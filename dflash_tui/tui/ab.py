@@ -18,7 +18,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from dflash_tui import ab_text, text
+from dflash_tui import ab_text
 from dflash_tui.core import ab_start, experiments, observe, server
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import Design, Measured
@@ -184,7 +184,7 @@ class AbScreen(Screen[None]):
             )
             start.show(Content.assemble((word or "nothing runs", MUTED)))
             return
-        arm, count = ab_text.name(progress.design, current.arm), text.plural(len(progress.design.order), "boot")
+        arm, count = ab_text.name(progress.design, current.arm), len(progress.design.order)
         pane.border_title = Content(f"boot {current.number + 1} of {count}: {arm}")
         if starting:
             height = max(3, pane.size.height)

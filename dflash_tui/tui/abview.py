@@ -53,7 +53,7 @@ def status(progress: Progress, now: float, width: int) -> Content:
     facts = f"  {done} of {text.plural(len(design.order), 'boot')}  {text.middle(clean(design.recipe), 28)}"
     synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
     rest = f"  {ab_text.varied(design)} · {'honest' if design.honest else 'quick'}"
-    since = f" · since {text.duration(max(0.0, now - design.made_at))}" if word == "running" else ""
+    since = f" · for {text.duration(max(0.0, now - design.made_at))}" if word == "running" else ""
     return Content.assemble(
         (f"{sign} ", color), (f"A/B {word.upper()}", "bold"), *synthetic, facts, (text.cut(rest + since, width), MUTED)
     )

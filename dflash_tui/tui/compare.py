@@ -75,7 +75,7 @@ class CompareScreen(Screen[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        for name, title in (("verdict", "verdict"), ("arms", "arms: medians of boots, ± half their range"),
+        for name, title in (("verdict", "verdict"), ("arms", "arms, medians of boots"),
                             ("starts", "start-up")):  # fmt: skip
             self.query_one(f"#{name}").border_title = title
         self.query_one("#compared").focus()
@@ -107,6 +107,8 @@ class CompareScreen(Screen[None]):
         label = ab_text.label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
+        wide = self.has_class("-wide")
+        self.query_one("#arms").border_title = f"arms: medians of boots{', ± half their range' if wide else ''}"
         self._say("arms", abview.arms(design, report.boots, self._width("arms")))
         self._draw_verdict(report, one)
         self._draw_sweep(report.sweep)

@@ -42,7 +42,7 @@ async def test_a_boot_that_starts_shows_the_phases_of_its_run():
     running(a_design())
     panel = app(now=NOW)
     async with panel.run_test(size=(120, 40)) as pilot:
-        await opened(pilot, a_design().id, "boot 2 of 4 boots: B compile")
+        await opened(pilot, a_design().id, "boot 2 of 4: B compile")
         for words in (
             "◐ A/B RUNNING SYNTHETIC  1 of 4 boots  demo-cpu",
             "! not a real model's figures: hand-made toy weights",
@@ -193,7 +193,7 @@ async def test_all_experiments_are_listed():
         await pilot.press("o")
         await wait_for(pilot, lambda: isinstance(panel.screen, ExperimentList) and bool(panel.screen.rows))
         await pilot.press("enter")
-        await wait_for(pilot, lambda: "boot 2 of 4 boots" in text(panel))
+        await wait_for(pilot, lambda: "boot 2 of 4" in text(panel))
 
 
 async def test_without_any_experiment_it_says_how_one_begins():
