@@ -156,7 +156,7 @@ def resume(args: argparse.Namespace) -> int:
     """`ab resume [ID]`: go on after the last boot that is over."""
     design = experiments.find(args.experiment)
     ours = {run.id for run in ab.leftovers(design)}
-    if in_the_way := [run for run in _in_the_way(design) if run.id not in ours]:
+    if in_the_way := [run for run in servers_in_the_way(design) if run.id not in ours]:
         raise _disturbed(in_the_way, "stop it first")
     ab_start.resume(design)
     return _go(args, design)
