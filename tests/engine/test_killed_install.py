@@ -25,6 +25,7 @@ from dflash_tui.core.engine import Engine
 COMMAND = [sys.executable, "-m", "dflash_tui", "engine", "install"]
 WHEEL = "slow-1.0-py3-none-any.whl"
 METADATA = "Metadata-Version: 2.1\nName: slow\nVersion: 1.0\n"
+MODULES = 2000
 RECIPE = """\
 title: A package that takes its time
 status: experimental
@@ -84,10 +85,12 @@ class Server(ThreadingHTTPServer):
 
 @pytest.fixture
 def index(tmp_path) -> Iterator[Index]:
-    """Serve a wheel of 4 MB that stops in the middle."""
+    """Serve a wheel of 4 MB that stops in the middle; its modules take seconds to compile."""
     path = tmp_path / WHEEL
     with zipfile.ZipFile(path, "w") as wheel:
         wheel.writestr("slow.bin", os.urandom(4_000_000))
+        for number in range(MODULES):
+            wheel.writestr(f"slow/module_{number}.py", "\n".join(f"value_{line} = [{line}]" for line in range(200)))
         wheel.writestr("slow-1.0.dist-info/METADATA", METADATA)
         wheel.writestr("slow-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr("slow-1.0.dist-info/RECORD", "")
@@ -163,7 +166,7 @@ def complete(engine: Engine) -> None:
     assert listed > 20_000
 
 
-def test_killed_while_it_downloads(index, tmp_path, monkeypatch):
+def test_killed_while_it_downloads_and_while_it_compiles(index, tmp_path, monkeypatch):
     """The half-made folder is no engine and is named; the next install makes one of it, the uv of the first ended."""
     monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -177,22 +180,24 @@ def test_killed_while_it_downloads(index, tmp_path, monkeypatch):
     assert inventory.engines_here() == []
     assert inventory.leftovers() == [folder]
     index.go.set()
+    with installing(str(recipe)) as process:
+        told(process, "compiling")
+    assert inventory.engines_here() == []
+    assert inventory.leftovers() == [folder]
     engine = installed(str(recipe))
     assert "slow==1.0" in engine.packages
     assert (engine.site_packages / "slow.bin").stat().st_size == 4_000_000
+    assert len(list(engine.site_packages.glob("slow/__pycache__/*.pyc"))) == MODULES
 
 
 @pytest.mark.vllm
 def test_killed_while_it_installs_the_real_one(folders, demo_engine, monkeypatch):
-    """Twice: while packages are linked and while they are compiled to byte code. Then one good engine is there."""
+    """While its packages are linked; then one good engine is there."""
     # What was downloaded for the demo engine lies in uv's own cache.
     monkeypatch.delenv("XDG_CACHE_HOME")
     folder = plan.engine_folder(setup.resolve(recipe_files.find("demo-cpu")).engine)
     with installing("demo-cpu"):
         until(lambda: any(folder.glob("lib/python3.*/site-packages/torch")))
-    assert inventory.engines_here() == []
-    with installing("demo-cpu") as process:
-        told(process, "compiling")
     assert inventory.engines_here() == []
     assert inventory.leftovers() == [folder]
     engine = installed("demo-cpu")
