@@ -13,6 +13,7 @@ from dflash_tui import ab_follow, ab_words, text
 from dflash_tui.ab_design import designed
 from dflash_tui.commands import note, out
 from dflash_tui.core import ab, ab_estimate, ab_start, experiments, preflight, prepare, server
+from dflash_tui.core.events import Preparing
 from dflash_tui.core.experiment import Design
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
@@ -55,9 +56,15 @@ def _disturbed(runs: list[Run], do: str) -> UsageError:
 
 async def _get(design: Design, setups: list[Setup], *, as_json: bool) -> None:
     """Install, build and fetch what any arm needs while somebody watches: that takes minutes the first time."""
-    lines = PreparingLines(as_json=as_json)
+    lines, shown = PreparingLines(as_json=as_json), set[tuple[object, ...]]()
+
+    def once(event: Preparing) -> None:
+        if (said := (event.step, event.text, event.fraction)) not in shown:  # arms have an engine in common
+            shown.add(said)
+            lines(event)
+
     for arm, setup in zip(design.arms, setups, strict=True):
-        await prepare.get(setup, arm.plan, lines)
+        await prepare.get(setup, arm.plan, once)
 
 
 def _go(args: argparse.Namespace, design: Design) -> int:
