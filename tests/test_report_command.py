@@ -82,14 +82,14 @@ def test_two_real_runs_are_set_side_by_side(capsys):
     [
         ({"versions": {"vllm": "0.31.0"}}, "versions differ"),
         ({"patches": {"cpu-expand-kernel": "cd" * 32}}, "patches differ"),
-        ({"gpus": ("NVIDIA H200",)}, "the hardware differs"),
+        ({"gpus": ("NVIDIA H200",)}, "the GPU differs"),
         ({"argv": (*a_plan().argv, "--max-num-seqs", "4")}, "other flags than its arm"),
     ],
 )
 def test_what_differs_besides_refuses(changed, why, capsys, tmp_path):
     """The same arms measured on another occasion: figures of both, and no verdict."""
     paths = []
-    for number, more in enumerate(({}, changed)):
+    for number, more in enumerate(({"gpus": ("NVIDIA GB10",)}, {"gpus": ("NVIDIA GB10",)} | changed)):
         design = a_design(id=f"2026-{number}")
         made = [replace(boot, **more) for boot in boots(design, (10.0, 18.5))]
         paths.append(tmp_path / f"{number}.json")

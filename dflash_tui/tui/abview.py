@@ -32,7 +32,8 @@ STATUS = {
 _MARKED = {"✗ ": "bold $error", "! ": "bold $warning"}
 _STAGES = {"starting": "starting", "cold": "first request", "warm-up": "warming up", "round": "measuring"}
 _PROMPT = 14
-_NARROW = 100
+_WIDE = (6, 12, 12, 12, 13, 13, 13, 13)
+_TIGHT = (6, 8, 8, 6, 8, 8, 8)
 
 
 def colour(arm: int) -> str:
@@ -126,9 +127,10 @@ def remaining(progress: Progress, width: int) -> Content:
 
 def arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
     """Return a row per arm: medians of its boots, and half their range where there are several."""
-    wide = width >= _NARROW
+    longest = min(20, max(len(ab_text.name(design, arm)) for arm in range(len(design.arms))))
+    wide = width >= longest + 2 + sum(_WIDE)
     names = ["arm", "boots", "steps/s", "tok/s", "AL", *(["TTFT"] if wide else []), "cold", "cached", "first"]
-    name_width = min(20 if wide else 14, max(len(ab_text.name(design, arm)) for arm in range(len(design.arms))))
+    name_width = longest if wide else min(14, longest)
     lines = [_columns(names, name_width + 2, wide, MUTED)]
     for arm in range(len(design.arms)):
         found = summary.of(boots, arm)
@@ -148,7 +150,7 @@ def arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
 
 
 def _columns(cells: Sequence[str], first: int, wide: bool, style: str) -> Content:
-    widths = [6, 12, 12, 12, 13, 13, 13, 13] if wide else [6, 8, 8, 6, 8, 8, 8]
+    widths = _WIDE if wide else _TIGHT
     head = [f"{cells[0]:<{first}}"] if first else []
     rest = cells[1:] if first else cells
     return Content.assemble(

@@ -107,9 +107,10 @@ class CompareScreen(Screen[None]):
         label = ab_text.label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
-        wide = self.has_class("-wide")
-        self.query_one("#arms").border_title = f"arms: medians of boots{', ± half their range' if wide else ''}"
-        self._say("arms", abview.arms(design, report.boots, self._width("arms")))
+        arms = abview.arms(design, report.boots, self._width("arms"))
+        self._say("arms", arms)
+        said = ", ± half their range" if "±" in arms.plain else ""
+        self.query_one("#arms").border_title = f"arms: medians of boots{said}"
         self._draw_verdict(report, one)
         self._draw_sweep(report.sweep)
         shown = (one.a, one.b) if one else range(len(design.arms))

@@ -184,7 +184,7 @@ async def test_all_experiments_are_listed():
     async with panel.run_test(size=(120, 36)) as pilot:
         panel.action_experiments()
         await wait_for(pilot, lambda: isinstance(panel.screen, ExperimentList) and bool(panel.screen.rows))
-        assert "◐ running" in text(panel)
+        await wait_for(pilot, lambda: "◐ running" in text(panel))
         assert "[/] [red]" in text(panel)
         assert "✓ finished" in text(panel)
         panel.screen.query_one(OptionList).highlighted = 1
