@@ -117,7 +117,8 @@ class Positions(Widget):
         self.advice: Advice | None = None
 
     def show(self, shares: Sequence[float], advice: Advice | None) -> None:
-        """Replace the shares and what they say about how many tokens to draft."""
+        """Replace the shares, told in whole per cent, and what they say about how many tokens to draft."""
+        shares = [round(share, 2) for share in shares]
         if (shares, advice) != (self.shares, self.advice):
             self.shares, self.advice = shares, advice
             self.border_title = Content(f"accepted per position{_advised(advice)}")
