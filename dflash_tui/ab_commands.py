@@ -162,11 +162,21 @@ def stop(args: argparse.Namespace) -> int:
 def resume(args: argparse.Namespace) -> int:
     """`ab resume [ID]`: go on after the last boot that is over."""
     design = experiments.find(args.experiment)
+    go_on(design)
+    return _go(args, design)
+
+
+def go_on(design: Design) -> None:
+    """Launch a driver for an experiment that ended early.
+
+    Raises:
+        UsageError: something else would be measured, too, or there is nothing to go on with.
+        DflashError: the driver ended at once.
+    """
     ours = {run.id for run in ab.leftovers(design)}
     if in_the_way := [run for run in servers_in_the_way(design) if run.id not in ours]:
         raise _disturbed(in_the_way, "stop it first")
     ab_start.resume(design)
-    return _go(args, design)
 
 
 def remove(args: argparse.Namespace) -> int:

@@ -226,7 +226,9 @@ class AbScreen(Screen[None]):
     @work(exclusive=True, group="drive")
     async def resume(self) -> None:
         """Go on with what was halted, in a driver of its own."""
-        await self._do(ab_start.resume)
+        from dflash_tui import ab_commands  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+
+        await self._do(ab_commands.go_on)
 
     async def _do(self, act: Callable[[Design], object]) -> None:
         if self.seen is None:

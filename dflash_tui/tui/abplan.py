@@ -15,13 +15,14 @@ from textual.widgets import Input, Static
 
 from dflash_tui.core import ab_start, again, server
 from dflash_tui.core import vary as varying
+from dflash_tui.core.events import Preparing
 from dflash_tui.core.experiment import Design
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError
-from dflash_tui.text import plural
+from dflash_tui.text import percent, plural
 from dflash_tui.tui.dialogs import Confirm
 from dflash_tui.tui.failure import failure
 from dflash_tui.tui.widgets import MUTED
@@ -153,11 +154,14 @@ class AbPlan(ModalScreen[str | None]):
     async def begin(self, planned: Planned) -> None:
         """Check every arm, stop what is in the way, and leave the rest to a driver of its own."""
         from dflash_tui import ab_commands  # noqa: PLC0415 - as above
+        from dflash_tui.core import prepare  # noqa: PLC0415 - as above
 
         shown = self.query_one("#ab-words", Static)
         try:
             shown.update(Content.assemble(("checking every arm …", MUTED)))
             await ab_commands.check(planned.design, planned.setups)
+            for arm, setup in zip(planned.design.arms, planned.setups, strict=True):
+                await prepare.get(setup, arm.plan, self.tell)
             for run in planned.in_the_way:
                 shown.update(Content.assemble((f"stopping {run.id} …", MUTED)))
                 await server.stop(run)
@@ -167,6 +171,13 @@ class AbPlan(ModalScreen[str | None]):
             shown.update(_failure(error))
             return
         self.dismiss(planned.design.id)
+
+    def tell(self, event: Preparing) -> None:
+        """Say what is installed, built or fetched: that takes minutes the first time."""
+        if self.is_mounted:
+            share = f" {percent(event.fraction)}" if event.fraction is not None and not event.done else ""
+            said = Content.assemble((f"{event.step.value}  ", "bold"), f"{clean(event.text)}{share}")
+            self.query_one("#ab-words", Static).update(said)
 
 
 def _failure(error: DflashError | OSError) -> Content:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from textual.pilot import Pilot
 
+from dflash_tui import verdict_words
 from dflash_tui.core import ab_start, experiments, recipe_files, server
 from dflash_tui.core.recipe import Recipe
 from dflash_tui.tui.abplan import AbPlan
@@ -59,20 +60,21 @@ async def patient(pilot: Pilot[str], words: str, rounds: int = 12) -> None:
 
 
 async def test_one_key_and_enter_lead_to_the_verdict():
-    """Four boots of an engine whose steps take three times as long with four tokens; nothing is left running."""
+    """Both arms are launched by a driver of its own, and what its report says comes by itself; no server is left."""
     recipe = the_recipe({7: ["pace=0.01"], 4: ["pace=0.03"]})
     panel = DflashApp(probe=lambda: NO_GPU, load=lambda: {recipe.name: recipe})
     async with panel.run_test(size=(120, 36)) as pilot:
         await planned(pilot, "n=7,4")
-        assert "2 boots of each arm, honest" in text(panel)
-        assert "boots    4 boots: 7 4 4 7" in text(panel)
+        await pilot.press("h")
+        await patient(pilot, "boots    2 boots: 7 4")
         await pilot.press("enter")
         await patient(pilot, "A/B RUNNING SYNTHETIC")
-        assert "A/B of fake goes on" in farewell(
-            [], [experiments.read(experiments.folder_of(experiments.known()[0].id))]
-        )
-        await patient(pilot, "verdict")
-        await patient(pilot, "n=4 is slower than n=7")
+        folder = experiments.folder_of(experiments.known()[0].id)
+        assert "goes on\n  watch: dflash-tui ab attach" in farewell([], [experiments.read(folder)])
+        await patient(pilot, "arms: medians of boots")
+        report = experiments.report(folder)
+        assert report
+        assert verdict_words.headline(report, report.comparisons[0])[:60] in text(panel)
     assert not [run for run in server.runs() if server.members(run)]
 
 
