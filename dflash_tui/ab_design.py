@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from dflash_tui import __version__, planning
-from dflash_tui.core import again, experiments, server, suites, vary
+from dflash_tui.core import again, experiments, measures, server, suites, vary
 from dflash_tui.core.experiment import Arm, Design
 from dflash_tui.core.setup import Setup
 from dflash_tui.core.vary import Varied
@@ -45,12 +45,20 @@ def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
         rounds=args.rounds,
         scale=base.bench_scale if args.scale is None else args.scale,
         seed=args.seed,
-        temperature=args.temperature,
+        temperature=_temperature(arms) if args.temperature is None else args.temperature,
         concurrency=tuple(args.concurrency),
         own_cache=not args.keep_cache,
         synthetic="; ".join(dict.fromkeys(arm.plan.synthetic for arm in arms if arm.plan.synthetic)),
     )
     return design, setups
+
+
+def _temperature(arms: tuple[Arm, ...]) -> float | None:
+    """Return 0, where answers can be held against each other, or None, the model's own, where drafts are varied.
+
+    How a drafter fares depends on the sampling, and a patch of the sampling does nothing at 0.
+    """
+    return None if any(measures.moves_drafts(arms[0], arm) for arm in arms) else 0.0
 
 
 def _arms(varied: Varied, options: dict[str, str]) -> tuple[tuple[Arm, ...], list[Setup]]:

@@ -38,6 +38,7 @@ def plan(design: Design, estimate: Estimate, stopped: Sequence[str] = ()) -> str
         ("varies", f"{clean(design.vary)}: {', '.join(clean(arm.name) for arm in design.arms)}"),
         ("boots", f"{boots}{'' if design.honest else ' (one boot per arm: a verdict is only suggestive)'}"),
         ("sends", f"{clean(design.suite)}, {text.plural(design.rounds, 'round')} per boot, answers × {design.scale:g}"),
+        ("", f"temperature {'of the model' if design.temperature is None else f'{design.temperature:g}'}"),
         ("takes", _takes(estimate)),
         ("caches", caches),
         ("port", f"{first.port}; each boot launches a server of its own and stops it"),

@@ -158,7 +158,8 @@ def _ab_run(run: argparse.ArgumentParser) -> None:
     _option(run, "--suite", default="field", metavar="SUITE", help="the prompts: a suite's name or file")
     _option(run, "--scale", type=_scale, metavar="X", help="lengthen or shorten the answers (default: the recipe's)")
     _option(run, "--seed", type=_seed, default=0, metavar="N", help="shuffles the order of the prompts")
-    _option(run, "--temperature", type=_temperature, default=0.0, metavar="T", help="sampling temperature (default: 0)")
+    heat = "sampling temperature (default: 0, or the model's own where what is drafted or accepted is varied)"
+    _option(run, "--temperature", type=_temperature, metavar="T", help=heat)
     streams = "requests at a time, one after the other (default: 1)"
     _option(run, "--concurrency", type=_streams, default=(1,), metavar="N,N", help=streams)
     cache = "use your own compile cache; without it each arm begins with an empty one of its own"

@@ -62,6 +62,21 @@ def test_a_mistake_is_told_before_anything_begins(words, said):
         designed(parsed("demo-cpu", *words))
 
 
+@pytest.mark.parametrize(
+    ("words", "temperature"),
+    [
+        ((), 0.0),
+        (("--vary", "env.ANYTHING=1,2"), 0.0),
+        (("--vary", "spec=on,off"), None),
+        (("--vary", "patch.cpu-expand-kernel=on,off"), None),
+        (("--vary", "spec=on,off", "--temperature", "0"), 0.0),
+    ],
+)
+def test_the_temperature_is_the_models_own_where_drafts_are_varied(words, temperature):
+    """A patch of the sampling does nothing at 0, where answers can be held against each other."""
+    assert designed(parsed("demo-cpu", *words))[0].temperature == temperature
+
+
 def test_a_patch_is_taken_out_in_one_arm():
     """`off` names it as left out by hand, so that a launch takes it out of the engine."""
     design, _ = designed(parsed("demo-cpu", "--vary", "patch.cpu-expand-kernel=on,off"))

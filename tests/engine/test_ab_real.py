@@ -30,7 +30,7 @@ def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine):
         "2",
         "--yes",
     ]
-    words += ["--temperature", "0.7", "--port", str(server.free_port(18_500))]
+    words += ["--port", str(server.free_port(18_500))]
     done = subprocess.run(
         [sys.executable, "-m", "dflash_tui", "ab", "demo-cpu", *words], capture_output=True, text=True, check=False
     )
