@@ -74,12 +74,13 @@ def _software(asked: _Boots) -> Iterator[Confound]:
     """Versions, engine and patches, but for what the arms vary, and the machine's GPUs and driver."""
     plans = [asked.design.arms[arm].plan for arm in asked.pair]
     engines = {plan.engine_folder for plan in plans}
-    groups = [asked.good] if len(engines) == 1 else [measured(asked.all, arm) for arm in asked.pair]
-    for boots in groups:
+    apart = [measured(asked.all, arm) for arm in asked.pair]
+    for boots in [asked.good] if len(engines) == 1 else apart:
         yield from _unlike("versions differ", {boot.number: boot.versions for boot in boots if boot.versions})
         yield from _unlike("engines differ", {b.number: {"engine": b.engine} for b in boots if b.engine})
     varied = set(plans[0].patches) ^ set(plans[1].patches)
-    for boots in groups:
+    # What a patch made is the whole of its files, which another one may change, too.
+    for boots in apart if varied or len(engines) > 1 else [asked.good]:
         kept = {b.number: {n: sha[:12] for n, sha in b.patches.items() if n not in varied} for b in boots}
         yield from _unlike("patches differ", kept)
     for boot in asked.good:
@@ -87,7 +88,8 @@ def _software(asked: _Boots) -> Iterator[Confound]:
         wrong = [f"without {name}" for name in plan.patches if name not in boot.patches]
         wrong += [f"with {name}" for name in sorted(varied - set(plan.patches)) if name in boot.patches]
         yield from _refusals("other patches than its arm's", boot, wrong)
-    yield from _unlike("the GPU differs", {b.number: {"GPU": ", ".join(b.gpus)} for b in asked.good if b.gpus})
+    for boots in [asked.good] if plans[0].gpus == plans[1].gpus else apart:
+        yield from _unlike("the GPU differs", {b.number: {"GPU": ", ".join(b.gpus)} for b in boots if b.gpus})
     yield from _unlike("the driver differs", {b.number: {"driver": b.driver} for b in asked.good if b.driver})
 
 

@@ -195,3 +195,21 @@ def test_the_prefix_cache_may_be_what_is_varied():
     hits = [msgspec.structs.replace(b, prefix_queries=100.0, prefix_hits=90.0 * (1 - b.arm)) for b in boots(of, SPEEDS)]
     (found,) = find(of, hits, 0, 1)
     assert (found.what, found.refuses) == ("the prefix cache answered unevenly", False)
+
+
+def test_as_many_gpus_as_were_varied_are_no_difference():
+    """An arm on two cards has two cards; within an arm another card still is one."""
+    two = plan(gpus=("a", "b"), argv=(*plan().argv, "--tensor-parallel-size", "2"))
+    of = design("tensor-parallel-size", {"1": plan(gpus=("a",)), "2": two}, (0, 1, 1, 0))
+    measured = [msgspec.structs.replace(b, gpus=("H200",) * (b.arm + 1)) for b in boots(of, SPEEDS)]
+    assert not find(of, measured, 0, 1)
+    assert [each.what for each in find(of, changed(measured, 3, gpus=("L4",)), 0, 1)] == ["the GPU differs"]
+
+
+def test_a_patch_beside_the_varied_one_in_the_same_file_is_no_difference():
+    """What a kept patch made of a file is another text where the varied one changes that file, too."""
+    of = design("patch.a", {"on": plan(patches=("a", "b")), "off": plan(patches=("b",))}, (0, 1, 1, 0))
+    with_both, alone = {"a": "x", "b": "x"}, {"b": "y"}
+    measured = [msgspec.structs.replace(b, patches=alone if b.arm else with_both) for b in boots(of, SPEEDS)]
+    assert not find(of, measured, 0, 1)
+    assert find(of, changed(measured, 2, patches={"b": "z"}), 0, 1)[0].refuses
