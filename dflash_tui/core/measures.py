@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import Arm, Boot, Design
@@ -38,6 +38,12 @@ def of_boots(design: Design, boots: Sequence[Boot], measure: str) -> list[list[d
         [_logs(boot, measure) for boot in measured(boots, arm)] if _has(design.arms[arm], measure) else []
         for arm in range(len(design.arms))
     ]
+
+
+def levels(design: Design, boots: Sequence[Boot], measure: str, arms: Iterable[int]) -> set[int]:
+    """Return the numbers of streams of which a measure is known in these arms."""
+    of_all = of_boots(design, boots, measure)
+    return {cell.streams for arm in arms for boot in of_all[arm] for cell in boot}
 
 
 def _has(arm: Arm, measure: str) -> bool:

@@ -98,7 +98,8 @@ def difference(arms: Sequence[Sequence[Logs]], a: int, b: int, closest: float = 
         variance, df = boots
         shares = 1 / len(ours) + 1 / len(theirs)
         error = math.sqrt(max(variance, closest**2) * shares + _prompts(ours, theirs, by_prompt, shares))
-        cv = max(variation([fmean(row) for row in table]) for table in (ours, theirs) if len(table) > 1)
+        cvs = [variation([fmean(row) for row in table]) for table in (ours, theirs) if len(table) > 1]
+        cv = max(cvs, default=_variation(variance, 1))  # with one boot each it is that of the other arms
     least = UNSEEN if few else _NOTHING
     return Difference(log, error, df, cv, max(least, math.log1p(2 * (cv or 0.0))))
 

@@ -20,7 +20,7 @@ from dflash_tui.core.experiment import (
     Ratio,
     Word,
 )
-from dflash_tui.core.measures import AL, STEPS, TOKENS, measured, moves_drafts, of_boots, speculates
+from dflash_tui.core.measures import AL, STEPS, TOKENS, levels, measured, moves_drafts, of_boots, speculates
 from dflash_tui.core.stats import CLOSEST, Difference, difference
 
 # A second question to the same boots: it is asked at a second level, so that both together err in one of twenty.
@@ -45,7 +45,7 @@ def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Compariso
         measure: difference(of_boots(design, boots, measure), a, b, closest)
         for measure, closest in ((STEPS, CLOSEST), (TOKENS, CLOSEST), (AL, 0.0))
     }
-    measure = _judged_by(design, a, b, apart[STEPS], apart[AL])
+    measure = _judged_by(design, boots, (a, b), apart)
     judged = apart[measure]
     confounding = confounds.find(design, boots, a, b)
     refused = judged is None or any(each.refuses for each in confounding)
@@ -72,14 +72,18 @@ def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Compariso
     )
 
 
-def _judged_by(design: Design, a: int, b: int, steps: Difference | None, al: Difference | None) -> str:
+def _judged_by(
+    design: Design, boots: Sequence[Boot], pair: tuple[int, int], apart: dict[str, Difference | None]
+) -> str:
     """Return the measure that is judged: steps/s where what is varied leaves alone what is drafted and accepted.
 
-    tok/s = steps/s x AL, and the text of an answer, which boots differ in, moves AL only.
+    tok/s = steps/s x AL, and the text of an answer, which boots differ in, moves AL only. Where several requests were
+    under way, not every server tells the steps of each: what is judged has to be known of all numbers of streams.
     """
-    if steps is None or not all(speculates(design.arms[arm]) for arm in (a, b)):
+    if apart[STEPS] is None or levels(design, boots, STEPS, pair) != levels(design, boots, TOKENS, pair):
         return TOKENS
-    moved = moves_drafts(design.arms[a], design.arms[b])
+    a, b = (design.arms[arm] for arm in pair)
+    moved, al = not (speculates(a) and speculates(b)) or moves_drafts(a, b), apart[AL]
     return TOKENS if moved or (al and al.shown and al.ratio(_SURE).excludes_one) else STEPS
 
 

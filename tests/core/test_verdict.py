@@ -119,6 +119,19 @@ def test_levels_of_concurrency_are_compared_level_by_level():
     assert found.prompts[0].n == 4
 
 
+def test_a_level_without_steps_is_not_left_out_of_the_verdict():
+    """Where only single requests have steps, the arm that is six times slower at four streams is no faster one."""
+    of = modes(concurrency=(1, 4))
+    measured = []
+    for n, speed in enumerate([10.0, 12.0, 12.1, 10.1]):
+        alone = [request(kind, speed) for kind in KINDS]
+        slow = speed / 6 if of.order[n] else speed
+        crowded = [request(kind, slow, streams=4, steps=None, accepted=None) for kind in KINDS]
+        measured.append(boot(of, n, [*alone, *crowded]))
+    found = only(of, measured)
+    assert (found.measure, found.word is Word.FASTER) == ("tok/s", False)
+
+
 def starting(of: Design, speeds: Sequence[float], ready: dict[str, tuple[float, float]]) -> list[Boot]:
     """Boots of which the first of each arm starts cold; `ready` are the seconds of both arms."""
     seen: set[int] = set()
@@ -207,3 +220,13 @@ def test_every_arm_is_compared_with_the_first():
     measured = [msgspec.structs.replace(b, error="died", requests=()) if b.arm == 2 else b for b in measured]
     found = verdict.judge(of, measured)
     assert [(each.a, each.b, each.word) for each in found] == [(0, 1, Word.FASTER), (0, 2, Word.REFUSED)]
+
+
+def test_arms_with_one_boot_left_take_the_spread_of_the_others():
+    """Two arms that lost a boot each are still judged, by what the third one's boots differ by; only suggestive."""
+    of = design("n", three(("4", "8", "12")), (0, 1, 2, 2, 1, 0))
+    measured = boots(of, [10.0, 12.0, 13.0, 13.6, 12.1, 10.1])
+    measured = [msgspec.structs.replace(b, error="died", requests=()) if b.number > 3 else b for b in measured]
+    first, _ = verdict.report(of, measured).comparisons
+    assert (first.boots, first.suggestive) == ((1, 1), True)
+    assert first.cv == pytest.approx(0.032, abs=0.001)
