@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dflash_tui.core.agreement import agreement
+from dflash_tui.core.events import Phase
 from dflash_tui.core.experiment import Arm, Boot, Conditions, Confound, Design
 from dflash_tui.core.measures import measured
 from dflash_tui.core.redact import LEFT_OUT, is_secret
@@ -28,6 +29,7 @@ _THROTTLES = frozenset({"power brake", "thermal (hardware)", "thermal (software)
 # A cold card is about 4 % faster (club-3090's bench.sh); 5 % of the clock is what two boots may differ by anyway.
 _CLOCK, _CELSIUS, _LOAD = 0.05, 15, 2.0
 _LENGTH = 0.02
+_SECONDS, _START = 2.0, 0.1
 _APART, _FAR_LESS = 0.2, 0.3
 
 
@@ -100,6 +102,9 @@ def _requests(asked: _Boots) -> Iterator[Confound]:
         if failed:
             told = f"boot {boot.number + 1}: {plural(len(failed), 'request')}, first {failed[0].error[:200]}"
             yield Confound("requests failed", told, refuses=True)
+        if boot.cold_request and boot.cold_request.error:
+            told = f"boot {boot.number + 1}: {boot.cold_request.error[:200]}"
+            yield Confound("the first request failed", told, refuses=False)
         short = [each for each in boot.requests if not each.error and each.finish not in {"", "length"}]
         if short:
             told = f"boot {boot.number + 1}: {plural(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
@@ -162,6 +167,16 @@ def _drift(asked: _Boots) -> Iterator[Confound]:
         yield Confound("the machine was not equally busy", _listed(loads, "of load"), refuses=False)
 
 
+def _weights(asked: _Boots) -> Iterator[Confound]:
+    """Weights that came from the disk once and from memory later: the arms' starts differ by that, too."""
+    phases = (Phase.WEIGHTS.value, Phase.DRAFTER.value)
+    took = {b.number: sum(b.phases.get(phase, 0.0) for phase in phases) for b in asked.good if phases[0] in b.phases}
+    starts = [boot.ready for boot in asked.good if boot.ready]
+    if took and starts and max(took.values()) - min(took.values()) > max(_SECONDS, _START * min(starts)):
+        rounded = {number: round(seconds, 1) for number, seconds in took.items()}
+        yield Confound("the weights were not read equally fast at each start", _listed(rounded, "s"), refuses=False)
+
+
 def _failed(asked: _Boots) -> Iterator[Confound]:
     """Boots that measured nothing."""
     for arm in asked.pair:
@@ -188,7 +203,7 @@ def _meaning(asked: _Boots) -> Iterator[Confound]:
         yield Confound("the arms answer differently: look whether both are right", told, refuses=False)
 
 
-_RULES = (_failed, _launched, _software, _requests, _counters, _machine, _drift, _meaning)
+_RULES = (_failed, _launched, _software, _requests, _counters, _machine, _drift, _weights, _meaning)
 
 
 def options_of(argv: Sequence[str]) -> dict[str, str]:

@@ -81,7 +81,7 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     """One launch of an arm and all it measured; `error` says why it measured nothing, or is empty.
 
     Seconds: `up` from the launch to where the server serves, `ready` to its first answer, `took` from the launch until
-    its memory was back. `cache` is what the start found (`cold`, `cached` or empty), `cold_request` the first real
+    its memory was back. `cache` is what the start found (see `Startup.cache`), `cold_request` the first real
     request, which is measured alone. `requests` are those that count; warm-ups are not among them. `preemptions`,
     `prefix_queries` and `prefix_hits` are what the counters grew by while they ran. `patches` maps each patch in the
     engine to the SHA-256 of what it made, `versions` packages to versions, `argv` and `env` are what was launched.

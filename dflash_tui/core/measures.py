@@ -19,6 +19,11 @@ def measured(boots: Sequence[Boot], arm: int) -> list[Boot]:
     return [boot for boot in boots if boot.arm == arm and not boot.error and boot.requests]
 
 
+def start_of(boot: Boot) -> str:
+    """Return what a start was: `cold` when it compiled all there is, `cached`, or empty when it does not say."""
+    return {"recompiled": "cold", "partly cached": "cached"}.get(boot.cache, boot.cache)
+
+
 def speculates(arm: Arm) -> bool:
     """Whether the arm drafts at all."""
     return arm.plan.num_speculative_tokens > 0

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from dflash_tui.core.experiment import Boot, BreakEven, StartUp
-from dflash_tui.core.measures import measured
+from dflash_tui.core.measures import measured, start_of
 from dflash_tui.core.stats import Difference
 
 # A start that is later by less than boots differ anyway, or by less than a second, has nothing to make up for.
@@ -47,12 +47,12 @@ def _starts(boots: Sequence[Boot], a: int, b: int, *, cold: bool) -> tuple[list[
     all told as cached.
     """
     ours, theirs = measured(boots, a), measured(boots, b)
-    states = {boot.cache for boot in (*ours, *theirs)} - {""}
+    states = {start_of(boot) for boot in (*ours, *theirs)} - {""}
     state = "cold" if cold else "cached"
     if state not in (states or {"cached"}):
         return [], []
     like = {state, ""}
-    return [boot for boot in ours if boot.cache in like], [boot for boot in theirs if boot.cache in like]
+    return [boot for boot in ours if start_of(boot) in like], [boot for boot in theirs if start_of(boot) in like]
 
 
 def _made_up(seconds: float, by: int, others: Sequence[Boot], faster: Difference, *, cold: bool) -> BreakEven:
@@ -74,8 +74,9 @@ def _made_up(seconds: float, by: int, others: Sequence[Boot], faster: Difference
 
 
 def _answered(boot: Boot) -> float | None:
-    """Return the seconds from the launch to the end of the first real request."""
-    return None if boot.ready is None else boot.ready + (_first(boot) or 0.0)
+    """Return the seconds from the launch to the end of the first real request; None when that failed."""
+    failed = boot.cold_request is not None and boot.cold_request.error
+    return None if boot.ready is None or failed else boot.ready + (_first(boot) or 0.0)
 
 
 def _first(boot: Boot) -> float | None:

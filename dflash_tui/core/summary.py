@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import Boot
+from dflash_tui.core.measures import start_of
 
 _LEAST = 1e-6  # less than a millionth of a step or a token per second was never measured
 
@@ -49,7 +50,7 @@ def of(boots: Sequence[Boot], arm: int) -> Summary:
     good = [boot for boot in mine if not boot.error]
 
     def ready(cache: str) -> Figure | None:
-        return _figure(boot.ready for boot in good if boot.cache in {cache, ""})
+        return _figure(boot.ready for boot in good if start_of(boot) in {cache, ""})
 
     return Summary(
         boots=len(good),

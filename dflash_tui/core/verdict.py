@@ -66,7 +66,7 @@ def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Compariso
         prompts=_prompts(design, boots, a, b, measure),
         confounds=confounding,
         start=payback.start(boots, a, b),
-        break_even=payback.find(boots, a, b, judged),
+        break_even=() if refused else payback.find(boots, a, b, judged),
         agreement=agreement(design, boots, a, b),
         boots=counts,
     )

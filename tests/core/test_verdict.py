@@ -191,6 +191,34 @@ def test_an_arm_without_a_cache_starts_alike_each_time():
     assert (only(of, none).start.cold, only(of, none).start.cached) == ((None, None), (60, 120))
 
 
+def test_a_start_that_compiled_again_was_a_cold_one():
+    """And one that found only a part was a cached one: none of them is left out."""
+    of = modes()
+    measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
+    words = {"cold": "recompiled", "cached": "partly cached"}
+    other = [msgspec.structs.replace(b, cache=words[b.cache]) for b in measured]
+    assert only(of, other) == only(of, measured)
+
+
+def test_a_first_request_that_failed_took_no_known_time():
+    """No break-even follows from a start of which nobody knows when it answered; it is told."""
+    of = modes()
+    measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
+    failed = msgspec.structs.replace(measured[1].requests[0], error="HTTP 500")
+    measured[1] = msgspec.structs.replace(measured[1], cold_request=failed)
+    found = only(of, measured)
+    assert [each.cold for each in found.break_even] == [False]
+    assert [each.what for each in found.confounds] == ["the first request failed"]
+
+
+def test_a_refused_verdict_states_no_break_even():
+    """What may not be said of the speed cannot pay anything back."""
+    of = modes()
+    measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
+    measured[0] = msgspec.structs.replace(measured[0], preemptions=1.0)
+    assert (only(of, measured).word, only(of, measured).break_even) == (Word.REFUSED, ())
+
+
 def test_starts_that_are_alike_have_nothing_to_make_up():
     """Seconds within what starts differ by anyway are no delay."""
     of = modes()
