@@ -14,12 +14,15 @@ from dflash_tui import text
 from dflash_tui.core import processes, server
 from dflash_tui.core.server import Run
 from dflash_tui.core.vllm_log import clean
-from dflash_tui.errors import UsageError
+from dflash_tui.errors import DflashError, UsageError
 
 if TYPE_CHECKING:  # few commands need them; httpx alone costs 200 ms
     from dflash_tui.core import gpu
     from dflash_tui.core.foreign import Server
     from dflash_tui.core.player import Player
+
+
+_LONGEST_LINE = 1 << 20
 
 
 def out(line: str) -> None:
@@ -109,8 +112,8 @@ def ps(args: argparse.Namespace) -> int:
         rows.append(
             (run.id, state.status, str(run.plan.port), str(run.pid), text.duration(age), text.gib(held), _remark(run))
         )
-    for path in server.damaged():
-        note(f"! {path} cannot be read; if its server still runs, end it by hand")
+    for path, flaw in server.damaged().items():
+        note(f"! {path} {flaw}; if its server still runs, end it by hand")
     if not args.json:
         if rows:
             out(text.table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", ""), rows, right=(2, 3, 4, 5)))
@@ -128,12 +131,15 @@ def logs(args: argparse.Namespace) -> int:
     from dflash_tui.core.observe import LOG_INTERVAL
 
     run = server.find(args.run)
+    if not run.log.exists():
+        raise DflashError(f"the log of {run.id} is gone", evidence=str(run.log))
     rest = b""
     with run.log.open("rb") as file:
         while True:
             ended = not server.alive(run)
             while data := file.read(1 << 20):
                 *lines, rest = (rest + data).split(b"\n")
+                rest = rest[-_LONGEST_LINE:]
                 for line in lines:
                     out(clean(line.rsplit(b"\r", 1)[-1].decode(errors="replace")))
             if ended or not args.follow:

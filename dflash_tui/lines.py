@@ -126,7 +126,11 @@ class Lines:
             case PhaseStarted():
                 self._entered(event)
             case HealthChanged(health=health, detail=detail):
-                ready = f", ready after {text.duration(self._state.time_to_ready)}" if health is Health.WARM else ""
+                ready = (
+                    f", ready after {text.duration(self._state.time_to_ready)}"
+                    if health is Health.WARM and not detail
+                    else ""
+                )
                 note(f"● {health.value}{': ' + detail if detail else ''}{ready}")
             case RequestDone(kind=kind, error=error) if kind == WARM_UP:
                 note(f"  first request {'failed: ' + error if error else 'took ' + text.number(event.total, 1, 's')}")

@@ -4,14 +4,15 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import platformdirs
 import pytest
 
 from dflash_tui.core import engine, plan, recipe_files, server, setup
-from tests import stand_in
+from dflash_tui.core.server import Run
+from tests import launched, stand_in
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,6 +46,20 @@ def folders(tmp_path_factory, monkeypatch) -> Path:
     for name in ("NO_COLOR", "TEXTUAL_THEME", "TEXTUAL_ANIMATIONS"):
         monkeypatch.delenv(name, raising=False)
     return root
+
+
+@pytest.fixture
+def launch() -> Iterator[Callable[..., Run]]:
+    """Launch the stand-in by the product's own launcher, and end whatever is left."""
+    runs: list[Run] = []
+
+    def start(*words: str, port: int | None = None) -> Run:
+        runs.append(server.launch(launched.made(port or server.free_port(18_200), *words), engine="fake"))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        asyncio.run(server.stop(run, grace=0.1))
 
 
 @pytest.fixture(scope="session")

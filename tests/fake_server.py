@@ -6,7 +6,8 @@ waits before it answers a chat, `sleepy` never answers a second one, `refuse` an
 a stream in the middle, `garbled` sends what is no JSON, `dead` reports a dead engine in the stream, `silent`
 sends no usage, `telling` says of each request how many steps it took, `log` writes down what is asked, `pace=S` waits
 so long before each chunk, `dies=N` ends without a word when it is asked for the N-th time. `busy` works on one request
-from the start, about 37 steps a second; `like=FILE` adds what a real server's /metrics said.
+from the start, about 37 steps a second; `like=FILE` adds what a real server's /metrics said. `metrics=FILE` answers
+/metrics as the word in FILE says, which may change meanwhile: see `MISBEHAVING`.
 """
 
 import json
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -66,6 +68,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(b"")
             return
         figures = working(time.time() - STARTED) if "busy" in WORDS else counted(steps, 3 * steps)
+        if word := Path(GIVEN["metrics"]).read_text() if "metrics" in GIVEN else "":
+            MISBEHAVING[word](self)
+            return
         told = [f"{name} {value}" for name, value in figures.items()]
         families = {name.partition("{")[0] for name in figures}
         told += [line for line in LIKE.splitlines() if line.partition("{")[0] not in families]
@@ -107,6 +112,36 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
+def endless(handler: Handler) -> None:
+    """Say that 100 MB come, and send them as long as somebody reads."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(100 << 20))
+    handler.end_headers()
+    for _ in range(100):
+        handler.wfile.write(b"vllm:generation_tokens_total 1\n" * (1 << 15))
+
+
+def torn(handler: Handler) -> None:
+    """End the answer in the middle of a line."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", "5000")
+    handler.end_headers()
+    handler.wfile.write(b'vllm:generation_tokens_total{engine="0"} 1')
+    handler.close_connection = True
+
+
+NONE = 'vllm:generation_tokens_total{engine="0"} NaN\nvllm:num_requests_running{engine="0"} +Inf\n'
+FEWER = 'vllm:generation_tokens_total{engine="0"} 1\n'
+MISBEHAVING: dict[str, Callable[[Handler], None]] = {
+    "500": lambda handler: handler.answer(b"broken", 500),
+    "hangs": lambda _: time.sleep(600),
+    "endless": endless,
+    "torn": torn,
+    "half": lambda handler: handler.answer(b'vllm:generation_tokens_total{engine="0"} 40\nvllm:spec_decode_num_dra'),
+    "nan": lambda handler: handler.answer(NONE.encode()),
+    "fewer": lambda handler: handler.answer(FEWER.encode()),
+    "page": lambda handler: handler.answer(b"<html>hello</html>"),
+}
 print("INFO:     Application startup complete.", flush=True)
 if "stubborn" in WORDS:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -69,6 +69,14 @@ def _unhealthy(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - a
     return Alarm("hang", state.health_at, "the server does not answer", state.health_detail, do)
 
 
+def _uncounted(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    """The server is well, but what it counts cannot be read; the charts have a hole meanwhile."""
+    if state.health not in {Health.HEALTHY, Health.WARM} or not state.health_detail:
+        return None
+    what, do = "the server's counters cannot be read", "figures are unknown until they can; the log may say why"
+    return Alarm("metrics", state.health_at, what, state.health_detail, do)
+
+
 def _stuck(state: RunState, now: float) -> Alarm | None:
     """Requests run and no token comes."""
     last = _fresh(state, now)
@@ -222,6 +230,7 @@ _RULES: tuple[Callable[[RunState, float], Alarm | None], ...] = (
     _unhealthy,
     _stuck,
     _silent_probe,
+    _uncounted,
     _memory,
     _off,
     _collapse,

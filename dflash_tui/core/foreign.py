@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from dflash_tui.core import vllm_metrics
+from dflash_tui.core import answers, vllm_metrics
+from dflash_tui.core.answers import FAILED, WHOLE, Refused
 from dflash_tui.core.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import UsageError
@@ -25,10 +26,7 @@ from dflash_tui.errors import UsageError
 # Never an argument: those can be read by everybody on the machine.
 KEY_VARIABLE = "DFLASH_TUI_API_KEY"
 INTERVAL = 1.0
-BODY_LIMIT = 4 << 20
-_FAILED = (httpx.HTTPError, httpx.InvalidURL, TimeoutError)
 _TIMEOUT = httpx.Timeout(5.0)
-_WHOLE = 10.0
 
 
 class About(NamedTuple):
@@ -55,8 +53,7 @@ class Server:
 
     async def events(self) -> AsyncIterator[AnyEvent]:
         """Ask once a second, for ever: yield what /metrics counts, and the health when it changes."""
-        # Nothing packed: a small answer could unpack to a large one.
-        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         async with httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, headers=headers) as client:
             while True:
                 due = time.monotonic() + INTERVAL
@@ -66,12 +63,12 @@ class Server:
 
     async def _ask(self, client: httpx.AsyncClient) -> list[AnyEvent]:
         try:
-            async with asyncio.timeout(_WHOLE):
+            async with asyncio.timeout(WHOLE):
                 await self._get(client, "/health")
                 text = await self._get(client, "/metrics")
                 if not self.about.version:
                     self.about = await self._introduce(client)
-        except (_Refused, *_FAILED) as error:
+        except (Refused, *FAILED) as error:
             return self._changed(Health.UNHEALTHY, clean(str(error) or type(error).__name__))
         found = await asyncio.to_thread(vllm_metrics.scrape, text.decode(errors="replace"))
         if found is None:
@@ -94,30 +91,22 @@ class Server:
     async def _json(self, client: httpx.AsyncClient, path: str) -> Any:
         try:
             return msgspec.json.decode(await self._get(client, path))
-        except (_Refused, *_FAILED, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except (Refused, *FAILED, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     async def _get(self, client: httpx.AsyncClient, path: str) -> bytes:
-        body = b""
-        async with client.stream("GET", self.url + path) as answer:
-            if answer.status_code != 200:
-                hint = f"; {KEY_VARIABLE} may hold a key" if answer.status_code in {401, 403} else ""
-                raise _Refused(f"{path}: HTTP {answer.status_code}{hint}")
-            async for chunk in answer.aiter_raw(1 << 16):
-                body += chunk
-                if len(body) > BODY_LIMIT:
-                    raise _Refused(f"{path}: more than {BODY_LIMIT >> 20} MiB")
-        return body
+        try:
+            return await answers.get(client, self.url + path, path)
+        except Refused as error:
+            if error.status in {401, 403}:
+                raise Refused(f"{error}; {KEY_VARIABLE} may hold a key", error.status) from None
+            raise
 
     def _changed(self, health: Health, detail: str = "") -> list[AnyEvent]:
         if health is self._health:
             return []
         self._health = health
         return [HealthChanged(time.time(), health, detail)]
-
-
-class _Refused(Exception):
-    """The server's answer is not what was asked for."""
 
 
 def _address(url: str) -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import operator
+import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -16,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from dflash_tui.core import death, record, server, vllm_metrics
+from dflash_tui.core import answers, death, record, server, vllm_metrics
 from dflash_tui.core.events import AnyEvent, Autopsy, Counters, Exited, Stopping, decode_recorded
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
@@ -25,40 +27,64 @@ from dflash_tui.core.vllm_log import LogReader
 LOG_INTERVAL = 0.25
 # Some hundred lines: what a panel reads at once delays the next key press.
 _CHUNK = 1 << 16
+# A log larger than this is read at its start, which tells of the launch, and at its end: 15 MB a second are read, and
+# no more than the last lines are kept.
+LONG_LOG = 32 << 20
+_PART = 8 << 20
+_LONGEST_SAMPLE = 1 << 20
 _AT = operator.attrgetter("at")
 _Queue = asyncio.Queue[list[AnyEvent] | BaseException | None]
 
 
 class _Tail:
-    """Reads what was added to a file since the last time."""
+    """Reads what was added to a file since the last time; one that was cut or replaced is read from its start.
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._position = path, 0
+    Of a file that was larger than `long` when it was first seen, the middle is left out.
+    """
+
+    def __init__(self, path: Path, long: float = math.inf) -> None:
+        self._path, self._position, self._long = path, 0, long
+        self._file = (0, 0)
+        self._gap = (0, 0)
 
     def read(self) -> bytes:
         """Return at most a chunk of new bytes; empty when there are none or the file is not there."""
         try:
             with self._path.open("rb") as file:
+                begun = self._turn(os.fstat(file.fileno()))
                 file.seek(self._position)
                 data = file.read(_CHUNK)
         except OSError:
             return b""
         self._position += len(data)
-        return data
+        begin, end = self._gap
+        if begin and begin <= self._position < end:
+            self._position, data = end, data + f"\n… {end - begin >> 20} MiB of the log are left out …\n".encode()
+        return begun + data
+
+    def _turn(self, now: os.stat_result) -> bytes:
+        """Begin with a file that is another, or shorter than before; return what ends the half line before it."""
+        if (now.st_dev, now.st_ino) == self._file and now.st_size >= self._position:
+            return b""
+        begun = b"\n" if self._position else b""
+        self._file, self._position = (now.st_dev, now.st_ino), 0
+        self._gap = (_PART, now.st_size - _PART) if now.st_size > self._long else (0, 0)
+        return begun
 
 
 class _Source:
     """The events of a run in its two files, read bit by bit."""
 
     def __init__(self, run: Run) -> None:
-        self._log, self._samples = _Tail(run.log), _Tail(run.samples)
+        self._log, self._samples = _Tail(run.log, LONG_LOG), _Tail(run.samples)
         self._reader = LogReader(run.started_at, run.utc_offset)
         self._rest = b""
 
     def read(self) -> tuple[list[AnyEvent], bool]:
         """Return the next events, by time, and whether there may be more at once."""
         log, samples = self._log.read(), self._samples.read()
-        *lines, self._rest = (self._rest + samples).split(b"\n")
+        *lines, rest = (self._rest + samples).split(b"\n")
+        self._rest = rest if len(rest) <= _LONGEST_SAMPLE else b""
         recorded = [event for line in lines if (event := decode_recorded(line))]
         events = self._reader.feed(log)
         # Each half is in the order of time; sorting keeps lines of the same second in theirs.
@@ -82,9 +108,9 @@ def replay(run: Run) -> RunState:
 
 async def read_counters(run: Run) -> Counters | None:
     """Return the server's counters now, or None when it does not answer."""
-    with contextlib.suppress(httpx.HTTPError):
+    with contextlib.suppress(answers.Refused, *answers.FAILED):
         async with httpx.AsyncClient(base_url=run.url, timeout=5.0, trust_env=False) as client:
-            return vllm_metrics.parse((await client.get("/metrics")).text)
+            return vllm_metrics.parse((await answers.get(client, "/metrics")).decode(errors="replace"))
     return None
 
 

@@ -9,7 +9,7 @@ import time
 
 import httpx
 
-from dflash_tui.core import probe, processes, server, system, vllm_metrics, workload
+from dflash_tui.core import answers, probe, processes, server, system, vllm_metrics, workload
 from dflash_tui.core.events import (
     Counters,
     Health,
@@ -26,6 +26,7 @@ SAMPLE_INTERVAL = 1.0
 WARM_UP_AGAIN = 30.0
 # What answers on the port while a server starts may be another that is just ending.
 PATIENCE = 10.0
+_LONGEST = 1 << 20
 
 
 async def whenever_free(run: Run) -> None:
@@ -40,14 +41,15 @@ async def whenever_free(run: Run) -> None:
         lease.give_back()
 
 
-def _known(run: Run) -> tuple[Health, bool]:
+def _known(run: Run) -> tuple[Health, str, bool]:
     """Return what earlier recorders wrote of the server's health, and whether it has generated before."""
     changes: list[HealthChanged] = []
-    with contextlib.suppress(OSError):
-        lines = run.samples.read_bytes().split(b"\n")
+    with contextlib.suppress(OSError), run.samples.open("rb") as file:
+        # Weeks of samples are hundreds of megabytes, few of them about health.
+        lines = (line for line in iter(lambda: file.readline(_LONGEST), b"") if b'"health"' in line)
         changes = [event for line in lines if isinstance(event := decode_recorded(line), HealthChanged)]
     warm = any(change.health is Health.WARM for change in changes)
-    return (changes[-1].health if changes else Health.STARTING), warm
+    return (changes[-1].health, changes[-1].detail, warm) if changes else (Health.STARTING, "", warm)
 
 
 class _Recorder:
@@ -55,7 +57,7 @@ class _Recorder:
 
     def __init__(self, run: Run, lease: Lease) -> None:
         self._run, self._lease = run, lease
-        self._health, self._warm = _known(run)
+        self._health, self._detail, self._warm = _known(run)
         self._owns_port = False
         self._warm_up_due = 0.0
         self._written: Sampled | None = None
@@ -96,17 +98,21 @@ class _Recorder:
                 await self._complain()
                 return False
         try:
-            answer = await client.get("/health")
-            if answer.status_code == 200:
-                self._take(vllm_metrics.scrape((await client.get("/metrics")).text))
-                self._change(Health.WARM if self._warm else Health.HEALTHY)
-                return True
-            detail = f"HTTP {answer.status_code}"
-        except httpx.HTTPError as error:
-            detail = type(error).__name__
-        if self._health is not Health.STARTING:
-            self._change(Health.UNHEALTHY, f"/health: {detail}")
-        return False
+            await answers.get(client, "/health")
+        except (answers.Refused, *answers.FAILED) as error:
+            if self._health is not Health.STARTING:
+                self._change(Health.UNHEALTHY, _words("/health", error))
+            return False
+        # Counters that cannot be read leave a hole in the charts; they say nothing of a server's health.
+        try:
+            text = await answers.get(client, "/metrics")
+            found = await asyncio.to_thread(vllm_metrics.scrape, text.decode(errors="replace"))
+            detail = "" if found else "/metrics has no counter of a vLLM server"
+        except (answers.Refused, *answers.FAILED) as error:
+            found, detail = None, _words("/metrics", error)
+        self._take(found)
+        self._change(Health.WARM if self._warm else Health.HEALTHY, detail)
+        return True
 
     async def _complain(self) -> None:
         """Tell once that somebody else listens on the port: ours, which has bound it at most, never will."""
@@ -121,8 +127,8 @@ class _Recorder:
     def _change(self, health: Health, detail: str = "") -> None:
         # A failed first request is not undone by /health, which answers 200 from a server that cannot generate.
         failed = self._health is Health.UNHEALTHY and not self._warm and health is Health.HEALTHY
-        if health is not self._health and not failed:
-            self._health = health
+        if (health, detail) != (self._health, self._detail) and not failed:
+            self._health, self._detail = health, detail
             server.record(self._run, HealthChanged(time.time(), health, detail))
 
     def _take(self, found: vllm_metrics.Scrape | None) -> None:
@@ -168,6 +174,10 @@ class _Recorder:
         self._warm = not done.error
         self._warm_up_due = time.monotonic() + WARM_UP_AGAIN
         self._change(Health.WARM if self._warm else Health.UNHEALTHY, done.error)
+
+
+def _words(path: str, error: Exception) -> str:
+    return str(error) if isinstance(error, answers.Refused) else f"{path}: {type(error).__name__}"
 
 
 def _same(one: LatenciesSampled, other: LatenciesSampled | None) -> bool:

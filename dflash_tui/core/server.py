@@ -7,7 +7,7 @@ A server outlives whoever launched it. Its folder holds `run.json` (what was lau
 from __future__ import annotations
 
 import asyncio
-import errno
+import contextlib
 import os
 import shutil
 import signal
@@ -21,14 +21,18 @@ import msgspec
 import psutil
 
 from dflash_tui.core import paths, processes
-from dflash_tui.core.events import Event, Exited, Launched, Preparing, Stopping, encode
+from dflash_tui.core.events import YEAR_2100, Event, Exited, Launched, Preparing, Stopping, encode
 from dflash_tui.core.plan import HOST, Plan
 from dflash_tui.errors import DflashError, ServerFailed, UsageError
 
 _RUN_FILE = "run.json"
+# Fields that a later release adds are passed over; what it records otherwise gets another version.
+_VERSION = 1
+_RUN_LIMIT = 1 << 20
 # vLLM ends within 5 s when it ends at all; SIGTERM during a stream hung in 7 of 15 tries on 0.32.0.
 STOP_GRACE = 15.0
 _LAST_THREADS = 5.0
+_UNREADABLE = (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
@@ -37,7 +41,7 @@ class Run(msgspec.Struct, frozen=True):
 
     `started_at` is seconds since the epoch, `utc_offset` the seconds that local time was ahead of UTC (the log
     stamps local time), `born` the identity of the process: with the pid it names one process for good. `forced` is
-    why a failed check was overruled.
+    why a failed check was overruled, `version` how the file is to be read.
     """
 
     id: str
@@ -50,6 +54,7 @@ class Run(msgspec.Struct, frozen=True):
     patches: tuple[str, ...] = ()
     prepared: tuple[Preparing, ...] = ()
     forced: str = ""
+    version: int = _VERSION
 
     @property
     def folder(self) -> Path:
@@ -108,7 +113,8 @@ def launch(
     env = processes.clean_environment() | {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_CONFIGURE_LOGGING": "1"} | plan.env
     env |= {"PATH": f"{Path(plan.argv[0]).parent}{os.pathsep}{env.get('PATH', os.defpath)}", "PYTHONUNBUFFERED": "1"}
     try:
-        with (folder / "server.log").open("wb") as log:
+        # Appended to, so that a log which somebody cuts goes on at its start, not behind a hole.
+        with (folder / "server.log").open("ab") as log:
             # Not asyncio's: it kills the child when its transport is collected.
             process = subprocess.Popen(
                 plan.argv,
@@ -168,17 +174,35 @@ def runs() -> list[Run]:
     return sorted(found, key=lambda run: run.started_at)
 
 
-def damaged() -> list[Path]:
-    """Return the run files that cannot be read; a server may live behind one."""
-    return [path for path in sorted(paths.runs().glob(f"*/{_RUN_FILE}")) if _load(path) is None]
+def damaged() -> dict[Path, str]:
+    """Return the run files that cannot be used and what each is said to be; a server may live behind one."""
+    return {path: _flaw(path) for path in sorted(paths.runs().glob(f"*/{_RUN_FILE}")) if _load(path) is None}
+
+
+class _Version(msgspec.Struct):
+    version: int = _VERSION
+
+
+def _flaw(path: Path) -> str:
+    try:
+        newer = msgspec.json.decode(_read(path), type=_Version).version > _VERSION
+    except _UNREADABLE:
+        newer = False
+    return "was written by a newer dflash-tui" if newer else "cannot be read"
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_RUN_LIMIT)
 
 
 def _load(path: Path) -> Run | None:
     try:
-        run = msgspec.json.decode(path.read_bytes(), type=Run)
-    except (OSError, msgspec.MsgspecError):
+        run = msgspec.json.decode(_read(path), type=Run)
+    except _UNREADABLE:
         return None
-    return run if run.id == path.parent.name and run.pid > 1 else None
+    possible = 1 < run.pid < 1 << 31 and 0 < run.plan.port < 1 << 16 and 0 <= run.started_at < YEAR_2100
+    return run if run.id == path.parent.name and possible and run.version <= _VERSION else None
 
 
 def find(name: str | None = None) -> Run:
@@ -267,14 +291,12 @@ async def stop(run: Run, grace: float = STOP_GRACE) -> float:
 def record(run: Run, event: Event) -> None:
     """Append an event to the run's samples; lines are short enough to be written whole by several processes.
 
-    A full disk, or a folder that is not ours or is gone, costs the sample and nothing else.
+    A disk that is full or broken, or a folder that is not ours or is gone, costs the sample and nothing else.
     """
-    try:
-        with run.samples.open("ab", buffering=0) as file:
-            file.write(encode(event) + b"\n")
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.EACCES, errno.EROFS}:
-            raise
+    line = encode(event) + b"\n"
+    with contextlib.suppress(OSError), run.samples.open("ab", buffering=0) as file:
+        if (written := file.write(line)) is not None and written < len(line):
+            file.write(b"\n")  # the disk is full: the next line, once there is room, must not begin in this one
 
 
 def free_port(wanted: int) -> int:

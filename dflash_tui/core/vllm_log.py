@@ -20,6 +20,7 @@ from dflash_tui.core.vllm_phases import Phases
 
 LINE_LIMIT = 2000
 _BUFFER_LIMIT = 1 << 20
+_LOOKED_AT = 1 << 16
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 # Control characters, Unicode's format characters (Cf), which reorder or hide text, and letters that nobody sees.
 _CONTROL = re.compile(
@@ -46,6 +47,7 @@ _recognise = lru_cache(maxsize=4096)(recognise)
 def clean(line: str) -> str:
     """Return `line` without escape sequences and control characters, cut at `LINE_LIMIT` characters."""
     if not (line.isascii() and line.isprintable()):
+        line = line[:_LOOKED_AT]  # cleaning costs more than reading, and a line may be as long as a file
         line = _CONTROL.sub("", _ESCAPES.sub("", line)).expandtabs(4)
     text = line.rstrip()
     return text if len(text) <= LINE_LIMIT else text[: LINE_LIMIT - 1] + "…"

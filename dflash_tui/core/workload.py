@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 
-from dflash_tui.core import vllm_metrics
+from dflash_tui.core import answers, vllm_metrics
 from dflash_tui.core.events import PROBE, WARM_UP, Counters, RequestDone
 from dflash_tui.core.stream import Stream, said
 from dflash_tui.core.suites import Prompt, Suite
@@ -161,8 +161,8 @@ async def _measured(
 
 
 async def _counters(client: httpx.AsyncClient) -> Counters | None:
-    with contextlib.suppress(httpx.HTTPError):
-        return vllm_metrics.parse((await client.get("/metrics", timeout=5.0)).text)
+    with contextlib.suppress(answers.Refused, *answers.FAILED):
+        return vllm_metrics.parse((await answers.get(client, "/metrics")).decode(errors="replace"))
     return None
 
 

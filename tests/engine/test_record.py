@@ -7,11 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -20,14 +17,11 @@ from msgspec.structs import replace
 from dflash_tui import headless
 from dflash_tui.core import (
     observe,
-    plan,
     postmortem,
     probe,
     processes,
-    recipe_files,
     record,
     server,
-    setup,
     suites,
     workload,
 )
@@ -41,63 +35,9 @@ from dflash_tui.core.events import (
     HealthChanged,
     RequestDone,
     Sampled,
-    decode_recorded,
 )
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.server import Run
-from dflash_tui.core.state import RunState
 from dflash_tui.errors import DflashError
-
-FAKE = Path(__file__).parents[1] / "fake_server.py"
-
-
-def made(port: int, *words: str) -> Plan:
-    argv = (sys.executable, str(FAKE), str(port), *words)
-    return replace(plan.make(setup.resolve(recipe_files.find("demo-cpu"))), argv=argv, port=port)
-
-
-@pytest.fixture
-def launch() -> Iterator[Callable[..., Run]]:
-    """Launch the stand-in by the product's own launcher, and end whatever is left."""
-    launched: list[Run] = []
-
-    def start(*words: str, port: int | None = None) -> Run:
-        launched.append(server.launch(made(port or server.free_port(18_200), *words), engine="fake"))
-        return launched[-1]
-
-    yield start
-    for run in launched:
-        asyncio.run(server.stop(run, grace=0.1))
-
-
-@asynccontextmanager
-async def watching(run: Run) -> AsyncIterator[RunState]:
-    """Observe `run` into a state for as long as the block lasts."""
-    state = RunState()
-
-    async def follow() -> None:
-        async with observe.observe(run) as events:
-            async for event in events:
-                state.apply(event)
-
-    task = asyncio.create_task(follow())
-    try:
-        yield state
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(true: Callable[[], bool], limit: float = 60.0) -> None:
-    deadline = time.monotonic() + limit
-    while not true():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
-
-
-def recorded(run: Run, kind: type[Any]) -> list[Any]:
-    lines = run.samples.read_bytes().splitlines()
-    return [event for line in lines if isinstance(event := decode_recorded(line), kind)]
+from tests.launched import made, recorded, until, watching
 
 
 async def test_a_good_server_becomes_warm_and_is_measured_from_the_start_of_a_burst(launch):

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dflash_tui.core import foreign
+from dflash_tui.core import answers, foreign
 from dflash_tui.core.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
 from dflash_tui.core.foreign import Server
 from dflash_tui.errors import UsageError
@@ -110,7 +110,7 @@ async def test_the_key_comes_from_its_variable_only(server, monkeypatch):
         ("/health", (401, b""), "DFLASH_TUI_API_KEY may hold a key"),
         ("/health", (302, b""), "/health: HTTP 302"),
         ("/metrics", (200, b"<html>hello</html>"), "no counter of a vLLM server"),
-        ("/metrics", (200, b"x" * (foreign.BODY_LIMIT + 1)), "more than 4 MiB"),
+        ("/metrics", (200, b"x" * (answers.BODY_LIMIT + 1)), "more than 4 MiB"),
         ("/metrics", (404, b""), "/metrics: HTTP 404"),
     ],
 )
@@ -134,7 +134,7 @@ async def test_what_it_says_of_itself_may_be_anything(server, body):
 
 
 async def test_an_answer_that_never_ends_is_given_up(server, monkeypatch):
-    monkeypatch.setattr(foreign, "_WHOLE", 0.3)
+    monkeypatch.setattr(foreign, "WHOLE", 0.3)
 
     def late() -> Answer:
         time.sleep(2)

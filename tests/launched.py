@@ -1,0 +1,54 @@
+"""The stand-in for a server as a run of ours, and its observation."""
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from dflash_tui.core import observe, plan, recipe_files, setup
+from dflash_tui.core.events import decode_recorded
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
+
+FAKE = Path(__file__).parent / "fake_server.py"
+
+
+def made(port: int, *words: str) -> Plan:
+    argv = (sys.executable, str(FAKE), str(port), *words)
+    return replace(plan.make(setup.resolve(recipe_files.find("demo-cpu"))), argv=argv, port=port)
+
+
+@asynccontextmanager
+async def watching(run: Run) -> AsyncIterator[RunState]:
+    """Observe `run` into a state for as long as the block lasts."""
+    state = RunState()
+
+    async def follow() -> None:
+        async with observe.observe(run) as events:
+            async for event in events:
+                state.apply(event)
+
+    task = asyncio.create_task(follow())
+    try:
+        yield state
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(true: Callable[[], bool], limit: float = 60.0) -> None:
+    deadline = time.monotonic() + limit
+    while not true():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
+def recorded(run: Run, kind: type[Any]) -> list[Any]:
+    lines = run.samples.read_bytes().splitlines()
+    return [event for line in lines if isinstance(event := decode_recorded(line), kind)]
