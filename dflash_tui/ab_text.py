@@ -59,7 +59,9 @@ def varied(design: Design) -> str:
 
 
 def kind(design: Design) -> str:
-    """Return how sure an experiment can be: `honest, 4 boots` or `quick, 2 boots`."""
+    """Return how sure an experiment can be: `honest, 4 boots`, `quick, 2 boots`, or `measured apart, 2 boots`."""
+    if not design.suite:
+        return f"measured apart, {text.plural(len(design.order), 'boot')}"
     return f"{'honest' if design.honest else 'quick'}, {text.plural(len(design.order), 'boot')}"
 
 

@@ -25,11 +25,11 @@ def render(report: AbReport) -> str:
 
 def _parts(report: AbReport) -> Iterator[str]:
     design = report.design
-    yield f"# A/B of {code(design.recipe)}: {said(ab_text.varied(design))}"
+    yield f"# {'A/B' if design.suite else 'Side by side'} of {code(design.recipe)}: {said(ab_text.varied(design))}"
     if label := ab_text.label(design):
         yield f"> **{said(label)}.** What is compared holds for this set-up of the engine, not for such a model."
     how = f"{ab_text.kind(design)}, order {ab_text.order(design)}"
-    yield f"{_when(design.made_at)}, {how}, made by dflash-tui {said(design.version)}."
+    yield f"{_when(design.made_at)}, {how}, told by dflash-tui {said(design.version)}."
     if not report.complete:
         yield f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over."
     for one in report.comparisons:
@@ -104,6 +104,9 @@ def _how(report: AbReport) -> Iterator[str]:
     temperature = "the model's own" if design.temperature is None else f"{design.temperature:g}"
     streams = ", ".join(str(count) for count in design.concurrency)
     yield "## How it was measured"
+    if not design.suite:
+        yield bullets(["in runs of their own: which prompts were sent, in what order and how sampled was not recorded"])
+        return
     yield bullets(
         [
             f"suite {code(design.suite)}, SHA-256 {code(design.digest)}",
