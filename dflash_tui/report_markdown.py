@@ -180,11 +180,18 @@ def _launched(report: AbReport) -> Iterator[str]:
             versions = ", ".join(f"{said(name)} {said(version)}" for name, version in boot.versions.items())
             yield bullets(
                 [
+                    f"environment that was there before: {_inherited(boot)}",
                     f"engine: {said(boot.engine)}",
                     f"patches: {patches or 'none'}",
                     f"versions: {versions or text.UNKNOWN}",
                 ]
             )
+
+
+def _inherited(boot: Boot) -> str:
+    if not boot.inherited:
+        return text.UNKNOWN if boot.inherited is None else "nothing that an engine heeds"
+    return ", ".join(code(f"{name}={value}") for name, value in boot.inherited.items())
 
 
 def _command(argv: Sequence[str], env: dict[str, str], boot: Boot | None) -> list[str]:

@@ -108,3 +108,13 @@ def test_intervals_are_drawn_around_one():
     wild = ab_text.interval(Ratio(1.0, 0.0, float("inf")), most, 41)
     assert wild == "━" * 20 + "◆" + "━" * 20
     assert all(len(line) == 41 for line in (right, left, wild, ab_text.axis(most, 41)))
+
+
+def test_what_the_environment_had_beside_the_plan_is_told():
+    """With secrets left out; where nobody recorded it, that is said."""
+    design = a_design()
+    first, *rest = boots(design, (10.0, 12.0))
+    first = replace(first, inherited={"OMP_NUM_THREADS": "4"})
+    told = report_markdown.render(AbReport(design, (first, *rest), ()))
+    assert "environment that was there before: `OMP_NUM_THREADS=4`" in told
+    assert "environment that was there before: —" in told

@@ -125,14 +125,17 @@ async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
         await take("warm-up", sending.warm_up(design, suite, run))
         since, before = time.time(), await observe.read_counters(run)
         made = replace(made, cold_request=cold[0], before=conditions.of(run, state, since))
+        worked = await asyncio.to_thread(conditions.processors, run)
         requests = await take("round", sending.measured(design, suite, run))
+        others = conditions.others(worked, await asyncio.to_thread(conditions.processors, run))
         after = await observe.read_counters(run)
-        made = replace(made, requests=requests, after=conditions.of(run, state, since))
+        made = replace(made, requests=requests, others=others, after=conditions.of(run, state, since))
         if all(request.error for request in requests):
             raise _Failed(requests[-1].error)
     if before and after:
         made = replace(
             made,
+            generated=max(0.0, after.generated - before.generated),
             preemptions=max(0.0, after.preemptions - before.preemptions),
             prefix_queries=max(0.0, after.prefix_queries - before.prefix_queries),
             prefix_hits=max(0.0, after.prefix_hits - before.prefix_hits),

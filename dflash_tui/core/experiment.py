@@ -82,9 +82,11 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Seconds: `up` from the launch to where the server serves, `ready` to its first answer, `took` from the launch until
     its memory was back. `cache` is what the start found (see `Startup.cache`), `cold_request` the first real
-    request, which is measured alone. `requests` are those that count; warm-ups are not among them. `preemptions`,
-    `prefix_queries` and `prefix_hits` are what the counters grew by while they ran. `patches` maps each patch in the
-    engine to the SHA-256 of what it made, `versions` packages to versions, `argv` and `env` are what was launched.
+    request, which is measured alone. `requests` are those that count; warm-ups are not among them. `generated` tokens,
+    `preemptions`, `prefix_queries` and `prefix_hits` are what the counters grew by while they ran, `others` how many
+    processors what is neither ours nor the server's kept busy meanwhile. `patches` maps each patch in the engine to the
+    SHA-256 of what it made, `versions` packages to versions, `argv` and `env` are what was launched; `inherited` is
+    what the environment had beside that for a server to heed, None where nobody recorded it.
     """
 
     number: int
@@ -99,9 +101,11 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     phases: dict[str, float] = {}
     cold_request: RequestDone | None = None
     requests: tuple[RequestDone, ...] = ()
+    generated: Amount | None = None
     preemptions: Amount = 0.0
     prefix_queries: Amount = 0.0
     prefix_hits: Amount = 0.0
+    others: Amount | None = None
     before: Conditions | None = None
     after: Conditions | None = None
     engine: str = ""
@@ -109,6 +113,7 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     driver: str = ""
     argv: tuple[str, ...] = ()
     env: dict[str, str] = {}
+    inherited: dict[str, str] | None = None
     patches: dict[str, str] = {}
     versions: dict[str, str] = {}
     error: str = ""

@@ -16,6 +16,9 @@ SPEEDS = [10.0, 12.0, 12.1, 10.1]
 MAINS = Conditions(at=0.0, power="mains", clock_mhz=2000, temperature_c=60, throttle=(), foreign=(), load=1.0)
 
 
+QUIET: dict[str, Any] = {"generated": 1010.0, "others": 0.1, "inherited": {}}
+
+
 def changed(measured: list[Boot], number: int = 1, **changes: Any) -> list[Boot]:
     """The boots with one of them changed."""
     return [msgspec.structs.replace(each, **changes) if each.number == number else each for each in measured]
@@ -27,7 +30,7 @@ def seen(**changes: Any) -> Conditions:
 
 def usual() -> list[Boot]:
     """Boots of eager and compile on a machine at rest, with nothing to complain of."""
-    return boots(modes(), SPEEDS, before=MAINS, after=seen(throttle=("power cap",)), phases={"weights": 40.0})
+    return boots(modes(), SPEEDS, before=MAINS, after=seen(throttle=("power cap",)), phases={"weights": 40.0}, **QUIET)
 
 
 def first(name: str = "requests", **changes: Any) -> dict[str, Any]:
@@ -39,6 +42,8 @@ def first(name: str = "requests", **changes: Any) -> dict[str, Any]:
 REFUSED = [
     ({"argv": (*plan().argv, "--max-num-seqs", "4")}, "--max-num-seqs 4 instead of unset"),
     ({"env": {"VLLM_USE_V2_MODEL_RUNNER": "1"}}, "VLLM_USE_V2_MODEL_RUNNER: unset in boot 1, 1 in boot 2"),
+    ({"inherited": {"OMP_NUM_THREADS": "1"}}, "OMP_NUM_THREADS: unset in boot 1, 1 in boot 2"),
+    ({"generated": 1400.0}, "boot 2: 400 tokens beside our 1000"),
     ({"versions": {"vllm": "0.32.0", "torch": "2.12.0"}}, "torch: 2.11.0 in boot 1, 2.12.0 in boot 2"),
     ({"engine": "vllm 0.31.0"}, "vllm 0.31.0 in boot 2"),
     ({"patches": {"some": "sha"}}, "some: unset in boot 1, sha in boot 2"),
@@ -67,6 +72,7 @@ FLAGGED = [
     ({"after": seen(clock_mhz=1800, throttle=("power cap",))}, "the GPU's clock drifted"),
     ({"after": seen(temperature_c=80, throttle=("power cap",))}, "the GPU's temperature drifted"),
     ({"before": seen(load=6.0)}, "the machine was not equally busy"),
+    ({"others": 1.4}, "others were not equally busy on the processors"),
     ({"after": seen(throttle=("clocks set by the user",))}, "the GPU's clocks were limited in some boots"),
     (first(tokens=300), "answers differ in length"),
     ({"error": "it died", "requests": ()}, "a boot of compile failed"),

@@ -16,6 +16,7 @@ from dflash_tui.ab_design import designed
 from dflash_tui.core import ab, ab_start, boot_record, experiments, processes, server
 from dflash_tui.core.experiment import Boot, Design, Halted, Measured
 from dflash_tui.core.progress import Progress
+from dflash_tui.core.redact import LEFT_OUT
 from dflash_tui.parser import build_parser
 from tests import fake_engine
 
@@ -72,8 +73,10 @@ def boots(design: Design) -> tuple[Boot, ...]:
     return progress(design).boots
 
 
-def test_both_arms_are_booted_measured_and_reported(port):
+def test_both_arms_are_booted_measured_and_reported(port, monkeypatch):
     """A quick A/B: each boot's cold request alone, warm-ups that do not count, all prompts, and no server left."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("HF_TOKEN", "hf_" + 20 * "x")
     folder = fake_engine.make(port, {7: FAST, 4: SLOW})
     done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, "--json")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -111,6 +114,10 @@ def _is_told_without_our_own_folders(design: Design) -> None:
     assert a.env["VLLM_CACHE_ROOT"] == "{own cache}/vllm"
     assert len(set(a.argv) ^ set(b.argv)) == 2
     assert a.versions["python"]
+    assert a.inherited
+    assert (a.inherited["OMP_NUM_THREADS"], a.inherited["HF_TOKEN"]) == ("2", LEFT_OUT)
+    assert a.generated
+    assert a.others is None or a.others >= 0
     runs = {each.id: each for each in server.runs()}
     caches = {runs[boot.run].plan.env["VLLM_CACHE_ROOT"] for boot in (a, b)}
     assert len(caches) == 2
