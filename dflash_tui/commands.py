@@ -45,9 +45,10 @@ def panel(run: Run | None = None, *, player: Player | None = None, foreign: Serv
     """Open the panel, with a run, a recording or a foreign server if given; print how to come back to what goes on."""
     from dflash_tui.tui import app
 
-    if farewell := app.run(run, player=player, foreign=foreign):
+    farewell, code = app.run(run, player=player, foreign=foreign)
+    if farewell:
         out(farewell)
-    return 0
+    return code
 
 
 def gpus(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from signal import SIGHUP
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
@@ -22,6 +23,7 @@ from dflash_tui.core.server import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
 from dflash_tui.text import duration, how_to_return
+from dflash_tui.tui import ending
 from dflash_tui.tui.ab import AbScreen
 from dflash_tui.tui.compare import CompareScreen
 from dflash_tui.tui.dialogs import Confirm, ErrorDialog, Help, keys_of
@@ -93,6 +95,8 @@ class DflashApp(App[str]):
         self.register_theme(DARK)
         self.register_theme(LIGHT)
         self.theme = DARK.name
+        if not self.is_headless:
+            ending.on_signals(self._end)
         if self._foreign:
             from dflash_tui.tui.foreign import ForeignScreen  # noqa: PLC0415 - as in `follow`
 
@@ -365,9 +369,16 @@ class DflashApp(App[str]):
 
     def _leave(self, yes: bool | None) -> None:
         if yes:
+            self._end(0)
+
+    def _end(self, code: int) -> None:
+        """End with the farewell; nobody reads one after a lost connection."""
+        told = ""
+        if code != 128 + SIGHUP:
             folders = [experiments.folder_of(design.id) for design in experiments.known()]
             driven = [experiments.read(folder) for folder in folders if experiments.driver(folder)]
-            self.exit(farewell(living(), driven))
+            told = farewell(living(), driven)
+        self.exit(told, return_code=code)
 
 
 def farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
@@ -385,8 +396,11 @@ def farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
     return "\n".join(told)
 
 
-def run(run: Run | None = None, *, player: Player | None = None, foreign: Server | None = None) -> str:
-    """Open the panel on the launch screen, or with a run, a recording or a foreign server; return its farewell."""
+def run(run: Run | None = None, *, player: Player | None = None, foreign: Server | None = None) -> tuple[str, int]:
+    """Open the panel on the launch screen, or with a run, a recording or a foreign server; return its farewell.
+
+    The number is the exit code: 0, or 128 and the number of the signal that ended it.
+    """
     panel = DflashApp(run, player=player, foreign=foreign)
     gc.freeze()  # modules stay; to look through them again would hold up a key press by 40 ms, at any time
-    return panel.run() or ""
+    return panel.run() or "", panel.return_code or 0
