@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dflash_tui import text
-from dflash_tui.core import processes, server
+from dflash_tui.core import plain, processes, server
 from dflash_tui.core.server import Run
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError, UsageError
@@ -26,14 +26,14 @@ _LONGEST_LINE = 1 << 20
 
 
 def out(line: str) -> None:
-    """Write a line of data to stdout at once."""
-    sys.stdout.write(f"{line}\n")
+    """Write a line of data to stdout at once; nothing in it moves the cursor."""
+    sys.stdout.write(f"{plain.shown(line)}\n")
     sys.stdout.flush()
 
 
 def note(line: str) -> None:
-    """Write a line of narration to stderr."""
-    sys.stderr.write(f"{line}\n")
+    """Write a line of narration to stderr; nothing in it moves the cursor."""
+    sys.stderr.write(f"{plain.shown(line)}\n")
     sys.stderr.flush()
 
 

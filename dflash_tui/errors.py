@@ -13,15 +13,21 @@ Watching that ends with Ctrl-C exits with 130.
 
 from __future__ import annotations
 
+from dflash_tui.core import plain
+from dflash_tui.core.redact import without_secrets
+
 
 class DflashError(Exception):
-    """The operation failed: `what` happened, the `evidence` line, and what to `do` about it."""
+    """The operation failed: `what` happened, the `evidence` line, and what to `do` about it.
+
+    All three are shown on terminals and may quote anybody: they are made plain, the evidence has no secrets.
+    """
 
     exit_code = 1
 
     def __init__(self, what: str, *, evidence: str = "", do: str = "") -> None:
-        super().__init__(what)
-        self.what, self.evidence, self.do = what, evidence, do
+        self.what, self.evidence, self.do = plain.lines(what), plain.lines(without_secrets(evidence)), plain.lines(do)
+        super().__init__(self.what)
 
     def __str__(self) -> str:
         parts = [self.what]

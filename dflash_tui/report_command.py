@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dflash_tui import report_markdown, run_markdown, side_by_side
 from dflash_tui.commands import note, out
-from dflash_tui.core import experiments, imported, recording, run_report, sides
+from dflash_tui.core import experiments, imported, outside, recording, run_report, sides
 from dflash_tui.core.experiment import AbReport
 from dflash_tui.core.imported import Imported
 from dflash_tui.core.redact import variables, words
@@ -107,8 +107,8 @@ def _file(name: str) -> AbReport | RunReport | Imported | None:
         raise DflashError(f"{path} is too large for a report")
     data = path.read_bytes()
     for decoder in (_AB, _RUN):
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return decoder.decode(data)
+        with contextlib.suppress(msgspec.MsgspecError):
+            return outside.decode(data, decoder)
     return imported.load(path)
 
 

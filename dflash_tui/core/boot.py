@@ -18,6 +18,7 @@ from dflash_tui.core import (
     conditions,
     experiments,
     observe,
+    plain,
     postmortem,
     preflight,
     prepare,
@@ -215,4 +216,4 @@ def say(event: Preparing) -> None:
 def note(line: str) -> None:
     """Write a line into the driver's log, which its output is; a full disk costs the line and nothing else."""
     with contextlib.suppress(OSError):
-        print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)  # noqa: T201
+        print(f"{time.strftime('%H:%M:%S')} {plain.shown(line)}", flush=True)  # noqa: T201

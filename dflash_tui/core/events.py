@@ -12,6 +12,8 @@ from typing import Annotated
 
 import msgspec
 
+from dflash_tui.core import outside
+
 # No server counts further, and sums, differences and quotients of such numbers are still numbers.
 MOST = 1e15
 MOST_POSITIONS = 64
@@ -379,7 +381,7 @@ def encode(event: Event) -> bytes:
 def decode_recorded(line: bytes) -> Recorded | None:
     """Return the event of a line of `samples.jsonl`, or None for what is none: half-written, older, impossible."""
     try:
-        event = _decoder.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        event = outside.decode(line, _decoder, one_line=True)
+    except msgspec.MsgspecError:
         return None
     return event if 0 <= event.at < YEAR_2100 else None

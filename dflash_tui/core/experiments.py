@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.core import paths, processes, progress, sending
+from dflash_tui.core import outside, paths, processes, progress, sending
 from dflash_tui.core.events import Event, encode
 from dflash_tui.core.experiment import AbReport, Design, Happened
 from dflash_tui.core.progress import Progress
@@ -28,6 +28,11 @@ class Driver(msgspec.Struct, frozen=True):
 
     pid: int
     born: str
+
+
+_designs: msgspec.json.Decoder[Design] = msgspec.json.Decoder(Design)
+_drivers: msgspec.json.Decoder[Driver] = msgspec.json.Decoder(Driver)
+_reports: msgspec.json.Decoder[AbReport] = msgspec.json.Decoder(AbReport)
 
 
 def folder_of(identity: str) -> Path:
@@ -70,7 +75,7 @@ def write(path: Path, value: msgspec.Struct) -> None:
 def design_of(folder: Path) -> Design | None:
     """Return the design of the experiment in `folder`, or None when it cannot be read."""
     try:
-        return msgspec.json.decode((folder / _DESIGN).read_bytes(), type=Design)
+        return outside.decode((folder / _DESIGN).read_bytes(), _designs)
     except (OSError, msgspec.MsgspecError):
         return None
 
@@ -104,7 +109,7 @@ def find(name: str | None = None) -> Design:
 def driver(folder: Path) -> Driver | None:
     """Return the process that drives the experiment in `folder` now, or None."""
     try:
-        found = msgspec.json.decode((folder / _DRIVER).read_bytes(), type=Driver)
+        found = outside.decode((folder / _DRIVER).read_bytes(), _drivers)
     except (OSError, msgspec.MsgspecError):
         return None
     return found if found.pid > 1 and found.born and processes.identity(found.pid) == found.born else None
@@ -144,15 +149,15 @@ def events(folder: Path) -> list[Happened]:
 def decode(line: bytes) -> Happened | None:
     """Return the event of one line, or None when it is none."""
     try:
-        return _decoder.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return outside.decode(line, _decoder)
+    except msgspec.MsgspecError:
         return None
 
 
 def report(folder: Path) -> AbReport | None:
     """Return the report of a finished experiment, or None."""
     try:
-        return msgspec.json.decode((folder / REPORT).read_bytes(), type=AbReport)
+        return outside.decode((folder / REPORT).read_bytes(), _reports)
     except (OSError, msgspec.MsgspecError):
         return None
 

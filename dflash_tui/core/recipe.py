@@ -13,7 +13,9 @@ from dflash_tui.core.hardware import Hardware
 
 # `$` alone would let a line feed pass at the end; JSON Schema has no `\Z`.
 _END = r"$(?!\n)"
-_PLAIN = r"[^\x00-\x1f\x7f-\x9f]"
+# No control characters, and none that reorder or hide what stands beside them.
+_UNSEEN = r"\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+_PLAIN = rf"[^\x00-\x1f{_UNSEEN}]"
 
 Name = Annotated[str, Meta(pattern=rf"^[a-z0-9][a-z0-9._-]{{0,63}}{_END}")]
 FileName = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_][A-Za-z0-9._-]{{0,63}}{_END}")]
@@ -25,7 +27,7 @@ MaybeText = Annotated[str, Meta(pattern=rf"^{_PLAIN}*{_END}")]
 # Text that becomes a word of a command beside others, where a dash at its start would make it an option.
 Word = Annotated[str, Meta(min_length=1, pattern=rf"^(?!-){_PLAIN}*{_END}")]
 # Text that may be folded over lines, as `>` does.
-Prose = Annotated[str, Meta(min_length=1, pattern=r"^[^\x00-\x09\x0b-\x1f\x7f-\x9f]*$")]
+Prose = Annotated[str, Meta(min_length=1, pattern=rf"^[^\x00-\x09\x0b-\x1f{_UNSEEN}]*$")]
 Link = Annotated[str, Meta(pattern=rf"^(?:https://[^\s\x00-\x1f\x7f-\x9f]+)?{_END}")]
 Tokens = Annotated[int, Meta(ge=0, le=64)]
 Gigabytes = Annotated[float, Meta(gt=0, le=10_000)]

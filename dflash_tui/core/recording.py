@@ -12,11 +12,11 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 
-from dflash_tui.core import paths, server
+from dflash_tui.core import paths, plain, server
 from dflash_tui.core.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
 from dflash_tui.core.server import Run
 from dflash_tui.core.vllm_log import LogReader, clean
@@ -81,7 +81,7 @@ class Recording(Run, frozen=True):
     def last(self) -> list[Recorded]:
         """Return the last recorded events, which the log does not hold: how it ended is among them."""
         lines = self._tail(SAMPLES).split(b"\n")
-        return [_without_controls(event) for line in lines if (event := decode_recorded(line))]
+        return [event for line in lines if (event := decode_recorded(line))]
 
     def _logged(self) -> Iterator[AnyEvent]:
         reader = LogReader(self.started_at, self.utc_offset)
@@ -97,7 +97,7 @@ class Recording(Run, frozen=True):
                 rest = b""
             for line in lines:
                 if event := decode_recorded(line):
-                    yield _without_controls(event)
+                    yield event
 
     def _chunks(self, part: str) -> Iterator[bytes]:
         try:
@@ -167,7 +167,7 @@ def read(path: Path) -> Recording:
         if len(told) > _RUN_LIMIT:
             raise UsageError(what, evidence=f"{RUN} is larger than {_RUN_LIMIT >> 20} MiB")
         # A run that nobody bore is nobody's: no pid in it is ever taken for a process of ours.
-        fields = _cleaned(msgspec.json.decode(told)) | {"born": "", "where": str(path.resolve())}
+        fields = plain.cleaned(msgspec.json.decode(told)) | {"born": "", "where": str(path.resolve())}
         recording = msgspec.convert(fields, Recording)
     except (*_BROKEN, KeyError, TypeError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         do = "dflash-tui export RUN writes one; dflash-tui ps --all lists the runs"
@@ -198,20 +198,3 @@ def _check(path: Path) -> None:
 
 def _own(name: str) -> Run | None:
     return next((run for run in server.runs() if run.id == name), None)
-
-
-def _cleaned(value: Any) -> Any:
-    """Return JSON data with every text in it free of control characters."""
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, list | tuple):
-        return [_cleaned(item) for item in value]
-    if isinstance(value, dict):
-        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
-    return value
-
-
-def _without_controls(event: Recorded) -> Recorded:
-    plain = msgspec.to_builtins(event)
-    cleaned = _cleaned(plain)
-    return event if cleaned == plain else msgspec.convert(cleaned, type(event))

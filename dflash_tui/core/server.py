@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from dflash_tui.core import paths, processes
+from dflash_tui.core import outside, paths, processes
 from dflash_tui.core.events import YEAR_2100, Event, Exited, Launched, Preparing, Stopping, encode
 from dflash_tui.core.plan import HOST, Plan
 from dflash_tui.errors import DflashError, ServerFailed, UsageError
@@ -90,6 +90,9 @@ class Run(msgspec.Struct, frozen=True):
             synthetic=plan.synthetic,
             num_speculative_tokens=plan.num_speculative_tokens,
         )
+
+
+_decoder: msgspec.json.Decoder[Run] = msgspec.json.Decoder(Run)
 
 
 def launch(
@@ -198,7 +201,7 @@ def _read(path: Path) -> bytes:
 
 def _load(path: Path) -> Run | None:
     try:
-        run = msgspec.json.decode(_read(path), type=Run)
+        run = outside.decode(_read(path), _decoder)
     except _UNREADABLE:
         return None
     possible = 1 < run.pid < 1 << 31 and 0 < run.plan.port < 1 << 16 and 0 <= run.started_at < YEAR_2100

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import psutil
 
-from dflash_tui.core import processes
+from dflash_tui.core import plain, processes
 
 _ROOT = Path("/")
 _PROBE_BYTES = 256 << 20
@@ -181,7 +181,7 @@ def holder_of(port: int) -> str:
             if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
                 if connection.pid is None:
                     return "a process of another user"
-                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+                return f"{plain.line(psutil.Process(connection.pid).name())} (pid {connection.pid})"
     except (psutil.Error, OSError):
         return ""
     return ""

@@ -13,22 +13,15 @@ import re
 import time
 from functools import lru_cache
 
+from dflash_tui.core import plain
 from dflash_tui.core.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem
 from dflash_tui.core.failures import recognise
 from dflash_tui.core.vllm_facts import Facts, progress
 from dflash_tui.core.vllm_phases import Phases
 
-LINE_LIMIT = 2000
+LINE_LIMIT = plain.LINE_LIMIT
+clean = plain.line
 _BUFFER_LIMIT = 1 << 20
-_LOOKED_AT = 1 << 16
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-# Control characters, Unicode's format characters (Cf), which reorder or hide text, and letters that nobody sees.
-_CONTROL = re.compile(
-    r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029"
-    r"\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
-    r"\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
-    r"\U000e0001-\U000e007f\u115f\u1160\u3164\uffa0]"
-)
 _PROCESS = r"(?:\((?:[^()=]* )?pid=\d+[^()]*\)\s*)"
 # Level, stamp and file of vLLM's own lines, only a level of uvicorn's. Every line passes through it.
 _PREFIX = re.compile(
@@ -42,15 +35,6 @@ _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w]*\.)*[A-Z]\w*(?:Error|Exception|NotFo
 _TROUBLE = frozenset({"", "ERROR", "CRITICAL"})
 # A server that fails says the same lines over and over.
 _recognise = lru_cache(maxsize=4096)(recognise)
-
-
-def clean(line: str) -> str:
-    """Return `line` without escape sequences and control characters, cut at `LINE_LIMIT` characters."""
-    if not (line.isascii() and line.isprintable()):
-        line = line[:_LOOKED_AT]  # cleaning costs more than reading, and a line may be as long as a file
-        line = _CONTROL.sub("", _ESCAPES.sub("", line)).expandtabs(4)
-    text = line.rstrip()
-    return text if len(text) <= LINE_LIMIT else text[: LINE_LIMIT - 1] + "…"
 
 
 class LogReader:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import gc
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from signal import SIGHUP
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.text import Text
 from textual import on, work
 from textual.app import App
 from textual.binding import Binding
+from textual.filter import LineFilter
 from textual.worker import Worker
 
 from dflash_tui import ab_words
-from dflash_tui.core import experiments, server
+from dflash_tui.core import experiments, plain, server
 from dflash_tui.core.plan import HOST, Plan
 from dflash_tui.core.player import Player
 from dflash_tui.core.progress import Progress
+from dflash_tui.core.redact import without_secrets
 from dflash_tui.core.server import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
@@ -29,6 +33,7 @@ from dflash_tui.tui.compare import CompareScreen
 from dflash_tui.tui.dialogs import Confirm, ErrorDialog, Help, keys_of
 from dflash_tui.tui.experiments import ExperimentList
 from dflash_tui.tui.fix import Fix, Launch
+from dflash_tui.tui.guard import Guard
 from dflash_tui.tui.launch import LaunchScreen, living, load_all, probe
 from dflash_tui.tui.live import RunScreen
 from dflash_tui.tui.palette import Places
@@ -42,6 +47,7 @@ if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
     from dflash_tui.core.foreign import Server
     from dflash_tui.core.gpu import Probe
 
+_GUARD = Guard()
 _OPEN = ("healthy", "warm", "unhealthy")
 
 
@@ -90,6 +96,13 @@ class DflashApp(App[str]):
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return SERIES
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), _GUARD]
+
+    def _fatal_error(self) -> None:
+        """End over a mistake of ours; Textual itself would show local variables, and secrets may be among them."""
+        self.panic(Text(plain.shown(without_secrets(traceback.format_exc()))))
 
     async def on_mount(self) -> None:
         self.register_theme(DARK)
