@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from dflash_tui.core import boot, boot_record, experiments, inventory, prepare, processes, sending, server, verdict
+from dflash_tui.core import boot, boot_record, experiments, inventory, prepare, processes, server, verdict
 from dflash_tui.core.experiment import BootEnded, Design, Finished, Halted
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
@@ -43,7 +43,7 @@ async def drive(design: Design, setups: Sequence[Setup], normal: Plan) -> None:
         experiments.sign(folder)
         try:
             await end_leftovers(design)
-            sending.suite_of(design)
+            experiments.suite_of(design)
             while due := experiments.read(folder).next:
                 await _one(folder, design, setups, *due)
             found = experiments.read(folder)

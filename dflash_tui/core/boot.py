@@ -103,7 +103,7 @@ class _Failed(Exception):
 async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
     async with _watched(run) as (state, over):
         await _until_warm(run, state, over)
-        up_at, design, suite = state.up_at, what.design, sending.suite_of(what.design)
+        up_at, design, suite = state.up_at, what.design, experiments.suite_of(what.design)
         made = replace(
             made,
             cache=state.startup.cache,

@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
-from dflash_tui.core import outside, paths, processes, progress, sending
+from dflash_tui.core import outside, paths, processes, progress, suites
 from dflash_tui.core.events import Event, encode
 from dflash_tui.core.experiment import AbReport, Design, Happened
 from dflash_tui.core.progress import Progress
+from dflash_tui.core.suites import Suite
 from dflash_tui.errors import DflashError, UsageError
 
 _DESIGN, EVENTS, _DRIVER, LOG, REPORT = "experiment.json", "events.jsonl", "driver.json", "driver.log", "report.json"
@@ -38,6 +40,32 @@ _reports: msgspec.json.Decoder[AbReport] = msgspec.json.Decoder(AbReport)
 def folder_of(identity: str) -> Path:
     """Return the folder of an experiment."""
     return paths.experiments() / identity
+
+
+def suite_of(design: Design) -> Suite:
+    """Return the prompts of an experiment.
+
+    Raises:
+        UsageError: they are not those that it was begun with.
+    """
+    suite = suites.load(design.suite)
+    if suite.digest != design.digest:
+        raise UsageError(f"the suite {suite.name} is not what it was when {design.id} began", do="begin a new one")
+    return suite
+
+
+def _due(design: Design) -> int:
+    """Return how many measured requests a boot sends; 0 when the suite is gone."""
+    return _in_a_round(design.suite, design.digest) * design.rounds * len(design.concurrency)
+
+
+@lru_cache(maxsize=32)
+def _in_a_round(name: str, digest: str) -> int:
+    try:
+        suite = suites.load(name)
+    except DflashError:
+        return 0
+    return sum(prompt.repeat for prompt in suite.prompts) if suite.digest == digest else 0
 
 
 def create(design: Design) -> Path:
@@ -183,6 +211,4 @@ def read(folder: Path) -> Progress:
     design = design_of(folder)
     if design is None:
         raise UsageError(f"{folder} holds no experiment that can be read", do="dflash-tui ab list shows them")
-    return progress.fold(
-        design, events(folder), due=sending.due(design), driven=driver(folder) is not None, now=time.time()
-    )
+    return progress.fold(design, events(folder), due=_due(design), driven=driver(folder) is not None, now=time.time())

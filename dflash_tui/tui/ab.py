@@ -19,7 +19,7 @@ from textual.screen import Screen
 from textual.widgets import Footer
 
 from dflash_tui import ab_text
-from dflash_tui.core import ab_start, experiments, observe, server
+from dflash_tui.core import ab_start, experiments, server
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import Design, Measured
 from dflash_tui.core.progress import Progress
@@ -54,6 +54,8 @@ def look(folder: Path) -> Seen:
     if current is None:
         return Seen(progress, None, ())
     if current.stage == "starting" and (run := next((r for r in server.runs() if r.id == current.run), None)):
+        from dflash_tui.core import observe  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
+
         start = observe.replay(run)
     events = [
         event for event in experiments.events(folder) if isinstance(event, Measured) and event.at >= current.began
