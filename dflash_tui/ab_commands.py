@@ -109,11 +109,7 @@ def servers_in_the_way(design: Design) -> list[Run]:
 
 
 def _meets(one: Plan, other: Plan) -> bool:
-    if one.port == other.port or (one.on_cpu and other.on_cpu):
-        return True
-    if one.on_cpu or other.on_cpu:
-        return False
-    return not one.gpus or not other.gpus or bool({*one.gpus} & {*other.gpus})
+    return one.port == other.port or one.disturbs(other)
 
 
 def show(args: argparse.Namespace) -> int:

@@ -71,7 +71,7 @@ def of(run: Run, state: RunState, since: float) -> Conditions:
     cards = last.gpus if last else ()
     powers = [card.power_w for card in cards if card.power_w is not None]
     limits = [card.power_limit_w for card in cards if card.power_limit_w is not None]
-    others = tuple(f"server {other.id}" for other in server.runs() if other.id != run.id and server.alive(other))
+    others = [f"server {other.id}" for other in server.runs() if other.id != run.id and _disturbs(other, run)]
     return Conditions(
         at=time.time(),
         power=_POWER[system.on_battery()],
@@ -84,6 +84,10 @@ def of(run: Run, state: RunState, since: float) -> Conditions:
         available=psutil.virtual_memory().available,
         load=os.getloadavg()[0],
     )
+
+
+def _disturbs(other: Run, run: Run) -> bool:
+    return other.plan.disturbs(run.plan) and server.alive(other)
 
 
 def _all(samples: Sequence[GpusSampled]) -> list[GpuLoad]:

@@ -90,6 +90,12 @@ class Plan(msgspec.Struct, frozen=True):
         models = (self.target, self.drafter, str(self.num_speculative_tokens))
         return (self.recipe, self.profile, self.variant, self.mode.value, self.engine_folder, *models)
 
+    def disturbs(self, other: Plan) -> bool:
+        """Whether servers of both would compute on the same: the CPU, or a GPU; without any named it is all of them."""
+        if self.on_cpu or other.on_cpu:
+            return self.on_cpu and other.on_cpu
+        return not self.gpus or not other.gpus or bool({*self.gpus} & {*other.gpus})
+
 
 def make(
     setup: Setup,

@@ -10,7 +10,7 @@ from dflash_tui.core import workload
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import Design
 from dflash_tui.core.server import Run
-from dflash_tui.core.suites import Suite
+from dflash_tui.core.suites import Prompt, Suite
 
 # Long enough to load every kernel that decoding takes, short beside what is measured.
 _WARM_UP_TOKENS = 64
@@ -29,16 +29,23 @@ async def cold(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestD
 
 
 async def warm_up(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestDone]:
-    """Send every prompt once, with a short answer."""
-    for prompt in suite.prompts:
-        tokens = min(prompt.max_tokens, workload.length(prompt, design.scale), _WARM_UP_TOKENS)
-        yield await workload.one(
+    """Send every prompt with a short answer, alone and at each number of streams, as many as that at least."""
+    for streams in dict.fromkeys((1, *design.concurrency)):
+        times = -(-streams // len(suite.prompts))
+        short = tuple(replace(prompt, max_tokens=_short(design, prompt), repeat=times) for prompt in suite.prompts)
+        async for request in workload.answer(
             run.url,
             run.plan.served_name,
-            replace(prompt, max_tokens=tokens),
+            replace(suite, prompts=short),
             seed=design.seed,
             temperature=design.temperature,
-        )
+            streams=streams,
+        ):
+            yield request
+
+
+def _short(design: Design, prompt: Prompt) -> int:
+    return min(prompt.max_tokens, workload.length(prompt, design.scale), _WARM_UP_TOKENS)
 
 
 async def measured(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestDone]:

@@ -14,9 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from dflash_tui.core import server, suites, workload
+from dflash_tui.core import sending, server, suites, workload
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.suites import Prompt
+from tests.boots import modes, plan
 
 FAKE = Path(__file__).parents[1] / "fake_server.py"
 SUITE = suites.made("three", (Prompt("a", "first", 20), Prompt("b", "second", 40, 3), Prompt("c", "third", 60)))
@@ -121,6 +122,16 @@ async def test_so_many_requests_are_under_way_at_a_time(serve):
     assert len(done) == 10
     assert time.monotonic() - began < 0.8 * sum(d.total for d in done)
     assert sum(d.total for d in done) > 3
+
+
+async def test_each_number_of_streams_is_warmed_up(serve, asked, monkeypatch):
+    """Kernels for four sequences are loaded before four are measured: each prompt alone, then as many as needed."""
+    url = serve()
+    monkeypatch.setattr(server.Run, "url", url)
+    run = server.Run("x", plan(), 0, "", 0.0, 0.0, "")
+    done = [each async for each in sending.warm_up(modes(concurrency=(1, 4)), SUITE, run)]
+    assert [each.streams for each in done] == [1] * 3 + [4] * 6
+    assert {body["max_tokens"] for body in asked()} == {20, 40, 60}
 
 
 @pytest.mark.parametrize("streams", [1, 2])
