@@ -1,0 +1,79 @@
+"""Whatever somebody else writes into a log, a name, an answer or a file: on the command line it stays text."""
+
+import contextlib
+import io
+
+import pytest
+
+from dflash_tui import cli
+from tests import escapes, world
+
+COMMANDS = (
+    ("ps", "--all"),
+    ("logs", world.RUN),
+    ("why", world.RUN),
+    ("history",),
+    ("attach", world.RUN, "--plain"),
+    ("replay", world.RUN, "--plain"),
+    ("report", world.RUN),
+    ("report", world.AB),
+    ("report", "report.json"),
+    ("report", "compare", "report.json", world.AB),
+    ("report", "compare", "result.json", "report.json"),
+    ("ab", "list"),
+    ("ab", "attach", world.AB),
+    ("recipes",),
+    ("recipes", "check"),
+    ("plan", "quoted"),
+    ("plan", "raw"),
+    ("plan", f"./{escapes.all_of_them()[:90]}.yaml"),
+    ("patch", "status", "demo-cpu"),
+    ("patch", "diff", "raw"),
+    ("stop", escapes.all_of_them()),
+)
+AS_JSON = (("ps", "--all"), ("why", world.RUN), ("attach", world.RUN), ("report", world.AB), ("ab", "list"),
+           ("ab", "attach", world.AB), ("plan", "quoted"))  # fmt: skip
+
+
+def told(*words: str) -> str:
+    """Return all that a command writes."""
+    seen = io.StringIO()
+    with contextlib.redirect_stdout(seen), contextlib.redirect_stderr(seen):
+        cli.main(words)
+    return seen.getvalue()
+
+
+def others(text: str) -> list[str]:
+    """Return the lines that say nothing of somebody else's, without the width of their columns."""
+    return [" ".join(line.split()) for line in text.splitlines() if escapes.SEEN not in line]
+
+
+def test_every_command_writes_only_text(tmp_path, monkeypatch):
+    """Nothing acts on the terminal, and what stands beside a hostile text is what stands beside a harmless one."""
+    monkeypatch.chdir(tmp_path)
+    world.made(escapes.all_of_them(), tmp_path)
+    quoted = 0
+    for words in (*COMMANDS, *((*words, "--json") for words in AS_JSON)):
+        said = told(*words)
+        assert said, words
+        assert not escapes.acting(said), words
+        assert "Traceback" not in said, words
+        assert not escapes.shown(said, columns=2000, lines=50)[1], words
+        quoted += escapes.SEEN in said
+    assert quoted > 15, "a world in which nobody says anything proves nothing"
+
+
+@pytest.mark.parametrize(
+    "words", [("ps", "--all"), ("why", world.RUN), ("report", world.AB), ("ab", "attach", world.AB)]
+)
+def test_what_stands_beside_it_stays(words, tmp_path, monkeypatch, folders):
+    """The lines around a hostile name are those around a harmless one, and there are as many."""
+    seen = []
+    for name, said in (("harmless", f"{escapes.SEEN} x {escapes.SEEN}"), ("hostile", escapes.all_of_them())):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / name))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / name))
+        world.made(said, tmp_path)
+        seen.append(told(*words).replace(name, ""))
+    harmless, hostile = seen
+    assert others(hostile) == others(harmless)
+    assert len(hostile.splitlines()) == len(harmless.splitlines())

@@ -1,0 +1,98 @@
+"""Whatever somebody else writes: on the screens of the panel it stays text, and its row."""
+
+import pytest
+from msgspec.structs import replace
+from textual.widgets import Static
+
+from dflash_tui.core import experiments, server
+from dflash_tui.core.gpu import Gpu, Holder, Probe
+from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.recipe import Recipe
+from dflash_tui.errors import DflashError, RecipeError
+from dflash_tui.tui.dialogs import ErrorDialog
+from tests import escapes, world
+from tests.tui.conftest import a_recipe
+from tests.tui.panel import NO_GPU, app, text, wait_for
+
+SIZE = (120, 36)
+
+
+def checked(panel) -> None:
+    """Fail when anything on the screen acts, or there are more rows than the terminal has."""
+    drawn = text(panel)
+    assert not escapes.acting(drawn)
+    assert not escapes.shown(drawn, *SIZE)[1]
+    assert len(drawn.splitlines()) <= SIZE[1]
+    assert escapes.SEEN[:5] in drawn, "nobody hostile is seen here"
+
+
+async def test_the_launch_screen():
+    """A recipe that cannot be read, one that says everything, GPUs and what runs on them."""
+    said = escapes.all_of_them()
+    card = Gpu(0, said, hardware=Hardware.H200, processes=(Holder(7, said, 1 << 30),), trouble=said)
+    found: dict[str, Recipe | DflashError] = {
+        "bad": RecipeError(f"bad.yaml:1: {said}"),
+        "toy": replace(a_recipe(), title=said, why=said),
+    }
+    panel = app(found, probe=Probe(gpus=(card,), driver=said))
+    async with panel.run_test(size=SIZE) as pilot:
+        await wait_for(pilot, lambda: escapes.SEEN in text(panel))
+        for key in ("down", "up"):
+            await pilot.press(key)
+            await pilot.pause()
+            checked(panel)
+        panel.push_screen(ErrorDialog(DflashError(said, evidence=said, do=said)))
+        await pilot.pause()
+        checked(panel)
+
+
+async def test_a_run_and_its_list(tmp_path):
+    """A failed run whose log, names and errors say everything, and the list that it stands in."""
+    world.made(escapes.all_of_them(), tmp_path)
+    panel = app()
+    async with panel.run_test(size=SIZE) as pilot:
+        panel.attach(server.find(world.RUN))
+        await wait_for(pilot, lambda: "FAILED" in text(panel) and escapes.SEEN in text(panel))
+        checked(panel)
+        await pilot.press("r")
+        await wait_for(pilot, lambda: world.RUN[:15] in text(panel))
+        assert not escapes.acting(text(panel))
+
+
+@pytest.mark.parametrize("key", ["", "v"])
+async def test_an_experiment(key, tmp_path):
+    """Its verdict and its boots: arms, engines and errors of anybody's."""
+    world.made(escapes.all_of_them(), tmp_path)
+    panel = app()
+    async with panel.run_test(size=SIZE) as pilot:
+        panel.show_experiment(experiments.known()[0].id)
+        await wait_for(pilot, lambda: escapes.SEEN[:5] in text(panel))
+        if key:
+            await pilot.press(key)
+            await pilot.pause(0.2)
+        checked(panel)
+
+
+async def test_what_nobody_cleaned_is_stopped_where_it_is_drawn():
+    """A text that came past all readers moves nothing, and its row keeps its width."""
+    panel = app(probe=NO_GPU)
+    async with panel.run_test(size=SIZE) as pilot:
+        shown = Static(f"{escapes.SEEN}\x1b[2J\x9b2J\x1b]0;owned\x07 end", markup=False)
+        await panel.screen.mount(shown, before=0)
+        await wait_for(pilot, lambda: "owned end" in text(panel))
+        checked(panel)
+
+
+async def test_a_mistake_of_ours_shows_no_secret(monkeypatch, capsys):
+    """The panel's own crash is told without local variables and without what they hold."""
+    panel = app()
+    async with panel.run_test(size=SIZE):
+        token = "hf_" + "a" * 30
+        try:
+            raise ValueError(f"HTTP 401 for {token} \x1b]0;owned\x07")
+        except ValueError:
+            panel._fatal_error()
+        told = "".join(segment.text for made in panel._exit_renderables for segment in getattr(made, "segments", ()))
+    assert "ValueError: HTTP 401" in told
+    assert token not in told
+    assert not escapes.acting(told.replace("\n", ""))
