@@ -27,6 +27,8 @@ _OWN_OPTIONS = frozenset({"--port"})
 # In points of a hundred: a prefix that is in the cache costs no prefill, and the drafter has not seen it.
 _PREFIX_POINTS = 3.0
 _LENGTH = 0.02
+# Seen on two processors: arms that are drafted for alike, 2.6 times apart while others had 0.8 and 1.1 of them.
+_BUSY = 0.5
 _APART, _FAR_LESS = 0.2, 0.3
 
 
@@ -142,6 +144,17 @@ def _failed(asked: _Boots) -> Iterator[Confound]:
             yield Confound(f"a boot of {name} failed", told, refuses=False)
 
 
+def _processors(asked: _Boots) -> Iterator[Confound]:
+    """Others at work on the processors that a server computes on; one boot each cannot tell that from the arms."""
+    if not any(asked.design.arms[arm].plan.on_cpu for arm in asked.pair):
+        return
+    busy = {boot.number: boot.others for boot in asked.good if boot.others is not None and boot.others > _BUSY}
+    if busy:
+        told = ", ".join(f"boot {number + 1}: {count:.1f} of them" for number, count in busy.items())
+        alone = any(len(measured(asked.all, arm)) < 2 for arm in asked.pair)
+        yield Confound("others kept the processors busy that it computes on", told, refuses=alone)
+
+
 def _meaning(asked: _Boots) -> Iterator[Confound]:
     """What the figures are worth: weights that are random, and answers that have nothing in common."""
     if asked.design.synthetic:
@@ -156,7 +169,7 @@ def _meaning(asked: _Boots) -> Iterator[Confound]:
         yield Confound("the arms answer differently: look whether both are right", told, refuses=False)
 
 
-_RULES = (_failed, _launched, _software, _requests, _counters, _meaning)
+_RULES = (_failed, _launched, _software, _requests, _counters, _processors, _meaning)
 
 
 def options_of(argv: Sequence[str]) -> dict[str, str]:

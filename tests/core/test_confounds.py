@@ -220,3 +220,15 @@ def test_a_patch_beside_the_varied_one_in_the_same_file_is_no_difference():
     measured = [msgspec.structs.replace(b, patches=alone if b.arm else with_both) for b in boots(of, SPEEDS)]
     assert not find(of, measured, 0, 1)
     assert find(of, changed(measured, 2, patches={"b": "z"}), 0, 1)[0].refuses
+
+
+@pytest.mark.parametrize(("order", "refuses"), [((0, 1), True), ((0, 1, 1, 0), False)])
+def test_others_on_the_processors_of_a_server_refuse_what_one_boot_each_says(order, refuses):
+    """With two boots each their work is in the spread between boots; on a GPU it matters only where it is uneven."""
+    arms = {name: plan(on_cpu=True, mode=mode) for name, mode in (("eager", Mode.EAGER), ("compile", Mode.COMPILE))}
+    of = design("mode", arms, order)
+    busy = boots(of, SPEEDS[: len(order)], others=0.8)
+    (found,) = find(of, busy, 0, 1)
+    assert (found.refuses, found.evidence[:24]) == (refuses, "boot 1: 0.8 of them, boo")
+    assert not find(of, boots(of, SPEEDS[: len(order)], others=0.3), 0, 1)
+    assert not find(modes(order), boots(modes(order), SPEEDS[: len(order)], others=0.8), 0, 1)

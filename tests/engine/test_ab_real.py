@@ -43,9 +43,11 @@ def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine):
     (found,) = report.comparisons
     assert found.al
     assert found.al.high < 0.8, done.stdout
-    # How fast it is depends on who else works here; a difference that shows is explained by AL.
+    # How fast it is depends on who else works here, and too much of that refuses; what shows is explained by AL.
     shown = {Word.SLOWER: {"AL", "both"}, Word.NO_DIFFERENCE: {""}}
-    assert found.cause in shown[found.word], done.stdout
+    busy = [each for each in found.confounds if each.refuses]
+    assert all(each.what.startswith("others kept the processors busy") for each in busy), done.stdout
+    assert busy or found.cause in shown[found.word], done.stdout
     engine = inventory.find(Path(demo_engine.folder))
     assert engine
     assert "cpu-expand-kernel" in states.applied(engine)
