@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dflash_tui import text
 from dflash_tui.core.experiment import AbReport, BreakEven, Comparison, Design, Ratio, StartUp, Word
+from dflash_tui.core.measures import measured
 
 # Values that say by themselves what they are.
 _SPEAKING = {"mode", "profile", "variant", "run"}
@@ -55,7 +56,8 @@ def details(report: AbReport, comparison: Comparison) -> list[str]:
         by = {"both": "more or less of both, steps/s and AL"}.get(comparison.cause, comparison.cause)
         lines.append(f"what makes the difference in tok/s: {by}")
     if comparison.cv is not None:
-        where = "within a boot" if comparison.suggestive else "between boots of an arm"
+        again = any(len(measured(report.boots, arm)) > 1 for arm in range(len(design.arms)))
+        where = "between boots of an arm" if again else "within a boot"
         lines.append(f"variation {where}: {_rounded(comparison.cv)}")
     if comparison.agreement is not None:
         lines.append(f"answers that begin alike at temperature 0: {text.percent(comparison.agreement)}")
@@ -139,7 +141,8 @@ def _cached(comparison: Comparison) -> str:
 
 def _break_even(report: AbReport, comparison: Comparison, found: BreakEven) -> str:
     name, start = label(report.design, found.by), "a cold start" if found.cold else _cached(comparison)
-    behind = f"{name} is {text.duration(found.seconds)} behind after {start}"
+    once = " (seen once each, and starts differ)" if found.starts == (1, 1) else ""
+    behind = f"{name} is {text.duration(found.seconds)} behind after {start}{once}"
     if found.tokens is not None and found.requests is not None:
         bounds = f"{_tokens(found.low)} to {_tokens(found.high)}"
         return f"{behind} and pays back after {_tokens(found.tokens)} tokens ({bounds}), {found.requests:.0f} requests"

@@ -9,6 +9,8 @@ from dflash_tui.core import verdict
 from dflash_tui.core.experiment import AbReport, Boot, Design
 from tests.boots import boots, design, modes, plan
 
+SPEEDS = [10.0, 20.0, 20.1, 10.1]
+
 
 def said(of: Design, measured: Sequence[Boot]) -> tuple[str, str]:
     """Headline and details of an experiment's first comparison."""
@@ -78,6 +80,16 @@ def test_a_later_start_pays_back_or_never_does():
     )
     assert "not shown to pay back: never, or not before " in started(160, [10.0, 10.2, 10.1, 10.3])
     assert "compile is 1:40 behind after a cold start and never pays back" in started(160, [20.0, 10.0, 10.1, 20.1])
+
+
+def test_a_start_that_was_seen_once_each_is_said_to_be():
+    """One start of each arm does not say how far the next ones are apart; where a boot was lost, that is no other."""
+    of = modes()
+    measured = [msgspec.structs.replace(b, cache="cold", ready=160.0 if b.arm else 60.0) for b in boots(of, SPEEDS)]
+    lost = [msgspec.structs.replace(b, error="died", requests=()) if b.number > 1 else b for b in measured]
+    assert "compile is 1:40 behind after a cold start (seen once each, and starts differ) and" in said(of, lost)[1]
+    assert "seen once" not in said(of, measured)[1]
+    assert "variation between boots of an arm" in said(of, measured[:3])[1]
 
 
 def sweep(*speeds: float) -> AbReport:

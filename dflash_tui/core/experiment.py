@@ -216,7 +216,7 @@ class BreakEven(msgspec.Struct, frozen=True):
     `tokens` None: never, as it is not shown to be faster. `low` and `high` bound the tokens by the interval of the
     speed; `high` None is without end, and `low` None says that no speed within the interval makes up for it. `by` is
     the arm that has to make up; `seconds` is what it is behind when both have answered their first request, in cold
-    starts where `cold`.
+    starts where `cold`, as the mean of so many `starts` of both arms says.
     """
 
     by: int
@@ -226,6 +226,7 @@ class BreakEven(msgspec.Struct, frozen=True):
     requests: float | None = None
     low: float | None = None
     high: float | None = None
+    starts: tuple[int, int] = (0, 0)
 
 
 class Comparison(msgspec.Struct, frozen=True):

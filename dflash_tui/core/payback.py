@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
+from msgspec.structs import replace
+
 from dflash_tui.core.experiment import Boot, BreakEven, StartUp
 from dflash_tui.core.measures import measured, start_of
 from dflash_tui.core.stats import Difference
@@ -29,14 +31,17 @@ def find(boots: Sequence[Boot], a: int, b: int, judged: Difference | None) -> tu
     """
     found = []
     for cold in (True, False):
-        ours, theirs = (_mean(map(_answered, arm)) for arm in _starts(boots, a, b, cold=cold))
+        starts = _starts(boots, a, b, cold=cold)
+        ours, theirs = (_mean(map(_answered, arm)) for arm in starts)
         if judged is None or ours is None or theirs is None:
             continue
         later = theirs - ours
         if abs(later) > max(_SECOND, _LATER * max(ours, theirs)):
             by, other = (b, a) if later > 0 else (a, b)
             towards = judged if later > 0 else judged._replace(log=-judged.log)
-            found.append(_made_up(abs(later), by, measured(boots, other), towards, cold=cold))
+            made_up = _made_up(abs(later), by, measured(boots, other), towards, cold=cold)
+            counts = [sum(_answered(boot) is not None for boot in arm) for arm in starts]
+            found.append(replace(made_up, starts=(counts[0], counts[1])))
     return tuple(found)
 
 

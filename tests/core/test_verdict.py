@@ -150,7 +150,7 @@ def test_a_later_start_pays_back_after_the_seconds_it_lost():
     found = only(of, starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)}))
     cold, cached = found.break_even
     assert (found.start.cold, found.start.cached, found.start.first_request) == ((60, 160), (60, 80), (10, 6))
-    assert (cold.by, cold.cold, cold.seconds) == (1, True, 96)
+    assert (cold.by, cold.cold, cold.seconds, cold.starts) == (1, True, 96, (1, 1))
     assert (cached.by, cached.cold, cached.seconds) == (1, False, 16)
     # Eager takes 1 / (3 x 10.05 x 1.1^i) s for a token of the i-th prompt, compile half of that.
     a_token = sum(1 / (30.15 * 1.1**i) for i in range(5)) / 5
