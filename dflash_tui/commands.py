@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dflash_tui import text
-from dflash_tui.core import plain, processes, server
+from dflash_tui.core import paths, plain, processes, server
 from dflash_tui.core.server import Run
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError, UsageError
@@ -45,6 +45,7 @@ def panel(run: Run | None = None, *, player: Player | None = None, foreign: Serv
     """Open the panel, with a run, a recording or a foreign server if given; print how to come back to what goes on."""
     from dflash_tui.tui import app
 
+    paths.runs()  # without a home folder there is no panel
     farewell, code = app.run(run, player=player, foreign=foreign)
     if farewell:
         out(farewell)

@@ -58,8 +58,11 @@ def launch() -> Iterator[Callable[..., Run]]:
         return runs[-1]
 
     yield start
-    for run in runs:
-        asyncio.run(server.stop(run, grace=0.1))
+
+    async def end() -> None:
+        await asyncio.gather(*(server.stop(run, grace=0.1) for run in runs))
+
+    asyncio.run(end())
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ class Lease:
 
     def __init__(self, path: Path) -> None:
         self._path, self._me = path, f"{os.getpid()}-{time.time_ns()}"
+        self.trouble = ""  # why it could not be written the last time
 
     def take(self) -> bool:
         """Take the lease if nobody has it, and say whether it is ours; the last of two that try has it."""
@@ -44,6 +45,10 @@ class Lease:
         try:
             temporary.write_text(self._me)
             temporary.replace(self._path)
-        except OSError:
+        except OSError as error:
+            self.trouble = error.strerror or str(error)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             return False
+        self.trouble = ""
         return True

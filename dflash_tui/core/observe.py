@@ -137,7 +137,8 @@ async def batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent]]]:
                 yield item
 
     # Not a TaskGroup: it would wrap every error of the caller's own block into a group.
-    tasks = [asyncio.create_task(work) for work in (_follow(run, queue), record.whenever_free(run))]
+    recording = record.whenever_free(run, lambda line: queue.put_nowait([line]))
+    tasks = [asyncio.create_task(work) for work in (_follow(run, queue), recording)]
     for task in tasks:
         task.add_done_callback(lambda done: _pass_on(done, queue))
     try:

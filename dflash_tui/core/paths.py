@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import platformdirs
 
+from dflash_tui.errors import UsageError
+
 _APP = "dflash-tui"
+
+
+def _own(place: Callable[[str], Path]) -> Path:
+    """Return a folder of ours.
+
+    Raises:
+        UsageError: there is no home folder, or its name is no text, as it seems to be in a locale without UTF-8.
+    """
+    try:
+        folder = place(_APP)
+        str(folder).encode()
+    except RuntimeError:
+        raise UsageError("this user has no home folder", do="export HOME=/a/folder that may be written") from None
+    except UnicodeEncodeError:
+        what, do = "the name of a folder is not UTF-8 here", "export LC_ALL=C.UTF-8, or name another folder by XDG_…"
+        raise UsageError(what, evidence=repr(str(folder)), do=do) from None
+    if not folder.is_absolute():
+        raise UsageError(f"{folder} is no absolute path", do="export HOME=/a/folder that may be written")
+    return folder
 
 
 def bundled(kind: str) -> Path:
@@ -41,39 +63,39 @@ def suites() -> Path:
 
 def runs() -> Path:
     """Return the folder with one folder per run (XDG state)."""
-    return platformdirs.user_state_path(_APP) / "runs"
+    return _own(platformdirs.user_state_path) / "runs"
 
 
 def experiments() -> Path:
     """Return the folder with one folder per A/B (XDG state)."""
-    return platformdirs.user_state_path(_APP) / "experiments"
+    return _own(platformdirs.user_state_path) / "experiments"
 
 
 def engines() -> Path:
     """Return the folder with one vLLM environment per engine (XDG data)."""
-    return platformdirs.user_data_path(_APP) / "engines"
+    return _own(platformdirs.user_data_path) / "engines"
 
 
 def models() -> Path:
     """Return the folder of the models that recipes build themselves (XDG data)."""
-    return platformdirs.user_data_path(_APP) / "models"
+    return _own(platformdirs.user_data_path) / "models"
 
 
 def cache() -> Path:
     """Return the folder for what servers may throw away (XDG cache)."""
-    return platformdirs.user_cache_path(_APP)
+    return _own(platformdirs.user_cache_path)
 
 
 def user_recipes() -> Path:
     """Return the folder of the user's own recipes (XDG config); they win over the shipped ones."""
-    return platformdirs.user_config_path(_APP) / "recipes"
+    return _own(platformdirs.user_config_path) / "recipes"
 
 
 def user_patches() -> Path:
     """Return the folder of the user's own patches (XDG config); they win over the shipped ones."""
-    return platformdirs.user_config_path(_APP) / "patches"
+    return _own(platformdirs.user_config_path) / "patches"
 
 
 def user_suites() -> Path:
     """Return the folder of the user's own prompt suites (XDG config); they win over the shipped ones."""
-    return platformdirs.user_config_path(_APP) / "suites"
+    return _own(platformdirs.user_config_path) / "suites"

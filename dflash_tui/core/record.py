@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
+from collections.abc import Callable
 
 import httpx
 
@@ -15,6 +16,7 @@ from dflash_tui.core.events import (
     Health,
     HealthChanged,
     LatenciesSampled,
+    LogLine,
     Sampled,
     decode_recorded,
 )
@@ -29,12 +31,20 @@ PATIENCE = 10.0
 _LONGEST = 1 << 20
 
 
-async def whenever_free(run: Run) -> None:
-    """Ask the server and write down the answers, for as long as it lives and nobody else does."""
-    lease = Lease(run.folder / "recorder")
+async def whenever_free(run: Run, tell: Callable[[LogLine], None]) -> None:
+    """Ask the server and write down the answers, for as long as it lives and nobody else does.
+
+    `tell` is given a line when nothing can be written, as on a full disk, and when it can again.
+    """
+    lease, trouble = Lease(run.folder / "recorder"), ""
     try:
         while await asyncio.to_thread(server.alive, run):
-            if lease.take():
+            took = lease.take()
+            if lease.trouble != trouble:
+                trouble = lease.trouble
+                words = f"nothing can be recorded, so figures stand still: {trouble}: {run.folder}"
+                tell(LogLine(time.time(), words if trouble else "it is recorded again", "WARNING", "dflash-tui"))
+            if took:
                 await _Recorder(run, lease).run()
             await asyncio.sleep(SAMPLE_INTERVAL)
     finally:

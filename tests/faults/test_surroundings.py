@@ -1,0 +1,106 @@
+"""Without a home, in folders of any name, in a plain locale, at the limit of processes, and twenty at once."""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.core import paths, server
+from dflash_tui.errors import UsageError
+from tests import fake_engine
+
+XDG = [f"XDG_{kind}_HOME" for kind in ("DATA", "STATE", "CACHE", "CONFIG")]
+
+
+def dflash(*words: str, without: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
+    given = {name: value for name, value in (os.environ | env).items() if name not in without}
+    command = [sys.executable, "-m", "dflash_tui", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=given, timeout=60)
+
+
+def test_without_a_home(tmp_path, monkeypatch):
+    """The system's list of users has it; a relative one makes no folder here; without any it is said."""
+    assert dflash("ps", without=("HOME",)).returncode == 0
+    command = [sys.executable, "-m", "dflash_tui", "ps"]
+    env = {name: value for name, value in os.environ.items() if name not in XDG}
+    env |= {"HOME": "here", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, cwd=tmp_path)
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    for name in (*XDG, "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user that no list has
+    with pytest.raises(UsageError, match=r"no home folder|no absolute path"):
+        paths.runs()
+
+
+@pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"LC_ALL": "POSIX", "LANG": ""}])
+def test_a_life_in_folders_with_spaces_and_in_a_plain_locale(tmp_path, monkeypatch, locale):
+    """Launched, listed, logged, explained and stopped by the command line, in folders of any letters."""
+    for name in XDG:
+        monkeypatch.setenv(name, str(tmp_path / "mé ☃ 'q\" $x" / name))
+    for name, value in locale.items():
+        monkeypatch.setenv(name, value)
+    fake_engine.make(port := server.free_port(18_400))
+    up = dflash("up", "fake", "--detach", "--force", "a test")
+    assert up.returncode == 0, up.stderr
+    run = up.stdout.strip()
+    assert str(port) in dflash("ps").stdout
+    assert dflash("logs", run).returncode == 0
+    stopped = dflash("stop", run)
+    assert (stopped.returncode, "no process of it is left" in stopped.stderr) == (0, True)
+    assert "stopped" in dflash("ps", "--all").stdout
+
+
+def test_a_name_that_is_no_utf_8_here_is_refused(tmp_path):
+    """A server that is launched from it could not be written down."""
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    done = dflash("up", "demo-cpu", "--json", XDG_STATE_HOME=folder, XDG_CONFIG_HOME=folder)
+    assert (done.returncode, "is not UTF-8 here" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+
+
+def test_at_the_limit_of_processes(folders):
+    """No thread can be started: a sentence, and what was launched before that is listed.
+
+    The limit does not hold for root, so that another user is played, who may read our files all the same.
+    """
+    played = []
+    if os.getuid() == 0:
+        if not shutil.which("setpriv"):
+            pytest.skip("root has no limit of processes, and setpriv (util-linux) is not there")
+        may = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+        played = ["setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups", *may]
+    fake_engine.make(server.free_port(18_400))
+
+    def starved(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [*played, sys.executable, "-m", "dflash_tui", *words]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=60,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (1, 1)),
+        )  # fmt: skip
+
+    for words in (("doctor", "fake"), ("up", "fake", "--detach", "--force", "a test")):
+        done = starved(*words)
+        assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+        assert "no more processes or threads may be started here" in done.stderr
+    assert starved("ps", "--all").returncode == 0
+
+
+def test_twenty_at_once(launch):
+    """Twenty launches side by side: as many folders, each found by its name, listed once and stopped alone."""
+    base = server.free_port(18_500)
+    with ThreadPoolExecutor(20) as pool:
+        runs = list(pool.map(lambda number: launch("deaf", port=base + number), range(20)))
+    assert len({run.id for run in runs}) == len({run.pid for run in runs}) == 20
+    assert {run.id for run in server.runs()} == {run.id for run in runs}
+    assert server.damaged() == {}
+    listed = dflash("ps").stdout
+    assert all(listed.count(f"{run.id} ") == 1 for run in runs)
+    assert server.free_port(base) == base + 20
+    assert dflash("stop", runs[7].id).returncode == 0
+    assert [server.alive(run) for run in runs] == [run is not runs[7] for run in runs]
