@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dflash_tui import text
-from dflash_tui.core import paths, plain, processes, server
+from dflash_tui.core import paths, plain, private, processes, server
 from dflash_tui.core.server import Run
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError, UsageError
@@ -115,7 +115,9 @@ def ps(args: argparse.Namespace) -> int:
             (run.id, state.status, str(run.plan.port), str(run.pid), text.duration(age), text.gib(held), _remark(run))
         )
     for path, flaw in server.damaged().items():
-        note(f"! {path} {flaw}; if its server still runs, end it by hand")
+        why = private.distrusted(path.parent)
+        what = f"{path.parent} {why}, so it is not believed" if why else f"{path} {flaw}"
+        note(f"! {what}; if its server still runs, end it by hand")
     if not args.json:
         if rows:
             out(text.table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", ""), rows, right=(2, 3, 4, 5)))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from dflash_tui.core import boot, boot_record, experiments, inventory, prepare, processes, server, verdict
+from dflash_tui.core import boot, boot_record, experiments, inventory, prepare, private, processes, server, verdict
 from dflash_tui.core.experiment import BootEnded, Design, Finished, Halted
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
@@ -81,7 +81,7 @@ async def _one(folder: Path, design: Design, setups: Sequence[Setup], number: in
 @contextmanager
 def _alone(folder: Path, design: Design) -> Iterator[None]:
     """Hold the lock of the experiment, which ends with this process, however it ends."""
-    with (folder / "driver.lock").open("wb") as lock:
+    with open(folder / "driver.lock", "wb", opener=private.opener) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from dflash_tui.core import experiments, processes
+from dflash_tui.core import experiments, private, processes
 from dflash_tui.core.experiment import Design
 from dflash_tui.errors import DflashError, UsageError
 from dflash_tui.text import cut
@@ -48,7 +48,7 @@ def resume(design: Design) -> str:
     package = str(Path(__file__).parents[2])
     env = dict(os.environ)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (package, env.get("PYTHONPATH"))))
-    with (folder / experiments.LOG).open("ab") as log:
+    with open(folder / experiments.LOG, "ab", opener=private.opener) as log:
         size = log.tell()
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "dflash_tui.ab_driver", design.id],

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.core import outside, paths, processes, progress, suites
+from dflash_tui.core import outside, paths, private, processes, progress, suites
 from dflash_tui.core.events import Event, encode
 from dflash_tui.core.experiment import AbReport, Design, Happened
 from dflash_tui.core.progress import Progress
@@ -76,7 +76,7 @@ def create(design: Design) -> Path:
     """
     folder = folder_of(design.id)
     try:
-        folder.mkdir(parents=True, mode=0o700)
+        private.make(folder)
         write(folder / _DESIGN, design)
     except OSError as error:
         raise DflashError(f"{folder} could not be made", evidence=str(error)) from None
@@ -94,18 +94,21 @@ def write(path: Path, value: msgspec.Struct) -> None:
     """Write a value as JSON; whoever reads finds the old file or the new one whole."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1))
+        private.write(temporary, msgspec.json.format(msgspec.json.encode(value), indent=1))
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def design_of(folder: Path) -> Design | None:
-    """Return the design of the experiment in `folder`, or None when it cannot be read."""
+    """Return the design of the experiment in `folder`, or None when it cannot be read, or others can write it."""
+    if private.distrusted(folder):
+        return None
     try:
-        return outside.decode((folder / _DESIGN).read_bytes(), _designs)
+        design = outside.decode((folder / _DESIGN).read_bytes(), _designs)
     except (OSError, msgspec.MsgspecError):
         return None
+    return design if design.id == folder.name else None  # by its id it is written to, and removed
 
 
 def known() -> list[Design]:
@@ -154,7 +157,7 @@ def append(folder: Path, event: Event) -> None:
     Raises:
         OSError: the disk is full, for instance; the event may be half written.
     """
-    with (folder / EVENTS).open("ab+", buffering=0) as file:
+    with open(folder / EVENTS, "ab+", buffering=0, opener=private.opener) as file:
         size = file.seek(0, os.SEEK_END)
         if size:
             file.seek(size - 1)
@@ -210,5 +213,6 @@ def read(folder: Path) -> Progress:
     """
     design = design_of(folder)
     if design is None:
-        raise UsageError(f"{folder} holds no experiment that can be read", do="dflash-tui ab list shows them")
+        why = private.distrusted(folder) or "holds no experiment that can be read"
+        raise UsageError(f"{folder} {why}", do="dflash-tui ab list shows them")
     return progress.fold(design, events(folder), due=_due(design), driven=driver(folder) is not None, now=time.time())

@@ -7,6 +7,8 @@ import os
 import time
 from pathlib import Path
 
+from dflash_tui.core import private
+
 SECONDS = 5.0
 
 
@@ -43,7 +45,7 @@ class Lease:
     def _write(self) -> bool:
         temporary = self._path.with_name(f"recorder.{self._me}")
         try:
-            temporary.write_text(self._me)
+            private.write(temporary, self._me.encode())
             temporary.replace(self._path)
         except OSError as error:
             self.trouble = error.strerror or str(error)

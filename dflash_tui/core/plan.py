@@ -28,6 +28,19 @@ OURS = {
     # Asked once a second, these would make up most of the log; the flag is in every release that has DFlash.
     "disable-access-log-for-endpoints": "/health and /metrics are asked once a second",
 }
+# Variables by which a recipe of somebody else's may run other code than the engine's.
+_STEERS = {
+    "LD_PRELOAD": "load another library first",
+    "LD_AUDIT": "load another library first",
+    "LD_LIBRARY_PATH": "take libraries from another folder",
+    "PATH": "take programs from another folder",
+    "PYTHONPATH": "import Python code from another folder",
+    "PYTHONHOME": "take Python itself from another folder",
+    "PYTHONSTARTUP": "run another script first",
+    "VLLM_PLUGINS": "run a plugin's code",
+    "VLLM_ALLOW_INSECURE_SERIALIZATION": "run code that is sent to it",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "load files that a request names",
+}
 _QUIET = ("--disable-access-log-for-endpoints", "/health,/metrics")
 
 
@@ -250,6 +263,9 @@ def _warnings(setup: Setup, mode: Mode, patches: Sequence[Patch]) -> tuple[str, 
         said.insert(0, f"{setup.standing.status.value}: {setup.standing.why}")
     if setup.modes and mode not in setup.modes:
         said.append(f"the recipe knows nothing of {mode.value}, only of {', '.join(setup.modes)}")
+    said += [
+        f"{name} is set, by which a server is made to {what}" for name, what in _STEERS.items() if name in setup.env
+    ]
     for patch in patches:
         if patch.experimental:
             said.append(f"the patch {patch.name} is experimental: {' '.join(patch.why.split()).partition('. ')[0]}")

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from dflash_tui.core import outside, paths, processes
+from dflash_tui.core import outside, paths, private, processes
 from dflash_tui.core.events import YEAR_2100, Event, Exited, Launched, Preparing, Stopping, encode
 from dflash_tui.core.plan import HOST, Plan
 from dflash_tui.errors import DflashError, ServerFailed, UsageError
@@ -117,7 +117,7 @@ def launch(
     env |= {"PATH": f"{Path(plan.argv[0]).parent}{os.pathsep}{env.get('PATH', os.defpath)}", "PYTHONUNBUFFERED": "1"}
     try:
         # Appended to, so that a log which somebody cuts goes on at its start, not behind a hole.
-        with (folder / "server.log").open("ab") as log:
+        with open(folder / "server.log", "ab", opener=private.opener) as log:
             # Not asyncio's: it kills the child when its transport is collected.
             process = subprocess.Popen(
                 plan.argv,
@@ -146,7 +146,7 @@ def launch(
     )
     try:
         temporary = folder / f"{_RUN_FILE}.new"
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1))
+        private.write(temporary, msgspec.json.format(msgspec.json.encode(run), indent=1))
         temporary.replace(folder / _RUN_FILE)
     except OSError as error:
         # Nobody could find or stop a server without its record.
@@ -162,11 +162,14 @@ def _new_folder(recipe: str, now: float) -> tuple[str, Path]:
         identity = f"{stamp}-{recipe}{suffix}"
         folder = paths.runs() / identity
         try:
-            folder.mkdir(parents=True, mode=0o700)
+            private.make(folder)
         except FileExistsError:
             continue
         except OSError as error:
             raise DflashError(f"{folder} could not be made", evidence=str(error)) from None
+        if why := private.distrusted(paths.runs()):
+            folder.rmdir()
+            raise DflashError(f"{paths.runs()} {why}, so nothing is launched", do=private.how_to_trust(paths.runs()))
         return identity, folder
     raise DflashError(f"a hundred runs of {recipe} in one second")
 
@@ -200,6 +203,8 @@ def _read(path: Path) -> bytes:
 
 
 def _load(path: Path) -> Run | None:
+    if private.distrusted(path.parent):  # its pid would be signalled
+        return None
     try:
         run = outside.decode(_read(path), _decoder)
     except _UNREADABLE:
@@ -229,6 +234,9 @@ def find(name: str | None = None) -> Run:
         return matching[0]
     if matching:
         raise UsageError(f"'{name}' fits {len(matching)} runs", do=f"name one: {', '.join(r.id for r in matching)}")
+    folder = paths.runs() / name
+    if folder.parent == paths.runs() and (why := private.distrusted(folder)):
+        raise UsageError(f"{folder} {why}, so it is not believed", do=private.how_to_trust(folder))
     raise UsageError(f"no run called '{name}'", do="dflash-tui ps --all lists the runs")
 
 
@@ -297,7 +305,10 @@ def record(run: Run, event: Event) -> None:
     A disk that is full or broken, or a folder that is not ours or is gone, costs the sample and nothing else.
     """
     line = encode(event) + b"\n"
-    with contextlib.suppress(OSError), run.samples.open("ab", buffering=0) as file:
+    with (
+        contextlib.suppress(OSError),
+        open(run.samples, "ab", buffering=0, opener=private.opener) as file,
+    ):
         if (written := file.write(line)) is not None and written < len(line):
             file.write(b"\n")  # the disk is full: the next line, once there is room, must not begin in this one
 

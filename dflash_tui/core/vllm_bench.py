@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.core import imported, paths, processes
+from dflash_tui.core import imported, paths, private, processes
 from dflash_tui.core.imported import Imported
 from dflash_tui.core.server import Run
 from dflash_tui.core.vllm_log import clean
@@ -43,8 +43,8 @@ async def serve(
     prompts, result, log = (run.folder / f"{name}{end}" for end in (".jsonl", ".json", ".log"))
     lines = [msgspec.json.encode(ask) for ask in asks]
     try:
-        prompts.write_bytes(b"\n".join((*lines, b"")))
-        log.touch()
+        private.write(prompts, b"\n".join((*lines, b"")))
+        private.write(log, b"")
     except OSError as error:
         raise DflashError(f"{run.folder} cannot be written", evidence=clean(str(error))) from None
     sampling = [] if temperature is None else ["--temperature", str(temperature)]

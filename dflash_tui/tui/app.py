@@ -18,7 +18,7 @@ from textual.filter import LineFilter
 from textual.worker import Worker
 
 from dflash_tui import ab_words
-from dflash_tui.core import experiments, plain, server
+from dflash_tui.core import experiments, plain, private, server
 from dflash_tui.core.plan import HOST, Plan
 from dflash_tui.core.player import Player
 from dflash_tui.core.progress import Progress
@@ -339,7 +339,7 @@ class DflashApp(App[str]):
             path = run.folder / "report.md"
             self.copy_to_clipboard(text)
             try:
-                path.write_text(text, encoding="utf-8")
+                private.write(path, text.encode())
             except OSError as error:
                 do = "the clipboard has the report, if the terminal allows OSC 52"
                 failed = DflashError(f"{path} cannot be written", evidence=error.strerror or str(error), do=do)

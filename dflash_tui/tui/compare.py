@@ -16,7 +16,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from dflash_tui import ab_text, report_markdown, text
-from dflash_tui.core import experiments
+from dflash_tui.core import experiments, private
 from dflash_tui.core.experiment import AbReport, Comparison, Sweep, Word
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError
@@ -191,7 +191,7 @@ class CompareScreen(Screen[None]):
 
 
 def _write(path: Path, said: str) -> None:
-    path.write_text(said, encoding="utf-8")
+    private.write(path, said.encode())
 
 
 def head(report: AbReport, place: int) -> Content:

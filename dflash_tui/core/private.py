@@ -1,0 +1,45 @@
+"""Folders and files for their owner alone, whatever the umask; what others could have written is not believed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def make(folder: Path) -> None:
+    """Make a folder that must not be there yet, and those above it that are missing, each for its owner alone.
+
+    Raises:
+        FileExistsError: it is there.
+    """
+    for parent in reversed(folder.parents):
+        if not parent.exists():
+            parent.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700)
+
+
+def opener(path: str, flags: int) -> int:
+    """Open as `open` wants it, with a new file for its owner alone."""
+    return os.open(path, flags, 0o600)
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file for its owner alone."""
+    with open(path, "wb", opener=opener) as file:
+        file.write(data)
+
+
+def distrusted(folder: Path) -> str:
+    """Return why what is in a folder is not believed: somebody else may have written it; empty when it is, or gone."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return ""
+    if found.st_uid != os.geteuid():
+        return f"belongs to another user (uid {found.st_uid})"
+    return "can be written by everybody" if found.st_mode & 0o002 else ""
+
+
+def how_to_trust(folder: Path) -> str:
+    """Return what to do about a folder that is not believed."""
+    return f"if you know what is in it: chown it to yourself, and chmod go-w {folder}"

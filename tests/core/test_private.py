@@ -1,0 +1,101 @@
+"""What we write is for its owner alone, and what others could have written is not believed."""
+
+import os
+import stat
+import sys
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui import cli
+from dflash_tui.core import experiments, paths, private, recipe_files, server, setup
+from dflash_tui.core import plan as plans
+from dflash_tui.errors import DflashError, UsageError
+from tests import escapes, world
+from tests.experiments import a_design, a_plan
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o027])
+def umask(request):
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def test_runs_and_experiments_are_private_whatever_the_umask(umask):
+    """Folders 0700, files 0600: those of a launch with its log, and those of an experiment."""
+    plan = replace(a_plan(), argv=(sys.executable, "-c", "print(1)"))
+    run = server.launch(plan, engine="none")
+    server.exit_code(run)
+    experiments.append(experiments.create(a_design()), run.launched)
+    root = paths.runs().parent
+    modes = {path.relative_to(root): stat.S_IMODE(path.stat().st_mode) for path in [root, *root.rglob("*")]}
+    assert {path.name for path in modes} >= {
+        "runs",
+        run.id,
+        "run.json",
+        "server.log",
+        "experiment.json",
+        "events.jsonl",
+    }
+    for path, mode in modes.items():
+        assert mode == (0o700 if (root / path).is_dir() else 0o600), path
+
+
+def test_a_folder_that_all_may_write_is_refused_in_words(tmp_path, capsys):
+    """No run is launched into it, and no pid in it is believed."""
+    world.made("x", tmp_path)
+    (paths.runs() / world.RUN).chmod(0o777)
+    (paths.experiments() / world.AB).chmod(0o777)
+    assert server.runs() == []
+    assert experiments.known() == []
+    with pytest.raises(UsageError, match="can be written by everybody, so it is not believed"):
+        server.find(world.RUN)
+    assert cli.main(["ps"]) == 0
+    assert "can be written by everybody" in capsys.readouterr().err
+    paths.runs().chmod(0o777)
+    with pytest.raises(DflashError, match="nothing is launched"):
+        server.launch(a_plan(), engine="none")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_refused_in_words(tmp_path):
+    world.made("x", tmp_path)
+    os.chown(paths.runs() / world.RUN, 12345, -1)
+    assert server.runs() == []
+    with pytest.raises(UsageError, match=r"belongs to another user \(uid 12345\)"):
+        server.find(world.RUN)
+
+
+def test_who_owns_a_folder_is_asked_of_the_system(tmp_path, monkeypatch):
+    """The same without being root."""
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    assert "belongs to another user" in private.distrusted(tmp_path)
+    assert private.distrusted(tmp_path / "gone") == ""
+
+
+@pytest.mark.parametrize("identity", ["../../../precious", "..", "another"])
+def test_an_experiment_cannot_name_another_folder(identity, tmp_path):
+    """By its id a folder is written to and removed: one that says another is none."""
+    folder = experiments.create(a_design())
+    (folder / "experiment.json").write_bytes(msgspec.json.encode(a_design(id=identity)))
+    assert experiments.known() == []
+    with pytest.raises(UsageError):
+        experiments.find(identity)
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "LD_LIBRARY_PATH"])
+def test_what_runs_other_code_is_said(name):
+    """A recipe may set it, and nobody misses that it does."""
+    recipe = recipe_files.find("demo-cpu")
+    plan = plans.make(setup.resolve(replace(recipe, env={name: "/tmp/evil.so"})))
+    assert any(warning.startswith(f"{name} is set") for warning in plan.warnings)
+    assert not any("is set, by which" in warning for warning in plans.make(setup.resolve(recipe)).warnings)
+
+
+def test_a_name_of_a_run_cannot_climb():
+    """Names open nothing but what stands in the list of runs."""
+    for name in ("../x", "/etc", "..", escapes.all_of_them()[:200]):
+        with pytest.raises(UsageError):
+            server.find(name)
