@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dflash_tui import text
-from dflash_tui.core.bench_figures import Figures, Measured, Spread, acceptance_length, steps_s
+from dflash_tui.core.bench_figures import Figures, Measured, Spread
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.imported import Imported
 
@@ -20,8 +20,8 @@ def request_row(request: RequestDone | None) -> str:
     end = f"failed: {request.error}" if request.error else request.finish
     return (
         f"{text.cut(request.kind, KIND_WIDTH):<{KIND_WIDTH}} {text.number(request.ttft, 3, 's'):>8} "
-        f"{text.number(request.decode_tok_s):>7} {text.number(acceptance_length(request), 2):>5} "
-        f"{text.number(steps_s(request)):>7} {text.number(request.total, 1, 's'):>8} {request.tokens:>6}  {end}"
+        f"{text.number(request.decode_tok_s):>7} {text.number(request.acceptance_length, 2):>5} "
+        f"{text.number(request.steps_s):>7} {text.number(request.total, 1, 's'):>8} {request.tokens:>6}  {end}"
     )
 
 

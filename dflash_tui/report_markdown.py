@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator, Sequence
 
 from dflash_tui import ab_text, text, verdict_words
-from dflash_tui.core import again, summary
+from dflash_tui.core import again
 from dflash_tui.core.events import RequestDone
-from dflash_tui.core.experiment import AbReport, Boot, Comparison, Conditions, Design
+from dflash_tui.core.experiment import AbReport, Boot, Comparison, Conditions
 from dflash_tui.core.redact import LEFT_OUT, is_secret
 from dflash_tui.markdown import block, bullets, code, said, table
 
@@ -228,7 +228,7 @@ def _samples(report: AbReport) -> Iterator[str]:
 
 def _request(stage: str, done: RequestDone) -> list[str]:
     figures = [text.number(value, digits) for value, digits in (
-        (done.ttft, 3), (done.decode_tok_s, 1), (summary.steps_s(done), 2), (summary.length(done), 2))]  # fmt: skip
+        (done.ttft, 3), (done.decode_tok_s, 1), (done.steps_s, 2), (done.acceptance_length, 2))]  # fmt: skip
     ended = said(done.error) if done.error else said(done.finish)
     digest = code(done.digests[-1][:_DIGITS]) if done.digests else ""
     return [said(done.kind), stage, str(done.streams), str(done.tokens), *figures, ended, digest]
@@ -236,8 +236,3 @@ def _request(stage: str, done: RequestDone) -> list[str]:
 
 def _when(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
-
-
-def of(design: Design, boots: Sequence[Boot]) -> str:
-    """Return the report of boots that are still going on, without any verdict."""
-    return render(AbReport(design, tuple(boots), (), complete=False))

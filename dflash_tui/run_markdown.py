@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 
 from dflash_tui import text
-from dflash_tui.core import summary
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.run_report import RunReport
 from dflash_tui.markdown import block, bullets, code, said, table
@@ -76,7 +75,7 @@ def _request(done: RequestDone) -> list[str]:
     figures = (
         text.number(done.ttft, 3),
         text.number(done.decode_tok_s),
-        text.number(summary.steps_s(done), 2),
-        text.number(summary.length(done), 2),
+        text.number(done.steps_s, 2),
+        text.number(done.acceptance_length, 2),
     )
     return [said(done.kind), str(done.tokens), *figures, said(done.error or done.finish)]

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import msgspec
 
 from dflash_tui import text
-from dflash_tui.core import summary
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import AbReport
 from dflash_tui.core.imported import Imported, Measured
@@ -82,7 +81,7 @@ def _by_prompt(head: str, requests: tuple[RequestDone, ...] | list[RequestDone])
             for values in (
                 [done.decode_tok_s for done in good],
                 [done.ttft for done in good],
-                [summary.length(done) for done in good],
+                [done.acceptance_length for done in good],
             )
         )
         yield Measured(

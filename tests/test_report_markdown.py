@@ -93,7 +93,7 @@ def test_text_of_others_opens_nothing():
 
 def test_boots_without_a_verdict_are_told_too():
     """An experiment that is halted has figures, and says that it is not complete."""
-    said = report_markdown.of(a_design(), [a_boot(0, 0)])
+    said = report_markdown.render(AbReport(a_design(), (a_boot(0, 0),), (), complete=False))
     assert "**Not complete**: 1 of 4 boots are over." in said
     assert "## Verdict" not in said
 

@@ -68,8 +68,8 @@ class Figures(msgspec.Struct, frozen=True):
             ttft=Spread.of(request.ttft for request in good),
             tpot=Spread.of(1 / request.decode_tok_s for request in good if request.decode_tok_s),
             chunk_p95=Spread.of(request.chunk_p95 for request in good),
-            acceptance_length=Spread.of(acceptance_length(request) for request in good),
-            steps_s=Spread.of(steps_s(request) for request in good),
+            acceptance_length=Spread.of(request.acceptance_length for request in good),
+            steps_s=Spread.of(request.steps_s for request in good),
         )
 
 
@@ -136,14 +136,3 @@ def busy(done: Iterable[RequestDone]) -> float:
         seconds += max(0.0, end - max(begin, until))
         until = max(until, end)
     return seconds
-
-
-def acceptance_length(request: RequestDone) -> float | None:
-    """Return 1 + accepted / steps of a request, which counts the bonus token; None when its steps are not known."""
-    return 1 + (request.accepted or 0.0) / request.steps if request.steps else None
-
-
-def steps_s(request: RequestDone) -> float | None:
-    """Return steps per second of decoding: tokens per second over acceptance length (tok/s = steps/s x AL)."""
-    length = acceptance_length(request)
-    return request.decode_tok_s / length if request.decode_tok_s and length else None

@@ -279,6 +279,9 @@ class Activity(Event, frozen=True, tag="activity"):
     log: Whole
 
 
+_LEAST_STEPS = 1e-6  # less than a millionth of a step was never measured
+
+
 class RequestDone(Event, frozen=True, tag="request"):
     """One measured request.
 
@@ -305,6 +308,19 @@ class RequestDone(Event, frozen=True, tag="request"):
     streams: Whole = 1
     round: Whole = 0
     digests: tuple[str, ...] = ()
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """1 + accepted / steps, the bonus token counted; None when its steps are not known."""
+        if self.steps is None or self.accepted is None or self.steps < _LEAST_STEPS:
+            return None
+        return 1 + self.accepted / self.steps
+
+    @property
+    def steps_s(self) -> float | None:
+        """Verification steps per second while decoding: tok/s = steps/s x AL, which holds for each stream."""
+        length = self.acceptance_length
+        return None if length is None or self.decode_tok_s is None else self.decode_tok_s / length
 
 
 class Stopping(Event, frozen=True, tag="stopping"):

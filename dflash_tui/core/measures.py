@@ -65,13 +65,9 @@ def _logs(boot: Boot, measure: str) -> dict[Cell, list[float]]:
 
 
 def _value_of(request: RequestDone, measure: str) -> float | None:
-    """Return AL = 1 + accepted / steps, tok/s while decoding, or steps/s = tok/s / AL, which holds for each stream."""
     if measure == TOKENS:
         return request.decode_tok_s
-    if not request.steps or request.accepted is None:
-        return None
-    length = 1 + request.accepted / request.steps
-    return length if measure == AL else request.decode_tok_s and request.decode_tok_s / length
+    return request.acceptance_length if measure == AL else request.steps_s
 
 
 def _value(words: Sequence[str], option: str) -> str:

@@ -13,8 +13,6 @@ from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import Boot
 from dflash_tui.core.measures import start_of
 
-_LEAST = 1e-6  # less than a millionth of a step or a token per second was never measured
-
 
 class Figure(NamedTuple):
     """The median of `n` values, and the least and the greatest of them."""
@@ -56,27 +54,14 @@ def of(boots: Sequence[Boot], arm: int) -> Summary:
         boots=len(good),
         failed=len(mine) - len(good),
         requests=sum(len(boot.requests) for boot in good),
-        steps_s=_figure(_median(boot, steps_s) for boot in good),
+        steps_s=_figure(_median(boot, lambda done: done.steps_s) for boot in good),
         tok_s=_figure(_median(boot, lambda done: done.decode_tok_s) for boot in good),
-        al=_figure(_median(boot, length) for boot in good),
+        al=_figure(_median(boot, lambda done: done.acceptance_length) for boot in good),
         ttft=_figure(_median(boot, lambda done: done.ttft) for boot in good),
         cold=ready("cold"),
         cached=ready("cached"),
         first=_figure(boot.cold_request.total for boot in good if boot.cold_request and not boot.cold_request.error),
     )
-
-
-def length(done: RequestDone) -> float | None:
-    """Return the acceptance length of a request, the bonus token counted, or None without speculation."""
-    if done.steps is None or done.accepted is None or done.steps < _LEAST:
-        return None
-    return 1 + done.accepted / done.steps
-
-
-def steps_s(done: RequestDone) -> float | None:
-    """Return the verification steps per second of a request: its decode tok/s over its acceptance length, or None."""
-    al = length(done)
-    return None if al is None or done.decode_tok_s is None else done.decode_tok_s / al
 
 
 def _median(boot: Boot, value: Callable[[RequestDone], float | None]) -> float | None:
