@@ -43,7 +43,7 @@ def _parts(report: AbReport) -> Iterator[str]:
     yield "Medians of a boot's requests, then of the boots, with the least and the greatest; a verdict pairs prompts."
     yield from _starts(report)
     yield from _how(report)
-    yield from _machine(report.boots)
+    yield from _machine(report)
     yield from _launched(report)
     yield from _samples(report)
 
@@ -127,12 +127,14 @@ def _full(boots: Sequence[Boot]) -> bool:
     return all(done.finish in {"length", ""} for boot in boots for done in boot.requests if not done.error)
 
 
-def _machine(boots: Sequence[Boot]) -> Iterator[str]:
+def _machine(report: AbReport) -> Iterator[str]:
+    boots = report.boots
     gpus = sorted({gpu for boot in boots for gpu in boot.gpus})
     drivers = sorted({boot.driver for boot in boots if boot.driver})
     yield "## Machine"
     driver = ", ".join(map(said, drivers)) or text.UNKNOWN
-    yield bullets([f"GPU: {', '.join(map(said, gpus)) or 'none'}, driver {driver}, clock {ab_text.clocks(boots)}"])
+    nothing = "none" if report.design.arms[0].plan.on_cpu else text.UNKNOWN
+    yield bullets([f"GPU: {', '.join(map(said, gpus)) or nothing}, driver {driver}, clock {ab_text.clocks(boots)}"])
     header = ("boot", "arm", "cache", "up", "ready", "took", "before", "after", "")
     yield table(header, [_boot(boot) for boot in boots], (0, 3, 4, 5))
 
