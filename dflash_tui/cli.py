@@ -23,6 +23,7 @@ _HANDLERS = {
     "ps": ("commands", "ps"),
     "logs": ("commands", "logs"),
     "stop": ("commands", "stop"),
+    "orphans": ("orphan_commands", "command"),
     "why": ("why", "why"),
     "report": ("report_command", "command"),
     "history": ("history_command", "command"),

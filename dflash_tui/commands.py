@@ -160,10 +160,14 @@ def stop(args: argparse.Namespace) -> int:
     if args.run is None and len(living) != 1:
         names = ", ".join(run.id for run in living)
         raise UsageError(*((f"{len(living)} servers run, name one: {names}",) if living else ("no server runs",)))
+    from dflash_tui.core import release
+
     run = server.find(args.run) if args.run else living[0]
     if not server.alive(run) and not server.members(run):
         note(f"{run.id} has already ended")
         return 0
-    took = asyncio.run(server.stop(run))
+    took, stayed = asyncio.run(release.stop(run, note))
     note(f"{run.id} stopped in {took:.1f} s, no process of it is left")
+    if stayed:
+        note(f"! {stayed}")
     return 0

@@ -44,7 +44,7 @@ def _chosen(name: str | None) -> tuple[Run, RunState]:
     """Return the run and what is known of it."""
     for run in [server.find(name)] if name else reversed(server.runs()):
         state = observe.replay(run)
-        if name or state.status in {"failed", "unhealthy"}:
+        if name or state.status in {"failed", "lost", "unhealthy"}:
             if state.autopsy is None and state.status == "failed":
                 state.apply(death.look(run, None))
             return run, state

@@ -37,6 +37,10 @@ _ENDINGS = {
     ),
     "gpu_fault": ("the GPU or its driver failed", "See dmesg; reset the GPU or boot again, then launch again."),
     "engine_killed": ("the engine process was killed from outside; the server ended after it", _KILLED),
+    "rebooted": (
+        "the machine was booted again, or its container started anew, while the server ran",
+        "Launch again; `last -x | head` and `journalctl -b -1 -e` may say why it went down.",
+    ),
     "terminated": (
         "somebody asked it to end (SIGTERM or SIGINT), and that was not dflash-tui",
         "Launch again; closing a login session or a container ends what runs in it.",
@@ -70,7 +74,7 @@ def diagnose(state: RunState, known: Sequence[Failure] = ()) -> Diagnosis | None
     unhealthy = state.exit is None and state.status == "unhealthy"
     if not unhealthy and (state.exit is None or state.stopping):
         return None
-    found = _by_kernel(state) or _by_log(state, known) or _by_ending(state) or _unknown(state)
+    found = _by_reboot(state) or _by_kernel(state) or _by_log(state, known) or _by_ending(state) or _unknown(state)
     evidence = [*found.evidence, *([state.health_detail] if unhealthy and state.health_detail else [])]
     return msgspec.structs.replace(found, what=_what(state), evidence=tuple(dict.fromkeys(evidence)))
 
@@ -128,6 +132,10 @@ def _signal(state: RunState) -> signal.Signals | None:
 def _ending(kind: str, *evidence: str) -> Diagnosis:
     cause, fix = _ENDINGS[kind]
     return Diagnosis("", kind, cause, tuple(line for line in evidence if line), (fix,))
+
+
+def _by_reboot(state: RunState) -> Diagnosis | None:
+    return _ending("rebooted", _memory(state)) if state.exit and state.exit.lost else None
 
 
 def _by_kernel(state: RunState) -> Diagnosis | None:

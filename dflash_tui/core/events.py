@@ -328,9 +328,13 @@ class Stopping(Event, frozen=True, tag="stopping"):
 
 
 class Exited(Event, frozen=True, tag="exited"):
-    """The server process is gone. `code` is None when another process launched it."""
+    """The server process is gone. `code` is None when another process launched it.
+
+    `lost` means that the machine was booted again while it ran.
+    """
 
     code: int | None
+    lost: bool = False
 
 
 class Autopsy(Event, frozen=True, tag="autopsy"):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from dflash_tui.core import answers, death, record, server, vllm_metrics
+from dflash_tui.core import answers, death, processes, record, server, vllm_metrics
 from dflash_tui.core.events import AnyEvent, Autopsy, Counters, Exited, Stopping, decode_recorded
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
@@ -163,7 +163,7 @@ def _opening(run: Run) -> Iterator[AnyEvent]:
 def _ended(run: Run) -> Exited:
     """Return the exit of a run that nobody saw end: the last thing written is the best known time."""
     written = [path.stat().st_mtime for path in (run.log, run.samples) if path.exists()]
-    return Exited(max(written, default=run.started_at), None)
+    return Exited(max(written, default=run.started_at), None, lost=processes.of_another_boot(run.born))
 
 
 async def _follow(run: Run, queue: _Queue) -> None:
@@ -185,7 +185,8 @@ async def _follow(run: Run, queue: _Queue) -> None:
     if Exited not in seen:
         code = await asyncio.to_thread(server.exit_code, run)
         ends.append(Exited(time.time(), code) if was_alive else _ended(run))
-    if not seen & {Autopsy, Stopping}:
+    lost = any(isinstance(end, Exited) and end.lost for end in ends)  # this boot's kernel knows nothing of it
+    if not lost and not seen & {Autopsy, Stopping}:
         ends.append(await asyncio.to_thread(death.look, run, kills if was_alive else None))
     for event in ends:
         if was_alive:  # what nobody saw is worked out anew each time, never written down as a fact

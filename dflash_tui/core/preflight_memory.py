@@ -98,4 +98,4 @@ def _orphans() -> Iterator[Check]:
         yield ok("orphans", "no engine process without its server")
     for orphan in lost:
         found = f"{orphan.name} (pid {orphan.pid}) outlived its server and holds {text.gib(orphan.resident)}"
-        yield warn("orphans", found, f"if nobody needs it: kill {orphan.pid}")
+        yield warn("orphans", found, f"if nobody needs it: dflash-tui orphans {orphan.pid}")

@@ -24,10 +24,23 @@ def identity(pid: int) -> str:
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except (OSError, ValueError):
         return ""
-    return "" if stat[0] in {"Z", "X"} else f"{boot}:{stat[19]}"
+    return "" if stat[0] in {"Z", "X"} else f"{boot()}:{stat[19]}"
+
+
+def boot() -> str:
+    """Return the id of this boot of the machine (random(4)), empty when it is not told."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def of_another_boot(born: str) -> bool:
+    """Whether a process with this identity lived before the machine was booted the last time."""
+    then, now = born.partition(":")[0], boot()
+    return bool(then and now) and then != now
 
 
 def session(leader: int, born: str, folder: Path) -> list[psutil.Process]:

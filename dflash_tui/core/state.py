@@ -157,12 +157,12 @@ class RunState:
 
     @property
     def status(self) -> str:
-        """One word: preparing, starting, up, healthy, warm, unhealthy, stopping, stopped or failed.
+        """One word: preparing, starting, up, healthy, warm, unhealthy, stopping, stopped, lost or failed.
 
         `up` is what the log says while nobody has asked the server yet; only `warm` is ready.
         """
         if self.exit is not None:
-            return "stopped" if self.stopping else "failed"
+            return "stopped" if self.stopping else "lost" if self.exit.lost else "failed"
         if self.stopping:
             return "stopping"
         if self.launched is None:

@@ -38,11 +38,15 @@ class Memory(NamedTuple):
 
 
 class Orphan(NamedTuple):
-    """An engine process whose server is gone: its pid, its name, and the resident bytes of it and its children."""
+    """An engine process whose server is gone: its pid, its name, and the resident bytes of it and its children.
+
+    `born` is its identity (see `processes`).
+    """
 
     pid: int
     name: str
     resident: int
+    born: str = ""
 
 
 class Disk(NamedTuple):
@@ -76,7 +80,8 @@ def orphans() -> list[Orphan]:
             title = (process.cmdline() or [""])[0]
             if title.startswith(_STARTED) and _adopted(process):
                 family = (process, *process.children(recursive=True))
-                found.append(Orphan(process.pid, title.strip(), processes.resident(family)))
+                born = processes.identity(process.pid)
+                found.append(Orphan(process.pid, title.strip(), processes.resident(family), born))
         except (psutil.Error, OSError):
             continue
     return found

@@ -310,13 +310,17 @@ class DflashApp(App[str]):
 
     @work(exclusive=True, group="stop")
     async def stop(self, run: Run) -> None:
-        """End the server of `run` and go back to the launch screen."""
+        """End the server of `run`, wait for its memory, and go back to the launch screen."""
+        from dflash_tui.core import release  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+
         try:
-            seconds = await server.stop(run)
+            seconds, stayed = await release.stop(run, lambda line: self.notify(line, timeout=2))
         except DflashError as error:
             self.push_screen(ErrorDialog(error))
             return
         self.notify(f"{run.plan.recipe} has stopped, in {duration(seconds)}", markup=False)
+        if stayed:
+            self.notify(stayed, severity="warning", markup=False, timeout=20)
         if self.current_mode == "live" and self.run_screen.run is run:
             self.switch_mode("launch")
 

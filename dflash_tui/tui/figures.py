@@ -26,6 +26,7 @@ _MARKS = {
     "stopping": ("◐", "$warning"),
     "stopped": ("■", "$foreground"),
     "failed": ("✗", "$error"),
+    "lost": ("✗", "$error"),
 }
 _LEVELS = {"WARNING": "! ", "ERROR": "✗ ", "CRITICAL": "✗ "}
 

@@ -209,7 +209,7 @@ def test_an_orphan_is_shown_with_its_memory(doctor, tree):
     os.kill(server, signal.SIGKILL)
     os.waitpid(server, 0)
     found = [check for check in doctor("no-gpu") if check.name == "orphans"]
-    (ours,) = [check for check in found if check.fix.endswith(f"kill {engine}")]
+    (ours,) = [check for check in found if check.fix.endswith(f"dflash-tui orphans {engine}")]
     assert ours.level is Level.WARN
     assert f"VLLM::EngineCore (pid {engine}) outlived its server and holds 0.1 GiB" in ours.found
 

@@ -1,0 +1,72 @@
+"""Stopping a server and waiting until the GPU's memory is back: the driver gives it back after the process is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dflash_tui.core import gpu, server
+from dflash_tui.core.server import Run
+from dflash_tui.text import gib
+
+PATIENCE = 30.0
+_INTERVAL = 0.5
+# Less than this share is the noise of other programs.
+_BACK = 0.05
+
+
+class _Held(NamedTuple):
+    """The processes of a server and the bytes of GPU memory that they, and that all processes, hold."""
+
+    pids: frozenset[int]
+    ours: int
+    all: int
+
+
+async def stop(run: Run, tell: Callable[[str], None]) -> tuple[float, str]:
+    """End the server and wait for its memory; return the seconds of its end and what stayed, as a sentence or empty.
+
+    `tell` is given a line while memory is being released. Where the driver does not say what the server held, or
+    does not answer, nothing is waited for.
+
+    Raises:
+        DflashError: a process of the server survived SIGKILL.
+    """
+    held = None if run.plan.on_cpu else await asyncio.to_thread(_look, run)
+    seconds = await server.stop(run)
+    if held is None:
+        return seconds, ""
+    deadline, told = time.monotonic() + PATIENCE, ""
+    while (left := await asyncio.to_thread(_left, held)) > held.ours * _BACK:
+        if time.monotonic() >= deadline:
+            what = f"{gib(left)} of {gib(held.ours)} of GPU memory are not back after {PATIENCE:.0f} s"
+            return seconds, f"{what}; dflash-tui gpus shows who holds it, dflash-tui orphans what outlived its server"
+        if told != (told := f"releasing {gib(left)}"):
+            tell(told)
+        await asyncio.sleep(_INTERVAL)
+    return seconds, ""
+
+
+def _look(run: Run) -> _Held | None:
+    pids = frozenset(process.pid for process in server.members(run))
+    cards = gpu.look() or ()
+    ours = _listed(cards, pids)
+    return _Held(pids, ours, _used(cards)) if ours else None
+
+
+def _left(held: _Held) -> int:
+    """Return the bytes that are not back: those still listed as ours, or by which the whole has not fallen."""
+    cards = gpu.look()
+    if cards is None:  # the driver does not answer, or is gone
+        return 0
+    return max(_listed(cards, held.pids), held.ours - (held.all - _used(cards)))
+
+
+def _listed(cards: tuple[gpu.Gpu, ...], pids: frozenset[int]) -> int:
+    return sum(holder.memory or 0 for card in cards for holder in card.processes or () if holder.pid in pids)
+
+
+def _used(cards: tuple[gpu.Gpu, ...]) -> int:
+    return sum(card.memory_used or 0 for card in cards)

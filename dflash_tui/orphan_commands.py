@@ -1,0 +1,74 @@
+"""`orphans`: engine processes that outlived their server, listed, and ended one by one after asking."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+
+import msgspec
+import psutil
+
+from dflash_tui import text
+from dflash_tui.commands import note, out
+from dflash_tui.core import processes, system
+from dflash_tui.core.system import Orphan
+from dflash_tui.core.vllm_log import clean
+from dflash_tui.errors import DflashError, UsageError
+
+_GRACE = 5.0
+
+
+def command(args: argparse.Namespace) -> int:
+    """`orphans [PID]`: print them, or end the one with this pid."""
+    found = system.orphans()
+    if args.pid is not None:
+        return _end(args.pid, found, sure=args.yes)
+    if args.json:
+        for orphan in found:
+            out(
+                msgspec.json.encode(
+                    {"pid": orphan.pid, "name": orphan.name, "resident_bytes": orphan.resident}
+                ).decode()
+            )
+    elif found:
+        rows = [(str(orphan.pid), clean(orphan.name), text.gib(orphan.resident)) for orphan in found]
+        out(text.table(("PID", "NAME", "MEMORY"), rows, right=(0, 2)))
+        note("dflash-tui orphans PID ends one of them; `dflash-tui gpus` shows what they hold on a GPU")
+    else:
+        note("no engine process without its server")
+    return 0
+
+
+def _end(pid: int, found: list[Orphan], *, sure: bool) -> int:
+    """End one orphan and what it started, if that is what somebody wants.
+
+    Raises:
+        UsageError: it is no orphan, or nobody can be asked.
+        DflashError: it is not ours to end, or survived SIGKILL.
+    """
+    orphan = next((each for each in found if each.pid == pid), None)
+    if orphan is None:
+        raise UsageError(f"pid {pid} is no engine without its server", do="dflash-tui orphans lists them")
+    process = psutil.Process(pid)  # knows its create time, so that another with this pid is never signalled
+    what = f"{clean(orphan.name)} (pid {pid}), which holds {text.gib(orphan.resident)}"
+    if not sure:
+        if not sys.stdin.isatty():
+            raise UsageError("nobody can be asked here", do=f"dflash-tui orphans {pid} --yes ends it unasked")
+        sys.stderr.write(f"End {what}? Whatever still uses it is lost. [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+            note("it is left as it is")
+            return 0
+    if processes.identity(pid) != orphan.born:
+        note(f"pid {pid} has ended meanwhile")
+        return 0
+    family = [process, *process.children(recursive=True)]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for each in family:
+            processes.send(each, number)
+        psutil.wait_procs(family, timeout=_GRACE)
+        if not any(map(processes.running, family)):
+            note(f"{what}, has ended")
+            return 0
+    raise DflashError(f"{what}, did not end", do="it may be another user's, or wait in the kernel; see dmesg")
