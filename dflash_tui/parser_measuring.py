@@ -1,0 +1,101 @@
+"""The grammar of what measures: `ab`, `bench` and `report`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from dflash_tui.parser_options import (
+    as_json,
+    boots,
+    option,
+    plan_options,
+    positive,
+    recipe_argument,
+    run_argument,
+    scale,
+    seed,
+    streams,
+    temperature,
+)
+
+
+def report(commands: Any) -> None:
+    """Add `report`."""
+    command = commands.add_parser("report", help="a run or an A/B as Markdown, JSON or a picture; two side by side")
+    what = "an A/B, a run, or a report's JSON file (default: the newest A/B); or: compare ONE OTHER"
+    command.add_argument("names", metavar="RUN|AB", nargs="*", help=what)
+    option(command, "--format", choices=("md", "json", "svg"), default="md", help="md (default), json or svg")
+    option(command, "-o", "--output", metavar="FILE", help="the file to write instead of stdout")
+    as_json(command, inherit=True)
+
+
+def ab(parser: Any) -> None:
+    """Add the actions of `ab`, of which the recipe alone stands for `run`."""
+    parser.unnamed, parser.actions = "run", ("run", "list", "attach", "stop", "resume", "remove")
+    parser.usage = (
+        "dflash-tui ab RECIPE [--vary KEY=VALUE,VALUE] [--honest] [options of `ab run`]\n       dflash-tui ab ACTION"
+    )
+    as_json(parser, inherit=True)
+    about = "actions (`ab RECIPE` is short for `ab run RECIPE`)"
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title=about, required=True, prog="dflash-tui ab")
+    _ab_run(actions.add_parser("run", help="launch each arm in turn, measure, and say which is faster"))
+    for name, help_ in (
+        ("list", "the experiments of this machine"),
+        ("attach", "follow an experiment, or show its report"),
+        ("stop", "end an experiment and its server; it can be resumed"),
+        ("resume", "go on where an experiment ended early"),
+        ("remove", "delete an experiment; its runs stay"),
+    ):
+        action = actions.add_parser(name, help=help_)
+        if name != "list":
+            which = "its id, the start of it, or a recipe (default: the one that runs, or the newest)"
+            action.add_argument("experiment", metavar="ID", nargs=None if name == "remove" else "?", help=which)
+        if name == "resume":
+            option(action, "--detach", inherit=True, action="store_true", help="return at once; it goes on by itself")
+        as_json(action, inherit=True)
+
+
+def _ab_run(run: argparse.ArgumentParser) -> None:
+    recipe_argument(run)
+    vary = (
+        "what is varied: mode, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, env.NAME, "
+        "speculation.KEY or a flag of vllm serve (default: mode=eager,compile)"
+    )
+    option(run, "--vary", default="mode=eager,compile", metavar="KEY=V,V", help=vary)
+    honest = "at least two boots per arm, in mirrored order: without it a verdict is only suggestive"
+    option(run, "--honest", action="store_true", help=honest)
+    option(run, "--boots", type=boots, metavar="N", help="boots per arm (default: 2 with --honest, else 1)")
+    option(run, "--rounds", type=positive, default=1, metavar="N", help="how often a boot sends each prompt")
+    option(run, "--suite", default="field", metavar="SUITE", help="the prompts: a suite's name or file")
+    option(run, "--scale", type=scale, metavar="X", help="lengthen or shorten the answers (default: the recipe's)")
+    option(run, "--seed", type=seed, default=0, metavar="N", help="shuffles the order of the prompts")
+    heat = "sampling temperature (default: 0, or the model's own where what is drafted or accepted is varied)"
+    option(run, "--temperature", type=temperature, metavar="T", help=heat)
+    levels = "requests at a time, one after the other (default: 1)"
+    option(run, "--concurrency", type=streams, default=(1,), metavar="N,N", help=levels)
+    cache = "use your own compile cache; without it each arm begins with an empty one of its own"
+    option(run, "--keep-cache", action="store_true", help=cache)
+    option(run, "--stop-running", action="store_true", help="stop servers of yours that would be in the way")
+    option(run, "--yes", action="store_true", help="begin without asking")
+    option(run, "--detach", inherit=True, action="store_true", help="return at once; it goes on by itself")
+    plan_options(run, inherit=True)
+    as_json(run, inherit=True)
+
+
+def bench(commands: Any) -> None:
+    """Add `bench`."""
+    command = commands.add_parser("bench", help="send a suite of prompts to a server and measure each request")
+    run_argument(command)
+    suite = "the prompts: quick (default), field, seed-q1q2, space-invaders, mt-bench, one of your own, or a file"
+    option(command, "--suite", default="quick", metavar="NAME|FILE", help=suite)
+    option(command, "--rounds", type=positive, default=1, metavar="N", help="how often to send them")
+    option(command, "--scale", type=scale, metavar="X", help="lengthen or shorten the answers (default: the recipe's)")
+    option(command, "--temperature", type=temperature, metavar="T", help="sampling temperature (default: the model's)")
+    option(command, "--seed", type=seed, default=0, metavar="N", help="of the order, the texts' tags and the sampling")
+    option(command, "--fixed", action="store_true", help="answers of full length, past the model's own end")
+    levels = "requests under way at a time, one level after the other, such as 1,2,4,8; each sends enough for that"
+    option(command, "--concurrency", type=streams, default=(1,), metavar="N,...", help=levels)
+    theirs = "let the engine's own `vllm bench serve` send the same, too, and compare (implies --fixed)"
+    option(command, "--with-vllm", action="store_true", help=theirs)
+    as_json(command, inherit=True)
