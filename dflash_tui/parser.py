@@ -115,7 +115,7 @@ def _run_commands(commands: Any) -> None:
     orphans = commands.add_parser("orphans", help="engine processes that outlived their server; end one of them")
     orphans.add_argument("pid", metavar="PID", nargs="?", type=int, help="end this one, after asking")
     orphans.add_argument("--yes", action="store_true", help="end it without asking")
-    _json(orphans, inherit=True)
+    as_json(orphans, inherit=True)
 
     past = commands.add_parser("history", help="how long starts took here: eager and compile, cold and cached")
     past.add_argument("recipe", metavar="RECIPE", nargs="?", help="only this recipe's starts")
