@@ -10,7 +10,8 @@ from dflash_tui import ab_words
 from dflash_tui.commands import note, out
 from dflash_tui.core import experiments
 from dflash_tui.core.events import encode
-from dflash_tui.core.experiment import AbReport, Design, Happened
+from dflash_tui.core.experiment import Design, Happened
+from dflash_tui.core.findings import AbReport
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError, ServerFailed
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from dflash_tui import text, verdict_words
 from dflash_tui.core import summary
-from dflash_tui.core.experiment import AbReport, Boot, Comparison, Design, PromptRatio, Ratio
+from dflash_tui.core.experiment import Boot, Design
+from dflash_tui.core.findings import AbReport, Comparison, PromptRatio, Ratio
 from dflash_tui.core.summary import Figure, Summary
 from dflash_tui.core.vllm_log import clean
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dflash_tui import text, verdict_words
 from dflash_tui.core.ab_estimate import Estimate
 from dflash_tui.core.events import Event, RequestDone
-from dflash_tui.core.experiment import AbReport, Boot, BootBegan, BootEnded, Design, Halted, Happened, Measured
+from dflash_tui.core.experiment import Boot, BootBegan, BootEnded, Design, Halted, Happened, Measured
+from dflash_tui.core.findings import AbReport
 from dflash_tui.core.progress import ATTEMPTS
 from dflash_tui.core.vllm_log import clean
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dflash_tui import report_markdown, run_markdown, side_by_side
 from dflash_tui.commands import note, out
 from dflash_tui.core import experiments, imported, outside, recording, run_report, sides
-from dflash_tui.core.experiment import AbReport
+from dflash_tui.core.findings import AbReport
 from dflash_tui.core.imported import Imported
 from dflash_tui.core.redact import variables, words
 from dflash_tui.core.run_report import RunReport

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dflash_tui import ab_text, text, verdict_words
 from dflash_tui.core import again
 from dflash_tui.core.events import RequestDone
-from dflash_tui.core.experiment import AbReport, Boot, Comparison, Conditions
+from dflash_tui.core.experiment import Boot, Conditions
+from dflash_tui.core.findings import AbReport, Comparison
 from dflash_tui.core.redact import LEFT_OUT, is_secret
 from dflash_tui.markdown import block, bullets, code, said, table
 

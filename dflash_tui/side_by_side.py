@@ -9,7 +9,7 @@ import msgspec
 
 from dflash_tui import text
 from dflash_tui.core.events import RequestDone
-from dflash_tui.core.experiment import AbReport
+from dflash_tui.core.findings import AbReport
 from dflash_tui.core.imported import Imported, Measured
 from dflash_tui.core.run_report import RunReport
 from dflash_tui.markdown import said, table

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dflash_tui import text
-from dflash_tui.core.experiment import AbReport, BreakEven, Comparison, Design, Ratio, StartUp, Word
+from dflash_tui.core.experiment import Design
+from dflash_tui.core.findings import AbReport, BreakEven, Comparison, Ratio, StartUp, Word
 from dflash_tui.core.measures import measured
 
 # Values that say by themselves what they are.

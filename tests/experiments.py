@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from dflash_tui.core import experiments, recipe_files, setup
 from dflash_tui.core import plan as plans
 from dflash_tui.core.events import RequestDone
-from dflash_tui.core.experiment import AbReport, Arm, Boot, BootBegan, BootEnded, Conditions, Design, Happened, Measured
+from dflash_tui.core.experiment import Arm, Boot, BootBegan, BootEnded, Conditions, Design, Happened, Measured
+from dflash_tui.core.findings import AbReport
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode
 

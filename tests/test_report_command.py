@@ -6,7 +6,8 @@ from msgspec.structs import replace
 
 from dflash_tui import cli
 from dflash_tui.core import experiments, verdict
-from dflash_tui.core.experiment import AbReport, BootEnded, Word
+from dflash_tui.core.experiment import BootEnded
+from dflash_tui.core.findings import AbReport, Word
 from tests.experiments import BASE, a_design, a_plan, boots
 from tests.recordings import RUNS
 from tests.test_report_markdown import a_report

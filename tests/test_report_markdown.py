@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from dflash_tui import ab_text, report_markdown
 from dflash_tui.core import verdict
-from dflash_tui.core.experiment import AbReport, Ratio
+from dflash_tui.core.findings import AbReport, Ratio
 from tests.experiments import a_boot, a_design, a_plan, boots
 from tests.tui.conftest import HOSTILE
 

@@ -6,7 +6,8 @@ import msgspec
 
 from dflash_tui import verdict_words
 from dflash_tui.core import verdict
-from dflash_tui.core.experiment import AbReport, Boot, Design
+from dflash_tui.core.experiment import Boot, Design
+from dflash_tui.core.findings import AbReport
 from tests.boots import boots, design, modes, plan
 
 SPEEDS = [10.0, 20.0, 20.1, 10.1]

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from dflash_tui.core import disturbances
 from dflash_tui.core.agreement import agreement
 from dflash_tui.core.disturbances import shown, unlike
-from dflash_tui.core.experiment import Arm, Boot, Confound, Design
+from dflash_tui.core.experiment import Arm, Boot, Design
+from dflash_tui.core.findings import Confound
 from dflash_tui.core.measures import measured
 from dflash_tui.core.redact import LEFT_OUT
 from dflash_tui.text import plural

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from dflash_tui.core.events import Phase
-from dflash_tui.core.experiment import Boot, Conditions, Confound
+from dflash_tui.core.experiment import Boot, Conditions
+from dflash_tui.core.findings import Confound
 from dflash_tui.core.redact import is_secret
 
 _THROTTLES = frozenset({"power brake", "thermal (hardware)", "thermal (software)", "hardware slowdown"})

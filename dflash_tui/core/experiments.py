@@ -16,7 +16,8 @@ import msgspec
 
 from dflash_tui.core import outside, paths, private, processes, progress, suites
 from dflash_tui.core.events import Event, encode
-from dflash_tui.core.experiment import AbReport, Design, Happened
+from dflash_tui.core.experiment import Design, Happened
+from dflash_tui.core.findings import AbReport
 from dflash_tui.core.progress import Progress
 from dflash_tui.core.suites import Suite
 from dflash_tui.errors import DflashError, UsageError

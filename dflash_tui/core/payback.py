@@ -7,7 +7,8 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from dflash_tui.core.experiment import Boot, BreakEven, StartUp
+from dflash_tui.core.experiment import Boot
+from dflash_tui.core.findings import BreakEven, StartUp
 from dflash_tui.core.measures import measured, start_of
 from dflash_tui.core.stats import Difference
 

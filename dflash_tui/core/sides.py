@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from dflash_tui import __version__
 from dflash_tui.core import verdict
 from dflash_tui.core.confounds import options_of
-from dflash_tui.core.experiment import AbReport, Arm, Boot, Comparison, Confound, Design, Word
+from dflash_tui.core.experiment import Arm, Boot, Design
+from dflash_tui.core.findings import AbReport, Comparison, Confound, Word
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.run_report import RunReport
 

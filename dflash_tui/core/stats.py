@@ -20,7 +20,7 @@ from functools import lru_cache
 from statistics import NormalDist, fmean
 from typing import NamedTuple
 
-from dflash_tui.core.experiment import LEVEL, Ratio
+from dflash_tui.core.findings import LEVEL, Ratio
 
 # The same requests to the same server on a GB10, Math of the five categories: 148.8 and 125.4 tok/s (forum report of
 # Qwen3.5-35B-A3B). Stands in where one request each is all there is.

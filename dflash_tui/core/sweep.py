@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from dflash_tui.core import confounds
-from dflash_tui.core.experiment import LEVEL, Boot, Design, Sweep, SweepPoint
+from dflash_tui.core.experiment import Boot, Design
+from dflash_tui.core.findings import LEVEL, Sweep, SweepPoint
 from dflash_tui.core.measures import AL, TOKENS, of_boots
 from dflash_tui.core.stats import Cell, Logs, difference
 

@@ -11,15 +11,8 @@ from statistics import median
 
 from dflash_tui.core import confounds, payback, sweep
 from dflash_tui.core.agreement import agreement
-from dflash_tui.core.experiment import (
-    AbReport,
-    Boot,
-    Comparison,
-    Design,
-    PromptRatio,
-    Ratio,
-    Word,
-)
+from dflash_tui.core.experiment import Boot, Design
+from dflash_tui.core.findings import AbReport, Comparison, PromptRatio, Ratio, Word
 from dflash_tui.core.measures import AL, STEPS, TOKENS, levels, measured, moves_drafts, of_boots, speculates
 from dflash_tui.core.stats import CLOSEST, Difference, difference
 

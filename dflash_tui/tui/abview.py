@@ -10,7 +10,8 @@ from textual.content import Content
 
 from dflash_tui import ab_text, text, verdict_words
 from dflash_tui.core import summary
-from dflash_tui.core.experiment import AbReport, Boot, Comparison, Design, Word
+from dflash_tui.core.experiment import Boot, Design
+from dflash_tui.core.findings import AbReport, Comparison, Word
 from dflash_tui.core.progress import Progress
 from dflash_tui.core.summary import Figure
 from dflash_tui.core.vllm_log import clean

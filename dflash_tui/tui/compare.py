@@ -17,7 +17,7 @@ from textual.widgets import Footer, Static
 
 from dflash_tui import ab_text, report_markdown, text
 from dflash_tui.core import experiments, private
-from dflash_tui.core.experiment import AbReport, Comparison, Sweep, Word
+from dflash_tui.core.findings import AbReport, Comparison, Sweep, Word
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError
 from dflash_tui.tui import abview

@@ -6,7 +6,7 @@ import asyncio
 import os
 
 from dflash_tui.core import recording
-from dflash_tui.core.experiment import AbReport
+from dflash_tui.core.findings import AbReport
 from dflash_tui.core.player import Player
 from dflash_tui.tui.app import DflashApp
 

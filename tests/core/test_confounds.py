@@ -8,7 +8,8 @@ import pytest
 from dflash_tui.core import verdict
 from dflash_tui.core.agreement import agreement
 from dflash_tui.core.confounds import find
-from dflash_tui.core.experiment import Boot, Conditions, Word
+from dflash_tui.core.experiment import Boot, Conditions
+from dflash_tui.core.findings import Word
 from dflash_tui.core.recipe import Mode
 from tests.boots import boots, design, modes, plan
 

@@ -8,7 +8,7 @@ import yaml
 
 from dflash_tui import verdict_words
 from dflash_tui.core import verdict
-from dflash_tui.core.experiment import AbReport, Word
+from dflash_tui.core.findings import AbReport, Word
 from tests.boots import boot, design, modes, plan, request
 
 PUBLISHED: dict[str, Any] = yaml.safe_load((Path(__file__).parents[1] / "data" / "published_ab.yaml").read_text())

@@ -17,7 +17,7 @@ import pytest
 
 from dflash_tui import text
 from dflash_tui.core import verdict
-from dflash_tui.core.experiment import Word
+from dflash_tui.core.findings import Word
 from dflash_tui.core.stats import Cell, Difference, Logs, difference
 from tests.boots import KINDS, boot, modes, request
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.core import experiments, inventory, server
-from dflash_tui.core.experiment import Word
+from dflash_tui.core.findings import Word
 from dflash_tui.core.patching import states
 
 SUITE = Path(__file__).parents[1] / "data" / "two-prompts.yaml"

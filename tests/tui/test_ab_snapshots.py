@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from dflash_tui.core import progress, verdict
-from dflash_tui.core.experiment import AbReport, BootBegan
+from dflash_tui.core.experiment import BootBegan
+from dflash_tui.core.findings import AbReport
 from dflash_tui.core.state import RunState
 from dflash_tui.tui import ab
 from dflash_tui.tui.app import DflashApp
