@@ -12,6 +12,7 @@ import msgspec
 
 from dflash_tui import text
 from dflash_tui.core import paths, plain, private, processes, server
+from dflash_tui.core.own_secrets import hide, values
 from dflash_tui.core.server import Run
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError, UsageError
@@ -131,13 +132,13 @@ def _remark(run: Run) -> str:
 
 
 def logs(args: argparse.Namespace) -> int:
-    """`logs [RUN] [-f]`: print the log, free of control characters."""
+    """`logs [RUN] [-f]`: print the log, free of control characters and of secrets in our environment."""
     from dflash_tui.core.observe import LOG_INTERVAL
 
     run = server.find(args.run)
     if not run.log.exists():
         raise DflashError(f"the log of {run.id} is gone", evidence=str(run.log))
-    rest = b""
+    rest, secrets = b"", values()
     with run.log.open("rb") as file:
         while True:
             ended = not server.alive(run)
@@ -145,12 +146,12 @@ def logs(args: argparse.Namespace) -> int:
                 *lines, rest = (rest + data).split(b"\n")
                 rest = rest[-_LONGEST_LINE:]
                 for line in lines:
-                    out(clean(line.rsplit(b"\r", 1)[-1].decode(errors="replace")))
+                    out(clean(hide(line, secrets).rsplit(b"\r", 1)[-1].decode(errors="replace")))
             if ended or not args.follow:
                 break
             time.sleep(LOG_INTERVAL)
     if rest:
-        out(clean(rest.decode(errors="replace")))
+        out(clean(hide(rest, secrets).decode(errors="replace")))
     return 0
 
 

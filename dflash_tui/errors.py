@@ -14,7 +14,7 @@ Watching that ends with Ctrl-C exits with 130.
 from __future__ import annotations
 
 from dflash_tui.core import plain
-from dflash_tui.core.redact import without_secrets
+from dflash_tui.core.own_secrets import hidden
 
 
 class DflashError(Exception):
@@ -26,7 +26,7 @@ class DflashError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, *, evidence: str = "", do: str = "") -> None:
-        self.what, self.evidence, self.do = plain.lines(what), plain.lines(without_secrets(evidence)), plain.lines(do)
+        self.what, self.evidence, self.do = plain.lines(what), plain.lines(hidden(evidence)), plain.lines(do)
         super().__init__(self.what)
 
     def __str__(self) -> str:

@@ -7,7 +7,8 @@ a stream in the middle, `garbled` sends what is no JSON, `dead` reports a dead e
 sends no usage, `telling` says of each request how many steps it took, `log` writes down what is asked, `pace=S` waits
 so long before each chunk, `dies=N` ends without a word when it is asked for the N-th time. `busy` works on one request
 from the start, about 37 steps a second; `like=FILE` adds what a real server's /metrics said. `metrics=FILE` answers
-/metrics as the word in FILE says, which may change meanwhile: see `MISBEHAVING`.
+/metrics as the word in FILE says, which may change meanwhile: see `MISBEHAVING`. `echoes` refuses chats, telling all
+that it knows of secrets.
 """
 
 import json
@@ -82,6 +83,10 @@ class Handler(BaseHTTPRequestHandler):
         if "log" in WORDS:
             print(asked, flush=True)
         time.sleep(SLOW if not steps or "sleepy" not in WORDS else 600)
+        if "echoes" in WORDS:
+            known = {name: value for name, value in os.environ.items() if "TOKEN" in name or "KEY" in name}
+            self.answer(json.dumps({"error": f"who are you? {known} {dict(self.headers)}"}).encode(), 401)
+            return
         if "refuse" in WORDS:
             self.answer(b'{"error":{"message":"no \x1b[31mthanks"}}', 400)
             return

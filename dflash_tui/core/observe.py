@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from dflash_tui.core import answers, death, processes, record, server, vllm_metrics
+from dflash_tui.core import answers, death, own_secrets, processes, record, server, vllm_metrics
 from dflash_tui.core.events import AnyEvent, Autopsy, Counters, Exited, Stopping, decode_recorded
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
@@ -77,7 +77,7 @@ class _Source:
 
     def __init__(self, run: Run) -> None:
         self._log, self._samples = _Tail(run.log, LONG_LOG), _Tail(run.samples)
-        self._reader = LogReader(run.started_at, run.utc_offset)
+        self._reader = LogReader(run.started_at, run.utc_offset, own_secrets.values())
         self._rest = b""
 
     def read(self) -> tuple[list[AnyEvent], bool]:

@@ -16,7 +16,7 @@ from packaging.version import Version
 from dflash_tui.core import paths, releases, yamlfile
 from dflash_tui.core.patching import files as patch_files
 from dflash_tui.core.recipe import PLAIN_TEXT, EngineSpec, Layer, OnHardware, Recipe, layers
-from dflash_tui.core.redact import is_secret
+from dflash_tui.core.redact import is_secret, looks_secret
 from dflash_tui.errors import RecipeError, UsageError
 
 FIRST_WITH_DFLASH = Version("0.20.0")
@@ -69,14 +69,21 @@ def _mistakes(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
             yield ["flags", name], reason
     for name in sorted(RESERVED_SPECULATION & layer.speculation.keys()):
         yield ["speculation", name], "is set by dflash-tui itself and cannot be given here"
-    for name in layer.env:
-        if is_secret(name):
-            yield ["env", name], "secrets do not belong into a recipe; export it in your shell"
+    yield from _secrets(layer)
     for name, value in layer.speculation.items():
         if reason := unusable(name, value):
             yield ["speculation", name], reason
     if layer.engine:
         yield from _no_engine(layer.engine)
+
+
+def _secrets(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
+    """Yield where a layer holds a secret by its name or its form: recipes are given away, and commands are shown."""
+    advice = "secrets do not belong into a recipe; export it in your shell"
+    for part, given in (("env", layer.env), ("flags", layer.flags), ("speculation", layer.speculation)):
+        for name, value in given.items():
+            if (part == "env" and is_secret(name)) or looks_secret(value):
+                yield [part, name], advice
 
 
 def _gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:

@@ -16,7 +16,7 @@ from typing import IO
 
 import msgspec
 
-from dflash_tui.core import paths, plain, server
+from dflash_tui.core import own_secrets, paths, plain, server
 from dflash_tui.core.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
 from dflash_tui.core.server import Run
 from dflash_tui.core.vllm_log import LogReader, clean
@@ -74,7 +74,7 @@ class Recording(Run, frozen=True):
 
     def end(self) -> float:
         """Return the time of the last event, by the ends of both files."""
-        reader = LogReader(self.started_at, self.utc_offset)
+        reader = LogReader(self.started_at, self.utc_offset, own_secrets.values())
         logged = [event.at for event in reader.feed(self._tail(LOG) + b"\n")]
         return max([self.started_at, *logged, *(event.at for event in self.last())])
 
@@ -84,7 +84,7 @@ class Recording(Run, frozen=True):
         return [event for line in lines if (event := decode_recorded(line))]
 
     def _logged(self) -> Iterator[AnyEvent]:
-        reader = LogReader(self.started_at, self.utc_offset)
+        reader = LogReader(self.started_at, self.utc_offset, own_secrets.values())
         for chunk in self._chunks(LOG):
             yield from reader.feed(chunk)
         yield from reader.feed(b"\n")

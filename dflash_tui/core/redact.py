@@ -34,12 +34,20 @@ _SECRETS = tuple(
         ("--", r"((?<![\w-])--[\w-]*(?:api[-_]key|token|secret|password)(?:\s+|['\"],\s*['\"]))(?!-)[^\s'\",\]]+"),
     )
 )  # fmt: skip
+# Which of them are secrets by themselves: tokens, and addresses with a password.
+_FORMS = (_SECRETS[0], _SECRETS[3])
 _QUOTED = re.compile(r"Received request |Generated response |Request (?=.{1,300}? details: )")
 
 
 def is_secret(name: str) -> bool:
     """Whether a variable, a flag or a key of that name is likely to hold a secret."""
     return bool(_NAME.search(name))
+
+
+def looks_secret(value: object) -> bool:
+    """Whether a value has the form of an access token, or is an address with a password in it."""
+    told = str(value)
+    return any(pattern.search(told) for words, pattern in _FORMS if any(word in told.lower() for word in words))
 
 
 def without_secrets(text: str, instead: str = LEFT_OUT) -> str:

@@ -25,7 +25,7 @@ from dflash_tui.core.recipe import (
     Target,
 )
 from dflash_tui.core.recipe_files import RESERVED_SPECULATION, engine_of, reserved, unusable
-from dflash_tui.core.redact import is_secret
+from dflash_tui.core.redact import is_secret, looks_secret
 from dflash_tui.errors import UsageError
 
 STOCK = "stock"
@@ -172,7 +172,7 @@ def _layer(settings: Mapping[str, Any], recipe: Recipe, below: list[Layer]) -> t
     """Return what was set by hand as a layer, and what makes its figures synthetic."""
     given: dict[str, dict[str, Any]] = {part: {} for part in ("", "flags", "env", "speculation", "patches", *_NAMES)}
     for key, value in settings.items():
-        part, name = _place(key)
+        part, name = _place(key, value)
         given[part][name] = value
     for name, value in (given["flags"] | given["speculation"]).items():
         if reason := unusable(name, value):
@@ -200,7 +200,7 @@ def _is_off(key: str, value: Any) -> bool:
     return key.startswith("patches.") and value is False
 
 
-def _place(key: str) -> tuple[str, str]:
+def _place(key: str, value: Any) -> tuple[str, str]:
     """Return the part of a layer that a setting belongs to, and its name there.
 
     Raises:
@@ -213,6 +213,8 @@ def _place(key: str) -> tuple[str, str]:
         raise UsageError(f"{key} cannot be set", do=f"of {part} there is {', '.join(_NAMES[part])}")
     if part == "env" and is_secret(name):
         raise UsageError(f"{key} looks like a secret", do=f"export {name} in your shell instead")
+    if looks_secret(value):
+        raise UsageError(f"what {key} is set to looks like a secret", do="export it in your shell: commands are shown")
     if part == "env" and name in {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}:
         raise UsageError(f"{key} is set by dflash-tui itself", do="--gpu chooses the GPUs")
     if part == "speculation" and name in RESERVED_SPECULATION:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from dflash_tui.core.events import MOST, RequestDone
+from dflash_tui.core.own_secrets import hidden
 from dflash_tui.core.vllm_log import clean
 
 _SAID_LIMIT = 300
@@ -115,8 +116,8 @@ class Stream:
 
 
 def said(text: str) -> str:
-    """Return the start of a text from outside in one line, without anything that a terminal would act on."""
-    return clean(" ".join(text[: 4 * _SAID_LIMIT].split()))[:_SAID_LIMIT]
+    """Return the start of a text from outside in one line, without secrets and what a terminal would act on."""
+    return clean(" ".join(hidden(text[: 4 * _SAID_LIMIT]).split()))[:_SAID_LIMIT]
 
 
 def _speculation(metrics: object) -> _Speculation | None:

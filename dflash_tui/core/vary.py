@@ -8,6 +8,7 @@ import yaml
 
 from dflash_tui.core.again import Changes
 from dflash_tui.core.recipe import Mode
+from dflash_tui.core.redact import is_secret, looks_secret
 from dflash_tui.errors import UsageError
 
 DEFAULT = "mode=eager,compile"
@@ -44,6 +45,9 @@ def parse(words: str) -> Varied:
     if key in _FIXED:
         raise UsageError(f"--vary {key}: it is the same for all arms", do=f"what can be varied: {_KNOWN}")
     values = _values(key, rest)
+    if (key.startswith("env.") and is_secret(key)) or any(map(looks_secret, values)):
+        what = f"--vary {key}: these are secrets, and arms are called by their values"
+        raise UsageError(what, do="export what is secret in your shell, the same for all arms")
     if len(values) < 2:
         raise UsageError(f"--vary {words}: one value alone is compared with nothing", do=f"--vary {key}=VALUE,VALUE")
     arms: dict[str, Changes] = {}

@@ -16,6 +16,7 @@ from functools import lru_cache
 from dflash_tui.core import plain
 from dflash_tui.core.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem
 from dflash_tui.core.failures import recognise
+from dflash_tui.core.own_secrets import hide
 from dflash_tui.core.vllm_facts import Facts, progress
 from dflash_tui.core.vllm_phases import Phases
 
@@ -42,10 +43,11 @@ class LogReader:
 
     Lines get their time from vLLM's own stamps (whole seconds, local time, no year); a line without a stamp
     has the time of the line before it. `started_at` (seconds since the epoch) is the launch, `utc_offset` the
-    seconds that local time was ahead of UTC then.
+    seconds that local time was ahead of UTC then. What is in `secrets` is left out of whatever is fed.
     """
 
-    def __init__(self, started_at: float, utc_offset: float) -> None:
+    def __init__(self, started_at: float, utc_offset: float, secrets: tuple[bytes, ...] = ()) -> None:
+        self._secrets = secrets
         self._at, self._started, self._offset = started_at, started_at, utc_offset
         self._rest = b""
         self._stamp = ""
@@ -56,6 +58,7 @@ class LogReader:
         """Return the events of the lines that `chunk` completes."""
         events: list[AnyEvent] = []
         whole, _, self._rest = (self._rest + chunk).replace(b"\r", b"\n").rpartition(b"\n")
+        whole = hide(whole, self._secrets)
         lines = whole.decode(errors="replace").split("\n")
         if len(self._rest) > _BUFFER_LIMIT:
             lines.append(self._rest.decode(errors="replace"))

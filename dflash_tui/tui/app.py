@@ -19,10 +19,10 @@ from textual.worker import Worker
 
 from dflash_tui import ab_words
 from dflash_tui.core import experiments, plain, private, server
+from dflash_tui.core.own_secrets import hidden
 from dflash_tui.core.plan import HOST, Plan
 from dflash_tui.core.player import Player
 from dflash_tui.core.progress import Progress
-from dflash_tui.core.redact import without_secrets
 from dflash_tui.core.server import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
@@ -102,7 +102,7 @@ class DflashApp(App[str]):
 
     def _fatal_error(self) -> None:
         """End over a mistake of ours; Textual itself would show local variables, and secrets may be among them."""
-        self.panic(Text(plain.shown(without_secrets(traceback.format_exc()))))
+        self.panic(Text(plain.shown(hidden(traceback.format_exc()))))
 
     async def on_mount(self) -> None:
         self.register_theme(DARK)
