@@ -1,11 +1,16 @@
 """What must not creep in: the panel in the core, a slow `--version`, tracebacks that a user can cause."""
 
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import dflash_tui
 
 CORE = (
     "import importlib, pkgutil, sys, dflash_tui.core as core, dflash_tui.headless, dflash_tui.lines\n"
@@ -156,3 +161,28 @@ def test_a_reader_that_goes_away_ends_it_quietly():
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+def test_no_word_passes_a_shell_and_no_file_makes_objects():
+    """Programs are started from lists of words, YAML is read as plain values, and nothing unpickles or evaluates."""
+    never = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput", "eval", "exec"}
+    never |= {"asyncio.create_subprocess_shell", "yaml.unsafe_load", "yaml.full_load", "tempfile.mktemp"}
+    seen = 0
+    for path in sorted(Path(dflash_tui.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {alias.name for alias in node.names} | {getattr(node, "module", "")}
+                assert not names & {"pickle", "shelve", "marshal", "dill"}, path
+            if isinstance(node, ast.Call):
+                seen += 1
+                assert ast.unparse(node.func) not in never, (path, node.lineno)
+                assert not any(word.arg == "shell" for word in node.keywords), (path, node.lineno)
+    assert seen > 5000
+
+
+def test_the_tests_that_a_promise_names_are_there():
+    """SECURITY.md says which test shows what."""
+    root = Path(__file__).parents[1]
+    named = set(re.findall(r"`(tests/[^`]+)`", (root / "SECURITY.md").read_text(encoding="utf-8")))
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not (root / name).is_file()] == []
