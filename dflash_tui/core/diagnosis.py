@@ -74,7 +74,7 @@ def diagnose(state: RunState, known: Sequence[Failure] = ()) -> Diagnosis | None
     unhealthy = state.exit is None and state.status == "unhealthy"
     if not unhealthy and (state.exit is None or state.stopping):
         return None
-    found = _by_reboot(state) or _by_kernel(state) or _by_log(state, known) or _by_ending(state) or _unknown(state)
+    found = _by_kernel(state) or _by_log(state, known) or _by_ending(state) or _by_reboot(state) or _unknown(state)
     evidence = [*found.evidence, *([state.health_detail] if unhealthy and state.health_detail else [])]
     return msgspec.structs.replace(found, what=_what(state), evidence=tuple(dict.fromkeys(evidence)))
 
@@ -135,7 +135,9 @@ def _ending(kind: str, *evidence: str) -> Diagnosis:
 
 
 def _by_reboot(state: RunState) -> Diagnosis | None:
-    return _ending("rebooted", _memory(state)) if state.exit and state.exit.lost else None
+    """Nobody saw the end, the log does not tell of one, and the machine was booted since."""
+    lost = state.exit is not None and state.exit.lost and cause_in_log(state) is None
+    return _ending("rebooted", _memory(state)) if lost else None
 
 
 def _by_kernel(state: RunState) -> Diagnosis | None:

@@ -196,18 +196,22 @@ async def _uv(argv: list[str], progress: _Progress, lock: int) -> str:
     """Run uv and return its stdout.
 
     Raises:
-        EngineError: uv ended with an error; the evidence is its own message.
+        EngineError: uv cannot be run, or ended with an error; the evidence is its own message.
     """
-    process = await asyncio.create_subprocess_exec(
-        uv.find_uv_bin(),
-        *argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=await asyncio.to_thread(_environment),
-        pass_fds=(lock,),
-        cwd="/",  # no uv.toml of whatever folder we were started in
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            uv.find_uv_bin(),
+            *argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=await asyncio.to_thread(_environment),
+            pass_fds=(lock,),
+            cwd="/",  # no uv.toml of whatever folder we were started in
+        )
+    except OSError as error:
+        do = "it comes with dflash-tui: install that anew; nothing half-made was left"
+        raise EngineError("uv, which installs vLLM, cannot be run", evidence=str(error), do=do) from None
     assert process.stdout is not None  # noqa: S101 - both are PIPE
     assert process.stderr is not None  # noqa: S101
     told: list[str] = []

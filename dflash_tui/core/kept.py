@@ -11,6 +11,8 @@ DENSE = 3700.0
 THIN_STEP = 10.0
 LONGEST = 86_400.0
 _THIN_EVERY = 600
+# A clock that is set back by more than this is believed: it was wrong before.
+SET_BACK = 60.0
 
 
 class Timed(Protocol):
@@ -34,7 +36,13 @@ class Kept(Sequence[T]):
         self._added = 0
 
     def append(self, value: T) -> None:
-        """Add the newest value; one that is older than the last counts as of the last one's time."""
+        """Add the newest value; one that is a little older than the last counts as of the last one's time.
+
+        When the clock was set back, what is of a later time is dropped: nothing would be new for so long otherwise.
+        """
+        if self._times and value.at < self._times[-1] - SET_BACK:
+            known = self.until(value.at)
+            del self._values[known:], self._times[known:]
         self._values.append(value)
         self._times.append(max(value.at, self._times[-1]) if self._times else value.at)
         self._added += 1

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from dflash_tui.core.events import Counters
-from dflash_tui.core.kept import Kept, ends
+from dflash_tui.core.kept import SET_BACK, Kept, ends
 from dflash_tui.core.vllm_metrics import Rates, rates
 
 # A recorder writes at least every 10 s; a longer silence is a hole, not a zero.
@@ -41,6 +41,9 @@ class Track(Kept[Reading]):
     def take(self, at: float, counters: Counters) -> Reading:
         """Add a reading and return it."""
         last = self[-1] if self else None
+        if last is not None and at < last.at - SET_BACK:
+            self._starts = [start for start in self._starts if start <= at]
+            last = None
         joined = last is not None and at - last.at <= LONGEST_GAP and not _fell(last.counters, counters)
         if not joined:
             self._starts.append(at)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import uv
 from msgspec.structs import replace
 
 from dflash_tui.core import engine, plan, recipe_files, setup
@@ -127,3 +128,39 @@ def test_pips_wheel_folder_reaches_uv(monkeypatch, tmp_path):
     assert not engine._wheel_folder_has_torch()
     monkeypatch.setenv("UV_FIND_LINKS", str(Path("/elsewhere")))
     assert engine._environment()["UV_FIND_LINKS"] == "/elsewhere"
+
+
+# What an install finds in uv's place: nothing, a file that is no program, and programs that end half-way.
+HALF = """#!/bin/sh
+case "$1 $2" in
+  "pip install") mkdir -p {site}/half && echo "Downloading half (1.0MiB)" >&2; {end} ;;
+  *) exec {uv} "$@" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "words"),
+    [
+        (None, 3, "uv, which installs vLLM, cannot be run"),
+        ("", 3, "uv, which installs vLLM, cannot be run"),
+        ("exit 2", 3, "could not be installed"),
+        ("kill -9 $$", 3, "could not be installed"),
+    ],
+)
+def test_a_uv_that_is_missing_or_fails_half_way(folders, tmp_path, end, code, words):
+    """It is said, and nothing half-made stays; the next list shows no engine."""
+    script = tmp_path / "uv"
+    if end is not None:
+        script.write_text(HALF.format(site=tmp_path, end=end, uv=uv.find_uv_bin()) if end else "no program")
+        script.chmod(0o755)
+    program = (
+        f"import sys, uv\nuv.find_uv_bin = lambda: {str(script)!r}\n"
+        "from dflash_tui import cli\nsys.exit(cli.main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "engine", "install", "demo-cpu"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert words in done.stderr
+    left = folders / "data" / "dflash-tui" / "engines"
+    assert [path.name for path in left.iterdir() if path.is_dir()] == []
