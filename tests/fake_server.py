@@ -81,7 +81,7 @@ class Handler(BaseHTTPRequestHandler):
         global steps  # noqa: PLW0603 - the one number that the server has
         asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
         if "log" in WORDS:
-            print(asked, flush=True)
+            print(f"{asked}\n", end="", flush=True)  # in one piece: several are answered at a time
         time.sleep(SLOW if not steps or "sleepy" not in WORDS else 600)
         if "echoes" in WORDS:
             known = {name: value for name, value in os.environ.items() if "TOKEN" in name or "KEY" in name}
