@@ -58,7 +58,7 @@ class Bench(NamedTuple):
             out(bench_lines.request_row(None))
         requests = workload.answer(
             run.url, run.plan.served_name, self.suite, rounds=self.rounds_of(streams), scale=self.scale, seed=self.seed,
-            temperature=self.temperature, fixed=self.fixed, streams=streams,
+            temperature=self.temperature, fixed=self.fixed, streams=streams, key=run.key,
         )  # fmt: skip
         async with aclosing(requests):
             async for request in requests:

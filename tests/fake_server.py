@@ -77,15 +77,23 @@ class Handler(BaseHTTPRequestHandler):
         told += [line for line in LIKE.splitlines() if line.partition("{")[0] not in families]
         self.answer("\n".join([*told, ""]).encode())
 
+    def unauthorized(self) -> bytes:
+        """Return why a chat is refused: its key is another than the server's, or the server `echoes`."""
+        key = os.environ.get("VLLM_API_KEY")
+        if key and self.headers["Authorization"] != f"Bearer {key}":
+            return b'{"error": "Unauthorized"}'
+        known = {name: value for name, value in os.environ.items() if "TOKEN" in name or "KEY" in name}
+        told = {"error": f"who are you? {known} {dict(self.headers)}"}
+        return json.dumps(told).encode() if "echoes" in WORDS else b""
+
     def do_POST(self) -> None:
         global steps  # noqa: PLW0603 - the one number that the server has
         asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
         if "log" in WORDS:
             print(f"{asked}\n", end="", flush=True)  # in one piece: several are answered at a time
         time.sleep(SLOW if not steps or "sleepy" not in WORDS else 600)
-        if "echoes" in WORDS:
-            known = {name: value for name, value in os.environ.items() if "TOKEN" in name or "KEY" in name}
-            self.answer(json.dumps({"error": f"who are you? {known} {dict(self.headers)}"}).encode(), 401)
+        if refusal := self.unauthorized():
+            self.answer(refusal, 401)
             return
         if "refuse" in WORDS:
             self.answer(b'{"error":{"message":"no \x1b[31mthanks"}}', 400)

@@ -6,12 +6,14 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
 from packaging.version import Version
 
 from dflash_tui.core import paths
+from dflash_tui.core import setup as setups
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import builds
 from dflash_tui.core.patching import files as patch_files
@@ -19,7 +21,7 @@ from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.recipe import Band, EngineSpec, FlagValue, Mode, Recipe, Standing, Status
 from dflash_tui.core.setup import Setup
 
-HOST = "127.0.0.1"
+HOST = setups.HOST
 # What every plan has beside what a recipe says, and why.
 OURS = {
     "host": "we bind to this machine only",
@@ -28,6 +30,10 @@ OURS = {
     # Asked once a second, these would make up most of the log; the flag is in every release that has DFlash.
     "disable-access-log-for-endpoints": "/health and /metrics are asked once a second",
 }
+_OPEN = (
+    "it listens on {}: other machines can send requests with the key in VLLM_API_KEY, and read /metrics without; "
+    "nothing is encrypted"
+)
 # Variables by which a recipe of somebody else's may run other code than the engine's.
 _STEERS = {
     "LD_PRELOAD": "load another library first",
@@ -96,6 +102,12 @@ class Plan(msgspec.Struct, frozen=True):
     unpatched: tuple[str, ...] = ()
     asked: dict[str, str] = {}
     expected: tuple[Band, ...] = ()
+    host: str = HOST
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it listens to other machines, and so asks for a key."""
+        return not ip_address(self.host).is_loopback
 
     @property
     def kind(self) -> tuple[str, ...]:
@@ -138,7 +150,7 @@ def make(
     patches, unneeded, instead = _patches(setup, patchable=patchable)
     argv = [str(folder / "bin" / "vllm"), "serve", target]
     argv += _revision("--revision", setup.target.revision)
-    argv += ["--served-model-name", setup.target.served_name, "--host", HOST, "--port", str(port)]
+    argv += ["--served-model-name", setup.target.served_name, "--host", setup.host, "--port", str(port)]
     if tokens:
         argv += ["--speculative-config", json.dumps(_speculation(setup, drafter, tokens, patches))]
     argv += _QUIET
@@ -177,6 +189,7 @@ def make(
         unneeded=unneeded,
         unpatched=setup.unpatched,
         expected=setup.expected,
+        host=setup.host,
     )
 
 
@@ -263,6 +276,8 @@ def _warnings(setup: Setup, mode: Mode, patches: Sequence[Patch]) -> tuple[str, 
         said.insert(0, f"{setup.standing.status.value}: {setup.standing.why}")
     if setup.modes and mode not in setup.modes:
         said.append(f"the recipe knows nothing of {mode.value}, only of {', '.join(setup.modes)}")
+    if not ip_address(setup.host).is_loopback:
+        said.append(_OPEN.format(setup.host))
     said += [
         f"{name} is set, by which a server is made to {what}" for name, what in _STEERS.items() if name in setup.env
     ]

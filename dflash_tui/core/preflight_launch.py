@@ -29,7 +29,7 @@ def checks(situation: Situation, *, thorough: bool = False) -> list[Check]:
     """Return the checks of a plan on this machine; `thorough` ones may ask an engine, which takes some 20 s once."""
     found = [*_standing(situation), *_drafts(situation), *_engine(situation), *_flags(situation, thorough=thorough)]
     found += [*_patches(situation), *_models(situation)]
-    found += [*_disk(situation), *_port(situation), *_limits(), *preflight_ray.checks(situation)]
+    found += [*_disk(situation), *_port(situation), *_key(situation), *_limits(), *preflight_ray.checks(situation)]
     return found
 
 
@@ -244,6 +244,16 @@ def _port(situation: Situation) -> Iterator[Check]:
     ours = (f"{run.id} (pid {run.pid})" for run in server.runs() if run.plan.port == wanted and server.alive(run))
     holder = next(ours, "") or system.holder_of(wanted) or "another program"
     yield warn("port", f"{wanted} is held by {holder}", f"{free} is the next free one: --port {free}")
+
+
+def _key(situation: Situation) -> Iterator[Check]:
+    if situation.plan.is_open:
+        try:
+            server.needed_key(situation.plan)
+        except UsageError as error:
+            yield fail("key", error.what, error.do)
+        else:
+            yield ok("key", f"requests must have the one in {server.KEY_VARIABLE}")
 
 
 def _limits() -> Iterator[Check]:

@@ -78,7 +78,7 @@ async def _engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine:
 
 async def _flags(setup: Setup, plan: Plan, engine: Engine, report: Report, *, forced: str) -> None:
     """Have the engine's own parser look at the flags, unless a verified recipe runs as it is on its own engine."""
-    if setup.standing.status is Status.VERIFIED and not setup.changed and not engine.adopted:
+    if setup.standing.status is Status.VERIFIED and {*setup.changed} <= {"host"} and not engine.adopted:
         return
     report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))
     known = await asking.in_thread(lambda: inventory.options(engine))

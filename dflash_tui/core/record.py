@@ -169,7 +169,7 @@ class _Recorder:
 
     async def _probe(self) -> None:
         """Ask for one token; whether it came is recorded, and what it means is for `alarms` to say."""
-        done = await workload.probe(self._run.url, self._run.plan.served_name, probe.PATIENCE)
+        done = await workload.probe(self._run.url, self._run.plan.served_name, probe.PATIENCE, key=self._run.key)
         server.record(self._run, done)
         self._rests_since = time.monotonic()
 
@@ -179,7 +179,7 @@ class _Recorder:
         The first may take minutes (kernels are compiled for it), so it has the patience of any other; one that
         fails is tried again after a while.
         """
-        done = await workload.first(self._run.url, self._run.plan.served_name)
+        done = await workload.first(self._run.url, self._run.plan.served_name, key=self._run.key)
         server.record(self._run, done)
         self._warm = not done.error
         self._warm_up_due = time.monotonic() + WARM_UP_AGAIN

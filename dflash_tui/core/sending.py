@@ -25,6 +25,7 @@ async def cold(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestD
         scale=design.scale,
         seed=design.seed,
         temperature=design.temperature,
+        key=run.key,
     )
 
 
@@ -40,6 +41,7 @@ async def warm_up(design: Design, suite: Suite, run: Run) -> AsyncIterator[Reque
             seed=design.seed,
             temperature=design.temperature,
             streams=streams,
+            key=run.key,
         ):
             yield request
 
@@ -59,6 +61,7 @@ async def measured(design: Design, suite: Suite, run: Run) -> AsyncIterator[Requ
             scale=design.scale,
             seed=design.seed,
             temperature=design.temperature,
+            key=run.key,
             streams=streams,
         ):
             yield request

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterable
+from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
@@ -25,12 +26,15 @@ from dflash_tui.core.events import YEAR_2100, Event, Exited, Launched, Preparing
 from dflash_tui.core.plan import HOST, Plan
 from dflash_tui.errors import DflashError, ServerFailed, UsageError
 
+# Where vLLM itself looks for the key that requests must have.
+KEY_VARIABLE = "VLLM_API_KEY"
 _RUN_FILE = "run.json"
 # Fields that a later release adds are passed over; what it records otherwise gets another version.
 _VERSION = 1
 _RUN_LIMIT = 1 << 20
 # vLLM ends within 5 s when it ends at all; SIGTERM during a stream hung in 7 of 15 tries on 0.32.0.
 STOP_GRACE = 15.0
+_SHORTEST_KEY = 16
 _LAST_THREADS = 5.0
 _UNREADABLE = (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -74,7 +78,14 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def url(self) -> str:
         """The server's base URL."""
-        return f"http://{HOST}:{self.plan.port}"
+        at = ip_address(self.plan.host)
+        reached = ("::1" if at.version == 6 else HOST) if at.is_unspecified else self.plan.host
+        return f"http://{f'[{reached}]' if at.version == 6 else reached}:{self.plan.port}"
+
+    @property
+    def key(self) -> str:
+        """The key that an open server asks for, from our environment: it is recorded nowhere; else empty."""
+        return os.environ.get(KEY_VARIABLE, "").strip() if self.plan.is_open else ""
 
     @property
     def launched(self) -> Launched:
@@ -109,12 +120,15 @@ def launch(
 
     Raises:
         ServerFailed: the process could not be started.
+        UsageError: it would be open to other machines without a key.
     """
+    key = needed_key(plan)
     now = time.time()
     name, folder = _new_folder(plan.recipe, now)
     # The phases are read from the log, so its level must be the one that has them.
     env = processes.clean_environment() | {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_CONFIGURE_LOGGING": "1"} | plan.env
     env |= {"PATH": f"{Path(plan.argv[0]).parent}{os.pathsep}{env.get('PATH', os.defpath)}", "PYTHONUNBUFFERED": "1"}
+    env |= {KEY_VARIABLE: key} if key else {}
     try:
         # Appended to, so that a log which somebody cuts goes on at its start, not behind a hole.
         with open(folder / "server.log", "ab", opener=private.opener) as log:
@@ -154,6 +168,20 @@ def launch(
         process.wait()
         raise DflashError(f"{folder} cannot be written, so nothing was launched", evidence=str(error)) from None
     return run
+
+
+def needed_key(plan: Plan) -> str:
+    """Return the key that the server of `plan` will ask for; empty for one that only this machine reaches.
+
+    Raises:
+        UsageError: it would be open to others without one.
+    """
+    key = os.environ.get(KEY_VARIABLE, "").strip() if plan.is_open else ""
+    if plan.is_open and not (len(key) >= _SHORTEST_KEY and key.isascii() and key.isprintable()):
+        what = f"a server on {plan.host} needs a key, or everybody who reaches this machine could use it"
+        do = f"export {KEY_VARIABLE} with {_SHORTEST_KEY} characters or more, such as `openssl rand -hex 24` gives"
+        raise UsageError(what, do=do)
+    return key
 
 
 def _new_folder(recipe: str, now: float) -> tuple[str, Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Any, TypeVar
 
 import msgspec
@@ -29,6 +30,7 @@ from dflash_tui.core.redact import is_secret, looks_secret
 from dflash_tui.errors import UsageError
 
 STOCK = "stock"
+HOST = "127.0.0.1"
 _NAMES = {"target": ("model", "revision", "served_name"), "drafter": ("model", "revision")}
 AnyModel = TypeVar("AnyModel", Target, Drafter)
 
@@ -64,6 +66,7 @@ class Setup(msgspec.Struct, frozen=True):
     expected: tuple[Band, ...]
     synthetic: str
     changed: tuple[str, ...] = ()
+    host: str = HOST
 
 
 def profiles(recipe: Recipe) -> tuple[str, ...]:
@@ -84,7 +87,7 @@ def resolve(
     """Return what `recipe` comes to; without `hardware` for the first class it knows, if any.
 
     `engine` replaces the recipe's. `settings` are changes by hand: `target.model`,
-    `drafter.model` (and `.revision`), `n`, `synthetic`, `env.NAME`, `speculation.KEY`, `patches.NAME` (true or
+    `drafter.model` (and `.revision`), `n`, `host`, `synthetic`, `env.NAME`, `speculation.KEY`, `patches.NAME` (true or
     false), anything else is a flag; None takes a flag or variable away.
 
     Raises:
@@ -126,7 +129,16 @@ def resolve(
         expected=_expected(recipe, hardware, profile, variant, changed),
         synthetic="; ".join(filter(None, (synthetic or recipe.synthetic, _noise(flat)))),
         changed=changed,
+        host=_host((settings or {}).get("host")),
     )
+
+
+def _host(given: object) -> str:
+    """Return the address to listen on, this machine's own unless another was set by hand."""
+    try:
+        return HOST if given is None or given == "localhost" else str(ip_address(str(given)))
+    except ValueError:
+        raise UsageError(f"--set host: {given} is no address", do="--set host=0.0.0.0 listens on all of them") from None
 
 
 def _known(kind: str, name: str, there: Any, recipe: Recipe) -> None:
@@ -209,6 +221,8 @@ def _place(key: str, value: Any) -> tuple[str, str]:
     part, _, name = key.partition(".")
     if key in {"n", "num_speculative_tokens", "synthetic"}:
         return "", key if key == "synthetic" else "n"
+    if key == "host":
+        return "", key
     if part in _NAMES and name not in _NAMES[part]:
         raise UsageError(f"{key} cannot be set", do=f"of {part} there is {', '.join(_NAMES[part])}")
     if part == "env" and is_secret(name):

@@ -53,7 +53,8 @@ async def serve(
         *_argv(run, prompts, result), *sampling, "--extra-body", msgspec.json.encode(extra).decode(),
         "--num-prompts", str(len(lines)), "--max-concurrency", str(streams),
     ]  # fmt: skip
-    env = processes.clean_environment() | run.plan.env | {"VLLM_NO_USAGE_STATS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    env = processes.clean_environment() | run.plan.env | ({"OPENAI_API_KEY": run.key} if run.key else {})
+    env |= {"VLLM_NO_USAGE_STATS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     with log.open("wb") as told:
         try:
             process = await asyncio.create_subprocess_exec(

@@ -48,17 +48,19 @@ async def answer(
     temperature: float | None = 0.0,
     fixed: bool = True,
     streams: int = 1,
+    key: str = "",
 ) -> AsyncGenerator[RequestDone, None]:
     """Send all prompts of the suite `rounds` times in the order of `seed`, and yield each request as it ends.
 
     `streams` requests are under way at a time. `scale` shortens or lengthens the answers; `fixed` ones go on past the
     model's own end, so that they all have the length that was asked for. A `temperature` of None is the server's
-    choice (the model's generation_config). Whatever fails is in the request's `error`.
+    choice (the model's generation_config). `key` is what an open server asks for. Whatever fails is in the request's
+    `error`.
     """
     asking = _Asking(model, scale, seed, temperature, fixed, uuid.uuid4().hex)
     waiting = iter(order(suite, rounds, seed))
     under_way: set[asyncio.Task[RequestDone]] = set()
-    async with _client(url) as client:
+    async with _client(url, key) as client:
         try:
             while True:
                 for prompt, number in waiting:
@@ -87,27 +89,29 @@ async def one(
     temperature: float | None = 0.0,
     fixed: bool = True,
     number: int = 0,
+    key: str = "",
 ) -> RequestDone:
     """Send one prompt alone, as `answer` sends it in the round `number`; whatever fails is in `error`."""
     body = _Asking(model, scale, seed, temperature, fixed, uuid.uuid4().hex).body(prompt, number)
-    async with _client(url) as client:
+    async with _client(url, key) as client:
         return await _measured(client, body, prompt.kind, number, 1)
 
 
-async def first(url: str, model: str) -> RequestDone:
+async def first(url: str, model: str, *, key: str = "") -> RequestDone:
     """Send the short request that shows whether a server that says it is ready can generate."""
-    async with _client(url) as client:
+    async with _client(url, key) as client:
         return await _send(client, _plain(model, _WARM_UP.text, _WARM_UP.max_tokens), Stream(WARM_UP))
 
 
-async def probe(url: str, model: str, patience: float) -> RequestDone:
+async def probe(url: str, model: str, patience: float, *, key: str = "") -> RequestDone:
     """Ask for one token, to see whether a server that has rested can still generate; give up after `patience` s."""
-    async with _client(url, patience) as client:
+    async with _client(url, key, patience) as client:
         return await _send(client, _plain(model, _PROBE.text, _PROBE.max_tokens), Stream(PROBE))
 
 
-def _client(url: str, timeout: float | httpx.Timeout = _TIMEOUT) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=url, timeout=timeout, trust_env=False)
+def _client(url: str, key: str, timeout: float | httpx.Timeout = _TIMEOUT) -> httpx.AsyncClient:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return httpx.AsyncClient(base_url=url, timeout=timeout, trust_env=False, headers=headers)
 
 
 def _plain(model: str, text: str, max_tokens: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from textual.worker import Worker
 from dflash_tui import ab_words
 from dflash_tui.core import experiments, plain, private, server
 from dflash_tui.core.own_secrets import hidden
-from dflash_tui.core.plan import HOST, Plan
+from dflash_tui.core.plan import Plan
 from dflash_tui.core.player import Player
 from dflash_tui.core.progress import Progress
 from dflash_tui.core.server import Run
@@ -276,7 +276,9 @@ class DflashApp(App[str]):
         kinds = [*(prompt.kind for prompt, _ in workload.order(suite)), ""]
         try:
             self.run_screen.send(run, kinds.pop(0))
-            sent = workload.answer(run.url, run.plan.served_name, suite, scale=scale, temperature=None, fixed=False)
+            sent = workload.answer(
+                run.url, run.plan.served_name, suite, key=run.key, scale=scale, temperature=None, fixed=False
+            )
             async with aclosing(sent):
                 async for done in sent:
                     server.record(run, done)
@@ -402,7 +404,7 @@ def farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
     """Return what to print after the panel: what keeps running, how to come back and how to stop it."""
     measured = {progress.current.run for progress in driven if progress.current}
     told = [
-        f"{run.plan.recipe} keeps running on {HOST}:{run.plan.port}\n{how_to_return(run.id)}"
+        f"{run.plan.recipe} keeps running on {run.plan.host}:{run.plan.port}\n{how_to_return(run.id)}"
         for run in runs
         if run.id not in measured
     ]
