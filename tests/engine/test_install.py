@@ -2,10 +2,13 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import uv
 from msgspec.structs import replace
@@ -164,3 +167,34 @@ def test_a_uv_that_is_missing_or_fails_half_way(folders, tmp_path, end, code, wo
     assert words in done.stderr
     left = folders / "data" / "dflash-tui" / "engines"
     assert [path.name for path in left.iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_connection_that_is_lost_while_it_installs(folders, tmp_path, number):
+    """`up` behind SSH: what is half-made goes, uv ends with it, nothing was launched, and no traceback is left."""
+    script = tmp_path / "uv"
+    script.write_text(HALF.format(site=tmp_path, end="exec sleep 600", uv=uv.find_uv_bin()))
+    script.chmod(0o755)
+    program = (
+        f"import sys, uv\nuv.find_uv_bin = lambda: {str(script)!r}\n"
+        "from dflash_tui import cli\nsys.exit(cli.main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "up", "demo-cpu", "--force", "a test"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE,
+                          text=True, start_new_session=True) as up:  # fmt: skip
+        assert up.stderr is not None
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "half").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        [install] = psutil.Process(up.pid).children()
+        assert install.is_running()
+        up.send_signal(number)
+        _, rest = up.communicate(timeout=30)
+    assert up.returncode == 128 + signal.SIGTERM
+    assert "stopped before the launch; nothing half-made was left" in rest
+    assert "Traceback" not in rest
+    assert not install.is_running()
+    left = folders / "data" / "dflash-tui" / "engines"
+    assert [path.name for path in left.iterdir() if path.is_dir()] == []
+    assert not (folders / "state" / "dflash-tui" / "runs").exists()

@@ -2,11 +2,13 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import select
 import signal
 import struct
+import subprocess
 import sys
 import termios
 import time
@@ -124,3 +126,19 @@ async def goes_on(run: server.Run) -> None:
     async with watching(run) as state:
         await workload.first(run.url, "x")
         await until(lambda: state.health is Health.WARM and len(recorded(run, Sampled)) > before, 20)
+
+
+async def test_a_headless_watcher_that_ends_takes_nothing_with_it(launch):
+    """Kill -9, SIGTERM and a lost connection of `attach --json`: no traceback, and the next one records."""
+    run = launch()
+    command = [sys.executable, "-m", "dflash_tui", "attach", run.id, "--json"]
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP):
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as watcher:
+            assert watcher.stdout is not None
+            while json.loads(watcher.stdout.readline()).get("health") != "warm":
+                pass
+            watcher.send_signal(number)
+            _, told = watcher.communicate(timeout=20)
+        assert (watcher.returncode, told) == (-number, "")
+    await goes_on(run)
