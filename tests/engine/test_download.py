@@ -1,6 +1,7 @@
 """Downloads by the engine's own huggingface_hub, from a hub of this machine."""
 
 import asyncio
+import contextlib
 import os
 import random
 import shutil
@@ -55,7 +56,12 @@ def python(demo_engine: Engine) -> Path:
 
 def children() -> list[psutil.Process]:
     """Return the processes that fetch."""
-    return [child for child in psutil.Process().children(recursive=True) if "fetch_model.py" in str(child.cmdline())]
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile, or waits for its parent
+            if "fetch_model.py" in str(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def fetch(python: Path, told: list[Preparing] | None = None) -> Path:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import psutil
 import pytest
@@ -18,6 +17,7 @@ from dflash_tui import headless
 from dflash_tui.core import (
     observe,
     postmortem,
+    private,
     probe,
     processes,
     record,
@@ -221,7 +221,7 @@ def test_what_cannot_be_recorded_is_not_launched(launch, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(private, "write", full)
     with pytest.raises(DflashError, match="nothing was launched"):
         launch()
     children = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
