@@ -10,7 +10,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from dflash_tui.core import engine, plan, recipe_files, server, setup
+from dflash_tui.core import ab_start, engine, experiments, plan, recipe_files, server, setup
 from dflash_tui.core.server import Run
 from tests import launched, stand_in
 
@@ -97,6 +97,19 @@ def with_engine(folders, demo_engine, engine_data, monkeypatch) -> Iterator[Path
     monkeypatch.setenv("XDG_DATA_HOME", str(engine_data))
     monkeypatch.setenv("XDG_CACHE_HOME", str(engine_data / "cache"))
     yield folders
+    _end_servers()
+
+
+@pytest.fixture
+def nothing_left(folders) -> Iterator[None]:
+    """End whatever driver and server a test of experiments leaves."""
+    yield
+    for design in experiments.known():
+        ab_start.stop(design)
+    _end_servers()
+
+
+def _end_servers() -> None:
     for run in server.runs():
         if server.members(run):
             subprocess.run([sys.executable, "-m", "dflash_tui", "stop", run.id], check=True)

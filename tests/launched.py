@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 from msgspec.structs import replace
 
 from dflash_tui.core import observe, plan, recipe_files, setup
@@ -27,19 +28,21 @@ def made(port: int, *words: str) -> Plan:
 @asynccontextmanager
 async def watching(run: Run) -> AsyncIterator[RunState]:
     """Observe `run` into a state for as long as the block lasts."""
-    state = RunState()
-
-    async def follow() -> None:
-        async with observe.observe(run) as events:
-            async for event in events:
-                state.apply(event)
-
-    task = asyncio.create_task(follow())
-    try:
+    async with observe.folded(run) as (state, _):
         yield state
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+
+
+def wait_for_answer(url: str) -> None:
+    """Wait until the stand-in that was just started listens."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            httpx.get(f"{url}/health")
+        except httpx.ConnectError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        else:
+            return
 
 
 async def until(true: Callable[[], bool], limit: float = 60.0) -> None:

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -102,7 +103,7 @@ async def end_leftovers(design: Design) -> None:
         await server.stop(run)
     for process in await asyncio.to_thread(_unrecorded, design):
         boot.note(f"pid {process.pid} was left over; it is ended")
-        processes.send(process, 9)
+        processes.send(process, signal.SIGKILL)
 
 
 def _unrecorded(design: Design) -> list[psutil.Process]:

@@ -7,7 +7,6 @@ import contextlib
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,7 +100,7 @@ class _Failed(Exception):
 
 
 async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
-    async with _watched(run) as (state, over):
+    async with observe.folded(run) as (state, over):
         await _until_warm(run, state, over)
         up_at, design, suite = state.up_at, what.design, experiments.suite_of(what.design)
         made = replace(
@@ -142,24 +141,6 @@ async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
             prefix_hits=max(0.0, after.prefix_hits - before.prefix_hits),
         )
     return made
-
-
-@asynccontextmanager
-async def _watched(run: Run) -> AsyncIterator[tuple[RunState, asyncio.Task[None]]]:
-    """Fold the events of `run` into a state for as long as the block lasts; the task ends when the server has."""
-    state = RunState()
-
-    async def follow() -> None:
-        async with observe.observe(run) as events:
-            async for event in events:
-                state.apply(event)
-
-    task = asyncio.create_task(follow())
-    try:
-        yield state, task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _until_warm(run: Run, state: RunState, over: asyncio.Task[None]) -> None:

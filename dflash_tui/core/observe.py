@@ -125,6 +125,24 @@ async def observe(run: Run) -> AsyncIterator[AsyncIterator[AnyEvent]]:
 
 
 @asynccontextmanager
+async def folded(run: Run) -> AsyncIterator[tuple[RunState, asyncio.Task[None]]]:
+    """Fold the events of `run` into a state for as long as the block lasts; the task ends when the server has."""
+    state = RunState()
+
+    async def follow() -> None:
+        async with observe(run) as events:
+            async for event in events:
+                state.apply(event)
+
+    task = asyncio.create_task(follow())
+    try:
+        yield state, task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
 async def batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent]]]:
     """Yield the events of `run` as `observe` does, those together that were read at once."""
     queue: _Queue = asyncio.Queue()

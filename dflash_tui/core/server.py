@@ -36,7 +36,7 @@ _RUN_LIMIT = 1 << 20
 STOP_GRACE = 15.0
 _SHORTEST_KEY = 16
 _LAST_THREADS = 5.0
-_UNREADABLE = (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_UNREADABLE = (OSError, msgspec.MsgspecError)
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
@@ -217,9 +217,12 @@ class _Version(msgspec.Struct):
     version: int = _VERSION
 
 
+_versions: msgspec.json.Decoder[_Version] = msgspec.json.Decoder(_Version)
+
+
 def _flaw(path: Path) -> str:
     try:
-        newer = msgspec.json.decode(_read(path), type=_Version).version > _VERSION
+        newer = outside.decode(_read(path), _versions).version > _VERSION
     except _UNREADABLE:
         newer = False
     return "was written by a newer dflash-tui" if newer else "cannot be read"

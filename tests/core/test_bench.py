@@ -4,13 +4,11 @@ import importlib.util
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
-import httpx
 import msgspec
 import pytest
 
@@ -20,6 +18,7 @@ from dflash_tui.core.server import Run
 from dflash_tui.core.suites import Prompt
 from dflash_tui.errors import DflashError, ServerFailed
 from dflash_tui.parser import build_parser
+from tests.launched import wait_for_answer
 from tests.tui.conftest import a_run
 
 FAKE = Path(__file__).parents[1] / "fake_server.py"
@@ -58,15 +57,7 @@ def run(folders, tmp_path) -> Run:
 def serving(run) -> Iterator[Run]:
     """The run with a server behind it."""
     process = subprocess.Popen([sys.executable, FAKE, str(run.plan.port)], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            httpx.get(f"{run.url}/health")
-        except httpx.ConnectError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        else:
-            break
+    wait_for_answer(run.url)
     yield run
     process.kill()
     process.wait()

@@ -11,13 +11,13 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from dflash_tui.core import sending, server, suites, workload
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.suites import Prompt
 from tests.boots import modes, plan
+from tests.launched import wait_for_answer
 
 FAKE = Path(__file__).parents[1] / "fake_server.py"
 SUITE = suites.made("three", (Prompt("a", "first", 20), Prompt("b", "second", 40, 3), Prompt("c", "third", 60)))
@@ -33,15 +33,8 @@ def serve(tmp_path) -> Iterator[Start]:
         url = f"http://127.0.0.1:{(port := server.free_port(18_300))}"
         with (tmp_path / "asked").open("wb") as log:
             started.append(subprocess.Popen([sys.executable, FAKE, str(port), "log", *words], stdout=log))
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                httpx.get(f"{url}/health")
-            except httpx.ConnectError:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            else:
-                return url
+        wait_for_answer(url)
+        return url
 
     yield start
     for process in started:

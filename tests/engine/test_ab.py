@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from dflash_tui.core.redact import LEFT_OUT
 from dflash_tui.parser import build_parser
 from tests import fake_engine
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
 AB = (sys.executable, "-m", "dflash_tui", "ab")
 SUITE = Path(__file__).parents[1] / "data" / "two-prompts.yaml"
 QUICK = ("--suite", str(SUITE), "--yes")
@@ -29,17 +30,6 @@ FAST, SLOW = ["pace=0.01"], ["pace=0.03"]
 @pytest.fixture
 def port() -> int:
     return server.free_port(18_400)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left(folders) -> Iterator[None]:
-    """End whatever driver and server a test leaves."""
-    yield
-    for design in experiments.known():
-        ab_start.stop(design)
-    for run in server.runs():
-        if server.members(run):
-            subprocess.run([sys.executable, "-m", "dflash_tui", "stop", run.id], check=True)
 
 
 def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:

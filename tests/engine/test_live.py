@@ -78,28 +78,19 @@ async def test_the_live_figures_and_alarms(with_engine):
     up = subprocess.run([*COMMAND, "up", "demo-cpu", "--port", PORT, "--detach"], check=False, timeout=300)
     assert up.returncode == 0
     [run] = server.runs()
-    state = RunState()
-
-    async def follow() -> None:
-        async with observe.observe(run) as events:
-            async for event in events:
-                state.apply(event)
-
-    following = asyncio.create_task(follow())
-    try:
-        await until(lambda: state.health is Health.WARM, 240)
-        await asyncio.sleep(12)
-        await _acceptance_is_that_of_the_server(run, state)
-        await _vllm_s_own_benchmark_agrees(run)
-        async with flowing(run) as traffic:
-            await _heat_is_seen(traffic, state)
-            await _a_suspended_engine_is_an_alarm(run, state)
-    finally:
-        following.cancel()
-        for process in server.members(run):
-            with contextlib.suppress(psutil.Error):
-                process.resume()
-        await asyncio.gather(following, return_exceptions=True)
+    async with observe.folded(run) as (state, _):
+        try:
+            await until(lambda: state.health is Health.WARM, 240)
+            await asyncio.sleep(12)
+            await _acceptance_is_that_of_the_server(run, state)
+            await _vllm_s_own_benchmark_agrees(run)
+            async with flowing(run) as traffic:
+                await _heat_is_seen(traffic, state)
+                await _a_suspended_engine_is_an_alarm(run, state)
+        finally:
+            for process in server.members(run):
+                with contextlib.suppress(psutil.Error):
+                    process.resume()
 
 
 async def _acceptance_is_that_of_the_server(run: Run, state: RunState) -> None:

@@ -1,15 +1,12 @@
 """`a` on the launch screen: what an A/B would do, begun with enter, driven by a process of its own to the verdict."""
 
 import contextlib
-import subprocess
-import sys
-from collections.abc import Iterator
 
 import pytest
 from textual.pilot import Pilot
 
 from dflash_tui import verdict_words
-from dflash_tui.core import ab_start, experiments, recipe_files, server
+from dflash_tui.core import experiments, recipe_files, server
 from dflash_tui.core.recipe import Recipe
 from dflash_tui.tui.abplan import AbPlan
 from dflash_tui.tui.app import DflashApp, farewell
@@ -18,16 +15,7 @@ from tests import fake_engine
 from tests.tui.conftest import a_recipe
 from tests.tui.panel import NO_GPU, app, text, wait_for
 
-
-@pytest.fixture(autouse=True)
-def _nothing_left(folders) -> Iterator[None]:
-    """End whatever driver and server a test leaves."""
-    yield
-    for design in experiments.known():
-        ab_start.stop(design)
-    for run in server.runs():
-        if server.members(run):
-            subprocess.run([sys.executable, "-m", "dflash_tui", "stop", run.id], check=True)
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 def the_recipe(words: dict[int, list[str]]) -> Recipe:
