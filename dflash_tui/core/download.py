@@ -20,6 +20,7 @@ from dflash_tui import text
 from dflash_tui.core import hub, hub_api, hub_cache, paths
 from dflash_tui.core.events import Preparing, Step
 from dflash_tui.core.hub import Access, Model
+from dflash_tui.core.known import know
 from dflash_tui.core.processes import clean_environment
 from dflash_tui.errors import DflashError
 
@@ -44,6 +45,9 @@ class _Failure(msgspec.Struct):
 
     kind: str
     error: str
+
+
+know(_Failure)
 
 
 async def download(model: Model, python: Path, report: Callable[[Preparing], None]) -> Path:

@@ -18,6 +18,7 @@ import msgspec
 import uv
 
 from dflash_tui.core.events import Preparing, Step
+from dflash_tui.core.known import know
 from dflash_tui.core.processes import clean_environment
 from dflash_tui.core.recipe import EngineSpec
 from dflash_tui.errors import EngineError
@@ -54,6 +55,9 @@ class Engine(msgspec.Struct, frozen=True):
     def site_packages(self) -> Path:
         """The folder that holds the `vllm` package."""
         return site_packages(Path(self.folder))
+
+
+know(Engine)
 
 
 def site_packages(folder: Path) -> Path:

@@ -11,6 +11,7 @@ import httpx
 import msgspec
 
 from dflash_tui.core import hub_cache
+from dflash_tui.core.known import know
 
 _PATIENCE = 10.0
 _BODY_LIMIT = 8_000_000
@@ -59,6 +60,9 @@ class Info(msgspec.Struct):
     siblings: list[Sibling] = []
     gated: bool | str | None = None
     private: bool = False
+
+
+know(Info)
 
 
 class Refused(Exception):

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from dflash_tui.core.events import Amount, Whole
+from dflash_tui.core.known import know
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import UsageError
 
@@ -60,6 +61,9 @@ class _Serve(msgspec.Struct):
     spec_decode_acceptance_length: Amount | None = None
 
 
+know(_Serve)
+
+
 class _Metric(msgspec.Struct):
     mean: Amount
     values: _Many = ()
@@ -81,6 +85,9 @@ class _Benchy(msgspec.Struct):
     benchmarks: Annotated[tuple[_Bench, ...], Meta(max_length=10_000)]
     model: str = ""
     version: str = ""
+
+
+know(_Benchy)
 
 
 def load(path: Path) -> Imported:

@@ -16,6 +16,7 @@ from dflash_tui.core import engine as engines
 from dflash_tui.core import paths, server
 from dflash_tui.core.asking import IMPORT_PATIENCE, ask
 from dflash_tui.core.engine import Engine
+from dflash_tui.core.known import know
 from dflash_tui.core.recipe_files import FIRST_WITH_DFLASH
 from dflash_tui.errors import UsageError
 
@@ -39,11 +40,17 @@ class Described(msgspec.Struct, frozen=True):
         return self.vllm.partition("+")[0]
 
 
+know(Described)
+
+
 class Options(msgspec.Struct, frozen=True):
     """What `vllm serve` takes: choices by flag (None: any value), and the keys of `--speculative-config`."""
 
     flags: dict[str, tuple[str, ...] | None]
     speculation: tuple[str, ...]
+
+
+know(Options)
 
 
 def engines_here() -> list[Engine]:

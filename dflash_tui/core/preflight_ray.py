@@ -11,6 +11,7 @@ import msgspec
 from dflash_tui import text
 from dflash_tui.core import paths
 from dflash_tui.core.checks import Check, Situation, fail, ok, warn
+from dflash_tui.core.known import know
 from dflash_tui.core.plan import gpus_needed
 from dflash_tui.core.processes import clean_environment
 
@@ -31,6 +32,9 @@ class Cluster(msgspec.Struct, frozen=True):
 
     nodes: tuple[Node, ...] = ()
     error: str = ""
+
+
+know(Cluster)
 
 
 def checks(situation: Situation) -> Iterator[Check]:

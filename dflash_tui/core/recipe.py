@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.known import know
 
 # `$` alone would let a line feed pass at the end; JSON Schema has no `\Z`.
 _END = r"$(?!\n)"
@@ -250,6 +251,10 @@ class Recipe(Layer, frozen=True, kw_only=True):
     def for_cpu(self) -> bool:
         """Whether it runs on the CPU."""
         return self.engine is not None and self.engine.stands_in == "vllm-cpu"
+
+
+know(Recipe)
+know(Layer)
 
 
 def layers(recipe: Recipe) -> Iterator[tuple[list[str | int], Layer]]:

@@ -18,6 +18,7 @@ import msgspec
 
 from dflash_tui.core import own_secrets, paths, plain, server
 from dflash_tui.core.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
+from dflash_tui.core.known import know
 from dflash_tui.core.server import Run
 from dflash_tui.core.vllm_log import LogReader, clean
 from dflash_tui.errors import DflashError, UsageError
@@ -126,6 +127,9 @@ class Recording(Run, frozen=True):
             return (self.folder / part).open("rb")
         with zipfile.ZipFile(self.folder) as archive:  # the part keeps the file open
             return archive.open(part)
+
+
+know(Recording)
 
 
 def find(name: str) -> Recording:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from dflash_tui.core import yamlfile
+from dflash_tui.core.known import know
 
 _FILE = Path(__file__).parents[1] / "releases.yaml"
 
@@ -33,6 +34,9 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     releases: dict[str, Release]
+
+
+know(_Table)
 
 
 @cache

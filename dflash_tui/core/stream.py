@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from dflash_tui.core.events import MOST, RequestDone
+from dflash_tui.core.known import know
 from dflash_tui.core.own_secrets import hidden
 from dflash_tui.core.vllm_log import clean
 
@@ -35,6 +36,9 @@ class _Metrics(msgspec.Struct):
     speculative_decoding: _Speculation | None = None
 
 
+know(_Metrics)
+
+
 class _Chunk(msgspec.Struct):
     """What is read of one server-sent event."""
 
@@ -42,6 +46,9 @@ class _Chunk(msgspec.Struct):
     usage: dict[str, Any] | None = None
     choices: tuple[_Choice, ...] | None = None
     metrics: Any = None
+
+
+know(_Chunk)
 
 
 class Stream:

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from dflash_tui.core import paths, yamlfile
 from dflash_tui.core.events import PROBE, WARM_UP
+from dflash_tui.core.known import know
 from dflash_tui.core.recipe import PLAIN_TEXT
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import RecipeError, UsageError
@@ -64,6 +65,9 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     title: _Prose
     prompts: Annotated[tuple[_Entry, ...], Meta(min_length=1, max_length=1000)]
     in_order: bool = False
+
+
+know(_File)
 
 
 def load(name_or_path: str) -> Suite:
@@ -119,6 +123,9 @@ class _Line(msgspec.Struct):
     output_tokens: Annotated[int, Meta(ge=1, le=65_536)] = 2048
     category: _Kind = "prompt"
     question_id: int | None = None
+
+
+know(_Line)
 
 
 def _lines(path: Path) -> Iterator[Prompt]:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from dflash_tui.core.engine import Engine
+from dflash_tui.core.known import know
 from dflash_tui.core.patching import guard, store
 from dflash_tui.core.patching.files import RelativePath
 from dflash_tui.core.patching.store import MANIFEST, PRISTINE, Applied, entries, read, sha256, target
@@ -49,6 +50,9 @@ class _Journal(msgspec.Struct, frozen=True):
     @property
     def named(self) -> str:
         return ", ".join(file.path for file in self.files)
+
+
+know(_Journal)
 
 
 class Trouble(NamedTuple):

@@ -14,6 +14,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from dflash_tui.core import paths, yamlfile
 from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.known import know
 from dflash_tui.core.recipe import EnvName, Link, Name, Prose, Text
 from dflash_tui.errors import RecipeError, UsageError
 
@@ -111,6 +112,9 @@ class Patch(_Strict, frozen=True):
     def paths(self) -> tuple[str, ...]:
         """The files it changes, relative to the `vllm` package."""
         return tuple(file.path for file in self.files)
+
+
+know(Patch)
 
 
 def rivals(one: Patch, other: Patch) -> bool:

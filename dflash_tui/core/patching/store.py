@@ -18,6 +18,7 @@ import msgspec
 
 from dflash_tui.core import asking
 from dflash_tui.core.engine import Engine
+from dflash_tui.core.known import know
 from dflash_tui.core.patching.files import RelativePath
 from dflash_tui.errors import PatchError
 
@@ -36,6 +37,9 @@ class Applied(msgspec.Struct, frozen=True):
     at: float
     digests: dict[str, str] = {}
     vllm: str = ""
+
+
+know(Applied)
 
 
 class Busy(PatchError):
