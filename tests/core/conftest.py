@@ -19,7 +19,7 @@ kept, below = b"x" * (64 << 20), ""
 if titles := sys.argv[1:]:
     words = [titles[0], "-c", "import os; exec(os.environ['NEST'])", *titles[1:]]
     started = subprocess.Popen(words, executable=os.environ["PYTHON"], stdout=subprocess.PIPE, text=True)
-    below = started.stdout.readline()
+    below = started.stdout.readline().strip()  # an empty line more could come when its reader is gone
 print(os.getpid(), below, flush=True)
 time.sleep(600)
 """
