@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,10 @@ import pytest
 from dflash_tui.core import ab_start, engine, experiments, plan, recipe_files, server, setup
 from dflash_tui.core.server import Run
 from tests import launched, stand_in
+
+# Tests send Ctrl-C, which whatever a shell starts in the background would inherit as ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+os.environ["PYTHONFAULTHANDLER"] = "1"  # a program that crashes tells where
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
