@@ -78,6 +78,8 @@ def sweep(report: AbReport) -> list[str]:
     rest = [names[arm] for arm in found.plateau if arm != found.best]
     if rest:
         lines[0] += f"; not told apart from it: {', '.join(rest)}"
+    if found.open:
+        lines.append(f"not decided by so few boots: {', '.join(names[arm] for arm in found.open)}")
     worse = [names[point.arm] for point in found.points if not point.like_best]
     if worse:
         lines.append(f"slower: {', '.join(worse)}")

@@ -132,8 +132,9 @@ class SweepPoint(msgspec.Struct, frozen=True):
 class Sweep(msgspec.Struct, frozen=True):
     """A sweep over numbers: its points in order, the arms of the plateau, and the one that is recommended.
 
-    The plateau is what is not told apart from the fastest, `best`; of it the smallest number is `recommended`, None
-    when something refuses a verdict. `to_best` is how many times as fast the best is as that.
+    The plateau is what is not told apart from the fastest, `best`, and within 3 % of it; of it the smallest number is
+    `recommended`, None when something refuses a verdict. `open` are the arms that are not told apart from the best
+    either, but seem slower: more boots would tell. `to_best` is how many times as fast the best is as that.
     """
 
     points: tuple[SweepPoint, ...]
@@ -141,6 +142,11 @@ class Sweep(msgspec.Struct, frozen=True):
     recommended: int | None
     best: int | None = None
     to_best: Ratio | None = None
+
+    @property
+    def open(self) -> tuple[int, ...]:
+        """The arms that may be as fast as the plateau, for all that was measured."""
+        return tuple(point.arm for point in self.points if point.like_best and point.arm not in self.plateau)
 
 
 class AbReport(msgspec.Struct, frozen=True):

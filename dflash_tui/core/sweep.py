@@ -12,13 +12,17 @@ from dflash_tui.core.findings import LEVEL, Sweep, SweepPoint
 from dflash_tui.core.measures import AL, TOKENS, of_boots
 from dflash_tui.core.stats import Cell, Logs, difference
 
+# What a plateau may give away, by estimate: less than two boots of the same launch differ by (5 %, published for GB10).
+NEAR = 0.03
+
 
 def find(design: Design, boots: Sequence[Boot]) -> Sweep | None:
     """Return the sweep of an experiment whose three or more arms are numbers, None for another.
 
     The best is compared with all others at once, so that each interval has the level that holds for all together
-    (Bonferroni's). Of the plateau the smallest is recommended: it drafts the least that is thrown away, which is what
-    costs when more requests run.
+    (Bonferroni's). What is not told apart from it and within 3 % of it makes the plateau; what is not told apart and
+    seems slower stays open. Of the plateau the smallest is recommended: it drafts the least that is thrown away, which
+    is what costs when more requests run.
     """
     numbers = {arm: value for arm in range(len(design.arms)) if (value := number(design, arm)) is not None}
     arms = of_boots(design, boots, TOKENS)
@@ -36,7 +40,8 @@ def find(design: Design, boots: Sequence[Boot]) -> Sweep | None:
         low, high = (ratio.low * top, ratio.high * top) if ratio else (math.exp(log), math.exp(log))
         al = math.exp(_mean(lengths[arm], cells)) if (cells := _shared([lengths[arm]])) else None
         points.append(SweepPoint(arm, math.exp(log), low, high, al, not (ratio and ratio.excludes_one)))
-    plateau = tuple(point.arm for point in points if point.like_best)
+    near = math.exp(logs[best]) * (1 - NEAR)
+    plateau = tuple(point.arm for point in points if point.like_best and point.tok_s >= near)
     refused = any(each.refuses for arm in logs if arm != best for each in confounds.find(design, boots, best, arm))
     behind = difference(arms, plateau[0], best)
     return Sweep(

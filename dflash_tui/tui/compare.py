@@ -144,8 +144,9 @@ class CompareScreen(Screen[None]):
         names = []
         for point in sweep.points:
             mark = "★" if point.arm == sweep.recommended else "=" if point.arm in sweep.plateau else ""
+            mark = "?" if point.arm in sweep.open else mark
             names.append(f"{text.middle(clean(design.arms[point.arm].name), 8)}{mark}")
-        chart.title = f"by {clean(design.vary)}: = not told apart from the best, ★ recommended"
+        chart.title = f"by {clean(design.vary)}: = as fast as the best, ? not decided, ★ recommended"
         chart.show([Line(line, color, name) for name, color, line in values], 0, labels=names)
 
     def _say(self, name: str, content: Content) -> None:
