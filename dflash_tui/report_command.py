@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 from pathlib import Path
 
 import msgspec
@@ -41,11 +42,27 @@ def command(args: argparse.Namespace) -> int:
             )
         told = text(found, kind, names[0] if names else "")
     if args.output:
-        Path(args.output).expanduser().write_text(told, encoding="utf-8")
+        _write(Path(args.output).expanduser(), told)
         note(f"written to {args.output}")
     else:
         out(told.rstrip("\n"))
     return 0
+
+
+def _write(path: Path, told: str) -> None:
+    """Put a report in its place in one step, so that a part of one is never there; a pipe takes it as it comes."""
+    if path.exists() and not path.is_file():
+        path.write_text(told, encoding="utf-8")
+        return
+    path = path.resolve()  # a link stays one
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(told, encoding="utf-8")
+        if path.exists():
+            temporary.chmod(path.stat().st_mode & 0o777)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _compared(one: str, other: str, kind: str) -> str:

@@ -1,5 +1,7 @@
 """`report` and `report compare`: what a name means, which format, and what is refused."""
 
+import resource
+
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -36,6 +38,24 @@ def test_json_has_every_sample_and_is_read_again(finished, capsys, tmp_path):
     assert msgspec.json.decode(path.read_bytes(), type=AbReport) == finished
     assert cli.main(["report", str(path)]) == 0
     assert "**compile is faster than eager: 1.8" in capsys.readouterr().out
+
+
+def test_a_report_that_cannot_be_written_whole_leaves_the_earlier_one(finished, capsys, tmp_path):
+    """The disk takes a part of it only: what was there stays, with its mode, and nothing lies beside it."""
+    path = tmp_path / "ab.md"
+    assert cli.main(["report", "-o", str(path)]) == 0
+    path.chmod(0o600)
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+    try:
+        assert cli.main(["report", "-o", str(path)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+    assert cli.main(["report", finished.design.id, "-o", str(path)]) == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert cli.main(["report", "-o", "/dev/null"]) == 0
 
 
 def test_json_has_no_secrets(capsys):

@@ -100,7 +100,7 @@ async def install(spec: EngineSpec, folder: Path, report: Report) -> Engine:
         EngineError: no space, no network, or uv could not resolve or install; the folder is gone then.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    async with _locked(folder.with_name(f".{folder.name}.lock"), report) as lock:
+    async with locked(folder.with_name(f".{folder.name}.lock"), report) as lock:
         if engine := find(folder):
             return engine
         shutil.rmtree(folder, ignore_errors=True)
@@ -113,8 +113,11 @@ async def install(spec: EngineSpec, folder: Path, report: Report) -> Engine:
 
 
 @asynccontextmanager
-async def _locked(path: Path, report: Report) -> AsyncIterator[int]:
-    """Hold the lock on `path`; yields its descriptor, which uv inherits so that the lock lives as long as it does."""
+async def locked(path: Path, report: Report, step: Step = Step.INSTALL) -> AsyncIterator[int]:
+    """Hold the lock on `path`; yields its descriptor, which whoever works there inherits: it lasts as long as they do.
+
+    While somebody else has it, that is told as part of `step`.
+    """
     with path.open("w") as file:
         told = False
         while True:
@@ -123,7 +126,7 @@ async def _locked(path: Path, report: Report) -> AsyncIterator[int]:
                 break
             except BlockingIOError:
                 if not told:
-                    report(Preparing(time.time(), Step.INSTALL, "waiting for another dflash-tui to finish"))
+                    report(Preparing(time.time(), step, "waiting for another dflash-tui to finish"))
                 told = True
                 await asyncio.sleep(0.5)
         yield file.fileno()

@@ -98,17 +98,31 @@ async def _fetch(plan: Plan, engine: Engine, report: Report) -> None:
 
 
 async def _build(plan: Plan, engine: Engine, report: Report) -> None:
-    """Run the recipe's builder into a folder beside the final one, which is renamed when it is complete."""
+    """Run the recipe's builder into a folder beside the final one, which is renamed when it is complete.
+
+    Two callers wait for each other; what a killed one left is removed by the next.
+    """
     if not plan.build_script:
         return
     folder = Path(plan.models_folder)
     if folder.is_dir():
         report(Preparing(time.time(), Step.MODELS, "target and drafter, as built", 1.0, done=True))
         return
-    began = time.time()
-    report(Preparing(began, Step.MODELS, "building target and drafter here"))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    async with engines.locked(folder.with_name(f".{folder.name}.lock"), report, Step.MODELS) as lock:
+        for left in folder.parent.glob(f".{folder.name}.*[0-9]"):
+            shutil.rmtree(left, ignore_errors=True)
+        began = time.time()
+        report(Preparing(began, Step.MODELS, "building target and drafter here"))
+        if not folder.is_dir():
+            await _built(plan, engine, folder, lock)
+    seconds = time.time() - began
+    report(Preparing(time.time(), Step.MODELS, f"target and drafter built in {seconds:.0f} s", 1.0, done=True))
+
+
+async def _built(plan: Plan, engine: Engine, folder: Path, lock: int) -> None:
     temporary = folder.with_name(f".{folder.name}.{time.time_ns()}")
-    temporary.mkdir(parents=True)
+    temporary.mkdir()
     try:
         process = await asyncio.create_subprocess_exec(
             engine.python,
@@ -118,6 +132,7 @@ async def _build(plan: Plan, engine: Engine, report: Report) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=clean_environment(),
+            pass_fds=(lock,),
         )
         try:
             output, _ = await process.communicate()
@@ -128,12 +143,9 @@ async def _build(plan: Plan, engine: Engine, report: Report) -> None:
         if process.returncode != 0:
             last = output.decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
             raise DflashError(f"the models of {plan.recipe} could not be built", evidence=" | ".join(last))
-        if not folder.is_dir():
-            temporary.rename(folder)
+        temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    seconds = time.time() - began
-    report(Preparing(time.time(), Step.MODELS, f"target and drafter built in {seconds:.0f} s", 1.0, done=True))
 
 
 async def patch(plan: Plan, engine: Engine, report: Report) -> None:

@@ -23,6 +23,7 @@ import psutil
 
 from dflash_tui.core import outside, paths, private, processes
 from dflash_tui.core.events import YEAR_2100, Event, Exited, Launched, Preparing, Stopping, encode
+from dflash_tui.core.held import Held
 from dflash_tui.core.plan import HOST, Plan
 from dflash_tui.errors import DflashError, ServerFailed, UsageError
 
@@ -132,19 +133,10 @@ def launch(
     try:
         # Appended to, so that a log which somebody cuts goes on at its start, not behind a hole.
         with open(folder / "server.log", "ab", opener=private.opener) as log:
-            # Not asyncio's: it kills the child when its transport is collected.
-            process = subprocess.Popen(
-                plan.argv,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=env,
-                cwd=folder,
-                start_new_session=True,
-            )
+            held = Held(plan.argv, env, folder, log)
     except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise ServerFailed(f"{plan.argv[0]} could not be started", evidence=str(error)) from None
+        raise _not_started(plan, folder, error) from None
+    process = held.process
     _children[process.pid] = process
     run = Run(
         id=name,
@@ -164,10 +156,19 @@ def launch(
         temporary.replace(folder / _RUN_FILE)
     except OSError as error:
         # Nobody could find or stop a server without its record.
-        os.killpg(process.pid, signal.SIGKILL)
+        held.close()
         process.wait()
         raise DflashError(f"{folder} cannot be written, so nothing was launched", evidence=str(error)) from None
+    try:
+        held.go()
+    except OSError as error:
+        raise _not_started(plan, folder, error) from None
     return run
+
+
+def _not_started(plan: Plan, folder: Path, error: OSError) -> ServerFailed:
+    shutil.rmtree(folder, ignore_errors=True)
+    return ServerFailed(f"{plan.argv[0]} could not be started", evidence=str(error))
 
 
 def needed_key(plan: Plan) -> str:

@@ -34,7 +34,9 @@ _TTFT = "vllm:time_to_first_token_seconds_"
 _TPOT = "vllm:request_time_per_output_token_seconds_"
 # Steps come in ones; a smaller part than this of one is no window, and nothing is divided by it.
 _LEAST = 1e-9
-_NAMES = (*_WANTED, _PER_POSITION, _KV_USAGE, f"{_TTFT}bucket", f"{_TTFT}sum", f"{_TPOT}bucket", f"{_TPOT}sum")
+_BUCKETS = {f"{family}bucket": family for family in (_TTFT, _TPOT)}
+# What a line begins with; the name of another family may begin so, too.
+_NAMES = (*_WANTED, _PER_POSITION, _KV_USAGE, *_BUCKETS, f"{_TTFT}sum", f"{_TPOT}sum")
 
 
 class Scrape(NamedTuple):
@@ -97,8 +99,8 @@ def scrape(text: str) -> Scrape | None:
             kv_usage = max(value, kv_usage or 0.0)
         elif name.endswith("_sum"):
             sums[name] = sums.get(name, 0.0) + value
-        elif (bound := _bound(labels)) is not None:
-            family = buckets[name.removesuffix("bucket")]
+        elif name in _BUCKETS and (bound := _bound(labels)) is not None:
+            family = buckets[_BUCKETS[name]]
             family[bound] = family.get(bound, 0.0) + value
     sums = {name: value for name, value in sums.items() if value <= MOST}
     if "generated" not in sums:

@@ -1,6 +1,7 @@
 """Any log, any answer of /metrics and any patch file: events, counters, a patch or one error, and nothing else."""
 
 import math
+import os
 
 import msgspec
 import yaml
@@ -16,9 +17,12 @@ from dflash_tui.core.vllm_log import LINE_LIMIT, LogReader
 from dflash_tui.errors import RecipeError, UsageError
 from tests import escapes, recordings
 
-# Not derandomized: every run may find something new, and what it found is printed.
+# Not derandomized: every run may find something new, and what it found is printed. FUZZ_TIMES=100 looks longer.
 fuzz = settings(
-    database=None, deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    database=None,
+    deadline=None,
+    max_examples=60 * int(os.environ.get("FUZZ_TIMES", "1")),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 NAME = "cpu-vllm-0.32.0/dflash"
 LINES = recordings.raw(NAME).splitlines()

@@ -133,3 +133,11 @@ def test_only_positions_that_can_be_drafted_count():
     counters = parse(f"vllm:generation_tokens_total 5\n{body}")
     assert counters is not None
     assert counters.per_position == (1.0,) * 64
+
+
+def test_a_family_whose_name_begins_as_one_of_ours_is_passed_over():
+    """A release may add a histogram whose name only begins as a counter's; the others are still read."""
+    text = 'vllm:generation_tokens_total 1\nvllm:prompt_tokens_total_bucket{le="1"} 2\nvllm:prompt_tokens_total 3\n'
+    found = parse(text)
+    assert found
+    assert (found.generated, found.prompt) == (1, 3)

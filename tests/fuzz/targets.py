@@ -1,0 +1,214 @@
+"""One function per target: it takes any bytes, and raises when what is made of them breaks a promise."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from dflash_tui.core import paths, recipe_files, vllm_metrics
+from dflash_tui.core.events import AnyEvent, LatenciesSampled, LogLine, Sampled, decode_recorded, encode
+from dflash_tui.core.patching import files, text
+from dflash_tui.core.state import RunState
+from dflash_tui.core.vllm_log import LINE_LIMIT, LogReader
+from dflash_tui.errors import PatchError, UsageError
+from tests import escapes, recordings
+from tests.core.test_recipe_fuzz import every_plan, is_sound
+
+CORPUS = Path(__file__).parents[1] / "data" / "fuzz"
+_STARTED = 1_795_224_240.0
+
+
+def log(data: bytes) -> None:
+    """Bytes of a log: the same events however they are cut, each plain and at a time, and a state of them."""
+    whole = LogReader(_STARTED, 0.0).feed(data + b"\n")
+    cut = zlib.crc32(data) % (len(data) + 1)
+    reader = LogReader(_STARTED, 0.0)
+    assert [*reader.feed(data[:cut]), *reader.feed(data[cut:] + b"\n")] == whole, cut
+    _folded(whole)
+    for event in whole:
+        assert not isinstance(event, LogLine) or len(event.text) <= LINE_LIMIT
+
+
+def metrics(data: bytes) -> None:
+    """A body of /metrics, of which the first half was there a second before: finite figures, or none."""
+    lines = data.decode(errors="replace").split("\n")
+    before, after = (vllm_metrics.scrape("\n".join(part)) for part in (lines[: len(lines) // 2], lines))
+    if not after:
+        return
+    told: list[Sampled | LatenciesSampled] = [
+        Sampled(_STARTED + 1, after.counters),
+        LatenciesSampled(_STARTED + 1, after.ttft, after.tpot),
+    ]
+    if before:
+        vllm_metrics.rates(before.counters, after.counters, 1.0)
+        told.insert(0, Sampled(_STARTED, before.counters))
+    _finite(msgspec.to_builtins(after))
+    _folded(told)
+    for event in told:
+        assert decode_recorded(encode(event)) == event
+
+
+def recipe(data: bytes) -> None:
+    """A recipe's file: every plan of it is sound, or one error names the file."""
+    path = _folder() / "demo-cpu.yaml"
+    path.write_bytes(data)
+    try:
+        found = recipe_files.load(path)
+    except UsageError as error:
+        _told(str(error), f"{path}:")
+        return
+    for plan in every_plan(found):
+        is_sound(plan)
+
+
+def patch(data: bytes) -> None:
+    """A patch's file: it names files inside of vLLM and edits a text or refuses to, or one error says why not."""
+    path = _folder() / "mine.yaml"
+    path.write_bytes(data)
+    files._read.cache_clear()  # by the time of the change, which passes in steps
+    try:
+        found = files._read(path, 0)
+    except UsageError as error:
+        _told(str(error), f"{path}:")
+        return
+    for name in found.paths:
+        assert name.endswith(".py"), name
+        assert not name.startswith("/"), name
+        assert ".." not in name.split("/"), name
+    texts = {file.path: "\n".join(edit.old for edit in file.edits) for file in found.files}
+    text.fit(found, texts)
+    try:
+        text.patched([found], texts)
+    except PatchError as error:
+        _told(str(error))
+
+
+_SPANS = (0.0, 1.0, 120.0, 3600.0, 86_400.0, 1e9)
+_TOPS = (None, 0.0, 1e-300, 1e-3, 5.0, 1e12, 1e308)
+_ODD = (
+    math.nan,
+    math.inf,
+    -math.inf,
+    1e12,
+    -1e12,
+    1e308,
+    -1e308,
+    0.0,
+    -0.0,
+    1e-300,
+    5e-324,
+    5.0,
+    60.0,
+    1e15,
+    1e-9,
+    1.0,
+)
+
+
+def chart(data: bytes) -> None:
+    """Lines of any values on axes of any size: they are drawn, and the process lives."""
+    if len(data) < 8:
+        return
+    width, height, span, top, cuts, fixed, labels, _ = data[:8]
+    values = list(_values(data[8:]))
+    step = max(1, len(values) // (1 + cuts % 3))
+    lines = [values[at : at + step] for at in range(0, len(values), step)]
+    loop, charts, line_of, _ = _host()
+    drawn = charts[fixed % 2]
+
+    async def draw() -> None:
+        named = [line_of(line, "primary", str(place)) for place, line in enumerate(lines)]
+        axis = [str(number) for number in range(labels % 40)]
+        drawn.show(named, _SPANS[span % len(_SPANS)], _TOPS[top % len(_TOPS)], axis)
+        assert all(row.cell_length == width for row in drawn._draw(width, height))
+
+    loop.run_until_complete(draw())
+
+
+def _values(data: bytes) -> Iterator[float]:
+    """Yield numbers: a byte stands for an odd one or for itself, and 255 for the eight that follow."""
+    place = 0
+    while place < len(data):
+        first = data[place]
+        if first == 255 and len(data) - place > 8:
+            yield struct.unpack_from("<d", data, place + 1)[0]
+            place += 8
+        else:
+            yield _ODD[first] if first < len(_ODD) else float(first)
+        place += 1
+
+
+@cache
+def _host():
+    """Return a loop, two charts of an app that runs in it, what makes a line of them, and what keeps the app alive."""
+    from textual.app import App, ComposeResult
+
+    from dflash_tui.tui.chart import Chart, Line
+
+    class Host(App[None]):
+        def compose(self) -> ComposeResult:
+            yield Chart("x", top=10, id="free")
+            yield Chart("y", top=5, fixed=True, id="fixed")
+
+    loop, app = asyncio.new_event_loop(), Host()
+    running = app.run_test(size=(80, 24))
+    loop.run_until_complete(running.__aenter__())
+    return loop, list(app.query(Chart)), Line, running
+
+
+@cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="dflash-fuzz-"))
+
+
+def _told(error: str, begin: str = "") -> None:
+    assert error.startswith(begin), error
+    assert not escapes.acting(error), error
+
+
+def _folded(events: Sequence[AnyEvent]) -> None:
+    state = RunState()
+    for event in events:
+        state.apply(event)
+        said = encode(event).decode()
+        assert said.isprintable() or not escapes.acting(said), event
+        assert math.isfinite(event.at), event
+
+
+def _finite(figures: object) -> None:
+    parts = figures.values() if isinstance(figures, dict) else figures if isinstance(figures, list | tuple) else ()
+    assert not isinstance(figures, float) or (math.isfinite(figures) and figures >= 0), figures
+    for part in parts:
+        _finite(part)
+
+
+def seeds(target: str) -> Iterator[bytes]:
+    """Yield what a fuzzer begins with: real logs, answers and files, the large ones in pieces."""
+    match target:
+        case "log":
+            for name in recordings.names():
+                raw = recordings.raw(name)
+                yield from (raw[:4000], raw[-4000:])
+        case "metrics":
+            for name in ("cpu-vllm-0.32.0/dflash", "h200-vllm-0.26.0/g26-dflash-compile"):
+                told = recordings.metrics(name, "end").splitlines(keepends=True)
+                yield "".join(line for line in told if line.startswith(vllm_metrics._NAMES)).encode()
+        case "recipe" | "patch":
+            kind = "recipes" if target == "recipe" else "patches"
+            yield from (path.read_bytes() for path in paths.bundled(kind).glob("*.yaml"))
+        case "chart":
+            yield bytes([80, 24, 2, 4, 2, 0, 0, 0, *range(255)])
+            yield bytes([60, 12, 3, 5, 0, 1, 9, 0, *range(16), 255]) + struct.pack("<d", -1.5)
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "log": log, "metrics": metrics, "recipe": recipe, "patch": patch, "chart": chart,
+}  # fmt: skip
