@@ -23,8 +23,9 @@ class Terminal:
     def __init__(self, *words: str, program: tuple[str, ...] = PANEL) -> None:
         self.pid, self.master = pty.fork()
         if self.pid == 0:
-            os.environ["TERM"] = "xterm-256color"
-            os.execv(sys.executable, [sys.executable, *program, *words])
+            # A copy: readline, once imported, puts a size into the environment behind Python's back.
+            env = os.environ | {"TERM": "xterm-256color"}
+            os.execve(sys.executable, [sys.executable, *program, *words], env)
         self.resize(36, 120)
 
     def resize(self, rows: int, columns: int) -> None:
