@@ -5,11 +5,14 @@ Whatever it draws is compared with what it draws where the same text is harmless
 
 import re
 import shutil
+import subprocess
+import sys
 import time
 
 import pyte
 
-from dflash_tui.core import plain
+from dflash_tui.core import observe, plain
+from dflash_tui.core.events import Health
 from tests import escapes, world
 from tests.terminals import Terminal
 
@@ -106,3 +109,29 @@ def test_a_hostile_world_is_drawn_as_a_harmless_one_with_the_same_texts(terminal
     )
     assert not escapes.acting(text(hostile.raw))
     assert sum(escapes.SEEN in "\n".join(picture) for picture, _ in drawn) > 3
+
+
+def test_a_hostile_server_is_drawn_as_text_only(terminal, launch, tmp_path):
+    """A living one: its log, its metrics, what it answers to prompts and why it refuses them; in lines as well."""
+    (tmp_path / "said").write_bytes(SAID.encode(errors="surrogateescape"))
+    allowed = Seen(terminal())
+    allowed.until("demo-cpu", quiet=6)
+    allowed.leave()
+    run = launch(f"says={tmp_path / 'said'}")
+    seen = Seen(terminal("attach", run.id))
+    seen.until("warm-up")
+    while observe.replay(run).health is not Health.WARM:
+        seen.until(escapes.SEEN, quiet=2)
+    seen.until("warm-up", quiet=5)  # as long as a panel takes to read that, and more
+    seen.panel.type("b")
+    seen.until("HTTP 400")
+    seen.leave()
+    assert kinds(seen.raw) <= kinds(allowed.raw)
+    assert not escapes.acting(text(seen.raw))
+    for words in (("bench", run.id), ("logs", run.id), ("why", run.id), ("ps",), ("report", run.id)):
+        command = [sys.executable, "-m", "dflash_tui", *words]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
+        said = done.stdout.decode()
+        assert not escapes.acting(said), words
+        assert "Traceback" not in said
+        assert escapes.SEEN in said or words[0] in {"why", "ps", "report"}, words
