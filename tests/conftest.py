@@ -14,6 +14,7 @@ import pytest
 from dflash_tui.core import ab_start, engine, experiments, plan, recipe_files, server, setup
 from dflash_tui.core.server import Run
 from tests import launched, stand_in
+from tests.terminals import Terminal
 
 # Tests send Ctrl-C, which whatever a shell starts in the background would inherit as ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -68,6 +69,20 @@ def launch() -> Iterator[Callable[..., Run]]:
         await asyncio.gather(*(server.stop(run, grace=0.1) for run in runs))
 
     asyncio.run(end())
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[..., Terminal]]:
+    """Return a function that opens the panel in a terminal; whatever is left of it is ended."""
+    opened: list[Terminal] = []
+
+    def start(*words: str, **more: tuple[str, ...]) -> Terminal:
+        opened.append(Terminal(*words, **more))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.close()
 
 
 @pytest.fixture(scope="session")

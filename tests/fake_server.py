@@ -8,7 +8,8 @@ sends no usage, `telling` says of each request how many steps it took, `log` wri
 so long before each chunk, `dies=N` ends without a word when it is asked for the N-th time. `busy` works on one request
 from the start, about 37 steps a second; `like=FILE` adds what a real server's /metrics said. `metrics=FILE` answers
 /metrics as the word in FILE says, which may change meanwhile: see `MISBEHAVING`. `echoes` refuses chats, telling all
-that it knows of secrets.
+that it knows of secrets. `says=FILE` logs what is in FILE at every chat, answers the first with it, refuses the others
+by it, and has it in /metrics.
 """
 
 import json
@@ -27,6 +28,8 @@ GIVEN = dict(word.partition("=")[::2] for word in WORDS)
 SLOW, PACE = float(GIVEN.get("slow", 0)), float(GIVEN.get("pace", 0.02))
 DIES = float(GIVEN.get("dies", math.inf))
 LIKE = Path(GIVEN["like"]).read_text() if "like" in GIVEN else ""
+SAYS = Path(GIVEN["says"]).read_bytes().decode(errors="surrogateescape") if "says" in GIVEN else ""
+WHOLE = SAYS.encode(errors="surrogateescape").decode(errors="replace")
 SPEC, STARTED = "vllm:spec_decode_num_", time.time()
 PIECES = ("Hello", " there, this is", " speculative.")
 steps = 0
@@ -74,8 +77,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         told = [f"{name} {value}" for name, value in figures.items()]
         families = {name.partition("{")[0] for name in figures}
+        told += [f'vllm:cache_config_info{{x="{SAYS}"}} 1'] if SAYS else []
         told += [line for line in LIKE.splitlines() if line.partition("{")[0] not in families]
-        self.answer("\n".join([*told, ""]).encode())
+        self.answer("\n".join([*told, ""]).encode(errors="surrogateescape"))
 
     def unauthorized(self) -> bytes:
         """Return why a chat is refused: its key is another than the server's, or the server `echoes`."""
@@ -86,6 +90,14 @@ class Handler(BaseHTTPRequestHandler):
         told = {"error": f"who are you? {known} {dict(self.headers)}"}
         return json.dumps(told).encode() if "echoes" in WORDS else b""
 
+    def refused(self) -> bytes:
+        """Return why a chat is refused although its key is right; empty when it is not."""
+        if SAYS:
+            os.write(1, f"{SAYS}\n".encode(errors="surrogateescape"))
+        if SAYS and steps:
+            return json.dumps({"error": {"message": WHOLE}}, ensure_ascii=False).encode()
+        return b'{"error":{"message":"no \x1b[31mthanks"}}' if "refuse" in WORDS else b""
+
     def do_POST(self) -> None:
         global steps  # noqa: PLW0603 - the one number that the server has
         asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -95,8 +107,8 @@ class Handler(BaseHTTPRequestHandler):
         if refusal := self.unauthorized():
             self.answer(refusal, 401)
             return
-        if "refuse" in WORDS:
-            self.answer(b'{"error":{"message":"no \x1b[31mthanks"}}', 400)
+        if refusal := self.refused():
+            self.answer(refusal, 400)
             return
         steps += 10
         if steps >= 10 * DIES:
@@ -104,7 +116,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Connection", "close")  # a stream is as long as it lasts
         self.end_headers()
-        for piece in PIECES:
+        for piece in (WHOLE,) if SAYS else PIECES:
             time.sleep(PACE)
             self.event({"choices": [{"delta": {"content": piece}}]})
             if "cut" in WORDS:

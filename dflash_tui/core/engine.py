@@ -241,17 +241,23 @@ async def _uv(argv: list[str], progress: _Progress, lock: int) -> str:
 def _failure(spec: EngineSpec, argv: list[str], told: list[str]) -> EngineError:
     first = next((i for i, line in enumerate(told) if re.match(r"\s*(?:error:|×)", line)), max(0, len(told) - 6))
     evidence = " ".join(" ".join(told[first : first + 8]).split())
-    offline = re.search(r"(?i)dns|connect|network|timed? ?out|offline|fetch|request", evidence)
-    return EngineError(
-        f"vLLM {spec.vllm} could not be installed (uv {' '.join(argv[:2])}: {', '.join(spec.packages)})",
-        evidence=evidence[:1500],
-        do=(
+    what = f"vLLM {spec.vllm} could not be installed (uv {' '.join(argv[:2])}: {', '.join(spec.packages)})"
+    return EngineError(what, evidence=evidence[:1500], do=f"nothing half-made was left; {_advice(evidence)}")
+
+
+def _advice(evidence: str) -> str:
+    """Return what to do about uv's own words."""
+    if re.search(r"(?i)no space left|disk quota exceeded", evidence):
+        return (
+            "free some space where engines are (XDG_DATA_HOME) and where uv keeps what it fetched (UV_CACHE_DIR, "
+            "`uv cache clean`), or put them elsewhere, and run the same command again"
+        )
+    if re.search(r"(?i)dns|connect|network|timed? ?out|offline|fetch|request", evidence):
+        return (
             "check the network, or point uv to a mirror or wheel folder (UV_DEFAULT_INDEX, UV_FIND_LINKS), and run "
-            "the same command again; nothing half-made was left"
-            if offline
-            else "nothing half-made was left; correct the recipe's `engine` part or try again"
-        ),
-    )
+            "the same command again"
+        )
+    return "correct the recipe's `engine` part or try again"
 
 
 def _environment() -> dict[str, str]:

@@ -12,7 +12,7 @@ import math
 import operator
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -39,18 +39,19 @@ _Queue = asyncio.Queue[list[AnyEvent] | BaseException | None]
 class _Tail:
     """Reads what was added to a file since the last time; one that was cut or replaced is read from its start.
 
-    Of a file that was larger than `long` when it was first seen, the middle is left out.
+    `where` says what the file is called now. Of one that was larger than `long` when it was first seen, the middle is
+    left out.
     """
 
-    def __init__(self, path: Path, long: float = math.inf) -> None:
-        self._path, self._position, self._long = path, 0, long
+    def __init__(self, where: Callable[[], Path], long: float = math.inf) -> None:
+        self._where, self._position, self._long = where, 0, long
         self._file = (0, 0)
         self._gap = (0, 0)
 
     def read(self) -> bytes:
         """Return at most a chunk of new bytes; empty when there are none or the file is not there."""
         try:
-            with self._path.open("rb") as file:
+            with self._where().open("rb") as file:
                 begun = self._turn(os.fstat(file.fileno()))
                 file.seek(self._position)
                 data = file.read(_CHUNK)
@@ -76,7 +77,7 @@ class _Source:
     """The events of a run in its two files, read bit by bit."""
 
     def __init__(self, run: Run) -> None:
-        self._log, self._samples = _Tail(run.log, LONG_LOG), _Tail(run.samples)
+        self._log, self._samples = _Tail(lambda: run.log, LONG_LOG), _Tail(lambda: run.samples)
         self._reader = LogReader(run.started_at, run.utc_offset, own_secrets.values())
         self._rest = b""
 

@@ -38,6 +38,7 @@ RESERVED_FLAGS = frozenset(
         "uds",  # in place of host and port
     }
 )
+_TRUSTING = "this recipe of yours sets trust-remote-code, by which Python code that comes with the model is run"
 RESERVED_SPECULATION = frozenset({"method", "model", "revision", "num_speculative_tokens"})
 
 
@@ -59,7 +60,15 @@ def load(path: Path) -> Recipe:
             raise yamlfile.wrong(path, [*steps, *place], reason)
     for place, reason in _gaps(recipe):
         raise yamlfile.wrong(path, place, reason)
-    return msgspec.structs.replace(recipe, name=path.stem)
+    warnings = recipe.warnings
+    if path.resolve().parent != paths.bundled("recipes").resolve() and any(map(_trusts, layers(recipe))):
+        warnings = (*warnings, _TRUSTING)
+    return msgspec.structs.replace(recipe, name=path.stem, warnings=warnings)
+
+
+def _trusts(part: tuple[list[str | int], Layer]) -> bool:
+    """Whether a part of a recipe lets a model bring code."""
+    return bool(part[1].flags.get("trust-remote-code"))
 
 
 def _mistakes(layer: Layer) -> Iterator[tuple[list[str | int], str]]:

@@ -16,7 +16,7 @@ from typing import IO
 
 import msgspec
 
-from dflash_tui.core import own_secrets, paths, plain, server
+from dflash_tui.core import log_file, own_secrets, paths, plain, server
 from dflash_tui.core.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
 from dflash_tui.core.known import know
 from dflash_tui.core.server import Run
@@ -24,7 +24,7 @@ from dflash_tui.core.vllm_log import LogReader, clean
 from dflash_tui.errors import DflashError, UsageError
 
 SAMPLE = "sample"
-RUN, LOG, SAMPLES = "run.json", "server.log", "samples.jsonl"
+RUN, LOG, SAMPLES = "run.json", log_file.NAME, "samples.jsonl"
 # A log packs to a tenth or a fiftieth; what claims more than this is made to fill memory or time.
 MOST_PACKED = 200
 _SMALL = 16 << 20
@@ -124,7 +124,7 @@ class Recording(Run, frozen=True):
     def open(self, part: str) -> IO[bytes]:
         """Open one of the three parts for reading."""
         if self.folder.is_dir():
-            return (self.folder / part).open("rb")
+            return (log_file.find(self.folder) if part == LOG else self.folder / part).open("rb")
         with zipfile.ZipFile(self.folder) as archive:  # the part keeps the file open
             return archive.open(part)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from dflash_tui.core import outside, paths, private, processes
+from dflash_tui.core import log_file, outside, paths, private, processes
 from dflash_tui.core.events import YEAR_2100, Event, Exited, Launched, Preparing, Stopping, encode
 from dflash_tui.core.held import Held
 from dflash_tui.core.plan import HOST, Plan
@@ -68,8 +68,8 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def log(self) -> Path:
-        """The file that holds all the server printed."""
-        return self.folder / "server.log"
+        """The file that holds all the server printed, by the name that it has now."""
+        return log_file.find(self.folder, self.pid)
 
     @property
     def samples(self) -> Path:
@@ -132,7 +132,7 @@ def launch(
     env |= {KEY_VARIABLE: key} if key else {}
     try:
         # Appended to, so that a log which somebody cuts goes on at its start, not behind a hole.
-        with open(folder / "server.log", "ab", opener=private.opener) as log:
+        with open(folder / log_file.NAME, "ab", opener=private.opener) as log:
             held = Held(plan.argv, env, folder, log)
     except OSError as error:
         raise _not_started(plan, folder, error) from None

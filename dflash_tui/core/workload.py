@@ -20,6 +20,9 @@ from dflash_tui.core.suites import Prompt, Suite
 
 _TIMEOUT = httpx.Timeout(30.0, read=600.0)
 _WARM_UP = Prompt(WARM_UP, "Say hello.", 8)
+# Some 250 bytes come with a token; of an error the first words are shown.
+_LONGEST_ANSWER, _LONGEST_LINE, _BEGINNING = 64 << 20, 1 << 20, 1 << 12
+_HINTS = {401: "; it asks for a key: export the one that it was launched with as VLLM_API_KEY"}
 _PROBE = Prompt(PROBE, "Say hello.", 1)
 
 
@@ -110,7 +113,7 @@ async def probe(url: str, model: str, patience: float, *, key: str = "") -> Requ
 
 
 def _client(url: str, key: str, timeout: float | httpx.Timeout = _TIMEOUT) -> httpx.AsyncClient:
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = answers.PLAIN | ({"Authorization": f"Bearer {key}"} if key else {})
     return httpx.AsyncClient(base_url=url, timeout=timeout, trust_env=False, headers=headers)
 
 
@@ -183,11 +186,42 @@ async def _send(client: httpx.AsyncClient, body: dict[str, Any], stream: Stream)
     try:
         async with client.stream("POST", "/v1/chat/completions", json=body) as response:
             if response.status_code != 200:
-                text = (await response.aread()).decode(errors="replace")
-                stream.error = f"HTTP {response.status_code}: {said(text)}"
+                text = (await _beginning(response)).decode(errors="replace")
+                stream.error = f"HTTP {response.status_code}: {said(text)}{_HINTS.get(response.status_code, '')}"
             else:
-                async for line in response.aiter_lines():
+                async for line in _lines(response):
                     stream.take(line)
+    except answers.Refused as error:
+        stream.error = str(error)
     except httpx.HTTPError as error:
         stream.error = f"{type(error).__name__}: {said(str(error))}"
     return stream.result()
+
+
+async def _beginning(response: httpx.Response) -> bytes:
+    """Return the beginning of an answer, whose rest nobody reads."""
+    body = b""
+    async for data in response.aiter_raw():
+        body += data
+        if len(body) >= _BEGINNING:
+            break
+    return body[:_BEGINNING]
+
+
+async def _lines(response: httpx.Response) -> AsyncGenerator[str, None]:
+    """Yield the lines of an answer as they come.
+
+    Raises:
+        Refused: one of them, or all together, are longer than any answer.
+    """
+    rest, size = b"", 0
+    async for data in response.aiter_raw():
+        size += len(data)
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line.rstrip(b"\r").decode(errors="replace")
+        if len(rest) > _LONGEST_LINE:
+            raise answers.Refused(f"the answer has a line of more than {_LONGEST_LINE >> 20} MiB")
+        if size > _LONGEST_ANSWER:
+            raise answers.Refused(f"the answer has more than {_LONGEST_ANSWER >> 20} MiB")
+    yield rest.decode(errors="replace")

@@ -6,7 +6,7 @@ import gc
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from signal import SIGHUP
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,7 +15,7 @@ from textual import on, work
 from textual.app import App
 from textual.binding import Binding
 from textual.filter import LineFilter
-from textual.worker import Worker
+from textual.worker import Worker, WorkerError
 
 from dflash_tui import ab_words
 from dflash_tui.core import experiments, plain, private, server
@@ -390,8 +390,16 @@ class DflashApp(App[str]):
         if yes:
             self._end(0)
 
-    def _end(self, code: int) -> None:
-        """End with the farewell; nobody reads one after a lost connection."""
+    @work(exclusive=True, group="end")
+    async def _end(self, code: int) -> None:
+        """End with the farewell, which nobody reads after a lost connection; what is being prepared is given up first.
+
+        Textual may wait for a terminal that is gone, and what is half-made would stay.
+        """
+        if self._bringing and not self._bringing.is_finished:
+            self._bringing.cancel()
+            with suppress(WorkerError):
+                await self._bringing.wait()
         told = ""
         if code != 128 + SIGHUP:
             folders = [experiments.folder_of(design.id) for design in experiments.known()]

@@ -12,14 +12,14 @@ from collections.abc import Callable
 _PATIENCE = 3.0
 
 
-def on_signals(leave: Callable[[int], None]) -> None:
+def on_signals(leave: Callable[[int], object]) -> None:
     """Call `leave` with the exit code when SIGTERM, or SIGHUP of a lost connection, comes; then end in any case."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, _end, leave, 128 + number)
 
 
-def _end(leave: Callable[[int], None], code: int) -> None:
+def _end(leave: Callable[[int], object], code: int) -> None:
     deadline = threading.Timer(_PATIENCE, os._exit, (code,))
     deadline.daemon = True
     deadline.start()

@@ -94,6 +94,22 @@ def test_what_runs_other_code_is_said(name):
     assert not any("is set, by which" in warning for warning in plans.make(setup.resolve(recipe)).warnings)
 
 
+@pytest.mark.parametrize(
+    "part", ["flags: {trust-remote-code: true}", "variants: {x: {flags: {trust-remote-code: true}}}"]
+)
+def test_code_of_a_model_is_said(part, capsys):
+    """A recipe of the user's may let a model bring code, and the plan says so; of shipped ones we know the models."""
+    shipped = (paths.bundled("recipes") / "demo-cpu.yaml").read_text()
+    paths.user_recipes().mkdir(parents=True)
+    for name, text in (("own", shipped), ("trusting", f"{shipped.partition('flags:')[0]}{part}\n")):
+        (paths.user_recipes() / f"{name}.yaml").write_text(text)
+        assert cli.main(["plan", name]) == 0
+        assert ("Python code that comes with the model is run" in capsys.readouterr().out) is (name == "trusting")
+    known = recipe_files.find("gemma-4-31b")
+    assert known.flags["trust-remote-code"]
+    assert not any("comes with the model" in warning for warning in known.warnings)
+
+
 def test_a_name_of_a_run_cannot_climb():
     """Names open nothing but what stands in the list of runs."""
     for name in ("../x", "/etc", "..", escapes.all_of_them()[:200]):

@@ -1,8 +1,10 @@
 """Suites sent to a stand-in for the server: what is asked, in which order, and what a request says afterwards."""
 
 import asyncio
+import contextlib
 import json
 import random
+import resource
 import subprocess
 import sys
 import time
@@ -149,3 +151,34 @@ def test_the_shuffling_is_that_of_python():
     expected = [("a", 0), ("b", 0), ("b", 1), ("b", 2), ("c", 0)]
     random.Random(11).shuffle(expected)
     assert [(p.kind, n) for p, n in workload.order(SUITE, 1, 11)] == expected
+
+
+ANSWERS = {
+    "endless": (200, b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n' * 1000, "the answer has more than 64 MiB"),
+    "no line end": (200, b"x" * (1 << 16), "the answer has a line of more than 1 MiB"),
+    "endless error": (500, b"wrong " * 10_000, "HTTP 500: wrong wrong"),
+    "no key": (401, b'{"error": "Unauthorized"} ' * 10_000, "export the one that it was launched with as VLLM_API_KEY"),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_an_answer_without_end_takes_little_memory(kind):
+    """A server that never stops sending is left, and why is said; what a key is missing for, too."""
+    status, piece, words = ANSWERS[kind]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status} x\r\nConnection: close\r\n\r\n".encode())
+        with contextlib.suppress(OSError):
+            while not writer.is_closing():
+                writer.write(piece)
+                await writer.drain()
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        done = await asyncio.wait_for(workload.first(f"http://127.0.0.1:{port}", "x"), 120)
+        listening.close()
+    assert words in done.error
+    assert len(done.error) < 500
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10  # KiB, of both ends

@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -15,9 +16,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.core import observe, server
+from dflash_tui.core import observe, recording, server, workload
 from dflash_tui.core.events import Health, HealthChanged, LogLine, Sampled
 from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
+from dflash_tui.core.suites import Prompt
 from tests.launched import made, recorded, until, watching
 
 MIB = 1 << 20
@@ -61,6 +64,33 @@ async def test_a_log_that_is_cut_replaced_or_gone_is_read_on(launch):
     done = dflash("logs", run.id)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     assert "the log of" in done.stderr
+
+
+@pytest.mark.parametrize("rotated", ["renamed", "with a new one in its place"])
+async def test_a_log_that_is_renamed_is_read_under_its_new_name(launch, rotated):
+    """The server goes on writing into it: who watches, comes later, or asks after the end reads each line once."""
+    run = launch("log")
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM)
+        log = run.log
+        log.rename(renamed := log.with_name("server.log.1"))
+        if rotated != "renamed":
+            log.touch()
+        before = state.line_count
+        await workload.one(run.url, "x", Prompt("late", "after the rename", 8))
+        await until(lambda: "after the rename" in state.lines[-1].text)
+        assert state.line_count == before + 1
+        assert observe.replay(run).line_count == state.line_count
+        assert dflash("logs", run.id).stdout.count("after the rename") == 1
+        os.kill(run.pid, signal.SIGKILL)
+        await until(lambda: state.exit is not None)
+        assert state.line_count == before + 1
+    assert run.log == renamed
+    assert observe.replay(run).line_count == state.line_count
+    played = RunState()
+    for event in recording.of(run).events():
+        played.apply(event)
+    assert played.line_count == state.line_count
 
 
 def test_a_server_writes_on_at_the_start_of_a_cut_log(launch):

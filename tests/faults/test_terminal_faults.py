@@ -1,79 +1,18 @@
 """A panel in a real terminal that is stopped, resized to nothing, closed or killed; the server never minds."""
 
-import contextlib
-import fcntl
 import json
 import os
-import pty
-import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
-from collections.abc import Callable, Iterator
 
 import psutil
-import pytest
 
 from dflash_tui.core import server, workload
 from dflash_tui.core.events import Health, Sampled
 from tests.launched import recorded, until, watching
-
-ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
-NO_MOUSE = b"\x1b[?1003l"
-
-
-class Terminal:
-    """The panel as the leader of a session on a pseudo-terminal of its own, as behind SSH."""
-
-    def __init__(self, *words: str) -> None:
-        self.pid, self.master = pty.fork()
-        if self.pid == 0:
-            os.environ["TERM"] = "xterm-256color"
-            os.execv(sys.executable, [sys.executable, "-m", "dflash_tui", *words])
-        self.resize(36, 120)
-
-    def resize(self, rows: int, columns: int) -> None:
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-    def until(self, text: bytes, limit: float = 30.0) -> bytes:
-        """Return what is written until `text` is."""
-        seen, deadline = b"", time.monotonic() + limit
-        while text not in seen:
-            assert time.monotonic() < deadline, seen[-300:]
-            if select.select([self.master], [], [], 0.1)[0]:
-                seen += os.read(self.master, 1 << 16)
-        return seen
-
-    def ended(self, limit: float = 10.0) -> int:
-        """Return the exit code."""
-        deadline = time.monotonic() + limit
-        while not (found := os.waitpid(self.pid, os.WNOHANG))[0]:
-            assert time.monotonic() < deadline, "it did not end"
-            with contextlib.suppress(OSError):
-                if select.select([self.master], [], [], 0.05)[0]:
-                    os.read(self.master, 1 << 16)
-        return os.waitstatus_to_exitcode(found[1])
-
-
-@pytest.fixture
-def terminal() -> Iterator[Callable[..., Terminal]]:
-    """Return a function that opens the panel; whatever is left of it is ended."""
-    opened: list[Terminal] = []
-
-    def start(*words: str) -> Terminal:
-        opened.append(Terminal(*words))
-        return opened[-1]
-
-    yield start
-    for each in opened:
-        with contextlib.suppress(OSError):
-            os.kill(each.pid, signal.SIGKILL)
-            os.waitpid(each.pid, 0)
-        with contextlib.suppress(OSError):
-            os.close(each.master)
+from tests.terminals import ENTER, LEAVE, NO_MOUSE
 
 
 def test_stopped_resized_to_nothing_and_told_to_end(terminal):
@@ -104,7 +43,7 @@ async def test_a_closed_terminal_ends_the_panel_and_nothing_else(launch, termina
     panel = terminal("attach", run.id)
     await until(lambda: run.samples.exists() and len(recorded(run, Sampled)) > 0)
     panel.until(ENTER)
-    os.close(panel.master)
+    panel.hang_up()
     code = panel.ended()
     assert code == 128 + signal.SIGHUP
     await goes_on(run)

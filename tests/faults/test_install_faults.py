@@ -1,0 +1,119 @@
+"""Installs that lose their panel or their disk half-way: nothing half-made stays, and the next one makes it."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import uv
+
+from dflash_tui.core import inventory, paths, server
+
+# uv up to where it installs; then it has begun, and takes its time.
+SLOW_UV = """#!/bin/sh
+case "$1 $2" in
+  "pip install") touch {begun}; exec sleep 600 ;;
+  *) exec {uv} "$@" ;;
+esac
+"""
+PANEL = "import sys, uv; uv.find_uv_bin = lambda: {uv!r}; from dflash_tui import cli; sys.exit(cli.main())"
+WHEEL = "large-1.0-py3-none-any.whl"
+RECIPE = """\
+title: A package that is larger than it says
+status: experimental
+engine: {vllm: 0.99.0, packages: [large==1.0], download_mb: 1, disk_mb: 1}
+target: {model: a/b, served_name: c}
+drafter: {model: a/c}
+num_speculative_tokens: 1
+"""
+
+
+def engines() -> list[str]:
+    """Return the names of the folders where engines are made."""
+    return [path.name for path in paths.engines().iterdir() if path.is_dir()]
+
+
+def test_a_connection_that_is_lost_while_a_panel_prepares(folders, tmp_path, terminal):
+    """The panel installs and its terminal goes: uv ends with it, nothing half-made stays, nothing was launched."""
+    script, begun = tmp_path / "uv", tmp_path / "begun"
+    script.write_text(SLOW_UV.format(begun=begun, uv=uv.find_uv_bin()))
+    script.chmod(0o755)
+    panel = terminal(program=("-c", PANEL.format(uv=str(script))))
+    panel.until(b"demo-cpu")
+    panel.type("/demo-cpu\r\r")
+    panel.reading_until(begun.exists)
+    assert engines()
+    [install] = psutil.Process(panel.pid).children()
+    panel.hang_up()
+    assert panel.ended() == 129
+    assert not install.is_running()
+    assert engines() == []
+    assert inventory.leftovers() == []
+    assert server.runs() == []
+
+
+@pytest.fixture
+def wheels(tmp_path, monkeypatch) -> Path:
+    """Let uv find a package of 8 MB, of which nothing can be packed, in a folder."""
+    folder: Path = tmp_path / "wheels"
+    folder.mkdir()
+    files = {
+        "large.bin": os.urandom(8 << 20),
+        "large/__init__.py": b"",
+        "large-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: large\nVersion: 1.0\n",
+        "large-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    rows = []
+    with zipfile.ZipFile(folder / WHEEL, "w") as wheel:
+        for name, data in files.items():
+            wheel.writestr(name, data)
+            digest = urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            rows.append(f"{name},sha256={digest},{len(data)}\n")
+        wheel.writestr("large-1.0.dist-info/RECORD", "".join([*rows, "large-1.0.dist-info/RECORD,,\n"]))
+    monkeypatch.setenv("UV_FIND_LINKS", str(folder))
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+    return folder
+
+
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """Mount a small disk there, which needs root."""
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=False).returncode != 0:
+        pytest.skip("a disk can be mounted by root only")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("full", ["XDG_DATA_HOME", "UV_CACHE_DIR"])
+def test_a_disk_that_is_full_in_the_middle_of_an_install(tmp_path, monkeypatch, wheels, full):
+    """The real uv, where the engine is made or where uv unpacks: its own words, nothing half-made; with room it goes.
+
+    The recipe says that it needs little, so that the check before the download finds room enough.
+    """
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    recipe = tmp_path / "large.yaml"
+    recipe.write_text(RECIPE)
+    command = [sys.executable, "-m", "dflash_tui", "engine", "install", str(recipe)]
+    with mounted(tmp_path / "small", "size=5m") as disk:
+        monkeypatch.setenv(full, str(disk))
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr
+        assert "No space left on device" in done.stderr
+        assert "free some space" in done.stderr
+        assert engines() == []
+        assert inventory.leftovers() == []
+        subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
+        again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert again.returncode == 0, again.stderr
+        [engine] = inventory.engines_here()
+        assert (engine.site_packages / "large.bin").stat().st_size == 8 << 20
