@@ -196,6 +196,8 @@ def _launch_options(parser: argparse.ArgumentParser, *, inherit: bool = False) -
     plan_options(parser, inherit=inherit)
     detach = "return as soon as the server is launched (with --bench: measured)"
     option(parser, "--detach", inherit=inherit, action="store_true", help=detach)
+    foreground = "end the server with this command, as a service does (default: it goes on)"
+    option(parser, "--foreground", inherit=inherit, action="store_true", help=foreground)
     bench = "send the five prompt kinds once the server answers"
     option(parser, "--bench", inherit=inherit, action="store_true", help=bench)
     force = "launch although a check fails, and record why"
