@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 
-from dflash_tui import text
 from dflash_tui.commands import note, out
 from dflash_tui.core import postmortem, release, restart
 from dflash_tui.core.events import Event, encode
@@ -13,6 +12,7 @@ from dflash_tui.core.recipe import Restart
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import ServerFailed
+from dflash_tui.words import restart_limit
 
 _INTERVAL = 0.5
 
@@ -50,8 +50,7 @@ class Restarts:
         seconds = restart.wait(self._policy, self._at, now)
         if self._json:
             out(encode(Restarting(time.time(), run.id, len(self._at) + 1, seconds)).decode())
-        most = f"at most {self._policy.times} within {text.duration(self._policy.within_s)}"
-        note(f"launching again in {seconds:.0f} s: restart {len(self._at) + 1}, {most}")
+        note(f"launching again in {seconds:.0f} s: restart {len(self._at) + 1}, {restart_limit(self._policy)}")
         note(f"Ctrl-C or dflash-tui stop {run.id} calls it off")
         while (left := now + seconds - time.monotonic()) > 0:
             if restart.called_off(run):

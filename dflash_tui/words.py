@@ -41,8 +41,12 @@ def restart_line(policy: Restart) -> str:
     """Return how a server that dies is launched again, and by whom; empty when it is not."""
     if not policy.times:
         return ""
-    often = f"{text.plural(policy.times, 'time')} within {text.duration(policy.within_s)}"
-    return f"after a crash, at most {often}, by `up` while it watches and by `service`; not by the panel"
+    return f"after a crash, {restart_limit(policy)}, by `up` while it watches and by `service`; not by the panel"
+
+
+def restart_limit(policy: Restart) -> str:
+    """Return how often a server that dies is launched again."""
+    return f"at most {text.plural(policy.times, 'time')} within {text.duration(policy.within_s)}"
 
 
 def band_line(band: Band) -> str:

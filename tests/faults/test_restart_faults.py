@@ -14,7 +14,7 @@ import pytest
 
 from dflash_tui.core import observe, server
 from dflash_tui.core.server import Run
-from tests import fake_engine
+from tests import fake_engine, units
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 DFLASH = (sys.executable, "-m", "dflash_tui")
@@ -121,9 +121,9 @@ def test_a_stop_while_it_waits_is_the_end(up):
     assert len(server.runs()) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_in_the_foreground_a_server_ends_with_its_command(up, number):
-    """A service manager's SIGTERM, a lost connection and Ctrl-C stop the server as `stop` does, for good."""
+    """A lost connection and Ctrl-C stop the server as `stop` does, for good."""
     watching = up("--foreground", "--set", "restart.times=2")
     run = watching.serving(0)
     watching.process.send_signal(number)
@@ -132,6 +132,26 @@ def test_in_the_foreground_a_server_ends_with_its_command(up, number):
     assert observe.replay(run).status == "stopped"
     assert len(server.runs()) == 1
     assert "the server goes on" not in watching.said()
+
+
+def test_what_a_unit_runs_serves_until_it_is_told_to_end(tmp_path):
+    """With the unit's own variables, as systemd starts and stops it: the server is stopped, and that was no failure."""
+    fake_engine.make(server.free_port(18_700))
+    told = subprocess.run([*DFLASH, "service", fake_engine.RECIPE], capture_output=True, text=True, check=True).stdout
+    unit = units.fields(told)
+    environ = {"HOME": str(tmp_path)} | dict(pair.split("=", 1) for pair in unit["Environment"])
+    command = units.unquoted(unit["ExecStart"][0].removeprefix(":"))
+    with subprocess.Popen(command, env=environ, cwd="/", stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 120
+        while not (runs := server.runs()) or observe.replay(runs[0]).warm_at is None:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.terminate()
+        _, said = process.communicate(timeout=120)
+    assert [str(process.returncode)] == unit["SuccessExitStatus"], said.decode()
+    assert server.members(runs[0]) == []
+    assert observe.replay(runs[0]).status == "stopped"
 
 
 def test_in_the_foreground_nothing_is_detached(up):
