@@ -23,7 +23,7 @@ _LEAST_HIGH = 8 * GIB
 _UNIFIED = """\
 # On this GPU CUDA's memory is the system's, and neither MemoryMax nor the kernel's choice of whom to kill counts it:
 # gpu-memory-utilization alone bounds it, here to {budget}. MemoryHigh has the cached files of the models given back
-# early: it is {high}, which {budget} and a reserve of {reserve} leave of {total} (/proc/meminfo), or 8 GiB.
+# early: it is {high}, what {budget} and a reserve of {reserve} leave of {total} (/proc/meminfo), but 8 GiB at least.
 MemoryHigh={bytes}
 """
 _TEXT = """\

@@ -91,6 +91,8 @@ def test_a_killed_server_is_launched_again_until_that_is_too_often(up):
     assert {run.plan.port for run in (first, second, third)} == {first.plan.port}
     listed = subprocess.run([*DFLASH, "ps", "--all"], capture_output=True, text=True, check=True).stdout
     assert f"in place of {second.id}, which died" in listed
+    reported = subprocess.run([*DFLASH, "report", third.id], capture_output=True, text=True, check=True).stdout
+    assert f"launched in place of `{second.id}`, which died" in reported
 
 
 def test_a_flag_that_is_wrong_is_not_tried_again(up):
