@@ -27,6 +27,7 @@ _HANDLERS = {
     "why": ("why", "why"),
     "report": ("report_command", "command"),
     "history": ("history_command", "command"),
+    "service": ("service_command", "command"),
     "gpus": ("commands", "gpus"),
     "plan": ("planning", "plan"),
     "doctor": ("planning", "doctor"),

@@ -111,6 +111,7 @@ def ps(args: argparse.Namespace) -> int:
         if args.json:
             fields = {"run": run.id, "recipe": run.plan.recipe, "status": state.status, "port": run.plan.port}
             figures = {"pid": run.pid, "age_s": age, "memory_bytes": held, "synthetic": run.plan.synthetic}
+            figures |= {"restarted_from": run.restarted_from} if run.restarted_from else {}
             _json(fields | figures)
         rows.append(
             (run.id, state.status, str(run.plan.port), str(run.pid), text.duration(age), text.gib(held), _remark(run))
@@ -128,7 +129,8 @@ def ps(args: argparse.Namespace) -> int:
 
 
 def _remark(run: Run) -> str:
-    return f"({run.plan.synthetic})" if run.plan.synthetic else ""
+    said = [f"({run.plan.synthetic})"] if run.plan.synthetic else []
+    return " ".join([*said, *([f"in place of {run.restarted_from}, which died"] if run.restarted_from else [])])
 
 
 def logs(args: argparse.Namespace) -> int:
@@ -161,10 +163,12 @@ def stop(args: argparse.Namespace) -> int:
     if args.run is None and len(living) != 1:
         names = ", ".join(run.id for run in living)
         raise UsageError(*((f"{len(living)} servers run, name one: {names}",) if living else ("no server runs",)))
-    from dflash_tui.core import release
+    from dflash_tui.core import release, restart
 
     run = server.find(args.run) if args.run else living[0]
     if not server.alive(run) and not server.members(run):
+        if run.plan.restart.times:
+            restart.call_off(run)
         note(f"{run.id} has already ended")
         return 0
     took, stayed = asyncio.run(release.stop(run, note))

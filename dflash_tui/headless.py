@@ -14,14 +14,16 @@ from dflash_tui import text, why
 from dflash_tui.alarm_lines import announce
 from dflash_tui.bench import Bench, first_answer, measure
 from dflash_tui.commands import note, out, panel
-from dflash_tui.core import observe, postmortem, preflight, prepare, server, suites
+from dflash_tui.core import observe, postmortem, preflight, prepare, release, server, suites
 from dflash_tui.core.events import Health, encode
 from dflash_tui.core.preflight import Level
+from dflash_tui.core.recipe import Restart
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
-from dflash_tui.errors import UsageError
+from dflash_tui.errors import ServerFailed, UsageError
 from dflash_tui.lines import Checked, Figures, Lines, PlanMade, PreparingLines
 from dflash_tui.planning import Planned, describe, planned
+from dflash_tui.restarts import Restarts
 from dflash_tui.words import check_line
 
 # An engine that died answers badly for up to 7 s before its server ends.
@@ -30,6 +32,8 @@ _BAD_FOR = 10.0
 
 def up(args: argparse.Namespace) -> int:
     """`up RECIPE`: prepare, launch and watch."""
+    if args.foreground and args.detach:
+        raise UsageError("--foreground and --detach exclude each other", do="give one of them")
     made = planned(args)
     wanted = made.plan.port
     if (port := server.free_port(wanted)) != wanted:
@@ -52,7 +56,7 @@ def attach(args: argparse.Namespace) -> int:
         return foreign_commands.attach(args)
     run = server.find(args.run)
     if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return asyncio.run(_watch(args, run))
+        return asyncio.run(_watch(args, run, RunState()))
     return panel(run)
 
 
@@ -61,6 +65,43 @@ async def _up(args: argparse.Namespace, made: Planned) -> int:
         out(encode(PlanMade(time.time(), made.plan)).decode())
     else:
         note(describe(made))
+    # Who does not stay to watch launches nothing again.
+    restarts = Restarts(Restart() if args.detach else made.plan.restart, as_json=args.json)
+    died: Run | None = None
+    with _ended_by_cancelling(wanted=args.foreground):
+        while True:
+            run = await _launched(args, made, died)
+            if args.detach and not args.bench:
+                return _left_alone(args, run)
+            state = RunState()
+            try:
+                return await _owned(args, run, state, bench=args.bench and died is None)
+            except ServerFailed as failed:
+                await restarts.pause(run, state, failed)
+            died = run
+
+
+async def _owned(args: argparse.Namespace, run: Run, state: RunState, *, bench: bool) -> int:
+    """Watch a run, and end its server with the watching where that was asked for."""
+    try:
+        return await _watch(args, run, state, bench=bench)
+    finally:
+        if args.foreground and server.alive(run):
+            took, stayed = await release.stop(run, note)
+            note(f"{run.id} stopped in {took:.1f} s{f'; {stayed}' if stayed else ''}")
+
+
+def _left_alone(args: argparse.Namespace, run: Run) -> int:
+    note(text.how_to_return(run.id))
+    if args.json:
+        Lines(RunState(), as_json=True).show_all((*run.prepared, run.launched))
+    else:
+        out(run.id)
+    return 0
+
+
+async def _launched(args: argparse.Namespace, made: Planned, died: Run | None) -> Run:
+    """Check, prepare and launch, in place of a run that died if there is one."""
     report = await preflight.run(made.setup, made.plan)
     for check in report.checks:
         if args.json:
@@ -69,41 +110,39 @@ async def _up(args: argparse.Namespace, made: Planned) -> int:
             note(check_line(check))
     if not args.force:
         report.raise_failed()
-    with _ended_by_cancelling():
+    lines, before = PreparingLines(as_json=args.json), died.id if died else ""
+    with _ended_by_cancelling(wanted=not args.foreground):
         try:
-            lines = PreparingLines(as_json=args.json)
-            run = await prepare.bring_up(made.setup, made.plan, lines, forced=args.force or "")
+            run = await prepare.bring_up(made.setup, made.plan, lines, forced=args.force or "", restarted_from=before)
         except asyncio.CancelledError:
             note("stopped before the launch; nothing half-made was left")
             raise
-    note(f"launched {run.id}, pid {run.pid}, log {run.log}")
-    if args.detach and not args.bench:
-        note(text.how_to_return(run.id))
-        if args.json:
-            Lines(RunState(), as_json=True).show_all((*run.prepared, run.launched))
-        else:
-            out(run.id)
-        return 0
-    return await _watch(args, run, bench=args.bench)
+    again = f" in place of {died.id}" if died else ""
+    note(f"launched {run.id}{again}, pid {run.pid}, log {run.log}")
+    return run
 
 
 @contextmanager
-def _ended_by_cancelling() -> Iterator[None]:
-    """Let SIGTERM and a lost connection clean up like Ctrl-C, as long as there is something half-made."""
+def _ended_by_cancelling(*, wanted: bool) -> Iterator[None]:
+    """Let SIGTERM and a lost connection clean up like Ctrl-C, if `wanted`: while something is half-made, or ours."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None  # noqa: S101 - called from a coroutine
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    numbers = (signal.SIGTERM, signal.SIGHUP) if wanted else ()
+    for number in numbers:
         loop.add_signal_handler(number, task.cancel)
     try:
         yield
     finally:
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in numbers:
             loop.remove_signal_handler(number)
 
 
-async def _watch(args: argparse.Namespace, run: Run, *, bench: bool = False) -> int:
-    """Print the events of `run` until it ends, or until the bench is done when no more was asked for."""
-    state, answered = RunState(), asyncio.Event()
+async def _watch(args: argparse.Namespace, run: Run, state: RunState, *, bench: bool = False) -> int:
+    """Print the events of `run` until it ends, or until the bench is done when no more was asked for.
+
+    They are taken into `state`, an empty one.
+    """
+    answered = asyncio.Event()
     following = asyncio.create_task(_follow(run, state, answered, Lines(state, as_json=args.json)))
     beat = asyncio.create_task(_beat(state, args.every, as_json=args.json))
     alarm = asyncio.create_task(announce(state, as_json=args.json))
@@ -121,7 +160,8 @@ async def _watch(args: argparse.Namespace, run: Run, *, bench: bool = False) -> 
         await _one_of(beat, alarm, following, aside=telling)
         return _after_end(run, state, as_json=args.json)
     except asyncio.CancelledError:
-        note(f"\nno longer watching; the server goes on\n{text.how_to_return(run.id)}")
+        if not args.foreground:
+            note(f"\nno longer watching; the server goes on\n{text.how_to_return(run.id)}")
         raise
     finally:
         for task in (following, beat, alarm, telling):

@@ -11,6 +11,7 @@ from dflash_tui.parser_options import (
     as_json,
     option,
     plan_options,
+    positive,
     recipe_argument,
     run_argument,
     seconds,
@@ -71,6 +72,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     _run_commands(commands)
 
+    _service(commands.add_parser("service", help="a unit of systemd --user that runs a recipe"))
+
     plan = commands.add_parser("plan", help="show what launching a recipe would do")
     recipe_argument(plan)
     plan_options(plan, inherit=True)
@@ -122,6 +125,17 @@ def _run_commands(commands: Any) -> None:
     as_json(past, inherit=True)
 
     parser_measuring.report(commands)
+
+
+def _service(service: argparse.ArgumentParser) -> None:
+    recipe_argument(service)
+    option(service, "--write", action="store_true", help="put it where systemd looks, instead of on stdout")
+    option(service, "--replace", action="store_true", help="put it there also when another one is")
+    every = "seconds between two lines in the journal (default 60)"
+    option(service, "--every", type=positive, default=60, metavar="SECONDS", help=every)
+    force = "let it launch although a check fails, and record why"
+    option(service, "--force", inherit=True, metavar="REASON", help=force)
+    plan_options(service, inherit=True)
 
 
 def _replay_commands(commands: Any) -> None:
@@ -196,6 +210,8 @@ def _launch_options(parser: argparse.ArgumentParser, *, inherit: bool = False) -
     plan_options(parser, inherit=inherit)
     detach = "return as soon as the server is launched (with --bench: measured)"
     option(parser, "--detach", inherit=inherit, action="store_true", help=detach)
+    foreground = "end the server with this command, as a service does (default: it goes on)"
+    option(parser, "--foreground", inherit=inherit, action="store_true", help=foreground)
     bench = "send the five prompt kinds once the server answers"
     option(parser, "--bench", inherit=inherit, action="store_true", help=bench)
     force = "launch although a check fails, and record why"

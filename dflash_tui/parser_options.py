@@ -22,7 +22,10 @@ def plan_options(parser: argparse.ArgumentParser, *, inherit: bool) -> None:
     option(parser, "--variant", inherit=inherit, metavar="NAME", help="another way to run the pair, if it has one")
     option(parser, "--vllm", inherit=inherit, metavar="VERSION", help="another release than the recipe's")
     option(parser, "--engine", inherit=inherit, metavar="ENGINE", help="an engine of `engine list` instead")
-    change = "change any flag of vllm serve, env.NAME, speculation.KEY, target.model or drafter.model; may be repeated"
+    change = (
+        "change any flag of vllm serve, env.NAME, speculation.KEY, restart.KEY, target.model or drafter.model; "
+        "may be repeated"
+    )
     parser.add_argument(
         "--set", dest="settings", action="append", metavar="KEY=VALUE", help=change,
         default=argparse.SUPPRESS if inherit else None,

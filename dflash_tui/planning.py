@@ -27,7 +27,7 @@ from dflash_tui.core.recipe import EngineSpec, Mode, Recipe
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import UsageError
 from dflash_tui.parser import build_parser
-from dflash_tui.words import band_line, check_line, memory_line, ready_line, verdict
+from dflash_tui.words import band_line, check_line, memory_line, ready_line, restart_line, verdict
 
 
 class Planned(NamedTuple):
@@ -194,6 +194,8 @@ def describe(made: Planned) -> str:
     if fit := fit_of(made):
         rows.append(("memory", memory_line(fit)))
     rows += [("expected", band_line(band)) for band in setup.expected if plan.num_speculative_tokens]
+    if restart := restart_line(plan.restart):
+        rows.append(("restart", restart))
     if plan.synthetic:
         rows.append(("note", f"{plan.synthetic}: figures say nothing about a real model"))
     rows += [("differs", f"{name}: {why}") for name, why in plan.differs.items()]

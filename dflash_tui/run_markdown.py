@@ -43,6 +43,7 @@ def _parts(report: RunReport) -> Iterator[str]:
             f"hardware {said(plan.hardware.value)}",
             *(f"{said(name)}: {said(', '.join(found))}" for name, found in report.facts.items()),
             *([f"launched although a check failed: {said(report.forced)}"] if report.forced else []),
+            *([f"launched in place of {code(report.restarted_from)}, which died"] if report.restarted_from else []),
         ]
     )
     env = [f"{name}={shlex.quote(value)} \\" for name, value in sorted(plan.env.items())]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dflash_tui import text
 from dflash_tui.core.fit import Fit
 from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import Band
+from dflash_tui.core.recipe import Band, Restart
 from dflash_tui.core.setup import Setup
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint is spared
@@ -35,6 +35,18 @@ def ready_line(plan: Plan, setup: Setup, before: Ready | None) -> str:
         return ""
     low, high = (text.duration(seconds) for seconds in bands[0].ready_s)
     return f"after {low if low == high else f'{low} to {high}'} elsewhere ({bands[0].source})"
+
+
+def restart_line(policy: Restart) -> str:
+    """Return how a server that dies is launched again, and by whom; empty when it is not."""
+    if not policy.times:
+        return ""
+    return f"after a crash, {restart_limit(policy)}, by `up` while it watches and by `service`; not by the panel"
+
+
+def restart_limit(policy: Restart) -> str:
+    """Return how often a server that dies is launched again."""
+    return f"at most {text.plural(policy.times, 'time')} within {text.duration(policy.within_s)}"
 
 
 def band_line(band: Band) -> str:

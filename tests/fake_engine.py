@@ -30,6 +30,8 @@ tokens = json.loads(config).get("num_speculative_tokens", 0)
 mine = words["tokens"].get(str(tokens), []) if mine is None else mine
 if "broken" in mine:
     sys.exit("ERROR nothing works today")
+if "wrong" in mine:
+    sys.exit("vllm serve: error: unrecognized arguments: --nonsense")
 os.execv({python!r}, [{python!r}, {server!r}, port, *mine])
 """
 
@@ -38,7 +40,7 @@ def make(port: int, tokens: dict[int, list[str]] | None = None, launches: dict[i
     """Make the engine and the recipe `fake` in the XDG folders; return the folder with what its launches do.
 
     `tokens` are the words of `fake_server.py` by the number of speculative tokens, `launches` those of single launches
-    (from 0), where `broken` ends at once.
+    (from 0), where `broken` ends at once, and `wrong` because of a flag that is none.
     """
     recipe = (paths.bundled("recipes") / "demo-cpu.yaml").read_text().replace("port: 8000", f"port: {port}")
     head, _, rest = recipe.partition("patches:\n  - cpu-expand-kernel\n")

@@ -91,6 +91,11 @@ def user_recipes() -> Path:
     return _own(platformdirs.user_config_path) / "recipes"
 
 
+def user_units() -> Path:
+    """Return the folder in which `systemd --user` looks for the user's own units."""
+    return _own(platformdirs.user_config_path).parent / "systemd" / "user"
+
+
 def user_patches() -> Path:
     """Return the folder of the user's own patches (XDG config); they win over the shipped ones."""
     return _own(platformdirs.user_config_path) / "patches"

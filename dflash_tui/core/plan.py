@@ -18,7 +18,7 @@ from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import builds
 from dflash_tui.core.patching import files as patch_files
 from dflash_tui.core.patching.files import Patch
-from dflash_tui.core.recipe import Band, EngineSpec, FlagValue, Mode, Recipe, Standing, Status
+from dflash_tui.core.recipe import Band, EngineSpec, FlagValue, Mode, Recipe, Restart, Standing, Status
 from dflash_tui.core.setup import Setup
 
 HOST = setups.HOST
@@ -103,6 +103,7 @@ class Plan(msgspec.Struct, frozen=True):
     asked: dict[str, str] = {}
     expected: tuple[Band, ...] = ()
     host: str = HOST
+    restart: Restart = Restart()
 
     @property
     def is_open(self) -> bool:
@@ -190,6 +191,7 @@ def make(
         unpatched=setup.unpatched,
         expected=setup.expected,
         host=setup.host,
+        restart=setup.restart,
     )
 
 

@@ -31,8 +31,10 @@ _WORDS = {
 }
 
 
-async def bring_up(setup: Setup, plan: Plan, report: Report, *, forced: str = "") -> Run:
-    """Prepare what `plan` needs, launch its server and return the run; `forced` says why failed checks were overruled.
+async def bring_up(setup: Setup, plan: Plan, report: Report, *, forced: str = "", restarted_from: str = "") -> Run:
+    """Prepare what `plan` needs, launch its server and return the run.
+
+    `forced` says why failed checks were overruled, `restarted_from` names the run that it is launched again after.
 
     Raises:
         EngineError: the environment could not be built.
@@ -50,7 +52,7 @@ async def bring_up(setup: Setup, plan: Plan, report: Report, *, forced: str = ""
 
     engine = await get(setup, plan, note, forced=forced)
     await patch(plan, engine, note)
-    return await _launch(plan, engine, kept, forced)
+    return await _launch(plan, engine, kept, forced, restarted_from)
 
 
 async def get(setup: Setup, plan: Plan, report: Report, *, forced: str = "") -> Engine:
@@ -78,7 +80,8 @@ async def _engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine:
 
 async def _flags(setup: Setup, plan: Plan, engine: Engine, report: Report, *, forced: str) -> None:
     """Have the engine's own parser look at the flags, unless a verified recipe runs as it is on its own engine."""
-    if setup.standing.status is Status.VERIFIED and {*setup.changed} <= {"host"} and not engine.adopted:
+    seen_by_vllm = {key for key in setup.changed if key != "host" and not key.startswith("restart.")}
+    if setup.standing.status is Status.VERIFIED and not seen_by_vllm and not engine.adopted:
         return
     report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))
     known = await asking.in_thread(lambda: inventory.options(engine))
@@ -168,21 +171,21 @@ async def patch(plan: Plan, engine: Engine, report: Report) -> None:
     report(Preparing(time.time(), Step.PATCHES, ", ".join([*now.notes, *said]), 1.0, done=True))
 
 
-async def _launch(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str) -> Run:
+async def _launch(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str, restarted_from: str = "") -> Run:
     """Launch the server while nobody else changes the files that it reads; from then on it counts as running."""
     deadline = time.monotonic() + store.PATIENCE
     while True:
         try:
             # Nobody of ours changes an environment that was adopted without leave, and it may have nothing to lock.
             with store.locked(engine, patience=0.0) if engine.patchable else nullcontext():
-                return _launch_now(plan, engine, prepared, forced)
+                return _launch_now(plan, engine, prepared, forced, restarted_from)
         except store.Busy:
             if time.monotonic() > deadline:
                 raise
         await asyncio.sleep(0.1)
 
 
-def _launch_now(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str) -> Run:
+def _launch_now(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str, restarted_from: str) -> Run:
     """Launch the server, and record every patch that is in the engine, whoever brought it in."""
     if left := commit.trouble(engine):
         raise PatchError(
@@ -201,4 +204,6 @@ def _launch_now(plan: Plan, engine: Engine, prepared: list[Preparing], forced: s
         raise PatchError(f"{drifted[0].name} is needed, and does not fit the files of {engine.folder}",
                          evidence=drifted[0].why, do="see what differs: dflash-tui patch status")  # fmt: skip
     label = f"{engine.distribution} {engine.vllm}"
-    return server.launch(plan, engine=label, patches=there, prepared=prepared, forced=forced)
+    return server.launch(
+        plan, engine=label, patches=there, prepared=prepared, forced=forced, restarted_from=restarted_from
+    )

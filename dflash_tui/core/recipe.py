@@ -216,6 +216,17 @@ class OnHardware(Layer, frozen=True):
     expected: tuple[Band, ...] = ()
 
 
+class Restart(_Strict, frozen=True):
+    """How often a server that died is launched again by the `up` that watches it: not at all unless `times` says so.
+
+    `times` within `within_s` seconds, the first time after `wait_s` seconds and then after twice as long each time.
+    """
+
+    times: Annotated[int, Meta(ge=0, le=1000)] = 0
+    within_s: Annotated[int, Meta(ge=1, le=10_000_000)] = 3600
+    wait_s: Annotated[int, Meta(ge=0, le=3600)] = 10
+
+
 class Build(_Strict, frozen=True):
     """A shipped script that makes the models locally, run by the engine's own Python."""
 
@@ -245,6 +256,7 @@ class Recipe(Layer, frozen=True, kw_only=True):
     profiles: dict[Name, Part] = {}
     hardware: Annotated[dict[Hardware, OnHardware], _keys(Hardware)] = {}
     variants: dict[Name, Part] = {}
+    restart: Restart = Restart()
     failures: tuple[Failure, ...] = ()
 
     @property

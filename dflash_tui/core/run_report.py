@@ -36,6 +36,7 @@ class RunReport(msgspec.Struct, frozen=True):
     rates: Rates | None
     requests: tuple[RequestDone, ...]
     forced: str = ""
+    restarted_from: str = ""
 
 
 def of(recording: Recording) -> tuple[RunReport, RunState]:
@@ -63,6 +64,7 @@ def of(recording: Recording) -> tuple[RunReport, RunState]:
         rates=state.window(max(1.0, now - began), now),
         requests=tuple(done for done in state.requests if done.kind not in OURS),
         forced=recording.forced,
+        restarted_from=recording.restarted_from,
     )
     return report, state
 

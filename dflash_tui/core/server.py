@@ -46,7 +46,8 @@ class Run(msgspec.Struct, frozen=True):
 
     `started_at` is seconds since the epoch, `utc_offset` the seconds that local time was ahead of UTC (the log
     stamps local time), `born` the identity of the process: with the pid it names one process for good. `forced` is
-    why a failed check was overruled, `version` how the file is to be read.
+    why a failed check was overruled, `version` how the file is to be read. `restarted_from` is the run that died
+    before this one was launched in its place, empty for any other.
     """
 
     id: str
@@ -59,6 +60,7 @@ class Run(msgspec.Struct, frozen=True):
     patches: tuple[str, ...] = ()
     prepared: tuple[Preparing, ...] = ()
     forced: str = ""
+    restarted_from: str = ""
     version: int = _VERSION
 
     @property
@@ -114,10 +116,12 @@ def launch(
     patches: Iterable[str] = (),
     prepared: Iterable[Preparing] = (),
     forced: str = "",
+    restarted_from: str = "",
 ) -> Run:
     """Start the server of `plan` detached, in a session of its own, and return its run.
 
-    `engine` says what vLLM it is, `patches` which patches are in it, `forced` why a check was overruled: recorded only.
+    `engine` says what vLLM it is, `patches` which patches are in it, `forced` why a check was overruled,
+    `restarted_from` which run it follows: recorded only.
 
     Raises:
         ServerFailed: the process could not be started.
@@ -149,6 +153,7 @@ def launch(
         patches=tuple(patches),
         prepared=tuple(prepared),
         forced=forced,
+        restarted_from=restarted_from,
     )
     try:
         temporary = folder / f"{_RUN_FILE}.new"

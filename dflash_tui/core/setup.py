@@ -21,6 +21,7 @@ from dflash_tui.core.recipe import (
     OnHardware,
     Part,
     Recipe,
+    Restart,
     Standing,
     Status,
     Target,
@@ -32,6 +33,7 @@ from dflash_tui.errors import UsageError
 STOCK = "stock"
 HOST = "127.0.0.1"
 _NAMES = {"target": ("model", "revision", "served_name"), "drafter": ("model", "revision")}
+_PARTS = ("env", "speculation", "patches", "restart")
 AnyModel = TypeVar("AnyModel", Target, Drafter)
 
 
@@ -67,6 +69,7 @@ class Setup(msgspec.Struct, frozen=True):
     synthetic: str
     changed: tuple[str, ...] = ()
     host: str = HOST
+    restart: Restart = Restart()
 
 
 def profiles(recipe: Recipe) -> tuple[str, ...]:
@@ -87,8 +90,8 @@ def resolve(
     """Return what `recipe` comes to; without `hardware` for the first class it knows, if any.
 
     `engine` replaces the recipe's. `settings` are changes by hand: `target.model`,
-    `drafter.model` (and `.revision`), `n`, `host`, `synthetic`, `env.NAME`, `speculation.KEY`, `patches.NAME` (true or
-    false), anything else is a flag; None takes a flag or variable away.
+    `drafter.model` (and `.revision`), `n`, `host`, `synthetic`, `restart.KEY`, `env.NAME`, `speculation.KEY`,
+    `patches.NAME` (true or false), anything else is a flag; None takes a flag or variable away.
 
     Raises:
         UsageError: no such profile or variant, or a setting that may not be given.
@@ -130,7 +133,18 @@ def resolve(
         synthetic="; ".join(filter(None, (synthetic or recipe.synthetic, _noise(flat)))),
         changed=changed,
         host=_host((settings or {}).get("host")),
+        restart=_restart(recipe.restart, settings or {}),
     )
+
+
+def _restart(given: Restart, settings: Mapping[str, Any]) -> Restart:
+    """Return the recipe's restarts with what was set by hand; null is the value that holds without a word."""
+    changes = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith("restart.")}
+    fields = {name: value for name, value in (msgspec.structs.asdict(given) | changes).items() if value is not None}
+    try:
+        return msgspec.convert(fields, Restart)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"--set restart: {error}", do=f"there is {', '.join(fields)}") from None
 
 
 def _host(given: object) -> str:
@@ -182,7 +196,7 @@ def _over(upper: AnyModel | None, lower: AnyModel | None) -> AnyModel | None:
 
 def _layer(settings: Mapping[str, Any], recipe: Recipe, below: list[Layer]) -> tuple[Layer, str]:
     """Return what was set by hand as a layer, and what makes its figures synthetic."""
-    given: dict[str, dict[str, Any]] = {part: {} for part in ("", "flags", "env", "speculation", "patches", *_NAMES)}
+    given: dict[str, dict[str, Any]] = {part: {} for part in ("", "flags", *_PARTS, *_NAMES)}
     for key, value in settings.items():
         part, name = _place(key, value)
         given[part][name] = value
@@ -233,7 +247,7 @@ def _place(key: str, value: Any) -> tuple[str, str]:
         raise UsageError(f"{key} is set by dflash-tui itself", do="--gpu chooses the GPUs")
     if part == "speculation" and name in RESERVED_SPECULATION:
         raise UsageError(f"{key} is set by dflash-tui itself", do="--set drafter.model=NAME and --set n=N are there")
-    if part in {"env", "speculation", "patches", *_NAMES} and name:
+    if part in {*_PARTS, *_NAMES} and name:
         return part, name
     if reason := reserved(key):
         raise UsageError(f"{key} {reason}", do="--mode, --port, --num-speculative-tokens and --set n=N are there")

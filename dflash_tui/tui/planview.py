@@ -19,7 +19,7 @@ from dflash_tui.errors import DflashError
 from dflash_tui.text import GIB, UNKNOWN, duration, gib, gigabytes, megabytes, middle, number, plural
 from dflash_tui.tui.choice import Choice, Suited
 from dflash_tui.tui.widgets import MUTED
-from dflash_tui.words import band_line, ready_line
+from dflash_tui.words import band_line, ready_line, restart_line
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
     from dflash_tui.core.gpu import Gpu, Probe
@@ -102,6 +102,7 @@ def plan_text(
     facts += [("", f"{name}: {why}") for name, why in plan.unneeded.items()]
     facts += [("", f"{name}: left out by hand") for name in plan.unpatched]
     facts.append(("port", str(plan.port)))
+    facts += [("restart", restart)] if (restart := restart_line(plan.restart)) else []
     rows += [_row(name, value, width) for name, value in facts]
     rows += fit_rows(fit, width) if fit else []
     rows += [_row("expected", band_line(band), width) for band in setup.expected]

@@ -64,15 +64,19 @@ def _row(run: Run, now: float) -> Row:
 
 
 def shown(row: Row, width: int) -> Content:
-    """Return a run in a line: how it is, its recipe, when it was launched, mode, port, how long it lasted, where."""
+    """Return a run in a line: how it is, its recipe, when it was launched, mode, port, how long it lasted, where.
+
+    ↻ is one that was launched in place of a server that had died.
+    """
     run, plan, (mark, color) = row.run, row.run.plan, _MARKS[row.how]
     where = "CPU" if plan.on_cpu else plural(len(plan.gpus), "GPU") if len(plan.gpus) > 1 else plan.hardware.value
     room = max(12, width - 57)
+    recipe = f"{'↻ ' if run.restarted_from else ''}{plan.recipe}"
     launched = time.strftime("%m-%d %H:%M", time.gmtime(run.started_at + run.utc_offset))
     return Content.assemble(
         (f"{mark} ", color),
         (f"{row.how:<9}", "bold"),
-        f"{middle(plan.recipe, room):<{room}} {launched}  {plan.mode.value:<8}:{plan.port:<6}",
+        f"{middle(recipe, room):<{room}} {launched}  {plan.mode.value:<8}:{plan.port:<6}",
         f"{duration(row.seconds):>8}  {middle(where, 9)}",
     )
 

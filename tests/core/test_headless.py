@@ -8,6 +8,7 @@ import pytest
 
 from dflash_tui import headless
 from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
 from dflash_tui.errors import ServerFailed
 from tests.tui.conftest import a_run
 
@@ -26,7 +27,8 @@ def run(folders) -> Run:
 
 
 async def _watch(run: Run, *, as_json: bool) -> None:
-    await headless._watch(argparse.Namespace(json=as_json, every=60, detach=False), run)
+    args = argparse.Namespace(json=as_json, every=60, detach=False, foreground=False)
+    await headless._watch(args, run, RunState())
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -75,5 +77,6 @@ async def test_who_has_told_why_ends_nothing(run, monkeypatch):
     monkeypatch.setattr(headless, "_tell", done)
     monkeypatch.setattr(headless, "_after_end", lambda *_, **__: 7)
     waited = asyncio.get_running_loop().time()
-    assert await headless._watch(argparse.Namespace(json=False, every=60, detach=False), run) == 7
+    args = argparse.Namespace(json=False, every=60, detach=False, foreground=False)
+    assert await headless._watch(args, run, RunState()) == 7
     assert asyncio.get_running_loop().time() - waited >= 0.2

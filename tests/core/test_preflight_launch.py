@@ -188,7 +188,8 @@ def made(tmp_path, monkeypatch) -> Iterator[Planned]:
 
 
 def up(made: Planned, force: str | None) -> int:
-    return asyncio.run(headless._up(argparse.Namespace(json=False, force=force, detach=True, bench=False), made))
+    args = argparse.Namespace(json=False, force=force, detach=True, bench=False, foreground=False)
+    return asyncio.run(headless._up(args, made))
 
 
 def test_what_fails_is_not_launched(made, capsys):

@@ -60,7 +60,9 @@ def test_runs_are_listed_with_how_they_stand(living, ended):
     line = shown(rows[0], 96).plain
     for words in ("● running", " toy ", "eager", ":8000", "1:00", "11-21 02:24", "CPU"):
         assert words in line
-    assert all(len(shown(row, 70).plain) <= 70 for row in rows)
+    again = rows[0]._replace(run=msgspec.structs.replace(living, restarted_from=rows[1].run.id))
+    assert " ↻ toy " in shown(again, 96).plain
+    assert all(len(shown(row, 70).plain) <= 70 for row in [*rows, again])
 
 
 async def chosen(pilot, index: int) -> None:

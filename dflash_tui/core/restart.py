@@ -1,0 +1,58 @@
+"""Whether a server that died is launched again, and after how long.
+
+The process that watches it in the foreground does that, as the recipe's `restart` says; nobody else does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from dflash_tui.core import private
+from dflash_tui.core.diagnosis import UNKNOWN
+from dflash_tui.core.recipe import Restart
+from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
+from dflash_tui.text import duration
+
+LONGEST_WAIT = 300.0
+_CALLED_OFF = "called-off"
+# Ends that lie in nothing that the launch asks for, so that the next one may fare better; `terminated` is a wish.
+_BY_CHANCE = frozenset({UNKNOWN, "crashed", "engine_killed", "gpu_fault", "killed", "oom_killed"})
+
+
+def refusal(policy: Restart, state: RunState, kind: str, restarts: Sequence[float], now: float) -> str:
+    """Return why the server of `state` is not launched again, empty when it is; pure.
+
+    `kind` names the cause of its death as a `Diagnosis` does. `restarts` and `now` are seconds of one clock: when
+    servers were launched again, and the moment.
+    """
+    if kind == "terminated":
+        return "somebody asked it to end"
+    if state.warm_at is None and kind not in _BY_CHANCE:
+        return "it never answered a request, for a reason that would be there again"
+    recent = [at for at in restarts if now - at < policy.within_s]
+    if len(recent) >= policy.times:
+        times = "once" if policy.times == 1 else f"{policy.times} times"
+        return f"given up: it was launched again {times} within {duration(policy.within_s)}"
+    return ""
+
+
+def wait(policy: Restart, restarts: Sequence[float], now: float) -> float:
+    """Return the seconds until the next launch: twice as many after each restart of the window, five minutes at most.
+
+    The arguments are those of `refusal`; pure.
+    """
+    recent = [at for at in restarts if now - at < policy.within_s]
+    return float(min(policy.wait_s * 2 ** len(recent), max(LONGEST_WAIT, policy.wait_s)))
+
+
+def call_off(run: Run) -> None:
+    """Let nobody launch the dead server of `run` again: somebody asked to stop it."""
+    with contextlib.suppress(OSError):  # its folder may be gone
+        private.write(run.folder / _CALLED_OFF, b"")
+
+
+def called_off(run: Run) -> bool:
+    """Whether somebody asked to stop `run` after its server had died."""
+    return (run.folder / _CALLED_OFF).exists()

@@ -1,0 +1,68 @@
+"""Launching a server again after its death: waits as the recipe's policy has it, or says why not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from dflash_tui.commands import note, out
+from dflash_tui.core import postmortem, release, restart
+from dflash_tui.core.events import Event, encode
+from dflash_tui.core.recipe import Restart
+from dflash_tui.core.server import Run
+from dflash_tui.core.state import RunState
+from dflash_tui.errors import ServerFailed
+from dflash_tui.words import restart_limit
+
+_INTERVAL = 0.5
+
+
+class Restarting(Event, frozen=True, tag="restarting"):
+    """The server of `run` died and is launched again after `wait` seconds, for the `restart`-th time."""
+
+    run: str
+    restart: int
+    wait: float
+
+
+class Restarts:
+    """The restarts of one `up`."""
+
+    def __init__(self, policy: Restart, *, as_json: bool) -> None:
+        self._policy, self._json = policy, as_json
+        self._at: list[float] = []
+        self._deaths: list[str] = []
+
+    async def pause(self, run: Run, state: RunState, failed: ServerFailed) -> None:
+        """Return when the server of `run`, which `failed`, may be launched again; nothing of it is left then.
+
+        Raises:
+            ServerFailed: it is not; with what was tried, where a server was launched again before.
+        """
+        if not self._policy.times or state.exit is None or (found := postmortem.of(run, state)) is None:
+            raise failed
+        self._deaths.append(f"{run.id}: {found.diagnosis.what}: {found.diagnosis.cause}")
+        now = time.monotonic()
+        if why := restart.refusal(self._policy, state, found.diagnosis.kind, self._at, now):
+            raise self._given_up(failed, why)
+        note(str(failed))
+        await release.stop(run, note)  # what is left of it holds memory, and maybe the port
+        seconds = restart.wait(self._policy, self._at, now)
+        if self._json:
+            out(encode(Restarting(time.time(), run.id, len(self._at) + 1, seconds)).decode())
+        note(f"launching again in {seconds:.0f} s: restart {len(self._at) + 1}, {restart_limit(self._policy)}")
+        note(f"Ctrl-C or dflash-tui stop {run.id} calls it off")
+        while (left := now + seconds - time.monotonic()) > 0:
+            if restart.called_off(run):
+                break
+            await asyncio.sleep(min(left, _INTERVAL))
+        if restart.called_off(run):
+            raise self._given_up(failed, "somebody asked to stop it")
+        self._at.append(time.monotonic())
+
+    def _given_up(self, failed: ServerFailed, why: str) -> ServerFailed:
+        before = self._deaths[:-1]
+        evidence = [failed.evidence, *(["before it:", *before] if before else [])]
+        return ServerFailed(
+            f"{failed.what}; not launched again: {why}", evidence="\n  ".join(filter(None, evidence)), do=failed.do
+        )

@@ -1,0 +1,114 @@
+"""`service`: a unit of `systemd --user` that launches a recipe, watches it and stops it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from dflash_tui.commands import note, out
+from dflash_tui.core import again, paths, private, release, server, system, unit
+from dflash_tui.core.recipe import Restart
+from dflash_tui.errors import UsageError
+from dflash_tui.planning import Planned, fit_of, planned
+from dflash_tui.words import restart_limit
+
+# Where programs, engines, models and runs are: the user's systemd does not know what the shell has set. None is secret.
+_KEPT = (
+    "PATH", "PYTHONPATH", "CUDA_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME",
+    "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
+)  # fmt: skip
+# What a stop may need beside its grace and the wait for the memory: SIGKILL, and the kernel.
+_SLACK = 30
+_LARGEST = 1 << 20
+
+
+def command(args: argparse.Namespace) -> int:
+    """`service RECIPE`: print the unit, or put it where systemd looks."""
+    made = planned(args)
+    text = _unit(args, made)
+    if not args.write:
+        out(text.rstrip("\n"))
+        note(f"--write puts it into {paths.user_units()}")
+        return 0
+    path = paths.user_units() / unit.name(made.plan.recipe)
+    _write(path, text, replace=args.replace)
+    note(f"wrote {path}")
+    note(_next_steps(made, path.name))
+    return 0
+
+
+def _unit(args: argparse.Namespace, made: Planned) -> str:
+    secrets = str(_secrets())
+    for path, bad in ((sys.executable, "'\"\\"), (secrets, "")):
+        if not path.isprintable() or {*path} & {*bad}:
+            raise UsageError("systemd takes no path with such letters", evidence=repr(path), do="move it elsewhere")
+    cards, fit = made.gpus, fit_of(made)
+    unified = bool(fit and cards and all(card.unified for card in cards))
+    return unit.text(
+        made.plan.recipe,
+        [sys.executable, "-P", "-m", "dflash_tui", *_words(args, made)],
+        environment=_environment(),
+        secrets=secrets,
+        restarts=_restarts(made.plan.restart),
+        patience=int(server.STOP_GRACE + release.PATIENCE) + _SLACK,
+        memory=unit.Memory(system.memory().total, fit.budget if fit and unified else None),
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables that make it this installation with these folders."""
+    found = {name: os.environ[name] for name in _KEPT if os.environ.get(name)}
+    package = Path(__file__).parents[1]
+    if not package.is_relative_to(sys.prefix):  # a checkout, which may be on the path by chance only
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package), found.get("PYTHONPATH"))))
+    return found
+
+
+def _restarts(policy: Restart) -> str:
+    if not policy.times:
+        return "Nobody launches it again after a crash; --set restart.times=3 would have dflash-tui do so."
+    return f"dflash-tui launches it again after a crash, {restart_limit(policy)}."
+
+
+def _words(args: argparse.Namespace, made: Planned) -> list[str]:
+    """Return the words of the `up` that does what these options ask for; its port stays the same, for the clients."""
+    changes = {"--port": str(made.plan.port)} | ({"--engine": made.plan.engine_folder} if args.engine else {})
+    changes |= {"--force": args.force} if args.force else {}
+    return [*again.words(made.plan, {**changes, "--every": str(args.every)}), "--foreground"]
+
+
+def _secrets() -> Path:
+    return paths.user_recipes().parent / "service.env"
+
+
+def _write(path: Path, text: str, *, replace: bool) -> None:
+    """Write the unit; one that says something else is only replaced when that is asked for.
+
+    Raises:
+        UsageError: there is another one.
+    """
+    data = text.encode()
+    if path.exists() and not replace:
+        with path.open("rb") as file:
+            if file.read(_LARGEST) != data:
+                do = "look at the difference, then --replace; or print it, without --write"
+                raise UsageError(f"{path} is there already and says something else", do=do)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    private.write(temporary, data)
+    temporary.replace(path)
+
+
+def _next_steps(made: Planned, name: str) -> str:
+    key = "VLLM_API_KEY (it is open to others, so it needs one), " if made.plan.is_open else ""
+    return "\n".join(
+        (
+            f"begin:        systemctl --user daemon-reload && systemctl --user enable --now {name}",
+            f"read along:   journalctl --user -u {name} -f, or dflash-tui attach",
+            f"end:          systemctl --user disable --now {name}",
+            "at boot:      loginctl enable-linger; without it the service ends with your last login",
+            f"keys, tokens: {key}HF_TOKEN and the like, one NAME=value per line in {_secrets()}, chmod 600",
+        )
+    )

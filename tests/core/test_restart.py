@@ -1,0 +1,60 @@
+"""Whether a server that died is launched again, and how that is asked for."""
+
+import pytest
+
+from dflash_tui.core import plan, recipe_files, restart, setup
+from dflash_tui.core.recipe import Restart
+from dflash_tui.core.state import RunState
+from dflash_tui.errors import UsageError
+from dflash_tui.words import restart_line
+
+POLICY = Restart(times=2, within_s=100, wait_s=10)
+SERVED, NEVER = RunState(warm_at=5.0), RunState()
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "restarts", "again"),
+    [
+        (SERVED, "engine_killed", [], True),
+        (SERVED, "out_of_memory", [], True),
+        (SERVED, "terminated", [], False),
+        (NEVER, "out_of_memory", [], False),
+        (NEVER, "arguments", [], False),
+        (NEVER, "unknown", [], True),
+        (NEVER, "oom_killed", [], True),
+        (SERVED, "killed", [950.0], True),
+        (SERVED, "killed", [930.0, 950.0], False),
+        (SERVED, "killed", [899.0, 950.0], True),
+    ],
+)
+def test_what_is_launched_again(state, kind, restarts, again):
+    """What served, or died by chance, and not too often lately; no server that somebody ended."""
+    assert bool(restart.refusal(POLICY, state, kind, restarts, 1000.0)) is not again
+
+
+def test_the_wait_doubles_and_has_an_end():
+    """Only the restarts of the window count; five minutes are the most, unless more was asked for."""
+    assert [restart.wait(POLICY, [950.0] * n, 1000.0) for n in (0, 1, 2, 3)] == [10, 20, 40, 80]
+    assert restart.wait(POLICY, [1.0, 2.0], 1000.0) == 10
+    assert restart.wait(POLICY, [950.0] * 900, 1000.0) == 300
+    assert restart.wait(Restart(times=9, wait_s=1000), [999.0], 1000.0) == 1000
+
+
+def test_it_is_off_unless_asked_for():
+    """`--set` changes one key of it, null is its usual value, and the plan records and tells it."""
+    demo = recipe_files.find("demo-cpu")
+    usual = plan.make(setup.resolve(demo))
+    assert (usual.restart, restart_line(usual.restart)) == (Restart(), "")
+    settings = {"restart.times": 3, "restart.wait_s": None}
+    made = plan.make(setup.resolve(demo, settings=settings))
+    assert made.restart == Restart(times=3)
+    assert made.argv == usual.argv
+    assert restart_line(made.restart).startswith("after a crash, at most 3 times within ")
+
+
+@pytest.mark.parametrize("settings", [{"restart.times": -1}, {"restart.often": 1}, {"restart.times": "x"}])
+def test_what_cannot_be_set_is_said(settings):
+    """With the keys that there are."""
+    with pytest.raises(UsageError, match="--set restart: ") as caught:
+        setup.resolve(recipe_files.find("demo-cpu"), settings=settings)
+    assert caught.value.do.startswith("there is times, within_s, wait_s")
