@@ -222,8 +222,8 @@ class LaunchScreen(Screen[None]):
 
     @property
     def chosen(self) -> Recipe | DflashError | None:
-        """The highlighted recipe, why its file does not load, or None when there is none."""
-        return self.query_one(RecipeList).chosen
+        """The highlighted recipe, why its file does not load, or None when there is none or the panel is closing."""
+        return self.query_one(RecipeList).chosen if self.query("#recipes") else None
 
     @on(RecipeList.Highlighted)
     def _highlighted(self) -> None:

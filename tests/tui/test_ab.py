@@ -1,5 +1,7 @@
 """An A/B on the panel: its boots while it runs, its verdict, the list of all; from folders as a driver writes them."""
 
+from functools import partial
+
 import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
@@ -29,6 +31,10 @@ def running(design, *, stage: str = "starting", answered: int = 4) -> None:
     experiments.sign(written(design, events))
 
 
+def has(panel: DflashApp, words: str) -> bool:
+    return words in text(panel)
+
+
 async def opened(pilot: Pilot[str], identity: str, words: str) -> DflashApp:
     panel = pilot.app
     assert isinstance(panel, DflashApp)
@@ -53,7 +59,7 @@ async def test_a_boot_that_starts_shows_the_phases_of_its_run():
             "● A eager       1        12.0        36.2        3.03",
             "left (estimate from 1 boot); q leaves it running",
         ):
-            assert words in text(panel)
+            await wait_for(pilot, partial(has, panel, words))
         recorded = next(run for run in server.runs() if run.id == "20261121-020000-toy")
         assert not recorded.samples.exists()
 
@@ -156,7 +162,7 @@ async def test_a_sweep_has_a_chart_with_its_plateau():
     async with panel.run_test(size=(120, 44)) as pilot:
         await opened(pilot, design.id, "1 of 3")
         await wait_for(pilot, lambda: "6★" in text(panel))
-        for words in ("★ fastest measured: n=", "recommended: n=6", "8=", "by n: = not told apart"):
+        for words in ("★ fastest measured: n=", "recommended: n=6", "8=", "by n: = as fast as"):
             assert words in text(panel)
         await pilot.press("right")
         await wait_for(pilot, lambda: "2 of 3" in text(panel))
