@@ -16,6 +16,7 @@ from dflash_tui.markdown import block, bullets, code, said, table
 
 _AXIS = 41
 _BAR = 40
+_WIDEST = 100
 _DIGITS = 12  # of a SHA-256, enough to tell two apart
 
 
@@ -196,7 +197,7 @@ def _launched(report: AbReport) -> Iterator[str]:
 def _inherited(boot: Boot) -> str:
     if not boot.inherited:
         return text.UNKNOWN if boot.inherited is None else "nothing that an engine heeds"
-    return ", ".join(code(f"{name}={value}") for name, value in boot.inherited.items())
+    return ", ".join(code(text.cut(f"{name}={value}", _WIDEST)) for name, value in boot.inherited.items())
 
 
 def _command(argv: Sequence[str], env: dict[str, str], boot: Boot | None) -> list[str]:
