@@ -1,4 +1,4 @@
-"""Samples by time for as long as a server runs: all of the last hour, one in ten seconds of the day before it."""
+"""Samples by time for as long as a server runs: all of the last hour, one a minute of the day before it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar, overload
 
 DENSE = 3700.0
-THIN_STEP = 10.0
+THIN_STEP = 60.0
 LONGEST = 86_400.0
 _THIN_EVERY = 600
 # A clock that is set back by more than this is believed: it was wrong before.
@@ -54,8 +54,13 @@ class Kept(Sequence[T]):
         return bisect_right(self._times, at)
 
     def held(self, at: float, longest: float) -> T | None:
-        """Return the newest value of `at` or earlier, unless it is more than `longest` seconds older."""
+        """Return the newest value of `at` or earlier, unless it is more than `longest` seconds older.
+
+        Of what was thinned, each holds until the next.
+        """
         index = self.until(at) - 1
+        if self._times and at < self._times[-1] - DENSE - THIN_STEP:
+            longest = max(longest, THIN_STEP)
         return self._values[index] if index >= 0 and at - self._times[index] <= longest else None
 
     def _needed(self, value: T) -> bool:  # noqa: ARG002 - for those that know more
