@@ -25,6 +25,8 @@ class Terminal:
         if self.pid == 0:
             # A copy: readline, once imported, puts a size into the environment behind Python's back.
             env = os.environ | {"TERM": "xterm-256color"}
+            for name in ("COLUMNS", "LINES"):  # so that a worker of a pytest that has imported it has one, too
+                env.pop(name, None)
             os.execve(sys.executable, [sys.executable, *program, *words], env)
         self.resize(36, 120)
 

@@ -9,6 +9,7 @@ from rich.highlighter import Highlighter
 from rich.text import Text
 from textual import on
 from textual.binding import Binding
+from textual.cache import LRUCache
 from textual.widgets import Footer, Input, Log
 
 from dflash_tui.core.benign import why_benign
@@ -20,6 +21,8 @@ from dflash_tui.tui import figures
 LEVELS = ("all", "warnings and worse", "errors")
 _RANKS = {"WARNING": 1, "ERROR": 2, "CRITICAL": 2}
 _PIECE = 500
+# Lines that are kept drawn: a few screens. Textual keeps 1024, which are 10 MB of what nobody looks at.
+_DRAWN = 200
 _NOTE = f"{'':11}↳ no harm: "
 
 
@@ -43,6 +46,7 @@ class LogPane(Log):
     def __init__(self) -> None:
         super().__init__(highlight=True, max_lines=KEPT_LINES, id="log")
         self.highlighter = _Marks(self)
+        self._render_line_cache = LRUCache(_DRAWN)
         self.words, self.at, self.level = "", -1, 0
         self._taken = self._shown = self._seen = 0
         self._explained: set[str] = set()

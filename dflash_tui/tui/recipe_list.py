@@ -42,6 +42,10 @@ class RecipeList(Vertical):
         self._fill("")
         self.query_one(OptionList).focus()
 
+    def on_resize(self) -> None:
+        """Fit the columns to the room that a change of the screen's layout leaves."""
+        self.draw()
+
     @property
     def chosen(self) -> Recipe | DflashError | None:
         """The highlighted recipe, why its file does not load, or None when there is none."""
