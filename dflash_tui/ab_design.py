@@ -16,6 +16,9 @@ from dflash_tui.errors import UsageError
 # What of a plan makes a launch what it is.
 DECISIVE = ("argv", "env", "patches", "unpatched", "engine_folder", "models_folder", "gpus", "port")
 
+# Tokens: `field` has a prompt of about nine thousand, and tokenizers differ.
+_ROOM = 16_384
+
 
 def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
     """Return the experiment that the arguments ask for, and the setups of its arms.
@@ -27,11 +30,12 @@ def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
     boots = args.boots or (2 if args.honest else 1)
     if args.honest and boots < 2:
         raise UsageError("--honest needs at least two boots per arm", do="leave --boots away, or --boots 2")
-    base = planning.planned(args).plan
+    made = planning.planned(args)
+    base, name = made.plan, args.suite or _suite(made.setup)
     port = base.port if args.port else server.free_port(base.port)
     options = again.options(base, {"--port": str(port)})
     arms, setups = _arms(varied, options)
-    now, suite = time.time(), suites.load(args.suite)
+    now, suite = time.time(), suites.load(name)
     design = Design(
         id=experiments.new_id(base.recipe, now),
         made_at=now,
@@ -40,7 +44,7 @@ def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
         vary=varied.key,
         arms=arms,
         order=vary.order(len(arms), boots),
-        suite=str(Path(args.suite).absolute()) if args.suite not in suites.files() else args.suite,
+        suite=str(Path(name).absolute()) if name not in suites.files() else name,
         digest=suite.digest,
         rounds=args.rounds,
         scale=base.bench_scale if args.scale is None else args.scale,
@@ -51,6 +55,12 @@ def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
         synthetic="; ".join(dict.fromkeys(arm.plan.synthetic for arm in arms if arm.plan.synthetic)),
     )
     return design, setups
+
+
+def _suite(setup: Setup) -> str:
+    """Return the suite for who asks for none: `field`, or `quick` where the server takes no long context."""
+    length = setup.flags.get("max-model-len")
+    return "quick" if isinstance(length, int) and 0 < length < _ROOM else "field"
 
 
 def _temperature(arms: tuple[Arm, ...]) -> float | None:

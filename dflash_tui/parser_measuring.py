@@ -67,7 +67,8 @@ def _ab_run(run: argparse.ArgumentParser) -> None:
     option(run, "--honest", action="store_true", help=honest)
     option(run, "--boots", type=boots, metavar="N", help="boots per arm (default: 2 with --honest, else 1)")
     option(run, "--rounds", type=positive, default=1, metavar="N", help="how often a boot sends each prompt")
-    option(run, "--suite", default="field", metavar="SUITE", help="the prompts: a suite's name or file")
+    suite = "the prompts: a suite's name or file (default: field, or quick where the server takes no long context)"
+    option(run, "--suite", metavar="SUITE", help=suite)
     option(run, "--scale", type=scale, metavar="X", help="lengthen or shorten the answers (default: the recipe's)")
     option(run, "--seed", type=seed, default=0, metavar="N", help="shuffles the order of the prompts")
     heat = "sampling temperature (default: 0, or the model's own where what is drafted or accepted is varied)"
