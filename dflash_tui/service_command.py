@@ -96,9 +96,7 @@ def _write(path: Path, text: str, *, replace: bool) -> None:
                 do = "look at the difference, then --replace; or print it, without --write"
                 raise UsageError(f"{path} is there already and says something else", do=do)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    private.write(temporary, data)
-    temporary.replace(path)
+    private.replace(path, data)
 
 
 def _next_steps(made: Planned, name: str) -> str:

@@ -93,12 +93,7 @@ def new_id(recipe: str, now: float) -> str:
 
 def write(path: Path, value: msgspec.Struct) -> None:
     """Write a value as JSON; whoever reads finds the old file or the new one whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        private.write(temporary, msgspec.json.format(msgspec.json.encode(value), indent=1))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    private.replace(path, msgspec.json.format(msgspec.json.encode(value), indent=1))
 
 
 def design_of(folder: Path) -> Design | None:

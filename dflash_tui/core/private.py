@@ -29,6 +29,16 @@ def write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def replace(path: Path, data: bytes) -> None:
+    """Write a file for its owner alone and put it in its place in one step, so that a part of one is never there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(temporary, data)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def distrusted(folder: Path) -> str:
     """Return why what is in a folder is not believed: somebody else may have written it; empty when it is, or gone."""
     try:

@@ -156,9 +156,7 @@ def launch(
         restarted_from=restarted_from,
     )
     try:
-        temporary = folder / f"{_RUN_FILE}.new"
-        private.write(temporary, msgspec.json.format(msgspec.json.encode(run), indent=1))
-        temporary.replace(folder / _RUN_FILE)
+        private.replace(folder / _RUN_FILE, msgspec.json.format(msgspec.json.encode(run), indent=1))
     except OSError as error:
         # Nobody could find or stop a server without its record.
         held.close()
