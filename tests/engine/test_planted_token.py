@@ -10,6 +10,7 @@ import pytest
 
 from dflash_tui.core import experiments, server
 from tests import fake_engine
+from tests.launched import free_port
 from tests.test_escapes import told
 
 PLANT = "hf_Pl4ntedPl4ntedPl4ntedPl4nted"
@@ -72,7 +73,7 @@ def in_files(folder: Path) -> list[Path]:
 def test_after_a_whole_life_it_is_nowhere(planted, folders, tmp_path, monkeypatch):
     """Launch, bench, export, reports, a failure that quotes it, an A/B: no file, no output and no command has it."""
     monkeypatch.chdir(tmp_path)
-    fake_engine.make(server.free_port(18_900), launches={0: ["echoes"]})
+    fake_engine.make(free_port(18_900), launches={0: ["echoes"]})
     said = [told("plan", "fake"), told("plan", "fake", "--json"), told("up", "fake", "--detach", "--json")]
     run = server.find()
     while not answers(run.url):

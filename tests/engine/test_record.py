@@ -37,7 +37,7 @@ from dflash_tui.core.events import (
     Sampled,
 )
 from dflash_tui.errors import DflashError
-from tests.launched import made, recorded, until, watching
+from tests.launched import free_port, made, recorded, until, watching
 
 
 async def test_a_good_server_becomes_warm_and_is_measured_from_the_start_of_a_burst(launch):
@@ -288,7 +288,7 @@ async def test_a_request_is_measured_by_its_usage(launch):
 
 async def test_no_server_is_a_failed_request():
     """Nothing listens: the error names it."""
-    done = await workload.first(f"http://127.0.0.1:{server.free_port(18_900)}", "x")
+    done = await workload.first(f"http://127.0.0.1:{free_port(18_900)}", "x")
     assert "ConnectError" in done.error
 
 

@@ -15,6 +15,7 @@ import pytest
 from dflash_tui.core import observe, server
 from dflash_tui.core.server import Run
 from tests import fake_engine, units
+from tests.launched import free_port
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 DFLASH = (sys.executable, "-m", "dflash_tui")
@@ -60,7 +61,7 @@ def up(tmp_path) -> Iterator[Callable[..., Up]]:
     started: list[Up] = []
 
     def start(*words: str, **launches: list[str]) -> Up:
-        fake_engine.make(server.free_port(18_700), launches={int(n[1:]): does for n, does in launches.items()})
+        fake_engine.make(free_port(18_700), launches={int(n[1:]): does for n, does in launches.items()})
         started.append(Up(tmp_path, *words))
         return started[-1]
 
@@ -138,7 +139,7 @@ def test_in_the_foreground_a_server_ends_with_its_command(up, number):
 
 def test_what_a_unit_runs_serves_until_it_is_told_to_end(tmp_path):
     """With the unit's own variables, as systemd starts and stops it: the server is stopped, and that was no failure."""
-    fake_engine.make(server.free_port(18_700))
+    fake_engine.make(free_port(18_700))
     told = subprocess.run([*DFLASH, "service", fake_engine.RECIPE], capture_output=True, text=True, check=True).stdout
     unit = units.fields(told)
     environ = {"HOME": str(tmp_path)} | dict(pair.split("=", 1) for pair in unit["Environment"])

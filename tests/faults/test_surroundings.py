@@ -13,6 +13,7 @@ import pytest
 from dflash_tui.core import paths, server
 from dflash_tui.errors import UsageError
 from tests import fake_engine
+from tests.launched import free_port
 
 XDG = [f"XDG_{kind}_HOME" for kind in ("DATA", "STATE", "CACHE", "CONFIG")]
 
@@ -46,7 +47,7 @@ def test_a_life_in_folders_with_spaces_and_in_a_plain_locale(tmp_path, monkeypat
         monkeypatch.setenv(name, str(tmp_path / "mé ☃ 'q\" $x" / name))
     for name, value in locale.items():
         monkeypatch.setenv(name, value)
-    fake_engine.make(port := server.free_port(18_400))
+    fake_engine.make(port := free_port(18_400))
     up = dflash("up", "fake", "--detach", "--force", "a test")
     assert up.returncode == 0, up.stderr
     run = up.stdout.strip()
@@ -75,7 +76,7 @@ def test_at_the_limit_of_processes(folders):
             pytest.skip("root has no limit of processes, and setpriv (util-linux) is not there")
         may = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
         played = ["setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups", *may]
-    fake_engine.make(server.free_port(18_400))
+    fake_engine.make(free_port(18_400))
 
     def starved(*words: str) -> subprocess.CompletedProcess[str]:
         command = [*played, sys.executable, "-m", "dflash_tui", *words]
@@ -93,7 +94,7 @@ def test_at_the_limit_of_processes(folders):
 
 def test_twenty_at_once(launch):
     """Twenty launches side by side: as many folders, each found by its name, listed once and stopped alone."""
-    base = server.free_port(18_500)
+    base = free_port(18_500)
     with ThreadPoolExecutor(20) as pool:
         runs = list(pool.map(lambda number: launch("deaf", port=base + number), range(20)))
     assert len({run.id for run in runs}) == len({run.pid for run in runs}) == 20

@@ -12,6 +12,7 @@ from dflash_tui.tui.abplan import AbPlan
 from dflash_tui.tui.app import DflashApp, farewell
 from dflash_tui.tui.dialogs import Confirm
 from tests import fake_engine
+from tests.launched import free_port
 from tests.tui.conftest import a_recipe
 from tests.tui.panel import NO_GPU, app, text, wait_for
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 def the_recipe(words: dict[int, list[str]]) -> Recipe:
     """Make an engine that is a process and nothing more, and return its recipe."""
-    fake_engine.make(server.free_port(18_600), words)
+    fake_engine.make(free_port(18_600), words)
     return recipe_files.find(fake_engine.RECIPE)
 
 

@@ -18,6 +18,7 @@ from dflash_tui.tui.doctor import Doctor
 from dflash_tui.tui.launch import LaunchScreen
 from dflash_tui.tui.live import RunScreen
 from tests import recordings
+from tests.launched import free_port
 from tests.tui.conftest import a_recipe, a_run, five_requests, traffic
 from tests.tui.panel import NO_GPU, app, text, wait_for
 
@@ -40,7 +41,7 @@ def running():
     """A run whose process lives in a session of its own, as a server does."""
     argv = [sys.executable, "-c", "import time; time.sleep(600)"]
     process = subprocess.Popen(argv, start_new_session=True)
-    run = a_run(process.pid, processes.identity(process.pid), port=server.free_port(18_000))
+    run = a_run(process.pid, processes.identity(process.pid), port=free_port(18_000))
     yield written(run)
     process.kill()
     process.wait()
@@ -146,12 +147,13 @@ async def test_a_taken_port_is_moved_and_said():
     async with panel.run_test(size=(120, 36), notifications=True) as pilot:
         await pilot.pause()
         await pilot.press("enter")
+        said = f"Port {taken} is taken"
         await wait_for(pilot, lambda: "it would not start" in text(panel))
         await insist(pilot, "why")
+        await wait_for(pilot, lambda: any(said in notice.message for notice in panel._notifications))
         await wait_for(pilot, lambda: "not enough disk" in text(panel))
         assert panel.run_screen.plan is not None
         assert panel.run_screen.plan.port != taken
-        assert any(f"Port {taken} is taken" in notice.message for notice in panel._notifications)
     listener.close()
 
 
