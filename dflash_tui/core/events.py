@@ -285,12 +285,12 @@ _LEAST_STEPS = 1e-6  # less than a millionth of a step was never measured
 class RequestDone(Event, frozen=True, tag="request"):
     """One measured request.
 
-    `ttft` and `total` are seconds; `decode_tok_s` is (N - 1) / (t_last - t_first) with N from `usage`, None
-    when one chunk carried everything. `steps` and `accepted` are what the server's counters grew by meanwhile, which
-    is this request's when nobody else sends any. `error` is empty on success. `chunk_p50` and `chunk_p95` are seconds
-    between two chunks, which may hold several tokens. `streams` requests were under way at a time, `round` tells those
-    of one prompt apart. `digests` are SHA-256 of the first 40 and 200 characters of the answer and of all of it, so
-    that two answers can be compared without keeping any.
+    `ttft` and `total` are seconds; `decode_tok_s` is (N - 1) / (t_last - t_first) with N from `usage`, None when one
+    chunk carried everything or all of them were read at once. `steps` and `accepted` are what the server's counters
+    grew by meanwhile, which is this request's when nobody else sends any. `error` is empty on success. `chunk_p50` and
+    `chunk_p95` are seconds between two chunks, which may hold several tokens. `streams` requests were under way at a
+    time, `round` tells those of one prompt apart. `digests` are SHA-256 of the first 40 and 200 characters of the
+    answer and of all of it, so that two answers can be compared without keeping any.
     """
 
     kind: str

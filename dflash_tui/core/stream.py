@@ -18,6 +18,9 @@ from dflash_tui.core.vllm_log import clean
 _SAID_LIMIT = 300
 # Of an answer, whose beginnings are compared.
 _BEGINNINGS = (40, 200)
+# Seconds between two chunks. No server takes 2000 steps/s: chunks that come closer had waited for a client that was
+# kept from its processor, and their times say nothing of the server.
+_LEAST_GAP = 5e-4
 
 
 class _Choice(msgspec.Struct):
@@ -105,7 +108,7 @@ class Stream:
             prompt_tokens=_count(self._usage.get("prompt_tokens")),
             ttft=chunks[0] - self._began if chunks else None,
             total=time.perf_counter() - self._began,
-            decode_tok_s=(tokens - 1) / span if span > 0 and tokens > 1 else None,
+            decode_tok_s=(tokens - 1) / span if tokens > 1 and span > _LEAST_GAP * len(gaps) else None,
             finish=said(self._finish),
             error=self.error,
             steps=_count(told.num_spec_steps) if told else None,

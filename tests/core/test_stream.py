@@ -56,6 +56,16 @@ def test_the_time_between_chunks_is_measured(monkeypatch):
     assert done.decode_tok_s == pytest.approx(42 / 0.21)
 
 
+@pytest.mark.parametrize(("gap", "speed"), [(0.001, 2 / 0.002), (0.0002, None)])
+def test_chunks_that_were_read_at_once_say_nothing_of_the_speed(monkeypatch, gap, speed):
+    """A client that is kept from its processor finds them all waiting."""
+    clock = iter((0.0, 1.0, 1.0 + gap, 1.0 + 2 * gap, 2.0))
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    done = taken(*[GOOD] * 3).result()
+    assert done.ttft == 1.0
+    assert done.decode_tok_s == (None if speed is None else pytest.approx(speed))
+
+
 def test_answers_are_told_apart_without_being_kept():
     """The digests are of 40 and 200 characters and of all, wherever the chunks are cut; thinking is part of it."""
 
