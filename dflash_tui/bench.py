@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
-import time
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -13,21 +12,12 @@ from dflash_tui import bench_lines
 from dflash_tui.commands import note, out
 from dflash_tui.core import observe, processes, record, server, suites, vllm_bench, workload
 from dflash_tui.core.bench_figures import Measured
-from dflash_tui.core.events import Event, Health, RequestDone, encode
+from dflash_tui.core.events import Health, RequestDone, encode
 from dflash_tui.core.imported import Imported
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.core.suites import Suite
 from dflash_tui.errors import ServerFailed, UsageError
-
-
-class Compared(Event, frozen=True, tag="compared"):
-    """What `vllm bench serve` measured with the prompts of the level before."""
-
-    run: str
-    synthetic: str
-    streams: int
-    theirs: Imported
 
 
 class Bench(NamedTuple):
@@ -77,24 +67,37 @@ class Bench(NamedTuple):
             raise ServerFailed("no request succeeded", evidence=done[-1].error, do=f"the log: {run.log}")
         return measured
 
-    async def compare(self, ours: Measured) -> None:
-        """Let the engine's own benchmark send the same to the same server, and print both."""
+    async def turns(self, streams: int) -> None:
+        """Let us and the engine's own benchmark send the same by turns, a round each, and print both.
+
+        Who begins changes from turn to turn, so that what drifts on the machine meets both alike.
+        """
+        ours, theirs = list[Measured](), list[Imported]()
+        for turn in range(self.rounds):
+            mine = self._replace(rounds=1, seed=self.seed + turn)
+            note(f"turn {turn + 1} of {self.rounds}: dflash-tui and vllm bench serve send the same prompts")
+            if turn % 2:
+                theirs.append(await mine.theirs(streams, ours[-1].seconds))
+            ours.append(await mine.level(streams))
+            if not turn % 2:
+                theirs.append(await mine.theirs(streams, ours[-1].seconds))
+        compared = vllm_bench.Compared.of(self.run, ours, theirs)
+        if self.as_json:
+            out(encode(compared).decode())
+            return
+        out(bench_lines.side_by_side(ours, compared))
+        if compared.synthetic:
+            out(bench_lines.synthetic(compared.synthetic))
+
+    async def theirs(self, streams: int, seconds: float) -> Imported:
+        """Return what `vllm bench serve` says of one level, which took us so many seconds."""
         asks = [
             vllm_bench.Ask(workload.tagged(prompt, number, self.seed), workload.length(prompt, self.scale))
-            for prompt, number in workload.order(self.suite, self.rounds_of(ours.streams), self.seed)
+            for prompt, number in workload.order(self.suite, self.rounds_of(streams), self.seed)
         ]
-        note("vllm bench serve sends the same prompts to the same server")
-        theirs = await vllm_bench.serve(
-            self.run, asks, seed=self.seed, temperature=self.temperature, streams=ours.streams,
-            patience=60 + 10 * ours.seconds,
-        )  # fmt: skip
-        synthetic = self.run.plan.synthetic
-        if self.as_json:
-            out(encode(Compared(time.time(), self.run.id, synthetic, ours.streams, theirs)).decode())
-            return
-        out(bench_lines.side_by_side(ours, theirs))
-        if synthetic:
-            out(bench_lines.synthetic(synthetic))
+        return await vllm_bench.serve(
+            self.run, asks, seed=self.seed, temperature=self.temperature, streams=streams, patience=60 + 10 * seconds
+        )
 
 
 def bench(args: argparse.Namespace) -> int:
@@ -152,9 +155,10 @@ async def measure(asked: Bench) -> None:
     for streams in asked.levels:
         if len(asked.levels) > 1 and not asked.as_json:
             out(f"\n{streams} at a time")
-        levels.append(await asked.level(streams))
         if asked.with_vllm:
-            await asked.compare(levels[-1])
+            await asked.turns(streams)
+        else:
+            levels.append(await asked.level(streams))
     if len(levels) > 1 and not asked.as_json:
         out(f"\n{bench_lines.level_table(levels)}")
         if asked.run.plan.synthetic:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 
 from dflash_tui import text
 from dflash_tui.core.bench_figures import Figures, Measured, Spread
 from dflash_tui.core.events import RequestDone
-from dflash_tui.core.imported import Imported
+from dflash_tui.core.findings import LEVEL
+from dflash_tui.core.vllm_bench import Compared
 
 KIND_WIDTH = 12
 
@@ -100,26 +102,44 @@ def level_table(levels: Sequence[Measured]) -> str:
     return text.table(header, rows, right=range(8))
 
 
-def side_by_side(ours: Measured, theirs: Imported) -> str:
-    """Return what we measured beside what `vllm bench serve` did on the same prompts and server."""
-    [measured] = theirs.measured
-    speed = None if not measured.tok_s else f"{ours.tok_s / measured.tok_s - 1:+.1%}"
-    points = None
-    if ours.acceptance is not None and measured.acceptance is not None:
-        points = f"{(ours.acceptance - measured.acceptance) * 100:+.1f} points"
-    length = None
-    if ours.acceptance_length is not None and measured.acceptance_length is not None:
-        length = f"{ours.acceptance_length - measured.acceptance_length:+.2f}"
+def side_by_side(ours: Sequence[Measured], compared: Compared) -> str:
+    """Return what we measured beside what `vllm bench serve` did on the same prompts and server, as means of turns."""
+    theirs = [one.measured[0] for one in compared.theirs]
+    mine, other = _mean(one.tok_s for one in ours), _mean(one.tok_s for one in theirs)
+    if compared.tok_s:
+        low, high = (f"{(bound - 1) * 100:+.1f}" for bound in (compared.tok_s.low, compared.tok_s.high))
+        speed = f"{(compared.tok_s.ratio - 1) * 100:+.1f} % ({low} to {high})"
+    else:
+        speed = f"{(mine / other - 1) * 100:+.1f} %" if mine and other else text.UNKNOWN
     rows = (
-        ("output tok/s", text.number(ours.tok_s), text.number(measured.tok_s), speed),
-        ("acceptance", text.percent(ours.acceptance, 1), text.percent(measured.acceptance, 1), points),
-        ("AL", text.number(ours.acceptance_length, 2), text.number(measured.acceptance_length, 2), length),
-        ("requests", _out_of(ours.requests - ours.failed, ours.failed), _out_of(measured.n, measured.failed), ""),
-    )
-    what = "one stream" if ours.streams == 1 else f"{ours.streams} streams"
-    shown = [(name, mine, other, text.UNKNOWN if differ is None else differ) for name, mine, other, differ in rows]
-    return text.table((what, "dflash-tui", theirs.source, "difference"), shown, right=(1, 2, 3))
+        ("output tok/s", text.number(mine), text.number(other), speed),
+        _acceptance(_mean(one.acceptance for one in ours), _mean(one.acceptance for one in theirs)),
+        _length(_mean(one.acceptance_length for one in ours), _mean(one.acceptance_length for one in theirs)),
+        ("requests", _out_of([(one.requests - one.failed, one.failed) for one in ours]),
+         _out_of([(one.n, one.failed) for one in theirs]), ""),
+    )  # fmt: skip
+    streams = "one stream" if compared.streams == 1 else f"{compared.streams} streams"
+    what = streams if len(ours) == 1 else f"{streams}, {len(ours)} turns"
+    between = "difference" if compared.tok_s is None else f"difference ({LEVEL:.0%})"
+    return text.table((what, "dflash-tui", compared.theirs[0].source, between), rows, right=(1, 2, 3))
 
 
-def _out_of(good: int, failed: int) -> str:
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean; None when one is unknown."""
+    known = list(values)
+    return None if None in known else fmean(value for value in known if value is not None)
+
+
+def _acceptance(mine: float | None, other: float | None) -> tuple[str, ...]:
+    points = text.UNKNOWN if mine is None or other is None else f"{(mine - other) * 100:+.1f} points"
+    return "acceptance", text.percent(mine, 1), text.percent(other, 1), points
+
+
+def _length(mine: float | None, other: float | None) -> tuple[str, ...]:
+    apart = text.UNKNOWN if mine is None or other is None else f"{mine - other:+.2f}"
+    return "AL", text.number(mine, 2), text.number(other, 2), apart
+
+
+def _out_of(turns: Sequence[tuple[int, int]]) -> str:
+    good, failed = (sum(side) for side in zip(*turns, strict=True))
     return f"{good} of {good + failed}" if failed else str(good)

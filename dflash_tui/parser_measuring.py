@@ -97,6 +97,6 @@ def bench(commands: Any) -> None:
     option(command, "--fixed", action="store_true", help="answers of full length, past the model's own end")
     levels = "requests under way at a time, one level after the other, such as 1,2,4,8; each sends enough for that"
     option(command, "--concurrency", type=streams, default=(1,), metavar="N,...", help=levels)
-    theirs = "let the engine's own `vllm bench serve` send the same, too, and compare (implies --fixed)"
+    theirs = "take turns with the engine's own `vllm bench serve`, a round each, and compare (implies --fixed)"
     option(command, "--with-vllm", action="store_true", help=theirs)
     as_json(command, inherit=True)

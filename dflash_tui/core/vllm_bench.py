@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
+import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from dflash_tui.core import imported, paths, private, processes
+from dflash_tui.core import imported, paths, private, processes, stats
+from dflash_tui.core.bench_figures import Measured
+from dflash_tui.core.events import Event
+from dflash_tui.core.findings import Ratio
 from dflash_tui.core.imported import Imported
 from dflash_tui.core.server import Run
+from dflash_tui.core.stats import Cell
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError
 
@@ -27,6 +33,29 @@ class Ask(msgspec.Struct, frozen=True):
 
     prompt: str
     output_tokens: int
+
+
+class Compared(Event, frozen=True, tag="compared"):
+    """What `vllm bench serve` measured in each of its turns, with `streams` requests under way at a time.
+
+    `tok_s` is how many times its output tokens per second ours were, turn by turn; None before the second turn.
+    """
+
+    run: str
+    synthetic: str
+    streams: int
+    theirs: tuple[Imported, ...]
+    tok_s: Ratio | None = None
+
+    @classmethod
+    def of(cls, run: Run, ours: Sequence[Measured], theirs: Sequence[Imported]) -> Compared:
+        """Return the turns of both, paired in their order."""
+        turns = zip((one.tok_s for one in ours), (one.measured[0].tok_s for one in theirs), strict=True)
+        both = [(mine, other) for mine, other in turns if mine and other]
+        arms = [{Cell(str(turn)): [math.log(pair[side])] for turn, pair in enumerate(both)} for side in (1, 0)]
+        apart = stats.difference([[arm] for arm in arms], 0, 1) if len(both) > 1 else None
+        ratio = apart.ratio() if apart else None
+        return cls(time.time(), run.id, run.plan.synthetic, ours[0].streams, tuple(theirs), ratio)
 
 
 async def serve(

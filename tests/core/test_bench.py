@@ -4,7 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -13,12 +13,13 @@ import msgspec
 import pytest
 
 from dflash_tui import bench
-from dflash_tui.core import paths, server, suites, vllm_bench
+from dflash_tui.core import imported, paths, suites, vllm_bench
+from dflash_tui.core.imported import Imported
 from dflash_tui.core.server import Run
 from dflash_tui.core.suites import Prompt
 from dflash_tui.errors import DflashError, ServerFailed
 from dflash_tui.parser import build_parser
-from tests.launched import wait_for_answer
+from tests.launched import free_port, wait_for_answer
 from tests.tui.conftest import a_run
 
 FAKE = Path(__file__).parents[1] / "fake_server.py"
@@ -47,7 +48,7 @@ def run(folders, tmp_path) -> Run:
     (engine / "python").write_text(PYTHON)
     (engine / "python").chmod(0o755)
     argv = (str(engine / "vllm"), "serve", "models/target", "--tokenizer-mode", "slow", "--trust-remote-code")
-    made = a_run(argv=argv, port=server.free_port(18_400))
+    made = a_run(argv=argv, port=free_port(18_400))
     made.folder.mkdir(parents=True)
     (made.folder / "behaviour").write_text("good")
     return made
@@ -104,8 +105,27 @@ async def test_both_benchmarks_are_shown_as_lines_or_as_json(serving, capfd):
     await bench.measure(asked._replace(as_json=True))
     last = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert last["event"] == "compared"
-    assert last["theirs"]["measured"][0]["acceptance"] == pytest.approx(0.5435, abs=1e-4)
+    assert last["theirs"][0]["measured"][0]["acceptance"] == pytest.approx(0.5435, abs=1e-4)
     assert last["synthetic"]
+
+
+async def test_who_begins_changes_from_turn_to_turn(serving, monkeypatch, capfd):
+    """Each turn has a seed, so texts, of its own, which both send; several turns say how sure the ratio is."""
+    turns: list[tuple[int, int]] = []
+    prompts: set[str] = set()
+
+    async def serve(run: Run, asks: Iterable[vllm_bench.Ask], *, seed: int, **_: object) -> Imported:
+        turns.append((seed, run.samples.read_text().count("\n")))
+        prompts.update(ask.prompt for ask in asks)
+        return imported.load(RESULT)
+
+    monkeypatch.setattr(vllm_bench, "serve", serve)
+    await bench.measure(bench.Bench(serving, SUITE, 0.5, rounds=4, seed=3, fixed=True, with_vllm=True, as_json=True))
+    assert turns == [(3, 2), (4, 2), (5, 6), (6, 6)]
+    assert len(prompts) == 8
+    last = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert len(last["theirs"]) == 4
+    assert last["tok_s"]["low"] < last["tok_s"]["ratio"] < last["tok_s"]["high"]
 
 
 @pytest.mark.parametrize(("behaviour", "what"), [("fail", "failed"), ("nothing", "failed"), ("hang", "come to an end")])

@@ -10,6 +10,7 @@ from dflash_tui.core.bench_figures import Figures, Measured, Spread, busy
 from dflash_tui.core.events import Counters, RequestDone
 from dflash_tui.core.imported import Imported
 from dflash_tui.core.imported import Measured as Theirs
+from dflash_tui.core.vllm_bench import Compared
 from tests.tui.conftest import a_run
 
 SUITE = suites.load("quick")
@@ -103,13 +104,34 @@ def test_no_line_is_wider_than_the_terminal():
     assert max(len(line) for text in texts for line in text.splitlines()) <= 80
 
 
+def beside(ours: list[Measured], theirs: list[Theirs]) -> list[str]:
+    """Return the lines of our turns beside theirs."""
+    compared = Compared.of(a_run(), ours, [Imported("vllm bench serve", "m", (one,)) for one in theirs])
+    shown = bench_lines.side_by_side(ours, compared).splitlines()
+    assert max(map(len, shown)) <= 80
+    return shown
+
+
 def test_two_measurements_stand_beside_each_other():
-    theirs = Imported("vllm bench serve", "m", (Theirs("all", 5, 1, 40.0, acceptance=0.42, acceptance_length=3.9),))
-    table = bench_lines.side_by_side(measured(*(request(at=2 * n + 2) for n in range(5))), theirs).splitlines()
-    assert table[1].split() == ["output", "tok/s", "50.0", "40.0", "+25.0%"]
+    """One turn each has a difference, but nothing that says how sure it is."""
+    good = Theirs("all", 5, 1, 40.0, acceptance=0.42, acceptance_length=3.9)
+    table = beside([measured(*(request(at=2 * n + 2) for n in range(5)))], [good])
+    assert table[0].split() == ["one", "stream", "dflash-tui", "vllm", "bench", "serve", "difference"]
+    assert table[1].split() == ["output", "tok/s", "50.0", "40.0", "+25.0", "%"]
     assert table[2].split() == ["acceptance", "42.9", "%", "42.0", "%", "+0.9", "points"]
     assert "+0.10" in table[3]
-    without = Imported("vllm bench serve", "m", (Theirs("all", 3, 1, None, failed=2),))
-    table = bench_lines.side_by_side(measured(request()), without).splitlines()
+    table = beside([measured(request())], [Theirs("all", 3, 1, None, failed=2)])
+    assert table[1].split() == ["output", "tok/s", "50.0", "—", "—"]
     assert table[2].split() == ["acceptance", "42.9", "%", "—", "—"]
     assert "3 of 5" in table[4]
+
+
+def test_turns_are_paired_and_say_how_sure_they_are():
+    """Four turns 1.00, 1.04, 0.98 and 1.02 times theirs: mean 1.0097, t(3) = 3.182, s = 0.0256, so 0.969 to 1.052."""
+    ours = [measured(*(request(at=2 * n + 2) for n in range(5))) for _ in range(4)]
+    theirs = [Theirs("all", 5, 1, 50 / times, acceptance=0.42) for times in (1.0, 1.04, 0.98, 1.02)]
+    table = beside(ours, theirs)
+    assert table[0].startswith("one stream, 4 turns")
+    assert table[0].endswith("difference (95%)")
+    assert table[1].split() == ["output", "tok/s", "50.0", "49.5", "+1.0", "%", "(-3.1", "to", "+5.2)"]
+    assert table[4].split() == ["requests", "20", "20"]
