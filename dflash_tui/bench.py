@@ -19,6 +19,9 @@ from dflash_tui.core.state import RunState
 from dflash_tui.core.suites import Suite
 from dflash_tui.errors import ServerFailed, UsageError
 
+# What the turn that does not count is taken to last at most: seconds.
+_WARM_UP = 600.0
+
 
 class Bench(NamedTuple):
     """What a bench sends and how it shows it; `watched` runs show the recorded requests themselves."""
@@ -70,9 +73,13 @@ class Bench(NamedTuple):
     async def turns(self, streams: int) -> None:
         """Let us and the engine's own benchmark send the same by turns, a round each, and print both.
 
-        Who begins changes from turn to turn, so that what drifts on the machine meets both alike.
+        Who begins changes from turn to turn, so that what drifts on the machine meets both alike. Several turns begin
+        with one that does not count: what a server has not met before, such as its first long prompt, takes longer.
         """
         ours, theirs = list[Measured](), list[Imported]()
+        if self.rounds > 1:
+            note("warm-up, not counted: vllm bench serve sends the prompts once")
+            await self._replace(rounds=1, seed=self.seed + self.rounds).theirs(streams, _WARM_UP)
         for turn in range(self.rounds):
             mine = self._replace(rounds=1, seed=self.seed + turn)
             note(f"turn {turn + 1} of {self.rounds}: dflash-tui and vllm bench serve send the same prompts")
