@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dflash_tui import __version__, planning
 from dflash_tui.core import again, experiments, measures, server, suites, vary
@@ -54,7 +57,19 @@ def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
         own_cache=not args.keep_cache,
         synthetic="; ".join(dict.fromkeys(arm.plan.synthetic for arm in arms if arm.plan.synthetic)),
     )
-    return design, setups
+    launch = again.line(options, None if args.port else {"--port": None})[1:]
+    return replace(design, command=_command(design, launch, args.vary, boots)), setups
+
+
+def _command(design: Design, launch: list[str], varied: str, boots: int) -> str:
+    """Return the line that begins the experiment once more, whatever the defaults will be by then."""
+    given = {
+        "--vary": varied, "--boots": boots, "--rounds": design.rounds, "--suite": design.suite,
+        "--scale": design.scale, "--seed": design.seed, "--temperature": design.temperature,
+        "--concurrency": ",".join(map(str, design.concurrency)),
+    }  # fmt: skip
+    options = [str(word) for name, value in given.items() if value is not None for word in (name, value)]
+    return shlex.join(["dflash-tui", "ab", *launch, *options, *([] if design.own_cache else ["--keep-cache"])])
 
 
 def _suite(setup: Setup) -> str:

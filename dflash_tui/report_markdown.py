@@ -111,6 +111,9 @@ def _how(report: AbReport) -> Iterator[str]:
     if not design.suite:
         yield bullets(["in runs of their own: which prompts were sent, in what order and how sampled was not recorded"])
         return
+    if design.command:
+        yield "Once more, on a machine like this one:"
+        yield block(design.command)
     yield bullets(
         [
             f"suite {code(design.suite)}, SHA-256 {code(design.digest)}",

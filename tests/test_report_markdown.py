@@ -43,6 +43,13 @@ def test_the_label_and_the_verdict_come_first():
         assert part in said
 
 
+def test_the_command_that_begins_it_again_is_told():
+    """As it was given; two runs side by side have none."""
+    said = report_markdown.render(a_report(command="dflash-tui ab demo-cpu --vary n=0,7"))
+    assert "\ndflash-tui ab demo-cpu --vary n=0,7\n" in said
+    assert "Once more" not in report_markdown.render(a_report())
+
+
 def test_an_arm_has_its_spread_and_how_many_boots():
     """Cold and cached starts stand apart, each with its own n."""
     row = next(line for line in report_markdown.render(a_report()).splitlines() if line.startswith("| B compile | 2 |"))

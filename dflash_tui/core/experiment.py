@@ -27,7 +27,7 @@ class Design(msgspec.Struct, frozen=True):
     `vary` is what is varied (`mode`, `spec`, `n`, `env.NAME`, `patch.NAME` …), `order` the arm of each boot, `suite`
     the prompts with `digest` as their SHA-256. Every boot answers each prompt `rounds` times, in the order that `seed`
     shuffles, with answers of `scale` times their usual length. `own_cache` tells that each arm has a compile cache of
-    its own, empty at its first boot.
+    its own, empty at its first boot. `command` is the line for a shell that begins it once more, empty where none does.
     """
 
     id: str
@@ -46,6 +46,7 @@ class Design(msgspec.Struct, frozen=True):
     concurrency: tuple[int, ...] = (1,)
     own_cache: bool = True
     synthetic: str = ""
+    command: str = ""
 
     @property
     def honest(self) -> bool:

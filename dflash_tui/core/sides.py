@@ -70,6 +70,7 @@ def compare(one: Side, other: Side) -> AbReport:
         base, id=f"{one.name} and {other.name}", made_at=max((boot.began for boot in renumbered), default=0.0),
         version=__version__, recipe=one.plan.recipe, vary=vary, arms=arms,
         order=tuple(boot.arm for boot in renumbered), synthetic=one.plan.synthetic or other.plan.synthetic,
+        command="",
     )  # fmt: skip
     report = verdict.report(design, renumbered)
     confounds = tuple(_unlike(one, other, varied))

@@ -1,6 +1,9 @@
 """The grammar of `ab`, and what it says before and after."""
 
+import shlex
+
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui import ab_words, cli
 from dflash_tui.ab_design import designed
@@ -43,6 +46,25 @@ def test_a_design_plans_each_arm_by_itself():
     assert eager.options["--port"] == str(eager.plan.port)
     assert design.synthetic == "hand-made toy weights"
     assert len(designed(parsed("demo-cpu", "--vary", "n=0,4,7"))[0].order) == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--honest", "--set", "max-model-len=2048", "--keep-cache"),
+        ("--vary", "n=0,4,7", "--concurrency", "1,2", "--seed", "3", "--port", "8123", "--scale", "0.25"),
+        ("--vary", 'env.A="x, y",z', "--boots", "3", "--rounds", "2", "--suite", "seed-q1q2", "--temperature", "0.6"),
+        ("--vary", "patch.cpu-expand-kernel=on,off", "--mode", "eager"),
+    ],
+)
+def test_the_command_of_a_design_leads_to_the_same_design(words):
+    """As a shell reads it, with nothing left to a default; the id alone is another."""
+    design, _ = designed(parsed("demo-cpu", *words))
+    program, *rest = shlex.split(design.command)
+    again, _ = designed(build_parser().parse_args(rest))
+    assert program == "dflash-tui"
+    assert again.command == design.command
+    assert replace(again, id="", made_at=0.0) == replace(design, id="", made_at=0.0)
 
 
 @pytest.mark.parametrize(
