@@ -24,7 +24,7 @@ from dflash_tui.core import (
     sending,
     server,
 )
-from dflash_tui.core.events import Event, Health, Preparing, RequestDone
+from dflash_tui.core.events import WARM_UP, Event, Health, Preparing, RequestDone
 from dflash_tui.core.experiment import Boot, BootBegan, Design, Measured
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
@@ -114,7 +114,7 @@ async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
         async def take(stage: str, requests: AsyncIterator[RequestDone]) -> tuple[RequestDone, ...]:
             taken = []
             async for request in requests:
-                server.record(run, request)
+                server.record(run, request if stage == "round" else replace(request, kind=WARM_UP))
                 tell(Measured(time.time(), what.number, stage, request))
                 taken.append(request)
                 if request.error:
