@@ -120,6 +120,8 @@ def _times(value: float) -> str:
 
 
 def _rounded(share: float | None) -> str:
+    if share is not None and share > 2:
+        return f"a factor of {_times(1 + share)}"
     return text.percent(share, 0 if share is not None and share >= 0.1 else 1)
 
 

@@ -38,6 +38,8 @@ def test_no_difference_names_what_would_have_been_found():
         "no difference shown between eager and compile in steps/s; smallest detectable here about "
     )
     assert "variation between boots of an arm: 2.1 %" in details
+    headline, _ = said(modes(), boots(modes(), [10.0, 90.0, 30.0, 40.0]))
+    assert "smallest detectable here about a factor of " in headline
 
 
 def test_one_boot_each_is_marked():

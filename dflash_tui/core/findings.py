@@ -132,9 +132,9 @@ class SweepPoint(msgspec.Struct, frozen=True):
 class Sweep(msgspec.Struct, frozen=True):
     """A sweep over numbers: its points in order, the arms of the plateau, and the one that is recommended.
 
-    The plateau is what is not told apart from the fastest, `best`, and within 3 % of it; of it the smallest number is
-    `recommended`, None when something refuses a verdict. `open` are the arms that are not told apart from the best
-    either, but seem slower: more boots would tell. `to_best` is how many times as fast the best is as that.
+    The plateau is what is not told apart from the fastest, `best`, and within 3 % of it; `recommended` is one of it,
+    None when something refuses a verdict. `open` are the arms that are not told apart from the best either, but seem
+    slower: more boots would tell. `to_best` is how many times as fast the best is as the recommended one.
     """
 
     points: tuple[SweepPoint, ...]

@@ -21,8 +21,8 @@ def find(design: Design, boots: Sequence[Boot]) -> Sweep | None:
 
     The best is compared with all others at once, so that each interval has the level that holds for all together
     (Bonferroni's). What is not told apart from it and within 3 % of it makes the plateau; what is not told apart and
-    seems slower stays open. Of the plateau the smallest is recommended: it drafts the least that is thrown away, which
-    is what costs when more requests run.
+    seems slower stays open. Of a plateau of drafted tokens the smallest is recommended: it drafts the least that is
+    thrown away, which is what costs when more requests run. Of other numbers it is the fastest.
     """
     numbers = {arm: value for arm in range(len(design.arms)) if (value := number(design, arm)) is not None}
     arms = of_boots(design, boots, TOKENS)
@@ -43,13 +43,14 @@ def find(design: Design, boots: Sequence[Boot]) -> Sweep | None:
     near = math.exp(logs[best]) * (1 - NEAR)
     plateau = tuple(point.arm for point in points if point.like_best and point.tok_s >= near)
     refused = any(each.refuses for arm in logs if arm != best for each in confounds.find(design, boots, best, arm))
-    behind = difference(arms, plateau[0], best)
+    chosen = plateau[0] if design.vary == "n" else best
+    behind = difference(arms, chosen, best)
     return Sweep(
         points=tuple(points),
         plateau=plateau,
-        recommended=None if refused else plateau[0],
+        recommended=None if refused else chosen,
         best=best,
-        to_best=behind.ratio(level) if behind and plateau[0] != best else None,
+        to_best=behind.ratio(level) if behind and chosen != best else None,
     )
 
 

@@ -1,6 +1,7 @@
 """A sweep over numbers: its curve, its plateau and what is recommended."""
 
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.core import verdict
 from dflash_tui.core.experiment import Boot, Design
@@ -36,6 +37,14 @@ def test_of_a_plateau_the_smallest_is_recommended():
     assert best.low == best.tok_s == best.high == pytest.approx(30.3 * 1.005 * 1.21, rel=0.01)
     assert all(point.low < point.tok_s < point.high for point in found.points if point.arm != found.best)
     assert found.points[0].al == pytest.approx(3.0)
+
+
+def test_of_other_numbers_the_fastest_is_recommended():
+    """Only of drafted tokens is fewer better by itself."""
+    of = replace(sweep("8", "4", "15", "12"), vary="max-num-seqs")
+    found = verdict.report(of, measured(of, {"4": 8.0, "8": 10.0, "12": 10.1, "15": 7.0})).sweep
+    assert found is not None
+    assert ([of.arms[arm].name for arm in found.plateau], found.recommended, found.to_best) == (["8", "12"], 3, None)
 
 
 def test_a_peak_alone_is_recommended():
