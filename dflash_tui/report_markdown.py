@@ -79,12 +79,9 @@ def _sweep(report: AbReport) -> str:
         return ""
     rows = []
     for point in report.sweep.points:
-        told = (
-            "plateau" if point.arm in report.sweep.plateau else "not decided" if point.arm in report.sweep.open else ""
-        )
-        told = "recommended" if point.arm == report.sweep.recommended else told
         interval = f"{text.number(point.tok_s)} ({text.number(point.low)} to {text.number(point.high)})"
-        rows.append([said(ab_text.name(report.design, point.arm)), interval, text.number(point.al, 2), told])
+        standing = report.sweep.standing(point.arm)
+        rows.append([said(ab_text.name(report.design, point.arm)), interval, text.number(point.al, 2), standing])
     return table((said(report.design.vary), "tok/s", "AL", ""), rows, (1, 2))
 
 

@@ -129,6 +129,15 @@ class SweepPoint(msgspec.Struct, frozen=True):
     like_best: bool
 
 
+class Standing(StrEnum):
+    """Where an arm of a sweep stands; `WORSE` is slower than the plateau."""
+
+    RECOMMENDED = "recommended"
+    PLATEAU = "plateau"
+    OPEN = "not decided"
+    WORSE = ""
+
+
 class Sweep(msgspec.Struct, frozen=True):
     """A sweep over numbers: its points in order, the arms of the plateau, and the one that is recommended.
 
@@ -147,6 +156,14 @@ class Sweep(msgspec.Struct, frozen=True):
     def open(self) -> tuple[int, ...]:
         """The arms that may be as fast as the plateau, for all that was measured."""
         return tuple(point.arm for point in self.points if point.like_best and point.arm not in self.plateau)
+
+    def standing(self, arm: int) -> Standing:
+        """Return where an arm stands."""
+        if arm == self.recommended:
+            return Standing.RECOMMENDED
+        if arm in self.plateau:
+            return Standing.PLATEAU
+        return Standing.OPEN if arm in self.open else Standing.WORSE
 
 
 class AbReport(msgspec.Struct, frozen=True):

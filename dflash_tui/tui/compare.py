@@ -17,7 +17,7 @@ from textual.widgets import Footer, Static
 
 from dflash_tui import ab_text, report_markdown, text
 from dflash_tui.core import experiments, private
-from dflash_tui.core.findings import AbReport, Comparison, Sweep, Word
+from dflash_tui.core.findings import AbReport, Comparison, Standing, Sweep, Word
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError
 from dflash_tui.tui import abview
@@ -26,6 +26,7 @@ from dflash_tui.tui.dialogs import ErrorDialog
 from dflash_tui.tui.widgets import Display, TooSmall
 
 _PANES = ("verdict", "arms", "ranges", "starts")
+_MARKS = {Standing.RECOMMENDED: "★", Standing.PLATEAU: "=", Standing.OPEN: "?", Standing.WORSE: ""}
 
 
 class CompareScreen(Screen[None]):
@@ -141,11 +142,10 @@ class CompareScreen(Screen[None]):
         design = self.report.design
         values = [("tok/s", "series-a", [point.tok_s for point in sweep.points])]
         values += [("", "series-dim", [getattr(point, end) for point in sweep.points]) for end in ("low", "high")]
-        names = []
-        for point in sweep.points:
-            mark = "★" if point.arm == sweep.recommended else "=" if point.arm in sweep.plateau else ""
-            mark = "?" if point.arm in sweep.open else mark
-            names.append(f"{text.middle(clean(design.arms[point.arm].name), 8)}{mark}")
+        names = [
+            f"{text.middle(clean(design.arms[point.arm].name), 8)}{_MARKS[sweep.standing(point.arm)]}"
+            for point in sweep.points
+        ]
         chart.title = f"by {clean(design.vary)}: = as fast as the best, ? not decided, ★ recommended"
         chart.show([Line(line, color, name) for name, color, line in values], 0, labels=names)
 
