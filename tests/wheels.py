@@ -1,11 +1,13 @@
 """Files of published wheels, read from the package index by range requests: no wheel is downloaded whole."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+import requests
 from packaging.version import Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT, DistributionPackage, PyPISimple
 from remotezip import RemoteZip
@@ -30,9 +32,17 @@ def published(project: str) -> dict[str, DistributionPackage]:
     return {str(v): found[v] for v in sorted(found) if v >= FIRST and not v.is_prerelease}
 
 
+@contextmanager
+def opened(project: str, version: str) -> Iterator[RemoteZip]:
+    """Open a published wheel; its files come over one connection, as making one costs more than a file does."""
+    url = published(project)[version].url
+    with requests.Session() as session, RemoteZip(url, session=session, timeout=60) as wheel:
+        yield wheel
+
+
 def read(project: str, version: str, paths: Iterable[str]) -> Texts:
     """Return the texts of files of the `vllm` package; None for one that the release does not have."""
-    with RemoteZip(published(project)[version].url, timeout=60) as wheel:
+    with opened(project, version) as wheel:
         names = set(wheel.namelist())
         return {path: wheel.read(f"vllm/{path}").decode() if f"vllm/{path}" in names else None for path in paths}
 
@@ -46,7 +56,7 @@ def read_all(wanted: Mapping[Release, Iterable[str]]) -> dict[Release, Texts]:
 
 def unpack(project: str, version: str, paths: Iterable[str], site_packages: Path) -> None:
     """Unpack these files of the `vllm` package, and the wheel's own records, as an installer would."""
-    with RemoteZip(published(project)[version].url, timeout=60) as wheel:
+    with opened(project, version) as wheel:
         wanted = {f"vllm/{path}" for path in paths}
         for name in wheel.namelist():
             if name in wanted or ".dist-info/" in name:

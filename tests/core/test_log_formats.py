@@ -1,6 +1,7 @@
 """The start-up lines of every published release, rendered from its own sources, through the log reader."""
 
 import re
+from functools import cache
 
 import pytest
 import requests
@@ -28,14 +29,16 @@ WAY = {
 
 @pytest.fixture(scope="module")
 def sources() -> dict[str, dict[str, set[str]]]:
-    """The strings of the sources that log, of every release from 0.20.0 on."""
+    """The strings that may be a format, of the sources that log, of every release from 0.20.0 on."""
     try:
         releases = [("vllm", version) for version in wheels.published("vllm") if Version(version) >= OLDEST]
         read = wheels.read_all(dict.fromkeys(releases, PATHS))
     except requests.RequestException as error:
         pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
+    begin = re.compile("|".join(form.begins for form in FORMATS))
+    found = cache(lambda source: {text.strip() for text in strings(source) if begin.match(text.strip())})
     return {
-        version: {path: {text.strip() for text in strings(source)} for path, source in texts.items() if source}
+        version: {path: found(source) for path, source in texts.items() if source}
         for (_, version), texts in read.items()
     }
 

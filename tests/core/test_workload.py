@@ -153,8 +153,10 @@ def test_the_shuffling_is_that_of_python():
     assert [(p.kind, n) for p, n in workload.order(SUITE, 1, 11)] == expected
 
 
+# A kilobyte each: what takes time is their number, what has a limit their bytes.
+PIECE = b'data: {"choices": [{"delta": {"content": "x"}}], "padding": "%s"}' % (b"x" * 1000)
 ANSWERS = {
-    "endless": (200, b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n' * 1000, "the answer has more than 64 MiB"),
+    "endless": (200, (PIECE + b"\n\n") * 50, "the answer has more than 64 MiB"),
     "no line end": (200, b"x" * (1 << 16), "the answer has a line of more than 1 MiB"),
     "endless error": (500, b"wrong " * 10_000, "HTTP 500: wrong wrong"),
     "no key": (401, b'{"error": "Unauthorized"} ' * 10_000, "export the one that it was launched with as VLLM_API_KEY"),

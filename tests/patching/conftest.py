@@ -4,7 +4,8 @@ import base64
 import hashlib
 import sys
 import venv
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ import requests
 from msgspec.structs import replace
 
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import files, guard, store, trial
-from dflash_tui.core.patching.files import Edit, FileEdits, Patch
+from dflash_tui.core.patching import files, guard, signs, store, trial
+from dflash_tui.core.patching.files import Edit, FileEdits, Patch, Sign
 from dflash_tui.core.patching.text import patched
 from tests import wheels
 from tests.patching.arms import Arms, wanted
@@ -84,6 +85,20 @@ def releases() -> list[wheels.Release]:
         return [(project, version) for project in PROJECTS for version in wheels.published(project)]
     except requests.RequestException as error:
         pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
+
+
+@pytest.fixture(scope="module")
+def looked_at_once() -> Iterator[None]:
+    """Keep what a source shows: tests that ask of the same file again would walk its syntax tree a hundred times."""
+    real = signs.seen
+    kept = cache(lambda sign, text: real(sign, {sign.path: text}))
+
+    def seen(sign: Sign | None, texts: signs.Texts) -> bool:
+        return sign is not None and kept(sign, texts.get(sign.path))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(signs, "seen", seen)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from dflash_tui.core import paths
 from dflash_tui.core.patching import files
 from tests import stand_in, wheels
 
+pytestmark = pytest.mark.usefixtures("looked_at_once")
 WANTED = {path for name in files.names() for path in files.load(name).paths}
 WANTED |= {patch.upstream.path for name in files.names() if (patch := files.load(name)).upstream}
 WANTED |= {"__init__.py", "v1/spec_decode/dflash.py"}  # what tells a vLLM with DFlash

@@ -17,6 +17,7 @@ from tests import wheels
 from tests.patching.arms import TRIED
 from tests.patching.conftest import PROJECTS
 
+pytestmark = pytest.mark.usefixtures("looked_at_once")
 DOCS = Path(__file__).parents[2] / "docs" / "patches.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 PATCHES = {name: files.load(name) for name in files.names()}
