@@ -38,8 +38,8 @@ def up(args: argparse.Namespace) -> int:
     wanted = made.plan.port
     if (port := server.free_port(wanted)) != wanted:
         if args.port:
-            raise UsageError(f"port {wanted} is in use", do=f"port {port} is free: --port {port}")
-        note(f"port {wanted} is in use, taking {port}")
+            raise UsageError(f"port {wanted} is held by {server.holder(wanted)}", do=f"{port} is free: --port {port}")
+        note(f"port {wanted} is held by {server.holder(wanted)}, taking {port}")
         args.port = port
         made = planned(args)
     try:

@@ -167,6 +167,10 @@ KNOWN = tuple(
         ("worker_died", r"Worker proc \S+ died unexpectedly \(exit code: (?P<code>-?[1-9]\d*)\)",
          "a worker process died (exit code {code}; -9 is a kill from outside)",
          "See dmesg: the system ends processes for want of memory. Launch again."),
+        # vLLM asks for the code when the process has gone, but may not be collected yet; 0 is how a failed start ends.
+        ("worker_died", r"Worker proc \S+ died unexpectedly \(exit code: None\)",
+         "a worker process died, and vLLM did not see how; one that is killed from outside often ends so",
+         "See dmesg: the system ends processes for want of memory. Launch again."),
         ("cancelled", r"^RuntimeError: cancelled$|^(?:\w+\.)*(?:CancelledError|KeyboardInterrupt|SystemExit)\b",
          "", ""),
         ("validation", r"^pydantic_core\.\S+ValidationError: ", "", ""),

@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from dflash_tui import text
-from dflash_tui.core import flags, hub, hub_cache, inventory, paths, preflight_ray, releases, server, system
+from dflash_tui.core import flags, hub, hub_cache, inventory, paths, preflight_ray, releases, server
 from dflash_tui.core import setup as setups
 from dflash_tui.core.checks import Check, Situation, fail, ok, warn
 from dflash_tui.core.engine import Engine
@@ -240,10 +240,7 @@ def _port(situation: Situation) -> Iterator[Check]:
     if free == wanted:
         yield ok("port", f"{wanted} is free")
         return
-    # A server of ours that starts has its port, but does not listen there yet.
-    ours = (f"{run.id} (pid {run.pid})" for run in server.runs() if run.plan.port == wanted and server.alive(run))
-    holder = next(ours, "") or system.holder_of(wanted) or "another program"
-    yield warn("port", f"{wanted} is held by {holder}", f"{free} is the next free one: --port {free}")
+    yield warn("port", f"{wanted} is held by {server.holder(wanted)}", f"{free} is the next free one: --port {free}")
 
 
 def _key(situation: Situation) -> Iterator[Check]:

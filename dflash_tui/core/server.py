@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from dflash_tui.core import log_file, outside, paths, private, processes
+from dflash_tui.core import log_file, outside, paths, private, processes, system
 from dflash_tui.core.events import YEAR_2100, Event, Exited, Launched, Preparing, Stopping, encode
 from dflash_tui.core.held import Held
 from dflash_tui.core.plan import HOST, Plan
@@ -366,3 +366,9 @@ def free_port(wanted: int) -> int:
             if port not in ours:
                 return port
     raise UsageError(f"no free port from {wanted} on", do="choose one with --port")
+
+
+def holder(port: int) -> str:
+    """Return who has `port`, in words: a living server of ours, which may not listen there yet, or another program."""
+    ours = (f"{run.id} (pid {run.pid})" for run in runs() if run.plan.port == port and alive(run))
+    return next(ours, "") or system.holder_of(port) or "another program"

@@ -288,3 +288,14 @@ def test_a_diagnosis_is_json():
 
     found = diagnose(of(f"{CPU}/fail_mem_util", 1))
     assert json.loads(msgspec.json.encode(found))["said"]["free"] == "17.61"
+
+
+def test_a_worker_that_is_killed_at_rest_is_the_cause():
+    """As vLLM 0.32.0 wrote it: it asks for the exit code before there is one, and its own error follows from that."""
+    core = "(EngineCore pid=19711) ERROR 11-22 08:31:33"
+    said = f"{core} [multiproc_executor.py:315] Worker proc VllmWorker-0 died unexpectedly (exit code: None)"
+    after = f"{core} [core.py:1512] RuntimeError: Executor failed."
+    found = diagnose(written("INFO:     Application startup complete.", said, after, code=0))
+    assert found is not None
+    assert (found.kind, "vLLM did not see how" in found.cause) == ("worker_died", True)
+    assert "(exit code: None)" in found.evidence[0]

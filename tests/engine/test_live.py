@@ -1,4 +1,4 @@
-"""The live figures and alarms on the demo: real `vllm serve`, whose engine is suspended and whose traffic changes."""
+"""The live figures and alarms on the demo: real `vllm serve`, suspended in parts, heated up, and killed in the end."""
 
 import asyncio
 import contextlib
@@ -23,6 +23,7 @@ from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.tui import charts
 from dflash_tui.tui.tiles import tiles
+from tests.tui.panel import failure_of
 
 pytestmark = pytest.mark.vllm
 COMMAND = [sys.executable, "-m", "dflash_tui"]
@@ -74,8 +75,12 @@ async def until(true: Callable[[], bool], limit: float) -> float:
 
 
 async def test_the_live_figures_and_alarms(with_engine):
-    """Acceptance is that of /metrics; heat makes it fall; a suspended engine is an alarm until it goes on."""
-    up = subprocess.run([*COMMAND, "up", "demo-cpu", "--port", PORT, "--detach"], check=False, timeout=300)
+    """Acceptance is that of /metrics; heat makes it fall; a suspended engine is an alarm until it goes on.
+
+    Its worker is a process of its own, as with several GPUs, and the last that is seen of it is its death.
+    """
+    words = ("--port", PORT, "--set", "distributed-executor-backend=mp", "--detach")
+    up = subprocess.run([*COMMAND, "up", "demo-cpu", *words], check=False, timeout=300)
     assert up.returncode == 0
     [run] = server.runs()
     async with observe.folded(run) as (state, _):
@@ -87,6 +92,7 @@ async def test_the_live_figures_and_alarms(with_engine):
             async with flowing(run) as traffic:
                 await _heat_is_seen(traffic, state)
                 await _a_suspended_engine_is_an_alarm(run, state)
+            await _a_killed_worker_is_the_cause(run, state)
         finally:
             for process in server.members(run):
                 with contextlib.suppress(psutil.Error):
@@ -170,3 +176,16 @@ async def _a_suspended_engine_is_an_alarm(run: Run, state: RunState) -> None:
     core.send_signal(signal.SIGCONT)
     over = await until(lambda: not any(a.kind == "hang" for a in alarms.alarms(state, time.time())), 30)
     print(f"gone {over:.1f} s after it went on")
+
+
+async def _a_killed_worker_is_the_cause(run: Run, state: RunState) -> None:
+    """Neither the engine that follows it nor the exit code of 0: `why` and the panel name the worker."""
+    [worker] = [process for process in server.members(run) if "Worker" in process.name()]
+    worker.kill()
+    await until(lambda: state.exit is not None, 60)
+    told = subprocess.run([*COMMAND, "why", run.id, "--json"], capture_output=True, check=True, timeout=60)
+    said = json.loads(told.stdout)["diagnosis"]
+    assert (said["kind"], "Worker proc" in said["evidence"][0]) == ("worker_died", True)
+    assert server.members(run) == []
+    found, seen, _ = await failure_of(run)
+    assert (found.diagnosis.kind, "a worker process died" in seen) == ("worker_died", True)

@@ -1,5 +1,6 @@
 """Servers that die under `up`, the process that watches them: what it launches again, and what it does not."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -13,8 +14,9 @@ import psutil
 import pytest
 
 from dflash_tui.core import observe, server
+from dflash_tui.core.events import Sampled
 from dflash_tui.core.server import Run
-from tests import fake_engine, units
+from tests import fake_engine, launched, units
 from tests.launched import free_port
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -69,6 +71,10 @@ def up(tmp_path) -> Iterator[Callable[..., Up]]:
     for each in started:
         each.process.kill()
         each.process.wait()
+
+
+def dflash(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*DFLASH, *words], capture_output=True, text=True, check=False, timeout=120)
 
 
 def kill(run: Run) -> None:
@@ -135,6 +141,30 @@ def test_in_the_foreground_a_server_ends_with_its_command(up, number):
     assert observe.replay(run).status == "stopped"
     assert len(server.runs()) == 1
     assert "the server goes on" not in watching.said()
+
+
+def test_a_killed_command_in_the_foreground_leaves_a_run_like_any(up):
+    """Nobody can clean up then: the server serves on, is listed, has its port, is recorded by the next, and stops."""
+    watching = up("--foreground", "--set", "restart.times=2")
+    run = watching.serving(0)
+    watching.process.kill()
+    assert watching.ended() == -signal.SIGKILL
+    assert observe.replay(run).status == "warm"
+    assert [each["run"] for each in map(json.loads, dflash("ps", "--json").stdout.splitlines())] == [run.id]
+    assert f"port: {run.plan.port} is held by {run.id} (pid {run.pid})" in dflash("doctor", fake_engine.RECIPE).stdout
+    refused = dflash("up", fake_engine.RECIPE, "--foreground", "--port", str(run.plan.port))
+    assert refused.returncode == 2
+    assert f"port {run.plan.port} is held by {run.id}" in refused.stderr
+    asyncio.run(_recorded_by_the_next(run))
+    stopped = dflash("stop")
+    assert (stopped.returncode, server.members(run), observe.replay(run).status) == (0, [], "stopped")
+    assert "no engine process" in dflash("orphans").stderr
+
+
+async def _recorded_by_the_next(run: Run) -> None:
+    before = len(launched.recorded(run, Sampled))
+    async with launched.watching(run):
+        await launched.until(lambda: len(launched.recorded(run, Sampled)) > before, 20)
 
 
 def test_what_a_unit_runs_serves_until_it_is_told_to_end(tmp_path):
