@@ -1,0 +1,103 @@
+"""The rows of the log pane: which lines of a state it shows, and texts that are made when somebody asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
+
+import msgspec
+
+from dflash_tui.core.benign import why_benign
+from dflash_tui.core.events import LogLine
+from dflash_tui.tui import figures
+
+NOTE = f"{'':11}↳ no harm: "
+_RANKS = {"WARNING": 1, "ERROR": 2, "CRITICAL": 2}
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """A line as the state has it, and `why` it does no harm although it looks bad; a `note` below it says why."""
+
+    line: LogLine
+    why: str = ""
+    note: bool = False
+
+    def text(self, utc_offset: float) -> str:
+        """Return what is written of it."""
+        if self.note:
+            return f"{NOTE}{self.why}"
+        text = figures.log_line(self.line, utc_offset)
+        return f"{text[:9]}~ {text[11:]}" if self.why else text
+
+
+class LogRows(Sequence[str]):
+    """The rows of the lines that were taken, of `level` (0 all, 1 warnings, 2 errors) and worse. It copies no text."""
+
+    def __init__(self) -> None:
+        self.level, self.utc_offset = 0, 0.0
+        self._rows: list[Row] = []
+        self._made = bytearray()  # how many rows each line has
+        self._explained: set[str] = set()
+        self._rank = 0
+
+    def clear(self) -> None:
+        """Forget all lines; the level stays."""
+        self._rows.clear()
+        self._made.clear()
+        self._explained.clear()
+        self._rank = 0
+
+    def take(self, lines: Iterable[LogLine]) -> None:
+        """Add the newest lines."""
+        for line in lines:
+            rows = self._of(line)
+            self._rows += rows
+            self._made.append(len(rows))
+
+    def keep(self, lines: int) -> int:
+        """Forget all lines but so many of the last, as the state did; return how many rows went with them."""
+        old = len(self._made) - lines
+        if old <= 0:
+            return 0
+        gone = sum(self._made[:old])
+        del self._rows[:gone], self._made[:old]
+        return gone
+
+    @property
+    def lines(self) -> int:
+        """How many lines were taken and are not forgotten."""
+        return len(self._made)
+
+    @property
+    def shown(self) -> int:
+        """How many of them are of the level."""
+        return len(self._made) - self._made.count(0)
+
+    def _of(self, line: LogLine) -> list[Row]:
+        """Return the rows of a line: none below the level, else it and perhaps a note, once for each reason."""
+        if line.level or line.source:
+            self._rank = _RANKS.get(line.level, 0)
+        elif line.text.startswith("Traceback (most recent call last)"):
+            self._rank = 2  # what follows it has no level of its own
+        why = why_benign(line.text) if self._rank or not line.level else ""
+        if (min(self._rank, 1) if why else self._rank) < self.level:
+            return []
+        if not why or why in self._explained:
+            return [Row(line, why)]
+        self._explained.add(why)
+        return [Row(line, why), Row(line, why, note=True)]
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [row.text(self.utc_offset) for row in self._rows[index]]
+        return self._rows[index].text(self.utc_offset)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return (row.text(self.utc_offset) for row in self._rows)
