@@ -1,6 +1,6 @@
 """What is kept of a server that runs for weeks: samples by time, and the last lines of its log.
 
-Of samples all of the last hour, and one in five minutes of the day before it: nothing is drawn of that day, it only
+Of samples all of the last hour, and one in ten minutes of the day before it: nothing is drawn of that day, it only
 says where windows of the whole run begin, and since when something has lasted.
 """
 
@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar, overload
 from dflash_tui.core.events import LogLine
 
 DENSE = 3700.0
-THIN_STEP = 300.0
+THIN_STEP = 600.0
 LONGEST = 86_400.0
 THIN_EVERY = 60
 KEPT_LINES = 5000

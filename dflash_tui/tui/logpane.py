@@ -10,8 +10,8 @@ from rich.highlighter import Highlighter
 from rich.text import Text
 from textual import on
 from textual.binding import Binding
-from textual.cache import LRUCache
 from textual.geometry import Size
+from textual.strip import Strip
 from textual.widgets import Footer, Input, Log
 
 from dflash_tui.core.events import LogLine
@@ -21,8 +21,6 @@ from dflash_tui.tui.logrows import NOTE, LogRows
 
 LEVELS = ("all", "warnings and worse", "errors")
 _PIECE = 500
-# Lines that are kept drawn: a screen or two. Textual keeps 1024, which are 10 MB of what nobody looks at.
-_DRAWN = 100
 # Without its cache, which would keep the texts of 4096 lines.
 _cells = cached_cell_len.__wrapped__
 
@@ -49,7 +47,6 @@ class LogPane(Log):
         self.highlighter = _Marks(self)
         self.rows = LogRows()
         self._lines = cast("list[str]", self.rows)  # Textual reads what it draws, and clears it
-        self._render_line_cache = LRUCache(_DRAWN)
         self.words, self.at = "", -1
         self._found: list[int] = []
         self._taken = 0
@@ -99,7 +96,6 @@ class LogPane(Log):
         self._found += self._matching(texts, before)
         if gone:
             self.at = max(-1, self.at - gone)
-            self._render_line_cache.clear()
         if follows:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
         elif held and gone:
@@ -107,6 +103,22 @@ class LogPane(Log):
             self.auto_scroll = False
         self.refresh()
         self._say()
+
+    def render_line(self, y: int) -> Strip:
+        """Draw what is seen of a row, and keep nothing: whatever Rich and Textual draw, they remember for long."""
+        left, top = self.scroll_offset
+        at, width, style = top + y, self.size.width, self.rich_style
+        if at >= len(self.rows):
+            return Strip.blank(width, style)
+        row = self.rows[at]
+        text = self.highlighter(Text(row, style, no_wrap=True))
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(at)) is not None:
+            end = len(row) if span[1] == -1 else span[1]
+            text.stylize(self.screen.get_component_rich_style("screen--selection"), span[0], end)
+        if row.isascii():  # a letter is a cell
+            text = text[: left + width]
+        return Strip(text.render(self.app.console)).crop_extend(left, left + width, style).apply_offsets(left, at)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
@@ -124,7 +136,6 @@ class LogPane(Log):
         """Look for `words` in any case, from the end backwards, and go to the last line that has them."""
         self.words, self.at = words.lower(), -1
         self._found = self._matching(self.rows)
-        self._render_line_cache.clear()
         self.refresh()
         if words:
             self.action_match(-1)

@@ -15,19 +15,12 @@ NOTE = f"{'':11}↳ no harm: "
 _RANKS = {"WARNING": 1, "ERROR": 2, "CRITICAL": 2}
 
 
-class Row(msgspec.Struct, frozen=True, gc=False):
-    """A line as the state has it, and `why` it does no harm although it looks bad; a `note` below it says why."""
+class _Marked(msgspec.Struct, frozen=True):
+    """A line that looks bad and does no harm, and `why`; a `note` below it says so."""
 
     line: LogLine
-    why: str = ""
+    why: str
     note: bool = False
-
-    def text(self, utc_offset: float) -> str:
-        """Return what is written of it."""
-        if self.note:
-            return f"{NOTE}{self.why}"
-        text = figures.log_line(self.line, utc_offset)
-        return f"{text[:9]}~ {text[11:]}" if self.why else text
 
 
 class LogRows(Sequence[str]):
@@ -35,7 +28,7 @@ class LogRows(Sequence[str]):
 
     def __init__(self) -> None:
         self.level, self.utc_offset = 0, 0.0
-        self._rows: list[Row] = []
+        self._rows: list[LogLine | _Marked] = []
         self._made = bytearray()  # how many rows each line has
         self._explained: set[str] = set()
         self._rank = 0
@@ -73,7 +66,7 @@ class LogRows(Sequence[str]):
         """How many of them are of the level."""
         return len(self._made) - self._made.count(0)
 
-    def _of(self, line: LogLine) -> list[Row]:
+    def _of(self, line: LogLine) -> list[LogLine | _Marked]:
         """Return the rows of a line: none below the level, else it and perhaps a note, once for each reason."""
         if line.level or line.source:
             self._rank = _RANKS.get(line.level, 0)
@@ -82,10 +75,20 @@ class LogRows(Sequence[str]):
         why = why_benign(line.text) if self._rank or not line.level else ""
         if (min(self._rank, 1) if why else self._rank) < self.level:
             return []
-        if not why or why in self._explained:
-            return [Row(line, why)]
+        if not why:
+            return [line]
+        if why in self._explained:
+            return [_Marked(line, why)]
         self._explained.add(why)
-        return [Row(line, why), Row(line, why, note=True)]
+        return [_Marked(line, why), _Marked(line, why, note=True)]
+
+    def _text(self, row: LogLine | _Marked) -> str:
+        if isinstance(row, LogLine):
+            return figures.log_line(row, self.utc_offset)
+        if row.note:
+            return f"{NOTE}{row.why}"
+        text = figures.log_line(row.line, self.utc_offset)
+        return f"{text[:9]}~ {text[11:]}"
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -93,11 +96,11 @@ class LogRows(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
-            return [row.text(self.utc_offset) for row in self._rows[index]]
-        return self._rows[index].text(self.utc_offset)
+            return [self._text(row) for row in self._rows[index]]
+        return self._text(self._rows[index])
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[str]:
-        return (row.text(self.utc_offset) for row in self._rows)
+        return map(self._text, self._rows)
