@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar, cast
 
 from rich.cells import cached_cell_len
-from rich.highlighter import Highlighter
+from rich.style import Style
 from rich.text import Text
 from textual import on
 from textual.binding import Binding
@@ -17,7 +17,7 @@ from textual.widgets import Footer, Input, Log
 from dflash_tui.core.events import LogLine
 from dflash_tui.core.state import RunState
 from dflash_tui.text import cut
-from dflash_tui.tui.logrows import NOTE, LogRows
+from dflash_tui.tui.logrows import LogRows, styled
 
 LEVELS = ("all", "warnings and worse", "errors")
 _PIECE = 500
@@ -43,8 +43,7 @@ class LogPane(Log):
     ]
 
     def __init__(self) -> None:
-        super().__init__(highlight=True, id="log")
-        self.highlighter = _Marks(self)
+        super().__init__(id="log")
         self.rows = LogRows()
         self._lines = cast("list[str]", self.rows)  # Textual reads what it draws, and clears it
         self.words, self.at = "", -1
@@ -111,14 +110,20 @@ class LogPane(Log):
         if at >= len(self.rows):
             return Strip.blank(width, style)
         row = self.rows[at]
-        text = self.highlighter(Text(row, style, no_wrap=True))
+        text = styled(row, style, self.words)
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(at)) is not None:
             end = len(row) if span[1] == -1 else span[1]
-            text.stylize(self.screen.get_component_rich_style("screen--selection"), span[0], end)
+            background = self.screen.get_component_rich_style("screen--selection").bgcolor
+            text.stylize(Style(bgcolor=background), span[0], end)
         if row.isascii():  # a letter is a cell
             text = text[: left + width]
-        return Strip(text.render(self.app.console)).crop_extend(left, left + width, style).apply_offsets(left, at)
+        strip = Strip(text.render(self.app.console)).crop_extend(left, left + width, style)
+        # What the mouse selects is found by them; they make a style of each row, of which 1024 are remembered.
+        return strip.apply_offsets(left, at) if self.mouse_hover else strip
+
+    def watch_mouse_hover(self) -> None:
+        self.refresh()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
@@ -203,22 +208,6 @@ class LogPane(Log):
             place = f"{found.index(self.at) + 1} of {len(found)}" if self.at in found else f"{len(found)} matches"
             parts.append(f"“{cut(self.words, 20)}” {place}")
         self.border_title = Text(" · ".join(parts))
-
-
-class _Marks(Highlighter):
-    """Makes marks and matches stand out by weight, so that every theme and NO_COLOR shows them."""
-
-    def __init__(self, pane: LogPane) -> None:
-        self._pane = pane
-
-    def highlight(self, text: Text) -> None:
-        line = text.plain
-        if line[9:11] == "✗ ":
-            text.stylize("bold")
-        elif line[9:11] == "~ " or line.startswith(NOTE):
-            text.stylize("dim")
-        if (words := self._pane.words) and (at := line.lower().find(words)) >= 0:
-            text.stylize("reverse", at, at + len(words))
 
 
 class SearchBar(Input):

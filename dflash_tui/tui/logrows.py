@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 import msgspec
+from rich.style import Style
+from rich.text import Text
 
 from dflash_tui.core.benign import why_benign
 from dflash_tui.core.events import LogLine
 from dflash_tui.tui import figures
 
-NOTE = f"{'':11}↳ no harm: "
+_NOTE = f"{'':11}↳ no harm: "
 _RANKS = {"WARNING": 1, "ERROR": 2, "CRITICAL": 2}
 
 
@@ -86,7 +88,7 @@ class LogRows(Sequence[str]):
         if isinstance(row, LogLine):
             return figures.log_line(row, self.utc_offset)
         if row.note:
-            return f"{NOTE}{row.why}"
+            return f"{_NOTE}{row.why}"
         text = figures.log_line(row.line, self.utc_offset)
         return f"{text[:9]}~ {text[11:]}"
 
@@ -104,3 +106,16 @@ class LogRows(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         return map(self._text, self._rows)
+
+
+def styled(row: str, style: Style, words: str) -> Text:
+    """Return a row whose marks and first match stand out by weight, so that every theme and NO_COLOR shows them."""
+    text = Text(row, no_wrap=True)
+    text.stylize(style)
+    if row[9:11] == "✗ ":
+        text.stylize("bold")
+    elif row[9:11] == "~ " or row.startswith(_NOTE):
+        text.stylize("dim")
+    if words and (at := row.lower().find(words)) >= 0:
+        text.stylize("reverse", at, at + len(words))
+    return text
