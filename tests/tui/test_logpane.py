@@ -254,3 +254,21 @@ async def test_matches_and_place_move_with_the_lines(live):
         assert "“needle” 2 matches" in str(pane.border_title)
         await pilot.press("n")
         assert pane.lines[pane.at].endswith("needle 1  [x]")
+
+
+async def test_the_mouse_selects_lines(live):
+    """Rows tell their places while the mouse is over them: what is dragged over is what is copied."""
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), [*events, *lines(now, 100)])
+        await pilot.press("l")
+        await pilot.pause()
+        pane = pane_of(panel)
+        first = pane.scroll_offset.y + 3
+        await pilot.mouse_down(pane, offset=(1, 4))
+        await pilot.hover(pane, offset=(40, 6))
+        await pilot.mouse_up(pane, offset=(40, 6))
+        selected = (panel.screen.get_selected_text() or "").split("\n")
+        assert selected[:2] == list(pane.lines[first : first + 2])
+        assert len(selected) == 3
