@@ -1,16 +1,26 @@
-"""Samples by time for as long as a server runs: all of the last hour, one a minute of the day before it."""
+"""What is kept of a server that runs for weeks: samples by time, and the last lines of its log.
+
+Of samples all of the last hour, and one in ten minutes of the day before it: nothing is drawn of that day, it only
+says where windows of the whole run begin, and since when something has lasted.
+"""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar, overload
 
+from dflash_tui.core.events import LogLine
+
 DENSE = 3700.0
-THIN_STEP = 60.0
+THIN_STEP = 600.0
 LONGEST = 86_400.0
-_THIN_EVERY = 600
+THIN_EVERY = 60
+KEPT_LINES = 5000
+# Of text; lines of the usual 200 characters take half of it.
+KEPT_BYTES = 2 << 20
 # A clock that is set back by more than this is believed: it was wrong before.
 SET_BACK = 60.0
 
@@ -46,7 +56,7 @@ class Kept(Sequence[T]):
         self._values.append(value)
         self._times.append(max(value.at, self._times[-1]) if self._times else value.at)
         self._added += 1
-        if self._added % _THIN_EVERY == 0:
+        if self._added % THIN_EVERY == 0:
             self._thin()
 
     def until(self, at: float) -> int:
@@ -59,7 +69,7 @@ class Kept(Sequence[T]):
         Of what was thinned, each holds until the next.
         """
         index = self.until(at) - 1
-        if self._times and at < self._times[-1] - DENSE - THIN_STEP:
+        if self._times and at < self._times[-1] - DENSE:
             longest = max(longest, THIN_STEP)
         return self._values[index] if index >= 0 and at - self._times[index] <= longest else None
 
@@ -93,6 +103,42 @@ class Kept(Sequence[T]):
 
     def __reversed__(self) -> Iterator[T]:
         return reversed(self._values)
+
+
+class KeptLines(Sequence[LogLine]):
+    """The last lines of a log: at most `KEPT_LINES`, with at most `KEPT_BYTES` of text."""
+
+    def __init__(self) -> None:
+        self._lines: deque[LogLine] = deque()
+        self.bytes = 0
+
+    def append(self, line: LogLine) -> None:
+        """Add the newest line; the oldest go where there would be too much."""
+        self._lines.append(line)
+        self.bytes += _size(line)
+        while len(self._lines) > KEPT_LINES or self.bytes > KEPT_BYTES:
+            self.bytes -= _size(self._lines.popleft())
+
+    @overload
+    def __getitem__(self, index: int) -> LogLine: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[LogLine]: ...
+    def __getitem__(self, index: int | slice) -> LogLine | list[LogLine]:
+        return list(self._lines)[index] if isinstance(index, slice) else self._lines[index]
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __iter__(self) -> Iterator[LogLine]:
+        return iter(self._lines)
+
+    def __reversed__(self) -> Iterator[LogLine]:
+        return reversed(self._lines)
+
+
+def _size(line: LogLine) -> int:
+    """Return how many bytes the text of a line takes at most."""
+    return len(line.text) * (1 if line.text.isascii() else 4)
 
 
 def ends(now: float, span: float, count: int) -> list[float]:

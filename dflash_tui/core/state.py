@@ -38,12 +38,11 @@ from dflash_tui.core.events import (
 from dflash_tui.core.failures import SYMPTOMS
 from dflash_tui.core.finished import FinishedLog
 from dflash_tui.core.histogram import difference
-from dflash_tui.core.kept import Kept, Timed, ends
+from dflash_tui.core.kept import Kept, KeptLines, Timed, ends
 from dflash_tui.core.startup import PhaseSpan, Startup
 from dflash_tui.core.track import LONGEST_GAP, Track
 from dflash_tui.core.vllm_metrics import Rates
 
-KEPT_LINES = 5000
 KEPT_REQUESTS = 500
 _PROBLEMS_KEPT = 100
 T = TypeVar("T", bound=Timed)
@@ -71,7 +70,7 @@ class RunState:
     suspended: Suspended | None = None
     finished: FinishedLog = field(default_factory=FinishedLog)
     requests: deque[RequestDone] = field(default_factory=lambda: deque(maxlen=KEPT_REQUESTS))
-    lines: deque[LogLine] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    lines: KeptLines = field(default_factory=KeptLines)
     line_count: int = 0
     problems: deque[Problem] = field(default_factory=lambda: deque(maxlen=_PROBLEMS_KEPT))
     stopping: bool = False

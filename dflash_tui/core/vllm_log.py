@@ -36,6 +36,8 @@ _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w]*\.)*[A-Z]\w*(?:Error|Exception|NotFo
 _TROUBLE = frozenset({"", "ERROR", "CRITICAL"})
 # A server that fails says the same lines over and over.
 _recognise = lru_cache(maxsize=4096)(recognise)
+# Thousands of lines are kept, and they have a few levels and files: one copy of each.
+_name = lru_cache(maxsize=256)(str)
 
 
 class LogReader:
@@ -101,7 +103,7 @@ class LogReader:
             self._stamp = stamp
             self._at = max(self._at, self._epoch(stamp))
         if self._phases.up:
-            events.append(LogLine(self._at, body, level, source))
+            events.append(LogLine(self._at, body, _name(level), _name(source)))
         else:
             self._starting(body, level, source, events)
         if level in _TROUBLE:
@@ -113,7 +115,7 @@ class LogReader:
             events.append(PhaseStarted(self._at, phase))
         bar = progress(body, self._at, self._phases.now)
         if bar is None or bar.done == bar.total:
-            events.append(LogLine(self._at, body, level, source))
+            events.append(LogLine(self._at, body, _name(level), _name(source)))
         if bar is not None:
             events.append(bar)
         else:

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, cast
 
-from rich.highlighter import Highlighter
+from rich.cells import cached_cell_len
+from rich.style import Style
 from rich.text import Text
 from textual import on
 from textual.binding import Binding
-from textual.cache import LRUCache
+from textual.geometry import Size
+from textual.strip import Strip
 from textual.widgets import Footer, Input, Log
 
-from dflash_tui.core.benign import why_benign
 from dflash_tui.core.events import LogLine
-from dflash_tui.core.state import KEPT_LINES, RunState
+from dflash_tui.core.state import RunState
 from dflash_tui.text import cut
-from dflash_tui.tui import figures
+from dflash_tui.tui.logrows import LogRows, styled
 
 LEVELS = ("all", "warnings and worse", "errors")
-_RANKS = {"WARNING": 1, "ERROR": 2, "CRITICAL": 2}
 _PIECE = 500
-# Lines that are kept drawn: a few screens. Textual keeps 1024, which are 10 MB of what nobody looks at.
-_DRAWN = 200
-_NOTE = f"{'':11}↳ no harm: "
+# Without its cache, which would keep the texts of 4096 lines.
+_cells = cached_cell_len.__wrapped__
 
 
 class LogPane(Log):
@@ -44,13 +43,12 @@ class LogPane(Log):
     ]
 
     def __init__(self) -> None:
-        super().__init__(highlight=True, max_lines=KEPT_LINES, id="log")
-        self.highlighter = _Marks(self)
-        self._render_line_cache = LRUCache(_DRAWN)
-        self.words, self.at, self.level = "", -1, 0
-        self._taken = self._shown = self._seen = 0
-        self._explained: set[str] = set()
-        self._rank = 0
+        super().__init__(id="log")
+        self.rows = LogRows()
+        self._lines = cast("list[str]", self.rows)  # Textual reads what it draws, and clears it
+        self.words, self.at = "", -1
+        self._found: list[int] = []
+        self._taken = 0
 
     def on_mount(self) -> None:
         self._say()
@@ -62,53 +60,70 @@ class LogPane(Log):
 
     def reset(self) -> None:
         """Forget everything; another run comes."""
-        self.words, self.at, self.level, self._taken = "", -1, 0, 0
+        self.words, self.at, self.rows.level, self._taken = "", -1, 0, 0
         self._empty()
         self.auto_scroll = True
 
     def _empty(self) -> None:
-        self._shown, self._seen, self._rank, self._explained = 0, 0, 0, set()
+        self._found = []
         self.clear()
 
     def show(self, state: RunState, utc_offset: float) -> None:
-        """Write lines of `state` that came since the last time: so many at once as cost no key press."""
-        new = min(state.line_count - self._taken, len(state.lines))
+        """Show lines of `state` that came since the last time, so many at once as cost no key press.
+
+        What the state no longer keeps goes.
+        """
+        behind = state.line_count - self._taken
+        gone = self.rows.keep(max(0, len(state.lines) - behind))
+        new = min(behind, len(state.lines))
         some = min(new, _PIECE)
         self._taken = state.line_count - new + some
-        self._state, self._offset = state, utc_offset
-        if some > 0:
-            self._write(state.lines[index] for index in range(-new, some - new))
+        self._state, self.rows.utc_offset = state, utc_offset
+        if gone or some > 0:
+            self._write(gone, [state.lines[index] for index in range(-new, some - new)])
 
-    def _write(self, lines: Iterable[LogLine]) -> None:
-        texts = [text for line in lines for text in self._texts(line)]
-        before = len(self.lines)
-        self.write_lines(texts)
-        gone = before + len(texts) - len(self.lines)
-        if gone > 0:  # what somebody looks at stays where it is
-            self.at = self.at - gone if self.at >= gone else -1
-            if not self.auto_scroll:
-                self.scroll_to(y=max(0, self.scroll_offset.y - gone), animate=False, immediate=True)
+    def _write(self, gone: int, lines: Sequence[LogLine]) -> None:
+        """Show `lines` at the end; `gone` rows went at the start, and what somebody looks at stays where it is."""
+        held, y = not self.auto_scroll, self.scroll_offset.y
+        follows = not held and self.is_vertical_scroll_end and not self.is_vertical_scrollbar_grabbed
+        before = len(self.rows)
+        self.rows.take(lines)
+        texts = self.rows[before:]
+        self._width = max(self._width, max((_cells(text) for text in texts), default=0))
+        self.virtual_size = Size(self._width, len(self.rows))
+        self._found = [index - gone for index in self._found if index >= gone]
+        self._found += self._matching(texts, before)
+        if gone:
+            self.at = max(-1, self.at - gone)
+        if follows:
+            self.scroll_end(animate=False, immediate=True, x_axis=False)
+        elif held and gone:
+            self.scroll_to(y=max(0, y - gone), animate=False, immediate=True)
+            self.auto_scroll = False
+        self.refresh()
         self._say()
 
-    def _texts(self, line: LogLine) -> list[str]:
-        """Return what is written of a line: nothing below the level, else the line and perhaps a note."""
-        if line.level or line.source:
-            self._rank = _RANKS.get(line.level, 0)
-        elif line.text.startswith("Traceback (most recent call last)"):
-            self._rank = 2  # what follows it has no level of its own
-        why = why_benign(line.text) if self._rank or not line.level else ""
-        self._seen += 1
-        if (min(self._rank, 1) if why else self._rank) < self.level:
-            return []
-        self._shown += 1
-        text = figures.log_line(line, self._offset)
-        if not why:
-            return [text]
-        marked = f"{text[:9]}~ {text[11:]}"
-        if why in self._explained:
-            return [marked]
-        self._explained.add(why)
-        return [marked, f"{_NOTE}{why}"]
+    def render_line(self, y: int) -> Strip:
+        """Draw what is seen of a row, and keep nothing: whatever Rich and Textual draw, they remember for long."""
+        left, top = self.scroll_offset
+        at, width, style = top + y, self.size.width, self.rich_style
+        if at >= len(self.rows):
+            return Strip.blank(width, style)
+        row = self.rows[at]
+        text = styled(row, style, self.words)
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(at)) is not None:
+            end = len(row) if span[1] == -1 else span[1]
+            background = self.screen.get_component_rich_style("screen--selection").bgcolor
+            text.stylize(Style(bgcolor=background), span[0], end)
+        if row.isascii():  # a letter is a cell
+            text = text[: left + width]
+        strip = Strip(text.render(self.app.console)).crop_extend(left, left + width, style)
+        # What the mouse selects is found by them; they make a style of each row, of which 1024 are remembered.
+        return strip.apply_offsets(left, at) if self.mouse_hover else strip
+
+    def watch_mouse_hover(self) -> None:
+        self.refresh()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
@@ -125,13 +140,14 @@ class LogPane(Log):
     def find(self, words: str) -> None:
         """Look for `words` in any case, from the end backwards, and go to the last line that has them."""
         self.words, self.at = words.lower(), -1
+        self._found = self._matching(self.rows)
         self.refresh()
         if words:
             self.action_match(-1)
         self._say()
 
     def action_match(self, step: int) -> None:
-        found = self._matches()
+        found = self._found
         if not found:
             self._say()
             return
@@ -144,26 +160,27 @@ class LogPane(Log):
         self.refresh()
         self._say()
 
-    def _matches(self) -> list[int]:
-        return [index for index, text in enumerate(self.lines) if self.words and self.words in text.lower()]
+    def _matching(self, texts: Sequence[str], first: int = 0) -> list[int]:
+        """Return the places of the rows that have the words; the first of `texts` has place `first`."""
+        return [index for index, text in enumerate(texts, first) if self.words in text.lower()] if self.words else []
 
     def action_search(self) -> None:
         if not self.screen.query(SearchBar):
             self.screen.mount(SearchBar(self), before=self.screen.query_one(Footer))
 
     def action_level(self) -> None:
-        self._refill((self.level + 1) % len(LEVELS))
+        self._refill((self.rows.level + 1) % len(LEVELS))
 
     def action_all(self) -> None:
         self.words, self.at = "", -1
         self._refill(0)
 
     def _refill(self, level: int) -> None:
-        self.level, self.at, self.auto_scroll = level, -1, True
+        self.rows.level, self.at, self.auto_scroll = level, -1, True
         self._empty()
         if self._taken:
             self._taken = self._state.line_count - len(self._state.lines)
-            self.show(self._state, self._offset)
+            self.show(self._state, self.rows.utc_offset)
         self._say()
 
     def action_follow(self) -> None:
@@ -184,29 +201,13 @@ class LogPane(Log):
     def _say(self) -> None:
         """Say in the title what is seen: following or held, which level, which match."""
         parts = ["server.log", "following" if self.auto_scroll else "held, G follows"]
-        if self.level:
-            parts.append(f"{LEVELS[self.level]}: {self._shown} of {self._seen}")
+        if level := self.rows.level:
+            parts.append(f"{LEVELS[level]}: {self.rows.shown} of {self.rows.lines}")
         if self.words:
-            found = self._matches()
+            found = self._found
             place = f"{found.index(self.at) + 1} of {len(found)}" if self.at in found else f"{len(found)} matches"
             parts.append(f"“{cut(self.words, 20)}” {place}")
         self.border_title = Text(" · ".join(parts))
-
-
-class _Marks(Highlighter):
-    """Makes marks and matches stand out by weight, so that every theme and NO_COLOR shows them."""
-
-    def __init__(self, pane: LogPane) -> None:
-        self._pane = pane
-
-    def highlight(self, text: Text) -> None:
-        line = text.plain
-        if line[9:11] == "✗ ":
-            text.stylize("bold")
-        elif line[9:11] == "~ " or line.startswith(_NOTE):
-            text.stylize("dim")
-        if (words := self._pane.words) and (at := line.lower().find(words)) >= 0:
-            text.stylize("reverse", at, at + len(words))
 
 
 class SearchBar(Input):

@@ -7,7 +7,7 @@ import pytest
 
 from dflash_tui.core.events import Counters, Histogram, LatenciesSampled
 from dflash_tui.core.histogram import difference, mean, quantile
-from dflash_tui.core.kept import DENSE, LONGEST, THIN_STEP, Kept
+from dflash_tui.core.kept import DENSE, LONGEST, THIN_EVERY, THIN_STEP, Kept
 from dflash_tui.core.state import RunState
 from dflash_tui.core.track import Track
 from dflash_tui.core.vllm_metrics import scrape
@@ -21,11 +21,11 @@ def counters(steps: float, **more) -> Counters:
 
 
 def test_a_day_is_kept_thinned_and_its_windows_stay_exact():
-    """All of the last hour, one a minute of the day before it; a window's difference depends on nothing dropped."""
+    """All of the last hour, one in ten minutes of the day before; a window depends on nothing dropped."""
     track = Track()
     for second in range(100_000):
         track.take(float(second), counters(2.0 * second))
-    assert DENSE + (LONGEST - DENSE) / THIN_STEP - 800 <= len(track) <= DENSE + (LONGEST - DENSE) / THIN_STEP + 800
+    assert len(track) == pytest.approx(DENSE + (LONGEST - DENSE) / THIN_STEP, abs=THIN_EVERY + 3)
     assert track[0].at >= 100_000 - LONGEST - 700
     assert all(b.at - a.at <= THIN_STEP for a, b in pairwise(track))
     old, new = track.between(40_000.5, 50_000.5), track.window(600, 99_999.0)

@@ -1,11 +1,14 @@
 """The log pane: levels, follow, search, and lines that look bad and are not."""
 
+import gc
+import tracemalloc
+
 import pytest
 
 from dflash_tui.core import vllm_log
 from dflash_tui.core.benign import why_benign
 from dflash_tui.core.events import LogLine, Problem
-from dflash_tui.core.state import KEPT_LINES
+from dflash_tui.core.kept import KEPT_BYTES, KEPT_LINES
 from dflash_tui.tui.logpane import LogPane
 from tests import recordings
 from tests.tui.conftest import HOSTILE, a_run
@@ -175,3 +178,97 @@ async def test_a_flood_is_written_in_pieces_and_to_its_end(live):
         assert len(pane.lines) == KEPT_LINES
         assert pane.lines[-1].endswith(f"line {3 * KEPT_LINES - 1}  [x]")
         assert pane.lines[0].endswith(f"line {2 * KEPT_LINES}  [x]")
+
+
+async def test_the_pane_holds_no_text_of_its_own(live):
+    """All lines that a state keeps are shown, and what that takes is a fraction of what they take."""
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), events)
+        for line in lines(now, 2 * KEPT_LINES, words="some words " * 25):
+            panel.run_screen.take(line)
+        pane, held = pane_of(panel), panel.run_screen.state.lines
+        panel.run_screen.write_log()
+        await pilot.pause()
+        gc.collect()
+        tracemalloc.start()
+        try:
+            for _ in range(12):
+                panel.run_screen.write_log()
+                await pilot.pause()
+            gc.collect()
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert len(pane.lines) == len(held) == KEPT_LINES
+        assert taken < sum(len(line.text) for line in held) / 2
+
+
+async def test_what_the_state_lets_go_leaves_the_pane(live):
+    """Long lines push out the others: the pane has what the state has, also of a level, and counts no others."""
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        few = [line for at in range(10) for line in (*lines(now, 9), LogLine(now, f"bad {at}", "ERROR", "x.py"))]
+        await feed(pilot, a_run(), [*events, *few])
+        await pilot.press("v", "v")
+        pane, held = pane_of(panel), panel.run_screen.state.lines
+        assert pane.lines[-1].endswith("bad 9  [x]")
+        for piece in range(20):
+            for line in lines(now + piece, 100, words="x" * 1900, level="ERROR" if piece == 15 else "INFO"):
+                panel.run_screen.take(line)
+            panel.run_screen.write_log()
+        assert held.bytes <= KEPT_BYTES
+        assert len(held) < 1200
+        errors = [line for line in held if line.level == "ERROR"]
+        assert "bad" not in pane.lines[0]
+        assert len(pane.lines) == len(errors)
+        assert f"errors: {len(errors)} of {len(held)}" in str(pane.border_title)
+
+
+async def test_matches_and_place_move_with_the_lines(live):
+    """Who looks at a match keeps looking at it while older lines go, until it goes itself."""
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), [*events, *lines(now, KEPT_LINES), LogLine(now, "a needle", "INFO", "x.py")])
+        for _ in range(12):
+            panel.run_screen.write_log()
+        pane = pane_of(panel)
+        await pilot.press("slash", *"needle", "enter")
+        for piece in range(3):
+            for line in [*lines(now + piece, 700), LogLine(now, f"needle {piece}", "INFO", "x.py")]:
+                panel.run_screen.take(line)
+            for _ in range(3):
+                panel.run_screen.write_log()
+            await pilot.pause()
+            assert pane.lines[pane.at].endswith("a needle  [x]")
+            assert f"“needle” 1 of {piece + 2}" in str(pane.border_title)
+            assert "a needle" in text(panel)
+            assert "held" in text(panel)
+        for line in lines(now, KEPT_LINES - 1400):
+            panel.run_screen.take(line)
+        for _ in range(12):
+            panel.run_screen.write_log()
+        assert "“needle” 2 matches" in str(pane.border_title)
+        await pilot.press("n")
+        assert pane.lines[pane.at].endswith("needle 1  [x]")
+
+
+async def test_the_mouse_selects_lines(live):
+    """Rows tell their places while the mouse is over them: what is dragged over is what is copied."""
+    events, now = live
+    panel = app(now=now)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await feed(pilot, a_run(), [*events, *lines(now, 100)])
+        await pilot.press("l")
+        await pilot.pause()
+        pane = pane_of(panel)
+        first = pane.scroll_offset.y + 3
+        await pilot.mouse_down(pane, offset=(1, 4))
+        await pilot.hover(pane, offset=(40, 6))
+        await pilot.mouse_up(pane, offset=(40, 6))
+        selected = (panel.screen.get_selected_text() or "").split("\n")
+        assert selected[:2] == list(pane.lines[first : first + 2])
+        assert len(selected) == 3
