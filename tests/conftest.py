@@ -19,6 +19,7 @@ from tests.terminals import Terminal
 # Tests send Ctrl-C, which whatever a shell starts in the background would inherit as ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["PYTHONFAULTHANDLER"] = "1"  # a program that crashes tells where
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of commands would each compile all of us again
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

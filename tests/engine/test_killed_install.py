@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import distributions
@@ -18,11 +18,24 @@ from pathlib import Path
 
 import psutil
 import pytest
+import uv
 
 from dflash_tui.core import inventory, paths, plan, recipe_files, setup
 from dflash_tui.core.engine import Engine
 
 COMMAND = [sys.executable, "-m", "dflash_tui", "engine", "install"]
+# The same with a uv that leaves byte code out, which takes minutes of both cores for a real engine.
+WITHOUT_BYTE_CODE = """\
+import sys, uv
+uv.find_uv_bin = lambda: {script!r}
+from dflash_tui import cli
+sys.exit(cli.main(["engine", "install", *sys.argv[1:]]))
+"""
+SCRIPT = """\
+#!/bin/sh
+for word; do shift; [ "$word" = --compile-bytecode ] || set -- "$@" "$word"; done
+exec {uv} "$@"
+"""
 WHEEL = "slow-1.0-py3-none-any.whl"
 METADATA = "Metadata-Version: 2.1\nName: slow\nVersion: 1.0\n"
 MODULES = 2000
@@ -105,9 +118,9 @@ def index(tmp_path) -> Iterator[Index]:
 
 
 @contextmanager
-def installing(recipe: str) -> Iterator[subprocess.Popen[str]]:
+def installing(recipe: str, command: Sequence[str] = COMMAND) -> Iterator[subprocess.Popen[str]]:
     """Install its engine; the block ends it by SIGKILL when it has seen enough."""
-    with subprocess.Popen([*COMMAND, recipe, "--json"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*command, recipe, "--json"], stdout=subprocess.PIPE, text=True) as process:
         yield process
         assert process.poll() is None
         process.send_signal(signal.SIGKILL)
@@ -140,9 +153,9 @@ def working_in(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def installed(recipe: str) -> Engine:
+def installed(recipe: str, command: Sequence[str] = COMMAND) -> Engine:
     """Install its engine in peace; nothing else may lie beside it afterwards."""
-    done = subprocess.run([*COMMAND, recipe, "--json"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, recipe, "--json"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     [engine] = inventory.engines_here()
     folder = Path(engine.folder)
@@ -191,16 +204,20 @@ def test_killed_while_it_downloads_and_while_it_compiles(index, tmp_path, monkey
 
 
 @pytest.mark.vllm
-def test_killed_while_it_installs_the_real_one(folders, demo_engine, monkeypatch):
+def test_killed_while_it_installs_the_real_one(folders, demo_engine, tmp_path, monkeypatch):
     """While its packages are linked; then one good engine is there."""
     # What was downloaded for the demo engine lies in uv's own cache.
     monkeypatch.delenv("XDG_CACHE_HOME")
     folder = plan.engine_folder(setup.resolve(recipe_files.find("demo-cpu")).engine)
-    with installing("demo-cpu"):
+    script = tmp_path / "uv"
+    script.write_text(SCRIPT.format(uv=uv.find_uv_bin()))
+    script.chmod(0o755)
+    command = [sys.executable, "-c", WITHOUT_BYTE_CODE.format(script=str(script))]
+    with installing("demo-cpu", command):
         until(lambda: any(folder.glob("lib/python3.*/site-packages/torch")))
     assert inventory.engines_here() == []
     assert inventory.leftovers() == [folder]
-    engine = installed("demo-cpu")
+    engine = installed("demo-cpu", command)
     complete(engine)
     found = inventory.describe(engine.python)
     assert (found.vllm, found.dflash) == ("0.32.0", True)
