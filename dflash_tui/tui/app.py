@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual import on, work
-from textual.app import App
+from textual.app import App, ScreenError
 from textual.binding import Binding
 from textual.filter import LineFilter
+from textual.screen import Screen
 from textual.worker import Worker, WorkerError
 
 from dflash_tui import ab_words
@@ -85,6 +86,7 @@ class DflashApp(App[str]):
     ) -> None:
         super().__init__()
         self._pool = pool
+        self._fitting: set[Screen[object]] = set()
         self._attach_to, self._player, self._foreign = run, player, foreign
         self.launch_screen, self.run_screen = LaunchScreen(now, probe, load), RunScreen(now)
         self.replay_screen = ReplayScreen()
@@ -114,6 +116,28 @@ class DflashApp(App[str]):
             self.panic(Text(f"dflash-tui: error: {said}"))
         else:
             self.panic(Text(plain.shown(hidden(traceback.format_exc()))))
+
+    def _check_resize(self) -> None:
+        """Hold a size of the terminal back until the screens have taken the one before.
+
+        Two in a screen's queue follow each other for ever: for each it lays itself out anew, and tells itself so.
+        """
+        if self._resize_timer is not None:
+            self._resize_timer.stop()
+            self._resize_timer = None
+        if self._resize_event is None or self._fitting:
+            return
+        try:
+            screens = [self.screen, *self._background_screens]
+        except ScreenError:  # there is none yet
+            return
+        super()._check_resize()
+        self._fitting = {screen for screen in screens if screen.call_later(self._fitted, screen)}
+
+    def _fitted(self, screen: Screen[object]) -> None:
+        self._fitting.discard(screen)
+        if not self._fitting:
+            self._check_resize()
 
     async def on_mount(self) -> None:
         if self._pool:
