@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from dflash_tui.errors import DflashError, UsageError
+from dflash_tui.errors import DflashError, UsageError, starved
 from dflash_tui.parser import build_parser
 
 # Each command imports what it needs and nothing of the others.
@@ -52,24 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read us is gone; nothing more can be said, not even by the interpreter's own flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (RuntimeError, ExceptionGroup) as error:
-        if not _starved(error):
+    except (RuntimeError, ExceptionGroup, OSError) as error:
+        if said := starved(error):
+            return _report(said, as_json=args.json)
+        if not isinstance(error, OSError):
             raise
-        what, do = (
-            "no more processes or threads may be started here",
-            "`ulimit -u` is the limit, `ps -u $USER` who runs",
-        )
-        return _report(DflashError(what, evidence="can't start new thread", do=do), as_json=args.json)
-    except OSError as error:  # a full disk, a folder that is not ours
+        # A full disk, a folder that is not ours.
         what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
         return _report(DflashError(what, do="free or allow it, and run the same command again"), as_json=args.json)
-
-
-def _starved(error: Exception) -> bool:
-    """Whether a thread could not be started, which Python tells by a sentence only."""
-    if isinstance(error, ExceptionGroup):
-        return all(map(_starved, error.exceptions))
-    return isinstance(error, RuntimeError) and "can't start new thread" in str(error)
 
 
 def _make_streams_safe() -> None:

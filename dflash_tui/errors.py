@@ -13,6 +13,9 @@ Watching that ends with Ctrl-C exits with 130.
 
 from __future__ import annotations
 
+import errno
+import os
+
 from dflash_tui.core import plain
 from dflash_tui.core.own_secrets import hidden
 
@@ -70,6 +73,20 @@ class ServerFailed(DflashError):
     """The server ended before it was ready, or died while serving."""
 
     exit_code = 6
+
+
+def starved(error: BaseException | None) -> DflashError | None:
+    """Return what to say of an error by which the system refused another thread or process; None for any other."""
+    if isinstance(error, BaseExceptionGroup):
+        found = [starved(each) for each in error.exceptions]
+        return found[0] if all(found) else None
+    # Of a thread Python tells by a sentence only; a fork says what a call that would wait says, too, in other words.
+    thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    process = isinstance(error, BlockingIOError) and error.strerror == os.strerror(errno.EAGAIN)
+    if not thread and not process:
+        return None
+    what = "no more processes or threads may be started here"
+    return DflashError(what, evidence=str(error), do="`ulimit -u` is the limit, `ps -u $USER` who runs")
 
 
 EXIT_CODES = """\

@@ -14,9 +14,10 @@ from typing import TypeVar
 from dflash_tui.core import paths
 from dflash_tui.core.processes import clean_environment
 from dflash_tui.core.vllm_log import clean
-from dflash_tui.errors import DflashError, EngineError
+from dflash_tui.errors import DflashError, EngineError, starved
 
 IMPORT_PATIENCE = 180.0  # importing vLLM took 13 s on two CPU cores and 25 s on a fresh GPU machine
+_DO = "reinstall it"
 T = TypeVar("T")
 
 
@@ -96,7 +97,8 @@ def ask(python: Path, script: str, *words: str, patience: float) -> bytes:
         try:
             process = asker.start(argv, env, folder)
         except OSError as error:
-            raise _unasked(python, words, str(error)) from None
+            refused = starved(error)
+            raise _unasked(python, words, str(error), do=refused.do if refused else _DO) from None
         try:
             _, told = process.communicate(timeout=patience)
         except subprocess.TimeoutExpired:
@@ -110,6 +112,6 @@ def ask(python: Path, script: str, *words: str, patience: float) -> bytes:
         raise _unasked(python, words, "".join(told.decode(errors="replace").strip().splitlines()[-1:]))
 
 
-def _unasked(python: Path, words: tuple[str, ...], evidence: str) -> EngineError:
+def _unasked(python: Path, words: tuple[str, ...], evidence: str, do: str = _DO) -> EngineError:
     failed = "it could not be asked for its flags" if words == ("options",) else "it could not be inspected"
-    return EngineError(f"{python}: {failed}", evidence=clean(evidence)[:500], do="reinstall it")
+    return EngineError(f"{python}: {failed}", evidence=clean(evidence)[:500], do=do)

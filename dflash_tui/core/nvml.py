@@ -78,7 +78,11 @@ class _Door:
                 raise self._silent()
             answer: Future[T] = Future()
             self._answer, self._asked_at = answer, time.monotonic()
-            threading.Thread(target=_settle, args=(question, answer), name="nvml", daemon=True).start()
+            try:
+                threading.Thread(target=_settle, args=(question, answer), name="nvml", daemon=True).start()
+            except RuntimeError as error:
+                self._answer = None
+                raise UnavailableError(f"the NVIDIA driver could not be asked: {error}; see `ulimit -u`") from None
             found = answer.result(patience)
             self._awake = True
             return found

@@ -25,7 +25,7 @@ from dflash_tui.core import log_file, outside, paths, private, processes, system
 from dflash_tui.core.events import YEAR_2100, Event, Exited, Launched, Preparing, Stopping, encode
 from dflash_tui.core.held import Held
 from dflash_tui.core.plan import HOST, Plan
-from dflash_tui.errors import DflashError, ServerFailed, UsageError
+from dflash_tui.errors import DflashError, ServerFailed, UsageError, starved
 
 # Where vLLM itself looks for the key that requests must have.
 KEY_VARIABLE = "VLLM_API_KEY"
@@ -171,7 +171,9 @@ def launch(
 
 def _not_started(plan: Plan, folder: Path, error: OSError) -> ServerFailed:
     shutil.rmtree(folder, ignore_errors=True)
-    return ServerFailed(f"{plan.argv[0]} could not be started", evidence=str(error))
+    refused = starved(error)
+    do = refused.do if refused else ""
+    return ServerFailed(f"{plan.argv[0]} could not be started", evidence=str(error), do=do)
 
 
 def needed_key(plan: Plan) -> str:

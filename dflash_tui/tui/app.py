@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from signal import SIGHUP
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual import on, work
-from textual.app import App
+from textual.app import App, ScreenError
 from textual.binding import Binding
 from textual.filter import LineFilter
+from textual.screen import Screen
 from textual.worker import Worker, WorkerError
 
 from dflash_tui import ab_words
@@ -25,9 +29,9 @@ from dflash_tui.core.player import Player
 from dflash_tui.core.progress import Progress
 from dflash_tui.core.server import Run
 from dflash_tui.core.setup import Setup
-from dflash_tui.errors import DflashError
+from dflash_tui.errors import DflashError, starved
 from dflash_tui.text import duration, how_to_return
-from dflash_tui.tui import ending
+from dflash_tui.tui import ending, threads
 from dflash_tui.tui.ab import AbScreen
 from dflash_tui.tui.compare import CompareScreen
 from dflash_tui.tui.dialogs import Confirm, ErrorDialog, Help, keys_of
@@ -54,7 +58,7 @@ _OPEN = ("healthy", "warm", "unhealthy")
 class DflashApp(App[str]):
     """The panel; it ends with the text to print afterwards.
 
-    `now`, `probe` and `load` are where time, GPUs and recipes come from.
+    `now`, `probe` and `load` are where time, GPUs and recipes come from, `pool` the threads for what may take long.
     """
 
     TITLE = "dflash-tui"
@@ -78,8 +82,11 @@ class DflashApp(App[str]):
         now: Callable[[], float] = time.time,
         probe: Callable[[], Probe] = probe,
         load: Callable[[], Entries] = load_all,
+        pool: ThreadPoolExecutor | None = None,
     ) -> None:
         super().__init__()
+        self._pool = pool
+        self._fitting: set[Screen[object]] = set()
         self._attach_to, self._player, self._foreign = run, player, foreign
         self.launch_screen, self.run_screen = LaunchScreen(now, probe, load), RunScreen(now)
         self.replay_screen = ReplayScreen()
@@ -101,10 +108,40 @@ class DflashApp(App[str]):
         return [*super().get_line_filters(), _GUARD]
 
     def _fatal_error(self) -> None:
-        """End over a mistake of ours; Textual itself would show local variables, and secrets may be among them."""
-        self.panic(Text(plain.shown(hidden(traceback.format_exc()))))
+        """End over a mistake of ours, or where no thread may be started.
+
+        Textual itself would show local variables, and secrets may be among them.
+        """
+        if said := starved(sys.exc_info()[1]):
+            self.panic(Text(f"dflash-tui: error: {said}"))
+        else:
+            self.panic(Text(plain.shown(hidden(traceback.format_exc()))))
+
+    def _check_resize(self) -> None:
+        """Hold a size of the terminal back until the screens have taken the one before.
+
+        Two in a screen's queue follow each other for ever: for each it lays itself out anew, and tells itself so.
+        """
+        if self._resize_timer is not None:
+            self._resize_timer.stop()
+            self._resize_timer = None
+        if self._resize_event is None or self._fitting:
+            return
+        try:
+            screens = [self.screen, *self._background_screens]
+        except ScreenError:  # there is none yet
+            return
+        super()._check_resize()
+        self._fitting = {screen for screen in screens if screen.call_later(self._fitted, screen)}
+
+    def _fitted(self, screen: Screen[object]) -> None:
+        self._fitting.discard(screen)
+        if not self._fitting:
+            self._check_resize()
 
     async def on_mount(self) -> None:
+        if self._pool:
+            asyncio.get_running_loop().set_default_executor(self._pool)
         self.register_theme(DARK)
         self.register_theme(LIGHT)
         self.theme = DARK.name
@@ -142,8 +179,11 @@ class DflashApp(App[str]):
 
         try:
             run = await prepare.bring_up(setup, plan, self.run_screen.take, forced=forced)
-        except (DflashError, OSError) as error:
-            self.run_screen.fail(error if isinstance(error, DflashError) else DflashError(str(error)))
+        except (DflashError, OSError, RuntimeError) as error:
+            said = starved(error) or error
+            if isinstance(said, RuntimeError):
+                raise
+            self.run_screen.fail(said if isinstance(said, DflashError) else DflashError(str(said)))
             return
         self._bringing = None
         self.attach(run)
@@ -427,7 +467,10 @@ def run(run: Run | None = None, *, player: Player | None = None, foreign: Server
     """Open the panel on the launch screen, or with a run, a recording or a foreign server; return its farewell.
 
     The number is the exit code: 0, or 128 and the number of the signal that ended it.
+
+    Raises:
+        RuntimeError: no more threads may be started.
     """
-    panel = DflashApp(run, player=player, foreign=foreign)
+    panel = DflashApp(run, player=player, foreign=foreign, pool=threads.started())
     gc.freeze()  # modules stay; to look through them again would hold up a key press by 40 ms, at any time
     return panel.run() or "", panel.return_code or 0

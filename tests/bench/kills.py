@@ -46,7 +46,7 @@ class Killer:
         home.variables = {mortal.LINGERS: "1"} if self.random.random() < 0.4 else {}
         for _ in range(8):
             words = phase.begin(home)
-            victim = self.random.choice([each for each in phase.victims if not (home.real and each == "core")])
+            victim = self.random.choice(phase.victims)
             mark = self.random.choice(phase.marks) if phase.marks and self.random.random() < 0.5 else ""
             if (hit := self._kill(home, name, words, victim, mark)) is not None:
                 break

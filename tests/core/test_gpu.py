@@ -2,13 +2,14 @@
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
 
-from dflash_tui.core import plan, recipe_files, setup, watch
+from dflash_tui.core import nvml, plan, recipe_files, setup, watch
 from dflash_tui.core.gpu import Gpu, Holder, Probe
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.server import Run
@@ -218,3 +219,17 @@ def test_what_is_printed_is_json(stand_in_nvml):
     assert set(bad) == set(Gpu.__struct_fields__)
     assert (bad["memory_total"], bad["utilisation"], bad["processes"]) == (None, None, None)
     assert Path(stand_in_nvml, "libnvidia-ml.so.1").is_file()
+
+
+def test_a_question_that_no_thread_may_ask_is_not_waited_for(monkeypatch):
+    """At the limit of threads it is said, and once there is room the next question is asked as any."""
+    door = nvml._Door()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(nvml.UnavailableError, match=r"could not be asked.*ulimit -u"):
+            door.ask(lambda: 1)
+    assert door.ask(lambda: 1) == 1
+
+
+def refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")

@@ -1,9 +1,11 @@
 """Files of a run that are cut, replaced, endless or no text, and records that nobody can use."""
 
+import asyncio
 import contextlib
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -227,3 +229,18 @@ def test_a_folder_that_is_gone_or_read_only_costs_samples_only(launch):
     server.record(run, HealthChanged(1.0, Health.WARM))
     assert isinstance(next(iter(observe.replay(run).lines), None), LogLine | None)
     run.folder.unlink()
+
+
+async def test_a_folder_that_is_deleted_under_its_observer(launch):
+    """Nothing is raised, the server serves on; the lists know no server without its record, and are whole."""
+    run = launch("busy")
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM and len(state.readings) > 1)
+        shutil.rmtree(run.folder)
+        await asyncio.sleep(4)  # a round of everything that is asked and written
+        assert server.alive(run)
+        assert (state.exit, state.health) == (None, Health.WARM)
+        assert not run.folder.exists()
+    assert server.runs() == []
+    assert server.damaged() == {}
+    assert (await workload.first(run.url, "x")).error == ""

@@ -1,11 +1,12 @@
 """Without a home, in folders of any name, in a plain locale, at the limit of processes, and twenty at once."""
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,11 @@ from dflash_tui.core import paths, server
 from dflash_tui.errors import UsageError
 from tests import fake_engine
 from tests.launched import free_port
+from tests.terminals import ENTER, PANEL
+from tests.test_escapes_in_terminal import Seen
 
+EXEC = ("-c", "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])")
+STARVED = "no more processes or threads may be started here"
 XDG = [f"XDG_{kind}_HOME" for kind in ("DATA", "STATE", "CACHE", "CONFIG")]
 
 
@@ -65,31 +70,91 @@ def test_a_name_that_is_no_utf_8_here_is_refused(tmp_path):
     assert (done.returncode, "is not UTF-8 here" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
 
 
-def test_at_the_limit_of_processes(folders):
-    """No thread can be started: a sentence, and what was launched before that is listed.
+@pytest.fixture
+def limited() -> Callable[[int], list[str]]:
+    """Return a function that gives the words before a command whose user may have so many processes and threads.
 
     The limit does not hold for root, so that another user is played, who may read our files all the same.
     """
-    played = []
-    if os.getuid() == 0:
-        if not shutil.which("setpriv"):
-            pytest.skip("root has no limit of processes, and setpriv (util-linux) is not there")
-        may = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
-        played = ["setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups", *may]
+    may = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+    played = ["setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups", *may] if os.getuid() == 0 else []
+    if played and not shutil.which("setpriv"):
+        pytest.skip("root has no limit of processes, and setpriv (util-linux) is not there")
+    return lambda most: ["prlimit", f"--nproc={most}:{most}", *played]
+
+
+def test_at_the_limit_of_processes(limited):
+    """No thread can be started: a sentence, and what was launched before that is listed."""
     fake_engine.make(free_port(18_400))
 
     def starved(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [*played, sys.executable, "-m", "dflash_tui", *words]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=60,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (1, 1)),
-        )  # fmt: skip
+        command = [*limited(1), sys.executable, "-m", "dflash_tui", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
     for words in (("doctor", "fake"), ("up", "fake", "--detach", "--force", "a test")):
         done = starved(*words)
         assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
-        assert "no more processes or threads may be started here" in done.stderr
+        assert STARVED in done.stderr
     assert starved("ps", "--all").returncode == 0
+
+
+@pytest.mark.parametrize("most", [1, 2, 9])
+def test_a_panel_that_may_start_too_few_threads_is_not_opened(limited, terminal, most):
+    """It needs about a dozen: a sentence at the prompt, and the terminal is as it was."""
+    panel = terminal(program=(*EXEC, *limited(most), sys.executable, *PANEL))
+    seen = panel.reading_until(lambda: os.waitid(os.P_PID, panel.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None)
+    seen += panel.read()
+    assert STARVED.encode() in seen
+    assert b"Traceback" not in seen
+    assert ENTER not in seen
+    assert panel.ended() == 1
+
+
+_GREEDY = """
+import threading, time
+try:
+    while True: threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+except RuntimeError: print("all taken", flush=True)
+time.sleep(600)
+"""
+
+
+@contextmanager
+def taken(*limited: str) -> Iterator[None]:
+    """Let another program of the limited user's take all threads that are left."""
+    with subprocess.Popen([*limited, sys.executable, "-S", "-c", _GREEDY], stdout=subprocess.PIPE, text=True) as taking:
+        try:
+            assert taking.stdout is not None
+            assert taking.stdout.readline() == "all taken\n"
+            yield
+        finally:
+            taking.kill()
+
+
+def test_a_launch_from_a_panel_when_others_have_taken_all_processes(limited, terminal):
+    """The panel goes on, the checks and the launch say why not, nothing is left; with room the same key launches."""
+    fake_engine.make(free_port(18_400))
+    panel = terminal(program=(*EXEC, *limited(60), sys.executable, *PANEL))
+    seen = Seen(panel)
+    seen.until("fake", quiet=5)
+    panel.type("\x1b[B")
+    seen.until("none needed")  # the patches of the chosen recipe
+    with taken(*limited(60)):
+        panel.type("d")
+        seen.until("could not be asked for its flags")
+        panel.type("\x1b")
+        seen.until("none needed", quiet=5)
+        panel.type("\r")
+        seen.until("Resource temporarily unavailable")
+        seen.until("ulimit -u")
+        assert list(paths.runs().iterdir()) == []
+    panel.type("1")
+    seen.until("none needed")
+    panel.type("\r")
+    seen.until("WARM")
+    seen.leave()
+    stopped = subprocess.run([*limited(60), sys.executable, "-m", "dflash_tui", "stop"], check=False, timeout=60)
+    assert stopped.returncode == 0
 
 
 def test_twenty_at_once(launch):

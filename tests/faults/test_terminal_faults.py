@@ -8,11 +8,12 @@ import sys
 import time
 
 import psutil
+import pytest
 
 from dflash_tui.core import server, workload
 from dflash_tui.core.events import Health, Sampled
 from tests.launched import recorded, until, watching
-from tests.terminals import ENTER, LEAVE, NO_MOUSE
+from tests.terminals import ENTER, LEAVE, NO_MOUSE, PANEL
 
 
 def test_stopped_resized_to_nothing_and_told_to_end(terminal):
@@ -37,10 +38,14 @@ def test_stopped_resized_to_nothing_and_told_to_end(terminal):
     assert b"Traceback" not in seen
 
 
-async def test_a_closed_terminal_ends_the_panel_and_nothing_else(launch, terminal):
+_DEAF = "import os, signal, sys; signal.signal(1, signal.SIG_IGN); os.execv(me := sys.executable, [me, *sys.argv[1:]])"
+
+
+@pytest.mark.parametrize("program", [PANEL, ("-c", _DEAF, *PANEL)], ids=["as it is", "as nohup starts it"])
+async def test_a_closed_terminal_ends_the_panel_and_nothing_else(launch, terminal, program):
     """The connection is lost: the panel is gone within seconds, the server serves, the next observer records."""
     run = launch()
-    panel = terminal("attach", run.id)
+    panel = terminal("attach", run.id, program=program)
     await until(lambda: run.samples.exists() and len(recorded(run, Sampled)) > 0)
     panel.until(ENTER)
     panel.hang_up()
