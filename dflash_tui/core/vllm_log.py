@@ -34,8 +34,8 @@ _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w]*\.)*[A-Z]\w*(?:Error|Exception|NotFo
 
 
 _TROUBLE = frozenset({"", "ERROR", "CRITICAL"})
-# A server that fails says the same lines over and over.
-_recognise = lru_cache(maxsize=4096)(recognise)
+# A server that fails says the same lines over and over; 512 that are as long as can be take 1 MB.
+_recognise = lru_cache(maxsize=512)(recognise)
 # Thousands of lines are kept, and they have a few levels and files: one copy of each.
 _name = lru_cache(maxsize=256)(str)
 
