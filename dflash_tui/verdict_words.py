@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 from dflash_tui import text
 from dflash_tui.core.experiment import Design
 from dflash_tui.core.findings import AbReport, BreakEven, Comparison, Ratio, StartUp, Word
 from dflash_tui.core.measures import measured
+from dflash_tui.core.stats import UNSEEN
 
 # Values that say by themselves what they are.
 _SPEAKING = {"mode", "profile", "variant", "run"}
 _TIMES = 1.5
+_INTERVALS = "95 % intervals"
 _SUGGESTIVE = "suggestive only: one boot of an arm tells nothing of its next, which may differ by 10 %"
 
 
@@ -30,6 +34,8 @@ def headline(report: AbReport, comparison: Comparison) -> str:
         return f"refused: {why}"
     if comparison.word is Word.NO_DIFFERENCE or ratio is None:
         least = f"; smallest detectable here about {_rounded(comparison.detectable)}" if comparison.detectable else ""
+        if comparison.suggestive:
+            least = f"; less than {_rounded(math.expm1(UNSEEN))} is never shown by one boot each"
         return f"no difference shown between {a} and {b} in {comparison.measure}{least}, {boots}"
     much, unit = _much(ratio)
     return f"{b} is {comparison.word.value} than {a}: {much}{unit} in {comparison.measure}, {boots}"
@@ -52,7 +58,8 @@ def details(report: AbReport, comparison: Comparison) -> list[str]:
     told = [f"{name} {_interval(ratio)}" for name, ratio in figures.items() if ratio]
     if told:
         a, b = label(design, comparison.a), label(design, comparison.b)
-        lines.append(f"{b} to {a}, 95 % intervals: {', '.join(told)}")
+        what = "intervals within these boots, which do not hold for the next" if comparison.suggestive else _INTERVALS
+        lines.append(f"{b} to {a}, {what}: {', '.join(told)}")
     if comparison.cause:
         by = {"both": "more or less of both, steps/s and AL"}.get(comparison.cause, comparison.cause)
         lines.append(f"what makes the difference in tok/s: {by}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from msgspec.structs import replace
 
 from dflash_tui.core.experiment import Boot
-from dflash_tui.core.findings import BreakEven, StartUp
+from dflash_tui.core.findings import BreakEven, PromptRatio, StartUp
 from dflash_tui.core.measures import measured, start_of
 from dflash_tui.core.stats import Difference
 
@@ -25,10 +26,13 @@ def start(boots: Sequence[Boot], a: int, b: int) -> StartUp:
     return StartUp((cold[0], cold[1]), (cached[0], cached[1]), (ours, theirs))
 
 
-def find(boots: Sequence[Boot], a: int, b: int, judged: Difference | None) -> tuple[BreakEven, ...]:
+def find(
+    boots: Sequence[Boot], a: int, b: int, judged: Difference | None, prompts: Sequence[PromptRatio]
+) -> tuple[BreakEven, ...]:
     """Return when the arm that starts later has made up for it, for cold and for cached starts.
 
-    `judged` is how far arm `b` is from arm `a` in the measure that is judged: where that is steps/s, AL is the same.
+    `judged` is how far arm `b` is from arm `a` in the measure that is judged, `prompts` says it of each prompt: where
+    that is steps/s, AL is the same.
     """
     found = []
     for cold in (True, False):
@@ -40,7 +44,9 @@ def find(boots: Sequence[Boot], a: int, b: int, judged: Difference | None) -> tu
         if abs(later) > max(_SECOND, _LATER * max(ours, theirs)):
             by, other = (b, a) if later > 0 else (a, b)
             towards = judged if later > 0 else judged._replace(log=-judged.log)
-            made_up = _made_up(abs(later), by, measured(boots, other), towards, cold=cold)
+            ratios = {(each.kind, each.streams): each.ratio.ratio for each in prompts}
+            ratios = ratios if later > 0 else {prompt: 1 / ratio for prompt, ratio in ratios.items()}
+            made_up = _made_up(abs(later), by, measured(boots, other), towards, ratios, cold=cold)
             counts = [sum(_answered(boot) is not None for boot in arm) for arm in starts]
             found.append(replace(made_up, starts=(counts[0], counts[1])))
     return tuple(found)
@@ -61,21 +67,36 @@ def _starts(boots: Sequence[Boot], a: int, b: int, *, cold: bool) -> tuple[list[
     return [boot for boot in ours if start_of(boot) in like], [boot for boot in theirs if start_of(boot) in like]
 
 
-def _made_up(seconds: float, by: int, others: Sequence[Boot], faster: Difference, *, cold: bool) -> BreakEven:
-    """Return after how many tokens `seconds` are made up: those over what a token of the other arm takes longer."""
+def _made_up(
+    seconds: float,
+    by: int,
+    others: Sequence[Boot],
+    faster: Difference,
+    ratios: Mapping[tuple[str, int], float],
+    *,
+    cold: bool,
+) -> BreakEven:
+    """Return after how many tokens `seconds` are made up: those over what a token of the other arm takes longer.
+
+    A prompt counts by the seconds that its tokens take, not as one of so many, and at the fewest streams that were
+    sent. The interval is as wide as that of the verdict.
+    """
     sent = [each for boot in others for each in boot.requests if each.decode_tok_s and each.tokens]
+    sent = [each for each in sent if (each.kind, each.streams) in ratios]
     if not sent:
         return BreakEven(by, seconds, cold)
     fewest = min(each.streams for each in sent)
     alone = [each for each in sent if each.streams == fewest]
     tokens = fmean(each.tokens for each in alone)
-    a_token = fmean(each.tokens / each.decode_tok_s for each in alone if each.decode_tok_s) / tokens
+    took = [(each, each.tokens / each.decode_tok_s) for each in alone if each.decode_tok_s]
+    a_token = fmean(each for _, each in took) / tokens
+    whole = sum(each for _, each in took) / sum(each / ratios[of.kind, of.streams] for of, each in took)
+    ratio = faster._replace(log=math.log(whole)).ratio()
 
-    def after(ratio: float) -> float | None:
-        return seconds / (a_token * (1 - 1 / ratio)) if ratio > 1 else None
+    def after(times: float) -> float | None:
+        return seconds / (a_token * (1 - 1 / times)) if times > 1 else None
 
-    ratio = faster.ratio()
-    pays = after(ratio.ratio) if faster.shown else None
+    pays = after(ratio.ratio) if faster.shown and faster.log > 0 else None
     return BreakEven(by, seconds, cold, pays, pays / tokens if pays else None, after(ratio.high), after(ratio.low))
 
 

@@ -1,15 +1,17 @@
 """How far two arms are apart, and how sure that is; pure.
 
-The logarithm of a request's measure is taken as prompt + arm + boot + noise. Prompts differ far more than arms do, so
-that arms are compared prompt by prompt, where that cancels. Two things are left that chance decides: what a boot got
-(its mean differs from that of the next boot of the same arm) and which prompts were asked (an arm may do better on some
-than on others). Their variances are added; the noise of single requests, which is in both, is counted once, as for any
-two crossed clusters (Cameron, Gelbach & Miller 2011), and no part is less than nothing.
+The logarithm of a request's measure is taken as prompt + arm + boot + prompt x arm + noise. Prompts differ far more
+than arms do, so that arms are compared prompt by prompt, where that cancels. Two things are left that chance decides:
+what a boot got (its mean differs from that of the next boot of the same arm) and which prompts were asked (an arm does
+better on some than on others). Their variances are added; the noise of single requests, which is in both, is counted
+once, as for any two crossed clusters (Cameron, Gelbach & Miller 2011), and no part is less than nothing. Levels of
+concurrency ask the same prompts, so a prompt's levels are one.
 
-An interval is estimate ± t x standard error (Student 1908), with the degrees of freedom of the boots. With two to four
-of them neither the normal quantile nor a percentile bootstrap holds its rate: resampling two boots yields three means.
-What a bootstrap over prompts knows beyond that, the variance of a mean, has a closed form (Efron & Tibshirani 1993,
-chapter 5), which is used instead. `tests/core/test_simulation.py` shows the rates of both.
+An interval is estimate ± t x standard error (Student 1908), with the degrees of freedom that the two variances have
+together (Satterthwaite 1946), never more than those of the boots. With two to four boots neither the normal quantile
+nor a percentile bootstrap holds its rate: resampling two boots yields three means. What a bootstrap over prompts knows
+beyond that, the variance of a mean, has a closed form (Efron & Tibshirani 1993, chapter 5), which is used instead.
+`tests/core/test_simulation.py` shows the rates.
 """
 
 from __future__ import annotations
@@ -25,8 +27,14 @@ from dflash_tui.core.findings import LEVEL, Ratio
 # The same requests to the same server on a GB10, Math of the five categories: 148.8 and 125.4 tok/s (forum report of
 # Qwen3.5-35B-A3B). Stands in where one request each is all there is.
 SWING = math.log(148.8 / 125.4)
+# What a text may do for tok/s and AL, as a standard error, where an arm's boots all answer with the same one.
+ONE_TEXT = SWING / NormalDist().inv_cdf(0.975)
 # Boots of one server lie within ±5 %, so that much may be between two of them: what one boot each cannot tell apart.
 UNSEEN = math.log(1.05 / 0.95)
+# Of so few prompts nobody knows how far an arm does better on some: the noise of requests is left in that.
+_FEW_PROMPTS = 3
+# So many degrees of freedom leave Student's t within 1 % of the normal distribution.
+_AS_GOOD_AS_KNOWN = 200
 # Two boots may come out alike by chance. Nothing below a standard deviation of 1 % between boots is believed, which
 # keeps intervals from two boots each at their rate even where boots are spread evenly instead of normally.
 CLOSEST = 0.01
@@ -77,17 +85,20 @@ class Difference(NamedTuple):
         return math.expm1(needed + quantile(_POWER, self.df) * self.error)
 
 
-def difference(arms: Sequence[Sequence[Logs]], a: int, b: int, closest: float = CLOSEST) -> Difference | None:
+def difference(
+    arms: Sequence[Sequence[Logs]], a: int, b: int, closest: float = CLOSEST, text: float = 0.0
+) -> Difference | None:
     """Return how far arm `b` is from arm `a`, None when they share no prompt.
 
     `arms` holds the boots of each arm. The spread between boots is taken from all of them, as in an analysis of
     variance: it is a property of the machine, and two boots alone tell little of it. Less than `closest` is not
-    believed.
+    believed. `text` is the standard error that texts make in what is measured, for arms of a single one.
     """
     shared = [cell for cell in _cells(arms[a]) if cell in _cells(arms[b])]
     if not shared:
         return None
-    ours, theirs = _table(arms[a], shared), _table(arms[b], shared)
+    rounds = _rounds_of([*arms[a], *arms[b]], shared)
+    ours, theirs = _table(arms[a], shared, rounds), _table(arms[b], shared, rounds)
     by_prompt = [fmean(y) - fmean(x) for x, y in zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True)]
     few = min(len(ours), len(theirs)) == 1
     boots = _between([ours, theirs, *(_table(arm, _cells(arm)) for i, arm in enumerate(arms) if i not in {a, b})])
@@ -95,9 +106,11 @@ def difference(arms: Sequence[Sequence[Logs]], a: int, b: int, closest: float = 
     if boots is None:
         error, df, cv = _within(arms, a, b, shared, by_prompt)
     else:
-        variance, df = boots
-        shares = 1 / len(ours) + 1 / len(theirs)
-        error = math.sqrt(max(variance, closest**2) * shares + _prompts(ours, theirs, by_prompt, shares))
+        variance, freedom = boots
+        part = max(variance, closest**2) * (1 / len(ours) + 1 / len(theirs))
+        prompts = text**2 if len(by_prompt) == 1 else _prompts(ours, theirs, by_prompt)
+        error, df = _sum((part, freedom), (prompts, len(by_prompt) - 1 or None))
+        df = freedom if df is None else min(df, freedom)
         cvs = [variation([fmean(row) for row in table]) for table in (ours, theirs) if len(table) > 1]
         cv = max(cvs, default=_variation(variance, 1))  # with one boot each it is that of the other arms
     least = UNSEEN if few else _NOTHING
@@ -124,9 +137,19 @@ def _cells(boots: Sequence[Logs]) -> list[Cell]:
     return [cell for cell in boots[0] if all(boot.get(cell) for boot in boots)] if boots else []
 
 
-def _table(boots: Sequence[Logs], cells: Sequence[Cell]) -> list[list[float]]:
-    """Return a row for each boot with the mean of each prompt."""
-    return [[fmean(boot[cell]) for cell in cells] for boot in boots] if cells else []
+def _rounds_of(boots: Sequence[Logs], cells: Sequence[Cell]) -> int:
+    """Return how many requests each boot has of a prompt that is the only one; their texts differ. Else 1."""
+    counts = {len(boot[cell]) for boot in boots for cell in cells}
+    return counts.pop() if len(counts) == 1 and len({cell.kind for cell in cells}) == 1 else 1
+
+
+def _table(boots: Sequence[Logs], cells: Sequence[Cell], rounds: int = 1) -> list[list[float]]:
+    """Return a row for each boot with the mean of each prompt over its levels, or of each round of the only prompt."""
+    if rounds > 1:
+        return [[fmean(boot[cell][place] for cell in cells) for place in range(rounds)] for boot in boots]
+    kinds = dict.fromkeys(cell.kind for cell in cells)
+    rows = [[fmean(fmean(boot[cell]) for cell in cells if cell.kind == kind) for kind in kinds] for boot in boots]
+    return rows if kinds else []
 
 
 def _between(tables: Sequence[list[list[float]]]) -> tuple[float, int] | None:
@@ -136,11 +159,9 @@ def _between(tables: Sequence[list[list[float]]]) -> tuple[float, int] | None:
     return (sum(map(_squares, means)) / df, df) if df else None
 
 
-def _prompts(a: list[list[float]], b: list[list[float]], by_prompt: Sequence[float], shares: float) -> float:
+def _prompts(a: list[list[float]], b: list[list[float]], by_prompt: Sequence[float]) -> float:
     """Return the variance that comes from which prompts were asked, without the noise of their requests."""
     count = len(by_prompt)
-    if count < 2:
-        return 0.0
     squares, df = 0.0, 0
     for table in (a, b):
         columns, whole = [fmean(column) for column in zip(*table, strict=True)], fmean(map(fmean, table))
@@ -148,8 +169,16 @@ def _prompts(a: list[list[float]], b: list[list[float]], by_prompt: Sequence[flo
             mean = fmean(row)
             squares += sum((y - mean - column + whole) ** 2 for y, column in zip(row, columns, strict=True))
         df += (len(table) - 1) * (count - 1)
-    noise = squares / df * shares if df else 0.0
+    noise = squares / df * (1 / len(a) + 1 / len(b)) if df and count > _FEW_PROMPTS else 0.0
     return max(0.0, _squares(by_prompt) / (count - 1) - noise) / count
+
+
+def _sum(*parts: tuple[float, int | None]) -> tuple[float, int | None]:
+    """Return the standard error of variances and degrees of freedom (None: known), and their own (Satterthwaite)."""
+    whole = sum(variance for variance, _ in parts)
+    doubt = sum(variance**2 / df for variance, df in parts if df)
+    df = whole**2 / doubt if doubt else math.inf
+    return math.sqrt(whole), max(1, int(df)) if df < _AS_GOOD_AS_KNOWN else None
 
 
 def _within(
@@ -161,16 +190,16 @@ def _within(
     """
     spreads = [_rounds(arm, shared if i in {a, b} else _cells(arm)) for i, arm in enumerate(arms)]
     cvs = [_variation(squares, df) for squares, df in (spreads[a], spreads[b]) if df]
-    if len(by_prompt) > 1:
+    if len({cell.kind for cell in shared}) > 1:
         count, squares = len(by_prompt), _squares(by_prompt)
         # Each of the two requests has half the variance of their difference.
         cv = max(cvs, default=_variation(squares, 2 * (count - 1)))
         return math.sqrt(squares / (count - 1) / count), count - 1, cv
     if not cvs:
-        return SWING / quantile((1 + LEVEL) / 2, None), None, None
+        return ONE_TEXT, None, None
     df = sum(df for _, df in spreads)
     variance = sum(squares for squares, _ in spreads) / df
-    counts = (len(arms[arm][0][shared[0]]) for arm in (a, b))
+    counts = [sum(len(arms[arm][0][cell]) for cell in shared) for arm in (a, b)]
     return math.sqrt(variance * sum(1 / count for count in counts)), df, max(cvs)
 
 

@@ -10,7 +10,7 @@ from dflash_tui.core import confounds
 from dflash_tui.core.experiment import Boot, Design
 from dflash_tui.core.findings import LEVEL, Sweep, SweepPoint
 from dflash_tui.core.measures import AL, TOKENS, of_boots
-from dflash_tui.core.stats import Cell, Logs, difference
+from dflash_tui.core.stats import ONE_TEXT, Cell, Logs, difference
 
 # What a plateau may give away, by estimate: less than two boots of the same launch differ by (5 %, published for GB10).
 NEAR = 0.03
@@ -35,16 +35,18 @@ def find(design: Design, boots: Sequence[Boot]) -> Sweep | None:
     level = 1 - (1 - LEVEL) / max(1, len(logs) - 1)
     points = []
     for arm, log in logs.items():
-        top, found = math.exp(logs[best]), difference(arms, best, arm)
+        top, found = math.exp(logs[best]), difference(arms, best, arm, text=ONE_TEXT)
         ratio = found.ratio(level) if found and arm != best else None
         low, high = (ratio.low * top, ratio.high * top) if ratio else (math.exp(log), math.exp(log))
         al = math.exp(_mean(lengths[arm], cells)) if (cells := _shared([lengths[arm]])) else None
-        points.append(SweepPoint(arm, math.exp(log), low, high, al, not (ratio and ratio.excludes_one)))
+        points.append(
+            SweepPoint(arm, math.exp(log), low, high, al, not (found and found.shown and ratio and ratio.excludes_one))
+        )
     near = math.exp(logs[best]) * (1 - NEAR)
     plateau = tuple(point.arm for point in points if point.like_best and point.tok_s >= near)
     refused = any(each.refuses for arm in logs if arm != best for each in confounds.find(design, boots, best, arm))
     chosen = plateau[0] if design.vary == "n" else best
-    behind = difference(arms, chosen, best)
+    behind = difference(arms, chosen, best, text=ONE_TEXT)
     return Sweep(
         points=tuple(points),
         plateau=plateau,

@@ -14,7 +14,7 @@ from dflash_tui.core.agreement import agreement
 from dflash_tui.core.experiment import Boot, Design
 from dflash_tui.core.findings import AbReport, Comparison, PromptRatio, Ratio, Word
 from dflash_tui.core.measures import AL, STEPS, TOKENS, levels, measured, moves_drafts, of_boots, speculates
-from dflash_tui.core.stats import CLOSEST, Difference, difference
+from dflash_tui.core.stats import CLOSEST, ONE_TEXT, Cell, Difference, difference
 
 # A second question to the same boots: it is asked at a second level, so that both together err in one of twenty.
 _SURE = 0.99
@@ -33,16 +33,13 @@ def judge(design: Design, boots: Sequence[Boot]) -> tuple[Comparison, ...]:
 
 
 def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Comparison:
-    # The same text has the same AL in every boot: there it is no chance that boots come out alike.
-    apart = {
-        measure: difference(of_boots(design, boots, measure), a, b, closest)
-        for measure, closest in ((STEPS, CLOSEST), (TOKENS, CLOSEST), (AL, 0.0))
-    }
+    apart = {measure: _apart(of_boots(design, boots, measure), a, b, measure) for measure in (STEPS, TOKENS, AL)}
     measure = _judged_by(design, boots, (a, b), apart)
     judged = apart[measure]
     confounding = confounds.find(design, boots, a, b)
     refused = judged is None or any(each.refuses for each in confounding)
     counts = (len(measured(boots, a)), len(measured(boots, b)))
+    prompts = _prompts(design, boots, a, b, measure)
     return Comparison(
         a=a,
         b=b,
@@ -56,13 +53,22 @@ def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Compariso
         cause=_cause(apart[TOKENS], {STEPS: apart[STEPS], AL: apart[AL]}),
         cv=judged.cv if judged else None,
         detectable=judged.detectable if judged else None,
-        prompts=_prompts(design, boots, a, b, measure),
+        prompts=prompts,
         confounds=confounding,
         start=payback.start(boots, a, b),
-        break_even=() if refused else payback.find(boots, a, b, judged),
+        break_even=() if refused else payback.find(boots, a, b, judged, prompts),
         agreement=agreement(design, boots, a, b),
         boots=counts,
     )
+
+
+def _apart(arms: list[list[dict[Cell, list[float]]]], a: int, b: int, measure: str) -> Difference | None:
+    """Return how far two arms are apart in a measure.
+
+    The same text has the same AL in every boot: there it is no chance that boots come out alike, but it is one which
+    text an arm came to.
+    """
+    return difference(arms, a, b, 0.0 if measure == AL else CLOSEST, 0.0 if measure == STEPS else ONE_TEXT)
 
 
 def _judged_by(
@@ -103,7 +109,7 @@ def _prompts(design: Design, boots: Sequence[Boot], a: int, b: int, measure: str
     found = []
     for cell in dict.fromkeys(cell for boot in arms[a] for cell in boot):
         only = [[{cell: boot[cell]} for boot in arm if cell in boot] for arm in arms]
-        apart = difference(only, a, b)
+        apart = _apart(only, a, b, measure)
         if apart is not None:
             ours, theirs = ([log for boot in only[arm] for log in boot[cell]] for arm in (a, b))
             middles = math.exp(median(ours)), math.exp(median(theirs))

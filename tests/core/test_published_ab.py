@@ -64,7 +64,10 @@ def runs(point: dict[str, Any], inner: float) -> list[float]:
 
 @pytest.mark.parametrize("inner", [0.0, 0.5, 1.0])
 def test_the_laptops_sweep_has_a_plateau_and_not_a_peak(inner):
-    """n=6 and n=8 are not told apart, n=15 is worse, however the unpublished runs lie between the published ends."""
+    """n=6 and n=8 are not told apart, n=15 is worse, however the unpublished runs lie between the published ends.
+
+    Of one boot each, what is within 10 % of the best is not decided.
+    """
     points = PUBLISHED["sweep"]["points"]
     of = design("n", {str(p["n"]): plan(num_speculative_tokens=p["n"]) for p in points}, range(len(points)))
     measured = [
@@ -81,11 +84,11 @@ def test_the_laptops_sweep_has_a_plateau_and_not_a_peak(inner):
     print(*verdict_words.sweep(report), sep="\n")
     plateau = {points[arm]["n"] for arm in found.plateau}
     assert plateau == {6, 8}
-    assert {points[arm]["n"] for arm in found.open} <= {10, 11}
+    assert {points[arm]["n"] for arm in found.open} <= {10, 11, 13}
     assert found.best is not None
     assert points[found.best]["n"] == 8
     assert found.recommended is not None
     assert points[found.recommended]["n"] == 6
-    assert [points[point.arm]["n"] for point in found.points if not point.like_best][-5:] == [12, 13, 15, 17, 20]
+    assert [points[point.arm]["n"] for point in found.points if not point.like_best][-4:] == [12, 15, 17, 20]
     six_to_eight = report.comparisons[0]
     assert (six_to_eight.word, six_to_eight.suggestive) == (Word.NO_DIFFERENCE, True)

@@ -9,14 +9,14 @@ deviations. A third one, the bound as one standard deviation, is printed only. T
 import functools
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import NormalDist, fmean
 from typing import NamedTuple
 
 import pytest
 
 from dflash_tui import text
-from dflash_tui.core import verdict
+from dflash_tui.core import vary, verdict
 from dflash_tui.core.findings import Word
 from dflash_tui.core.stats import Cell, Difference, Logs, difference
 from tests.boots import KINDS, boot, modes, request
@@ -41,11 +41,17 @@ class Rates(NamedTuple):
     held: float
 
 
-def arm(rng: random.Random, draw: Draw, prompts: list[float], boots: int) -> list[Logs]:
+def arm(
+    rng: random.Random, draw: Draw, prompts: Sequence[float], boots: int, levels: Sequence[int] = (1,)
+) -> list[Logs]:
     """Boots of an arm: each has its own share, each request its own noise."""
     shares = [draw(rng, BETWEEN_BOOTS) for _ in range(boots)]
     return [
-        {Cell(kind): [y + share + rng.gauss(0, BETWEEN_REQUESTS)] for kind, y in zip(KINDS, prompts, strict=True)}
+        {
+            Cell(f"p{place}", streams): [y + share + rng.gauss(0, BETWEEN_REQUESTS)]
+            for place, y in enumerate(prompts)
+            for streams in levels
+        }
         for share in shares
     ]
 
@@ -100,6 +106,48 @@ def test_one_boot_each_is_no_more_often_wrong(reading):
     rate = rates(reading, 1)
     assert rate.wrong <= 0.05
     assert rate.held < 0.8
+
+
+@pytest.mark.parametrize("levels", [(1,), (1, 2, 4, 8)])
+@pytest.mark.parametrize(("prompts", "boots"), [(2, 2), (2, 4), (3, 4), (5, 2), (5, 4), (7, 4), (7, 8)])
+def test_prompts_that_arms_treat_differently_are_in_the_interval(prompts, boots, levels):
+    """An arm does 5 % better or worse on each prompt, at all levels of it: that is no difference between the arms.
+
+    Two prompts say least of the next one; their intervals hold in nine of ten.
+    """
+    rng, draw = random.Random(f"{prompts} {boots} {levels}"), READINGS[HOLD[0]]
+    found = []
+    for _ in range(600):
+        own = [[rng.gauss(0, 0.05 / math.sqrt(2)) for _ in range(prompts)] for _ in range(2)]
+        apart = difference([arm(rng, draw, each, boots, levels) for each in own], 0, 1)
+        assert apart is not None
+        found.append(apart)
+    held = fmean(apart.ratio().low <= 1 <= apart.ratio().high for apart in found)
+    wrong = fmean(apart.shown for apart in found)
+    what = f"{text.plural(prompts, 'prompt')} at {text.plural(len(levels), 'level')}, {boots} boots per arm"
+    print(f"\n{what}, 5 % between prompt and arm: false verdicts {wrong:.1%}, intervals hold {held:.1%}", end="")
+    assert wrong <= 0.06
+    assert held >= (0.89 if prompts == 2 else 0.925)
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+@pytest.mark.parametrize("boots", [2, 4, 8])
+def test_the_luck_of_one_text_is_no_difference(boots, rounds):
+    """One prompt, the same texts in every boot of an arm: their AL, ±16 %, makes no verdict."""
+    rng, draw, wrong, runs = random.Random(f"{boots} {rounds}"), READINGS[HOLD[0]], 0, 200
+    of = modes(vary.order(2, boots))
+    for _ in range(runs):
+        texts = [[3.3 * math.exp(draw(rng, BETWEEN_PROMPTS)) for _ in range(rounds)] for _ in range(2)]
+        measured = []
+        for number, place in enumerate(of.order):
+            speed = 20 * math.exp(draw(rng, BETWEEN_BOOTS))
+            noises = [math.exp(rng.gauss(0, BETWEEN_REQUESTS)) for _ in range(rounds)]
+            asked = zip(noises, texts[place], strict=True)
+            measured.append(boot(of, number, [request("only", speed * noise, al) for noise, al in asked]))
+        (found,) = verdict.judge(of, measured)
+        wrong += found.word is not Word.NO_DIFFERENCE
+    print(f"\none prompt, {text.plural(rounds, 'round')}, {boots} boots per arm: false {wrong / runs:.1%}", end="")
+    assert wrong / runs <= 0.06
 
 
 def test_what_is_detectable_is_detected_in_four_of_five_runs():

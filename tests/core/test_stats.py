@@ -57,14 +57,15 @@ def test_prompts_that_an_arm_treats_differently_widen_the_interval():
 
 
 def test_boots_and_prompts_add_up():
-    """What boots differ by and what prompts differ by are added, with the degrees of freedom of the boots."""
+    """What boots and what prompts differ by are added, with Satterthwaite's degrees of freedom: 1.6, so 1."""
     arm, other = [boot(10.0, 20.0), boot(10.5, 21.0)], [boot(11.0, 24.0), boot(11.0, 24.0)]
     found = difference([arm, other], 0, 1)
     assert found is not None
     boots = math.log(1.05) ** 2 / 2 / 2
     prompts = (math.log(1.2) - math.log(1.1)) ** 2 / 2 / 2
     assert found.error == pytest.approx(math.sqrt(boots + prompts))
-    assert found.df == 2
+    assert (boots + prompts) ** 2 / (boots**2 / 2 + prompts**2 / 1) == pytest.approx(1.64, abs=0.01)
+    assert found.df == 1
 
 
 def test_the_noise_of_requests_is_counted_once():

@@ -5,6 +5,8 @@ from msgspec.structs import replace
 
 from dflash_tui.core import verdict
 from dflash_tui.core.experiment import Boot, Design
+from dflash_tui.core.measures import of_boots
+from dflash_tui.core.stats import difference
 from tests.boots import boots, design, plan
 
 ORDER = (0, 1, 2, 3, 3, 2, 1, 0)
@@ -64,6 +66,20 @@ def test_all_comparisons_with_the_best_hold_together():
     assert alone is not None
     assert point.low < alone.low * report.sweep.points[0].tok_s
     assert point.high > alone.high * report.sweep.points[0].tok_s
+
+
+def test_what_the_verdict_does_not_tell_apart_is_not_called_slower():
+    """8 is 4 % behind 12, and boots of one launch are 5 % apart: the interval alone would not be enough."""
+    of = design("n", {n: plan(num_speculative_tokens=int(n)) for n in ("4", "8", "12")}, [0, 1, 2, 2, 1, 0] * 4)
+    speeds = {"4": 6.0, "8": 9.6, "12": 10.0}
+    measured = boots(of, [speeds[of.arms[arm].name] * (1.05 if n % 4 < 2 else 1.0) for n, arm in enumerate(of.order)])
+    report = verdict.report(of, measured)
+    assert report.sweep is not None
+    apart = difference(of_boots(of, measured, "tok/s"), 2, 1)
+    assert apart is not None
+    assert apart.ratio(0.975).excludes_one
+    assert not apart.shown
+    assert [point.like_best for point in report.sweep.points] == [False, True, True]
 
 
 def test_without_speculation_is_a_point_like_any():

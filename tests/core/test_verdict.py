@@ -212,6 +212,25 @@ def test_a_first_request_that_failed_took_no_known_time():
     assert [each.what for each in found.confounds] == ["the first request failed"]
 
 
+def test_a_prompt_counts_for_the_break_even_by_its_seconds():
+    """Nine short answers 1.4 times as fast save little where a long one takes most of the time: two sums of seconds."""
+    of, tokens = modes(), {**{f"short{n}": 100 for n in range(9)}, "long": 2000}
+    measured = [
+        boot(of, n, [request(kind, 10.0 * (1.4 if arm and count == 100 else 1.0) * share, tokens=count)
+                     for kind, count in tokens.items()], ready=60.0 + 120 * arm)
+        for n, (arm, share) in enumerate(zip(of.order, (1.0, 1.0, 1.01, 1.01), strict=True))
+    ]  # fmt: skip
+    found = only(of, measured)
+    assert found.word is Word.FASTER
+    (even,) = found.break_even
+    suite = sum(tokens.values())
+    seconds = [
+        sum(count / (30.0 * (1.4 if arm and count == 100 else 1.0)) for count in tokens.values()) for arm in (0, 1)
+    ]
+    assert even.tokens == pytest.approx(120 * suite / (seconds[0] - seconds[1]), rel=0.01)
+    assert even.high is None or even.high > (even.tokens or 0)
+
+
 def test_a_refused_verdict_states_no_break_even():
     """What may not be said of the speed cannot pay anything back."""
     of = modes()
