@@ -144,6 +144,9 @@ def main() -> int:
             home.said("engine", "install", home.recipe)
         try:
             killer.one(home, name, number)
+        except KeyboardInterrupt:
+            _swept(home)
+            raise
         except Exception as error:  # noqa: BLE001 - what broke is told, and the others go on
             killer.lies.append(f"kill {number}, {name}: {error!r}")
             print(f"LIE: {error!r}", flush=True)
