@@ -28,6 +28,7 @@ def recipe() -> None:
     """Write a recipe of the user's: the demo, with its models on the hub."""
     told = yaml.safe_load(recipe_files.path_of("demo-cpu").read_text())
     del told["build"]
+    told["bench_scale"] = 0.2
     told["target"]["model"], told["drafter"]["model"] = "demo/target", "demo/drafter"
     path = paths.user_recipes() / "from-hub.yaml"
     path.parent.mkdir(parents=True)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import psutil
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Log
 
-from dflash_tui.core import observe, server
+from dflash_tui.core import observe, recipe_files, server
 from dflash_tui.core.events import Health, Phase
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.chart import Chart
@@ -34,7 +35,8 @@ def panel_of(pilot: Pilot[str]) -> DflashApp:
 
 async def test_launch_traffic_leave_attach_stop(with_engine):
     """Enter launches, `b` makes the figures move, `q` leaves the server, attaching shows the same, `S` ends it."""
-    panel = DflashApp()
+    recipe = replace(recipe_files.find("demo-cpu"), port=8771, bench_scale=0.2)
+    panel = DflashApp(load=lambda: {"demo-cpu": recipe})
     async with panel.run_test(size=(120, 36)) as pilot:
         await until(pilot, lambda: "demo-cpu" in text(panel))
         await pilot.press("enter")
