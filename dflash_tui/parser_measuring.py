@@ -73,7 +73,7 @@ def _ab_run(run: argparse.ArgumentParser) -> None:
     option(run, "--seed", type=seed, default=0, metavar="N", help="shuffles the order of the prompts")
     heat = "sampling temperature (default: 0, or the model's own where what is drafted or accepted is varied)"
     option(run, "--temperature", type=temperature, metavar="T", help=heat)
-    levels = "requests at a time, one after the other (default: 1)"
+    levels = "requests at a time, one level after the other; each sends enough for that (default: 1)"
     option(run, "--concurrency", type=streams, default=(1,), metavar="N,N", help=levels)
     cache = "use your own compile cache; without it each arm begins with an empty one of its own"
     option(run, "--keep-cache", action="store_true", help=cache)

@@ -128,6 +128,18 @@ async def test_each_number_of_streams_is_warmed_up(serve, asked, monkeypatch):
     assert {body["max_tokens"] for body in asked()} == {20, 40, 60}
 
 
+async def test_so_many_are_under_way_as_the_figures_are_labelled_with(serve, monkeypatch):
+    """Eight streams of a suite of one prompt and five requests: it is sent again until each has had two."""
+    monkeypatch.setattr(server.Run, "url", serve("slow=0.5"))
+    run, design = server.Run("x", plan(), 0, "", 0.0, 0.0, ""), modes(concurrency=(8,))
+    for suite, rounds in ((SUITE, 4), (suites.made("one", SUITE.prompts[:1]), 16)):
+        done = [each async for each in sending.measured(design, suite, run)]
+        sent = [(prompt.kind, number) for prompt, number in workload.order(suite, rounds, design.seed)]
+        assert sorted((each.kind, each.round) for each in done) == sorted(sent)
+        spans = [(each.at - each.total, each.at) for each in done]
+        assert max(sum(began <= at < ended for began, ended in spans) for at, _ in spans) >= 8
+
+
 @pytest.mark.parametrize("streams", [1, 2])
 async def test_whoever_stops_listening_leaves_no_request_behind(serve, asked, streams):
     async with aclosing(workload.answer(serve("slow=0.2"), "x", SUITE, streams=streams)) as requests:
