@@ -60,7 +60,8 @@ def _ab_run(run: argparse.ArgumentParser) -> None:
     recipe_argument(run)
     vary = (
         "what is varied: mode, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, env.NAME, "
-        "speculation.KEY or a flag of vllm serve (default: mode=eager,compile)"
+        "speculation.KEY or a flag of vllm serve, but not of the prefix cache: each prompt is made unique so that no "
+        "cache answers (default: mode=eager,compile)"
     )
     option(run, "--vary", default="mode=eager,compile", metavar="KEY=V,V", help=vary)
     honest = "at least two boots per arm, in mirrored order: without it a verdict is only suggestive"
