@@ -100,6 +100,22 @@ def test_the_temperature_is_the_models_own_where_drafts_are_varied(words, temper
     assert designed(parsed("demo-cpu", *words))[0].temperature == temperature
 
 
+@pytest.mark.parametrize(
+    ("words", "suite"),
+    [
+        (("--set", "max-model-len=8k"), "quick"),
+        (("--set", "max-model-len=16K"), "field"),
+        (("--set", "max-model-len=1M"), "field"),
+        (("--set", "max-model-len=auto"), "field"),
+        (("--set", "max-model-len=32768", "--vary", "max-model-len=32k,8K"), "quick"),
+        (("--vary", "max-model-len=8K,1M", "--suite", "field"), "field"),
+    ],
+)
+def test_the_suite_is_one_that_the_servers_of_all_arms_take(words, suite):
+    """By the shortest context of them, in whichever of vLLM's spellings; who names a suite gets that."""
+    assert designed(parsed("demo-cpu", *words))[0].suite == suite
+
+
 def test_the_plan_counts_the_requests_of_all_streams():
     """Five prompts alone, and four times five that keep eight streams busy twice; what is due is the same number."""
     design, _ = designed(parsed("demo-cpu", "--suite", "quick", "--concurrency", "1,8"))
