@@ -79,6 +79,10 @@ def create(design: Design) -> Path:
     try:
         private.make(folder)
         write(folder / _DESIGN, design)
+    except FileExistsError:
+        raise DflashError(
+            f"there is an experiment {design.id} already", do="begin it again: it gets another name"
+        ) from None
     except OSError as error:
         raise DflashError(f"{folder} could not be made", evidence=str(error)) from None
     return folder
