@@ -34,12 +34,13 @@ def plan(design: Design, estimate: Estimate, stopped: Sequence[str] = ()) -> str
     names = " ".join(clean(design.arms[arm].name) for arm in design.order)
     boots = f"{text.plural(len(design.order), 'boot')}: {names}"
     caches = "each arm its own, empty at its first boot" if design.own_cache else "yours, as it is"
-    first = design.arms[0].plan
+    first, least = design.arms[0].plan, "at least " if max(design.concurrency) > 1 else ""
+    rounds = f"{least}{text.plural(design.rounds, 'round')} per boot"
     rows = [
         ("recipe", design.recipe),
         ("varies", f"{clean(design.vary)}: {', '.join(clean(arm.name) for arm in design.arms)}"),
         ("boots", f"{boots}{'' if design.honest else ' (one boot per arm: a verdict is only suggestive)'}"),
-        ("sends", f"{clean(design.suite)}, {text.plural(design.rounds, 'round')} per boot, answers × {design.scale:g}"),
+        ("sends", f"{clean(design.suite)}, {rounds}, answers × {design.scale:g}"),
         ("", f"{_at_a_time(design)}; temperature {_heat(design)}"),
         ("takes", _takes(estimate)),
         ("caches", caches),

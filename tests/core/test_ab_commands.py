@@ -122,7 +122,9 @@ def test_the_plan_counts_the_requests_of_all_streams():
     assert experiments.due(design) == 25
     assert experiments.due(replace(design, rounds=5, concurrency=(8,))) == 25
     unknown = Estimate(None, whole=False, source="")
-    assert "1, 8 at a time, 25 requests per boot; temperature 0" in ab_words.plan(design, unknown)
+    words = ab_words.plan(design, unknown)
+    assert "quick, at least 1 round per boot" in words
+    assert "1, 8 at a time, 25 requests per boot; temperature 0" in words
     assert "1, 8 at a time; temperature 0" in ab_words.plan(replace(design, digest="gone"), unknown)
 
 
