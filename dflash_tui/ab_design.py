@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dflash_tui import __version__, planning
-from dflash_tui.core import again, experiments, measures, server, suites, vary
+from dflash_tui.core import again, experiments, fit, measures, server, suites, vary
 from dflash_tui.core.experiment import Arm, Design
 from dflash_tui.core.setup import Setup
 from dflash_tui.core.vary import Varied
@@ -34,10 +34,11 @@ def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
     if args.honest and boots < 2:
         raise UsageError("--honest needs at least two boots per arm", do="leave --boots away, or --boots 2")
     made = planning.planned(args)
-    base, name = made.plan, args.suite or _suite(made.setup)
+    base = made.plan
     port = base.port if args.port else server.free_port(base.port)
     options = again.options(base, {"--port": str(port)})
     arms, setups = _arms(varied, options)
+    name = args.suite or _suite(setups)
     now, suite = time.time(), suites.load(name)
     design = Design(
         id=experiments.new_id(base.recipe, now),
@@ -72,10 +73,10 @@ def _command(design: Design, launch: list[str], varied: str, boots: int) -> str:
     return shlex.join(["dflash-tui", "ab", *launch, *options, *([] if design.own_cache else ["--keep-cache"])])
 
 
-def _suite(setup: Setup) -> str:
-    """Return the suite for who asks for none: `field`, or `quick` where the server takes no long context."""
-    length = setup.flags.get("max-model-len")
-    return "quick" if isinstance(length, int) and 0 < length < _ROOM else "field"
+def _suite(setups: list[Setup]) -> str:
+    """Return the suite for who asks for none: `field`, or `quick` where a server of some arm takes no long context."""
+    lengths = [length for setup in setups if (length := fit.max_model_len(setup)) is not None]
+    return "quick" if min(lengths, default=_ROOM) < _ROOM else "field"
 
 
 def _temperature(arms: tuple[Arm, ...]) -> float | None:

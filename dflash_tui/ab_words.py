@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from dflash_tui import text, verdict_words
+from dflash_tui.core import experiments
 from dflash_tui.core.ab_estimate import Estimate
 from dflash_tui.core.events import Event, RequestDone
 from dflash_tui.core.experiment import Boot, BootBegan, BootEnded, Design, Halted, Happened, Measured
@@ -33,13 +34,14 @@ def plan(design: Design, estimate: Estimate, stopped: Sequence[str] = ()) -> str
     names = " ".join(clean(design.arms[arm].name) for arm in design.order)
     boots = f"{text.plural(len(design.order), 'boot')}: {names}"
     caches = "each arm its own, empty at its first boot" if design.own_cache else "yours, as it is"
-    first = design.arms[0].plan
+    first, least = design.arms[0].plan, "at least " if max(design.concurrency) > 1 else ""
+    rounds = f"{least}{text.plural(design.rounds, 'round')} per boot"
     rows = [
         ("recipe", design.recipe),
         ("varies", f"{clean(design.vary)}: {', '.join(clean(arm.name) for arm in design.arms)}"),
         ("boots", f"{boots}{'' if design.honest else ' (one boot per arm: a verdict is only suggestive)'}"),
-        ("sends", f"{clean(design.suite)}, {text.plural(design.rounds, 'round')} per boot, answers × {design.scale:g}"),
-        ("", f"temperature {'of the model' if design.temperature is None else f'{design.temperature:g}'}"),
+        ("sends", f"{clean(design.suite)}, {rounds}, answers × {design.scale:g}"),
+        ("", f"{_at_a_time(design)}; temperature {_heat(design)}"),
         ("takes", _takes(estimate)),
         ("caches", caches),
         ("port", f"{first.port}; each boot launches a server of its own and stops it"),
@@ -47,6 +49,16 @@ def plan(design: Design, estimate: Estimate, stopped: Sequence[str] = ()) -> str
     rows += [("stops", f"{name}, which is in the way") for name in stopped]
     rows += [("note", f"{design.synthetic}: figures say nothing about a real model")] if design.synthetic else []
     return "\n".join(f"{label:<8} {value}" for label, value in rows)
+
+
+def _at_a_time(design: Design) -> str:
+    """Return how many requests are under way at a time, and how many a boot sends: short suites go several times."""
+    count, streams = experiments.due(design), ", ".join(map(str, design.concurrency))
+    return f"{streams} at a time" + (f", {text.plural(count, 'request')} per boot" if count else "")
+
+
+def _heat(design: Design) -> str:
+    return "of the model" if design.temperature is None else f"{design.temperature:g}"
 
 
 def _takes(estimate: Estimate) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -38,11 +37,6 @@ class Bench(NamedTuple):
     as_json: bool = False
     watched: bool = False
 
-    def rounds_of(self, streams: int) -> int:
-        """Return how often a level sends the suite: often enough to keep its streams busy twice."""
-        once = sum(prompt.repeat for prompt in self.suite.prompts)
-        return max(self.rounds, math.ceil(2 * streams / once)) if streams > 1 else self.rounds
-
     async def level(self, streams: int) -> Measured:
         """Send the suite with so many requests under way, print and record each, and return what they sum up to."""
         run, done = self.run, list[RequestDone]()
@@ -50,8 +44,8 @@ class Bench(NamedTuple):
         if not self.as_json:
             out(bench_lines.request_row(None))
         requests = workload.answer(
-            run.url, run.plan.served_name, self.suite, rounds=self.rounds_of(streams), scale=self.scale, seed=self.seed,
-            temperature=self.temperature, fixed=self.fixed, streams=streams, key=run.key,
+            run.url, run.plan.served_name, self.suite, rounds=self.suite.rounds(self.rounds, streams), scale=self.scale,
+            seed=self.seed, temperature=self.temperature, fixed=self.fixed, streams=streams, key=run.key,
         )  # fmt: skip
         async with aclosing(requests):
             async for request in requests:
@@ -100,7 +94,7 @@ class Bench(NamedTuple):
         """Return what `vllm bench serve` says of one level, which took us so many seconds."""
         asks = [
             vllm_bench.Ask(workload.tagged(prompt, number, self.seed), workload.length(prompt, self.scale))
-            for prompt, number in workload.order(self.suite, self.rounds_of(streams), self.seed)
+            for prompt, number in workload.order(self.suite, self.suite.rounds(self.rounds, streams), self.seed)
         ]
         return await vllm_bench.serve(
             self.run, asks, seed=self.seed, temperature=self.temperature, streams=streams, patience=60 + 10 * seconds

@@ -60,7 +60,8 @@ def _ab_run(run: argparse.ArgumentParser) -> None:
     recipe_argument(run)
     vary = (
         "what is varied: mode, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, env.NAME, "
-        "speculation.KEY or a flag of vllm serve (default: mode=eager,compile)"
+        "speculation.KEY or a flag of vllm serve, but not of the prefix cache: each prompt is made unique so that no "
+        "cache answers (default: mode=eager,compile)"
     )
     option(run, "--vary", default="mode=eager,compile", metavar="KEY=V,V", help=vary)
     honest = "at least two boots per arm, in mirrored order: without it a verdict is only suggestive"
@@ -73,7 +74,7 @@ def _ab_run(run: argparse.ArgumentParser) -> None:
     option(run, "--seed", type=seed, default=0, metavar="N", help="shuffles the order of the prompts")
     heat = "sampling temperature (default: 0, or the model's own where what is drafted or accepted is varied)"
     option(run, "--temperature", type=temperature, metavar="T", help=heat)
-    levels = "requests at a time, one after the other (default: 1)"
+    levels = "requests at a time, one level after the other; each sends enough for that (default: 1)"
     option(run, "--concurrency", type=streams, default=(1,), metavar="N,N", help=levels)
     cache = "use your own compile cache; without it each arm begins with an empty one of its own"
     option(run, "--keep-cache", action="store_true", help=cache)

@@ -115,7 +115,8 @@ def _how(report: AbReport) -> Iterator[str]:
         [
             f"suite {code(design.suite)}, SHA-256 {code(design.digest)}",
             f"{text.plural(design.rounds, 'round')} of every prompt in each boot, in an order shuffled from seed "
-            f"{design.seed}; answers {design.scale:g} times their usual length; {streams} at a time",
+            f"{design.seed}; answers {design.scale:g} times their usual length; {streams} at a time"
+            f"{', more rounds where one would not keep them busy twice' if max(design.concurrency) > 1 else ''}",
             f"temperature {temperature}; warm-ups are not counted; the first real request is measured alone",
             "the end of an answer is ignored, so that every answer has its full length"
             if _full(report.boots)

@@ -37,7 +37,7 @@ async def drive(design: Design, setups: Sequence[Setup], normal: Plan) -> None:
     Raises:
         UsageError: another driver is at work.
         OSError: the disk is full, for instance; it goes on from there when it is resumed.
-        DflashError: a server does not end.
+        DflashError: a server does not end, or takes what is sent for wrong.
     """
     folder = experiments.folder_of(design.id)
     with _alone(folder, design):

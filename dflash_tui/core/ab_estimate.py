@@ -52,7 +52,7 @@ def _boots(design: Design) -> list[list[Boot]]:
 
 
 def _amount(design: Design) -> tuple[object, ...]:
-    return design.digest, design.rounds, design.scale, len(design.concurrency), design.own_cache
+    return design.digest, design.rounds, design.scale, design.concurrency, design.own_cache
 
 
 def _start(arm: Arm, setup: Setup) -> tuple[float | None, str]:

@@ -37,6 +37,8 @@ PATIENCE = 5400.0
 # The recorder asks once a second how the server is.
 _DYING = 2.5
 _LOOK = 0.05
+# How a server answers to what it takes for wrong, such as a prompt longer than its context: it does so every time.
+_REFUSED = "HTTP 400:"
 Tell = Callable[[Event], None]
 
 
@@ -71,6 +73,7 @@ async def boot(what: Ready, tell: Tell) -> Boot:
 
     Raises:
         OSError: what happens cannot be written down.
+        DflashError: the server takes a prompt for wrong, as that of every other boot will.
     """
     made = Boot(what.number, what.arm, "", what.attempt, began=time.time())
     free = await asyncio.to_thread(conditions.memory, what.plan)
@@ -117,6 +120,8 @@ async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
                 server.record(run, request if stage == "round" else replace(request, kind=WARM_UP))
                 tell(Measured(time.time(), what.number, stage, request))
                 taken.append(request)
+                if request.error.startswith(_REFUSED):
+                    raise _refused(what, request)
                 if request.error:
                     await _unless_alive(run, state, over)
             return tuple(taken)
@@ -141,6 +146,12 @@ async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
             prefix_hits=max(0.0, after.prefix_hits - before.prefix_hits),
         )
     return made
+
+
+def _refused(what: Ready, request: RequestDone) -> DflashError:
+    name = what.design.arms[what.arm].name
+    do = "begin another one: --suite has other prompts, max-model-len says how long one may be"
+    return DflashError(f"{name}: the server refuses the prompt {request.kind}", evidence=request.error, do=do)
 
 
 async def _until_warm(run: Run, state: RunState, over: asyncio.Task[None]) -> None:

@@ -25,7 +25,8 @@ class Design(msgspec.Struct, frozen=True):
     """What an experiment is going to do; nothing of it changes once it has begun.
 
     `vary` is what is varied (`mode`, `spec`, `n`, `env.NAME`, `patch.NAME` …), `order` the arm of each boot, `suite`
-    the prompts with `digest` as their SHA-256. Every boot answers each prompt `rounds` times, in the order that `seed`
+    the prompts with `digest` as their SHA-256. Every boot answers each prompt `rounds` times for each number of streams
+    in `concurrency`, more often where a suite would not keep them busy (`Suite.rounds`), in the order that `seed`
     shuffles, with answers of `scale` times their usual length. `own_cache` tells that each arm has a compile cache of
     its own, empty at its first boot. `command` is the line for a shell that begins it once more, empty where none does.
     """

@@ -55,18 +55,18 @@ def suite_of(design: Design) -> Suite:
     return suite
 
 
-def _due(design: Design) -> int:
+def due(design: Design) -> int:
     """Return how many measured requests a boot sends; 0 when the suite is gone."""
-    return _in_a_round(design.suite, design.digest) * design.rounds * len(design.concurrency)
+    return _due(design.suite, design.digest, design.rounds, design.concurrency)
 
 
 @lru_cache(maxsize=32)
-def _in_a_round(name: str, digest: str) -> int:
+def _due(name: str, digest: str, rounds: int, concurrency: tuple[int, ...]) -> int:
     try:
         suite = suites.load(name)
     except DflashError:
         return 0
-    return sum(prompt.repeat for prompt in suite.prompts) if suite.digest == digest else 0
+    return sum(suite.requests * suite.rounds(rounds, each) for each in concurrency) if suite.digest == digest else 0
 
 
 def create(design: Design) -> Path:
@@ -79,6 +79,10 @@ def create(design: Design) -> Path:
     try:
         private.make(folder)
         write(folder / _DESIGN, design)
+    except FileExistsError:
+        raise DflashError(
+            f"there is an experiment {design.id} already", do="begin it again: it gets another name"
+        ) from None
     except OSError as error:
         raise DflashError(f"{folder} could not be made", evidence=str(error)) from None
     return folder
@@ -211,4 +215,4 @@ def read(folder: Path) -> Progress:
     if design is None:
         why = private.distrusted(folder) or "holds no experiment that can be read"
         raise UsageError(f"{folder} {why}", do="dflash-tui ab list shows them")
-    return progress.fold(design, events(folder), due=_due(design), driven=driver(folder) is not None, now=time.time())
+    return progress.fold(design, events(folder), due=due(design), driven=driver(folder) is not None, now=time.time())

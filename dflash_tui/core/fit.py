@@ -201,6 +201,11 @@ def _flags(setup: Setup) -> dict[str, Any]:
     return {name.replace("_", "-"): value for name, value in setup.flags.items()}
 
 
+def max_model_len(setup: Setup) -> int | None:
+    """Return the tokens that `--max-model-len` lets a request have; None where it is not given, or `auto`."""
+    return _whole(_flags(setup), "max-model-len")
+
+
 def _whole(flags: Mapping[str, Any], name: str) -> int | None:
     """Return a flag that is a whole number, as `16384` or as vLLM's `16k` and `16K`; None without one."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)", str(flags.get(name)).strip())

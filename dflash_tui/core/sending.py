@@ -51,13 +51,16 @@ def _short(design: Design, prompt: Prompt) -> int:
 
 
 async def measured(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestDone]:
-    """Send every prompt `rounds` times, in the order that the seed gives, for each number of streams."""
+    """Send every prompt `rounds` times, or as often as keeps all streams busy, for each number of streams.
+
+    The order is the one that the seed gives.
+    """
     for streams in design.concurrency:
         async for request in workload.answer(
             run.url,
             run.plan.served_name,
             suite,
-            rounds=design.rounds,
+            rounds=suite.rounds(design.rounds, streams),
             scale=design.scale,
             seed=design.seed,
             temperature=design.temperature,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -44,6 +45,15 @@ class Suite(msgspec.Struct, frozen=True):
     prompts: tuple[Prompt, ...]
     digest: str
     in_order: bool = False
+
+    @property
+    def requests(self) -> int:
+        """How many requests a round sends."""
+        return sum(prompt.repeat for prompt in self.prompts)
+
+    def rounds(self, least: int, streams: int) -> int:
+        """Return how many rounds are sent with so many requests under way: enough to keep its streams busy twice."""
+        return max(least, math.ceil(2 * streams / self.requests)) if streams > 1 else least
 
 
 class _Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

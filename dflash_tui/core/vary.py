@@ -17,6 +17,12 @@ _MODES = tuple(Mode)
 _SWITCHES = {"on": "true", "off": "false"}
 # These would make no arms but other experiments, or collide.
 _FIXED = frozenset({"port", "host", "gpu", "served-model-name", "served_model_name", "api-key"})
+# Flags of vLLM 0.32 that decide what its prefix cache keeps and finds, and nothing else.
+_PREFIX_CACHE = frozenset({
+    "enable-prefix-caching", "no-enable-prefix-caching", "prefix-caching-hash-algo", "prefix-match-unit",
+    "prefix-cache-retention-interval", "enable-mamba-shared-prefix-checkpoint",
+    "no-enable-mamba-shared-prefix-checkpoint",
+})  # fmt: skip
 _KNOWN = (
     "mode, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, env.NAME, speculation.KEY, "
     "or a flag of vllm serve; values with commas are quoted, or are JSON"
@@ -44,6 +50,10 @@ def parse(words: str) -> Varied:
         raise UsageError(f"--vary {words}: expected KEY=VALUE,VALUE", do=f"what can be varied: {_KNOWN}")
     if key in _FIXED:
         raise UsageError(f"--vary {key}: it is the same for all arms", do=f"what can be varied: {_KNOWN}")
+    if key.replace("_", "-") in _PREFIX_CACHE:
+        what = f"--vary {key}: each prompt is made unique so that no cache answers, so this would compare nothing"
+        do = "vllm bench serve --dataset-name prefix_repetition shows what a prefix cache saves"
+        raise UsageError(what, do=do)
     values = _values(key, rest)
     if (key.startswith("env.") and is_secret(key)) or any(map(looks_secret, values)):
         what = f"--vary {key}: these are secrets, and arms are called by their values"

@@ -60,7 +60,7 @@ async def answer(
     choice (the model's generation_config). `key` is what an open server asks for. Whatever fails is in the request's
     `error`.
     """
-    asking = _Asking(model, scale, seed, temperature, fixed, uuid.uuid4().hex)
+    asking = _Asking(model, scale, seed, temperature, fixed)
     waiting = iter(order(suite, rounds, seed))
     under_way: set[asyncio.Task[RequestDone]] = set()
     async with _client(url, key) as client:
@@ -95,7 +95,7 @@ async def one(
     key: str = "",
 ) -> RequestDone:
     """Send one prompt alone, as `answer` sends it in the round `number`; whatever fails is in `error`."""
-    body = _Asking(model, scale, seed, temperature, fixed, uuid.uuid4().hex).body(prompt, number)
+    body = _Asking(model, scale, seed, temperature, fixed).body(prompt, number)
     async with _client(url, key) as client:
         return await _measured(client, body, prompt.kind, number, 1)
 
@@ -134,22 +134,22 @@ def tagged(prompt: Prompt, number: int, seed: int) -> str:
 
 
 class _Asking(NamedTuple):
-    """How prompts are sent; the salt is part of the keys of vLLM's prefix cache."""
+    """How prompts are sent."""
 
     model: str
     scale: float
     seed: int
     temperature: float | None
     fixed: bool
-    salt: str
 
     def body(self, prompt: Prompt, number: int) -> dict[str, Any]:
         """Return a request that no prefix cache can answer.
 
-        Its text begins unlike any other of this seed; the salt tells it from the same request of another time.
+        Its text begins unlike any other of this seed. What a chat template puts before that is the same for all, so
+        each has a salt of its own, which is part of the keys of vLLM's prefix cache and of nothing that is sampled.
         """
         body = _plain(self.model, tagged(prompt, number, self.seed), length(prompt, self.scale))
-        body |= {"seed": self.seed, "cache_salt": self.salt, "ignore_eos": self.fixed}
+        body |= {"seed": self.seed, "cache_salt": uuid.uuid4().hex, "ignore_eos": self.fixed}
         return body if self.temperature is None else body | {"temperature": self.temperature}
 
 

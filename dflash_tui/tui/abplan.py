@@ -72,6 +72,7 @@ class AbPlan(ModalScreen[str | None]):
         super().__init__()
         self.plan, self.vary, self.boots = plan, varying.DEFAULT, 2
         self.planned: Planned | None = None
+        self.beginning = False
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
@@ -115,6 +116,10 @@ class AbPlan(ModalScreen[str | None]):
         rows.append(Content.assemble((f"{'then':<9}", MUTED), "it goes on by itself, also without the panel"))
         shown.update(Content("\n").join(rows))
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        """Let go of an experiment that begins, but change or begin nothing meanwhile."""
+        return not self.beginning or action == "dismiss"
+
     def action_honest(self) -> None:
         self.boots = 1 if self.boots > 1 else 2
         self.draw()
@@ -137,10 +142,10 @@ class AbPlan(ModalScreen[str | None]):
         self.draw()
 
     def action_begin(self) -> None:
-        if self.planned is None:
+        if (planned := self.planned) is None:
             return
-        if not (found := self.planned.in_the_way):
-            self.begin(self.planned)
+        if not (found := planned.in_the_way):
+            self.begin_once(planned)
             return
         names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in found)
         detail = f"{names} would be measured, too. Requests under way are lost."
@@ -148,7 +153,13 @@ class AbPlan(ModalScreen[str | None]):
 
     def _agreed(self, yes: bool | None) -> None:
         if yes and self.planned:
-            self.begin(self.planned)
+            self.begin_once(self.planned)
+
+    def begin_once(self, planned: Planned) -> None:
+        """Begin it and forget the plan; until it has begun or failed, no key but `escape` does anything."""
+        self.planned, self.beginning = None, True
+        self.query_one("#because").display = False
+        self.begin(planned)
 
     @work(exclusive=True, group="ab")
     async def begin(self, planned: Planned) -> None:
@@ -167,7 +178,7 @@ class AbPlan(ModalScreen[str | None]):
                 await server.stop(run)
             await asyncio.to_thread(ab_start.begin, planned.design)
         except (DflashError, OSError) as error:
-            self.planned = None
+            self.beginning = False
             shown.update(_failure(error))
             return
         self.dismiss(planned.design.id)

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from dflash_tui import ab_words, cli
 from dflash_tui.ab_design import designed
+from dflash_tui.core import experiments
 from dflash_tui.core.ab_estimate import Estimate
 from dflash_tui.core.experiment import Boot, BootBegan, BootEnded, Halted
 from dflash_tui.errors import UsageError
@@ -97,6 +98,34 @@ def test_a_mistake_is_told_before_anything_begins(words, said):
 def test_the_temperature_is_the_models_own_where_drafts_are_varied(words, temperature):
     """A patch of the sampling does nothing at 0, where answers can be held against each other."""
     assert designed(parsed("demo-cpu", *words))[0].temperature == temperature
+
+
+@pytest.mark.parametrize(
+    ("words", "suite"),
+    [
+        (("--set", "max-model-len=8k"), "quick"),
+        (("--set", "max-model-len=16K"), "field"),
+        (("--set", "max-model-len=1M"), "field"),
+        (("--set", "max-model-len=auto"), "field"),
+        (("--set", "max-model-len=32768", "--vary", "max-model-len=32k,8K"), "quick"),
+        (("--vary", "max-model-len=8K,1M", "--suite", "field"), "field"),
+    ],
+)
+def test_the_suite_is_one_that_the_servers_of_all_arms_take(words, suite):
+    """By the shortest context of them, in whichever of vLLM's spellings; who names a suite gets that."""
+    assert designed(parsed("demo-cpu", *words))[0].suite == suite
+
+
+def test_the_plan_counts_the_requests_of_all_streams():
+    """Five prompts alone, and four times five that keep eight streams busy twice; what is due is the same number."""
+    design, _ = designed(parsed("demo-cpu", "--suite", "quick", "--concurrency", "1,8"))
+    assert experiments.due(design) == 25
+    assert experiments.due(replace(design, rounds=5, concurrency=(8,))) == 25
+    unknown = Estimate(None, whole=False, source="")
+    words = ab_words.plan(design, unknown)
+    assert "quick, at least 1 round per boot" in words
+    assert "1, 8 at a time, 25 requests per boot; temperature 0" in words
+    assert "1, 8 at a time; temperature 0" in ab_words.plan(replace(design, digest="gone"), unknown)
 
 
 def test_a_patch_is_taken_out_in_one_arm():

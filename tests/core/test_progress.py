@@ -17,7 +17,7 @@ from dflash_tui.core.experiment import (
     Measured,
 )
 from dflash_tui.core.progress import fold
-from dflash_tui.errors import UsageError
+from dflash_tui.errors import DflashError, UsageError
 
 
 def designed(words: str = "mode=eager,compile", boots: int = 2) -> Design:
@@ -115,6 +115,17 @@ def test_a_half_written_line_hides_nothing_that_follows():
     experiments.append(folder, ended(0, 0))
     assert [type(event) for event in experiments.events(folder)] == [BootBegan, BootEnded]
     assert experiments.read(folder).next == (1, 1)
+
+
+def test_an_experiment_that_is_there_is_never_written_over():
+    """Two that were planned in the same second have the same name; the one that begins first keeps it."""
+    first = designed()
+    folder = experiments.create(first)
+    experiments.append(folder, began(0, 0))
+    with pytest.raises(DflashError, match=f"there is an experiment {first.id} already"):
+        experiments.create(replace(first, seed=9))
+    assert experiments.design_of(folder) == first
+    assert len(experiments.events(folder)) == 1
 
 
 def test_an_experiment_is_found_by_its_id_its_start_and_its_recipe():

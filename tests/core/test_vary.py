@@ -30,7 +30,7 @@ from dflash_tui.errors import UsageError
             },
         ),
         ('env.LIST="a,b",c', {"a,b": {"--set env.LIST": "a,b"}, "c": {"--set env.LIST": "c"}}),
-        ("enable-prefix-caching=true,false", {v: {"--set enable-prefix-caching": v} for v in ("true", "false")}),
+        ("async-scheduling=true,false", {v: {"--set async-scheduling": v} for v in ("true", "false")}),
     ],
 )
 def test_values_become_arms(words, arms):
@@ -66,6 +66,9 @@ def test_a_sweep_keeps_its_order():
         ("x=a,,b", "no values"),
         ("x='',b", "empty"),
         ("port=1,2", "same for all arms"),
+        ("enable-prefix-caching=true,false", "made unique so that no cache answers"),
+        ("--no_enable_prefix_caching=true,false", "would compare nothing"),
+        ("prefix-caching-hash-algo=sha256,xxhash", "would compare nothing"),
     ],
 )
 def test_what_is_wrong_is_said(words, said):

@@ -74,7 +74,7 @@ def test_an_order_that_counts_is_kept():
 
 
 async def test_no_prefix_cache_can_answer_and_the_same_boot_again_asks_the_same(serve, asked):
-    """No two requests of a boot begin alike; another boot sends the same texts, under another salt."""
+    """No two requests of a boot begin alike, and each has a salt of its own; another boot sends the same texts."""
     url = serve()
     for _ in range(2):
         await sent(url, rounds=2, seed=3)
@@ -83,8 +83,7 @@ async def test_no_prefix_cache_can_answer_and_the_same_boot_again_asks_the_same(
     assert len({text[:10] for text in texts}) == 10
     assert texts == [body["messages"][0]["content"] for body in second]
     assert [body["seed"] for body in first] == [body["seed"] for body in second]
-    assert len({body["cache_salt"] for body in first}) == 1
-    assert first[0]["cache_salt"] != second[0]["cache_salt"]
+    assert len({body["cache_salt"] for body in first + second}) == 20
     await workload.one(url, "x", SUITE.prompts[0], seed=4)
     assert asked()[-1]["messages"][0]["content"] not in texts
 
@@ -127,6 +126,18 @@ async def test_each_number_of_streams_is_warmed_up(serve, asked, monkeypatch):
     done = [each async for each in sending.warm_up(modes(concurrency=(1, 4)), SUITE, run)]
     assert [each.streams for each in done] == [1] * 3 + [4] * 6
     assert {body["max_tokens"] for body in asked()} == {20, 40, 60}
+
+
+async def test_so_many_are_under_way_as_the_figures_are_labelled_with(serve, monkeypatch):
+    """Eight streams of a suite of one prompt and five requests: it is sent again until each has had two."""
+    monkeypatch.setattr(server.Run, "url", serve("slow=0.5"))
+    run, design = server.Run("x", plan(), 0, "", 0.0, 0.0, ""), modes(concurrency=(8,))
+    for suite, rounds in ((SUITE, 4), (suites.made("one", SUITE.prompts[:1]), 16)):
+        done = [each async for each in sending.measured(design, suite, run)]
+        sent = [(prompt.kind, number) for prompt, number in workload.order(suite, rounds, design.seed)]
+        assert sorted((each.kind, each.round) for each in done) == sorted(sent)
+        spans = [(each.at - each.total, each.at) for each in done]
+        assert max(sum(began <= at < ended for began, ended in spans) for at, _ in spans) >= 8
 
 
 @pytest.mark.parametrize("streams", [1, 2])

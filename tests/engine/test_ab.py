@@ -133,6 +133,20 @@ def test_a_boot_that_fails_is_tried_once_more(port):
     assert len(report.boots) == 4
 
 
+def test_a_prompt_that_is_refused_ends_it_with_the_first_boot(port, tmp_path):
+    """What a server takes for wrong once it takes for wrong in every boot: its sentence is the last word."""
+    sentence = "This model's maximum context length is 2048 tokens."
+    (tmp_path / "says").write_text(sentence)
+    folder = fake_engine.make(port, {tokens: [f"says={tmp_path / 'says'}"] for tokens in (7, 4)})
+    said = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, code=1).stderr
+    design = experiments.find()
+    asked = [event.stage for event in happened(design) if isinstance(event, Measured)]
+    assert f'HTTP 400: {{"error": {{"message": "{sentence}' in said
+    assert "7: the server refuses the prompt" in said
+    assert (asked, fake_engine.launches(folder)) == (["cold"], 1)
+    _has_halted(design)
+
+
 def test_an_arm_that_never_comes_up_ends_with_its_own_exit_code(port):
     """The other arm is measured all the same; the command says which one never came up."""
     fake_engine.make(port, {4: ["broken"]})

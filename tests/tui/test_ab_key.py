@@ -1,12 +1,14 @@
 """`a` on the launch screen: what an A/B would do, begun with enter, driven by a process of its own to the verdict."""
 
 import contextlib
+import threading
 
 import pytest
 from textual.pilot import Pilot
 
 from dflash_tui import verdict_words
-from dflash_tui.core import experiments, recipe_files, server
+from dflash_tui.core import ab_start, experiments, recipe_files, server
+from dflash_tui.core.experiment import Design
 from dflash_tui.core.recipe import Recipe
 from dflash_tui.tui.abplan import AbPlan
 from dflash_tui.tui.app import DflashApp, farewell
@@ -65,6 +67,32 @@ async def test_one_key_and_enter_lead_to_the_verdict():
         assert report
         assert verdict_words.headline(report, report.comparisons[0])[:60] in text(panel)
     assert not [run for run in server.runs() if server.members(run)]
+
+
+async def test_an_experiment_begins_once_whatever_is_pressed_meanwhile(monkeypatch):
+    """While its driver is launched nothing is planned anew or begun again, and it is not lost."""
+    recipe = the_recipe({})
+    begun, go_on = list[Design](), threading.Event()
+
+    def slow(design: Design) -> str:
+        begun.append(design)
+        go_on.wait(30)
+        experiments.create(design)
+        return design.id
+
+    monkeypatch.setattr(ab_start, "begin", slow)
+    panel = DflashApp(probe=lambda: NO_GPU, load=lambda: {recipe.name: recipe})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await planned(pilot, "n=7,4")
+        await pilot.press("enter", "enter")
+        await wait_for(pilot, lambda: bool(begun))
+        await pilot.press("enter", "h", "plus", "v")
+        assert isinstance(panel.screen, AbPlan)
+        assert (panel.screen.boots, panel.screen.planned) == (2, None)
+        go_on.set()
+        await patient(pilot, "A/B INTERRUPTED")
+    assert [design.order for design in begun] == [(0, 1, 1, 0)]
+    assert [design.id for design in experiments.known()] == [begun[0].id]
 
 
 async def test_it_is_stopped_after_a_question_and_goes_on_later():
