@@ -44,12 +44,15 @@ def accepted() -> tuple[float, list[float]]:
     return steps, [value for _, value in places]
 
 
-def measured(*words: str) -> tuple[float, list[float]]:
-    """Launch, send the prompts at temperature 0.7, stop; return acceptance length and the share of each position."""
+def measured(rounds: int, *words: str) -> tuple[float, list[float]]:
+    """Launch, send the prompts at temperature 0.7, stop; return acceptance length and the share of each position.
+
+    The requests of one round share a seed, so that one is a small sample of what is sampled.
+    """
     dflash("up", "demo-cpu", "--port", PORT, "--detach", *words)
     wait_until_warm()
     before, places = accepted()
-    for seed in range(4):  # the requests of one bench share a seed, so that one is a small sample of what is sampled
+    for seed in range(rounds):
         bench = dflash("bench", "--temperature", "0.7", "--scale", "0.2", "--seed", str(seed), "--json")
         assert not [r for r in map(json.loads, bench.stdout.splitlines()) if r.get("error")]
     after, moved = accepted()
@@ -66,7 +69,7 @@ def test_the_patch_is_what_makes_sampled_drafts_count(with_engine):
     """With it at least four tokens a step; without it nothing beyond the first; a running server is not changed."""
     dflash("engine", "install", "demo-cpu")
     assert state() == "applied-by-us"
-    length, _ = measured()
+    length, _ = measured(4)
     assert length >= 4
     [run] = server.runs()
     assert run.patches == (PATCH,)
@@ -76,7 +79,7 @@ def test_the_patch_is_what_makes_sampled_drafts_count(with_engine):
     assert dflash("patch", "revert", "demo-cpu").stdout == f"taken out: {PATCH}\n"
     assert state() == "absent-needed"
     assert "as published" in dflash("patch", "verify", "demo-cpu").stdout
-    length, shares = measured("--set", f"patches.{PATCH}=false")
+    length, shares = measured(1, "--set", f"patches.{PATCH}=false")  # a step for each token, and none may accept
     assert shares[1:] == [0.0] * (len(shares) - 1)
     assert length < 2
     assert server.runs()[-1].patches == ()
