@@ -44,7 +44,8 @@ def _machine(boots: Sequence[Boot]) -> Iterator[Confound]:
         seen = _conditions(boot)
         throttles = sorted({why for each in seen for why in each.throttle or ()})
         hard = [why for why in throttles if why in _THROTTLES]
-        limits[boot.number] = {"limit": ", ".join(why for why in throttles if why not in _THROTTLES)}
+        if any(each.throttle is not None for each in seen):
+            limits[boot.number] = {"limit": ", ".join(why for why in throttles if why not in _THROTTLES)}
         if hard:
             yield Confound("the GPU was throttled", f"boot {boot.number + 1}: {', '.join(hard)}", refuses=True)
         foreign = sorted({who for each in seen for who in each.foreign or ()})

@@ -137,10 +137,25 @@ def test_a_patch_that_is_varied_has_to_be_there_in_its_arm_only():
     assert (without.evidence, with_it.evidence) == ("boot 1: without kernel", "boot 2: with kernel")
 
 
-def test_what_is_not_known_is_no_difference():
-    """A boot that could not say what it ran with is not held against the others."""
+def test_what_is_not_known_is_told_and_refuses_nothing():
+    """A boot that could not say what it ran with is not held against the others; that nobody could look is told."""
     silent = changed(usual(), engine="", versions={}, gpus=(), driver="", before=None, after=None)
-    assert [each for each in find(modes(), silent, 0, 1) if each.refuses] == []
+    silent = changed(silent, 3, generated=None)
+    (told,) = find(modes(), silent, 0, 1)
+    assert (told.what, told.refuses) == ("not known", False)
+    assert told.evidence == (
+        "boot 2: throttling, load of others on the GPU, the power supply; boot 4: the server's counters meanwhile"
+    )
+
+
+def test_what_nobody_could_know_is_not_missed():
+    """On processors there is no GPU to ask, and where no boot says how the machine is powered there is no way to."""
+    on_cpu = plan(on_cpu=True)
+    of = design("mode", {"eager": on_cpu, "compile": on_cpu}, (0, 1, 1, 0))
+    unread: dict[str, Any] = {"before": Conditions(0.0), "after": Conditions(0.0)}
+    assert find(of, boots(of, SPEEDS, **unread), 0, 1) == ()
+    (told,) = find(modes(), boots(modes(), SPEEDS, **unread), 0, 1)
+    assert told.evidence == "every boot: throttling, load of others on the GPU"
 
 
 def test_a_secret_that_was_left_out_is_no_difference():
