@@ -79,6 +79,7 @@ def of(run: Run, state: RunState, since: float) -> Conditions:
         temperature_c=max((card.temperature_c for card in cards if card.temperature_c is not None), default=None),
         power_w=sum(powers) if powers else None,
         power_limit_w=sum(limits) if limits else None,
+        cards=len(cards) or 1,
         throttle=_throttle(samples),
         foreign=tuple(dict.fromkeys([*(_foreign(samples) or ()), *others])) if samples or others else None,
         available=psutil.virtual_memory().available,

@@ -220,6 +220,34 @@ def test_the_prefix_cache_may_be_what_is_varied():
     assert (found.what, found.refuses) == ("the prefix cache answered unevenly", False)
 
 
+@pytest.mark.parametrize(
+    ("limits", "refuses"),
+    [
+        ((450, 575, 560, 460), True),
+        ((450, 575, 450, 450), False),
+        ((450, 560, 575, 550), False),
+        ((575, 560, 570, 575), None),
+        ((None, 560, 450, None), False),
+        ((None, 560, None, 450), True),
+    ],
+)
+def test_a_power_limit_that_goes_with_the_arms_refuses(limits, refuses):
+    """Every boot of one arm above every boot of the other is no chance; what changed otherwise is told."""
+    of = modes()
+    ends = [seen(power_limit_w=limit) for limit in limits]
+    held = [msgspec.structs.replace(b, after=end) for b, end in zip(boots(of, SPEEDS), ends, strict=True)]
+    found = [each.refuses for each in find(of, held, 0, 1) if "power limit" in each.what]
+    assert found == ([] if refuses is None else [refuses])
+
+
+def test_two_cards_may_draw_twice_as_much():
+    """The sum of their limits is no other limit."""
+    of = design("tensor-parallel-size", {"1": plan(), "2": plan(mode=Mode.COMPILE)}, (0, 1, 1, 0))
+    ends = [seen(power_limit_w=700.0 * (1 + arm), cards=1 + arm) for arm in of.order]
+    held = [msgspec.structs.replace(b, after=end) for b, end in zip(boots(of, SPEEDS), ends, strict=True)]
+    assert find(of, held, 0, 1) == ()
+
+
 def test_as_many_gpus_as_were_varied_are_no_difference():
     """An arm on two cards has two cards; within an arm another card still is one."""
     two = plan(gpus=("a", "b"), argv=(*plan().argv, "--tensor-parallel-size", "2"))
