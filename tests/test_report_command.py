@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui import cli
-from dflash_tui.core import experiments, verdict
+from dflash_tui import cli, report_command
+from dflash_tui.core import experiments, recording, run_report, verdict
 from dflash_tui.core.experiment import BootEnded
 from dflash_tui.core.findings import AbReport, Word
 from tests.experiments import BASE, a_design, a_plan, boots
@@ -96,6 +96,30 @@ def test_two_real_runs_are_set_side_by_side(capsys):
     assert "what differs between the launches: mode" in said
     assert "suggestive" in said
     assert "not a real model's figures: random weights" in said
+
+
+def test_runs_are_refused_like_boots():
+    """What a run records of its counters and its GPU refuses here, too; what it does not record is named."""
+    eager, compiled = (run_report.of(recording.find(str(RUNS / f"h200-{m}.zip")))[0] for m in ("eager", "compile"))
+    assert compiled.rates
+    assert compiled.conditions
+    (usual,) = report_command.compare(eager, compiled)[0].comparisons
+    assert (usual.word, [each.what for each in usual.confounds if each.refuses]) == (Word.FASTER, [])
+    (untold,) = [each.evidence for each in usual.confounds if each.what == "not recorded of a run alone"]
+    assert "the prompts, their order and the sampling" in untold
+    assert "the driver" in untold
+    for changed, why in (
+        (replace(compiled, rates=replace(compiled.rates, prefix_hit=0.97)), "the prefix cache answered unevenly"),
+        (replace(compiled, rates=replace(compiled.rates, preemptions=3.0)), "requests were preempted"),
+        (
+            replace(compiled, conditions=replace(compiled.conditions, throttle=("power brake",))),
+            "the GPU was throttled",
+        ),
+        (replace(compiled, conditions=replace(compiled.conditions, power_limit_w=350.0)), "the GPU had another power"),
+    ):
+        (found,) = report_command.compare(eager, changed)[0].comparisons
+        (said,) = [each.what for each in found.confounds if each.refuses]
+        assert (found.word, said[: len(why)]) == (Word.REFUSED, why)
 
 
 @pytest.mark.parametrize(
