@@ -108,13 +108,11 @@ def test_runs_are_refused_like_boots():
     (untold,) = [each.evidence for each in usual.confounds if each.what == "not recorded of a run alone"]
     assert "the prompts, their order and the sampling" in untold
     assert "the driver" in untold
+    hot = replace(compiled.conditions, throttle=("thermal (hardware)",))
     for changed, why in (
         (replace(compiled, rates=replace(compiled.rates, prefix_hit=0.97)), "the prefix cache answered unevenly"),
         (replace(compiled, rates=replace(compiled.rates, preemptions=3.0)), "requests were preempted"),
-        (
-            replace(compiled, conditions=replace(compiled.conditions, throttle=("power brake",))),
-            "the GPU was throttled",
-        ),
+        (replace(compiled, conditions=hot), "the GPU was throttled"),
         (replace(compiled, conditions=replace(compiled.conditions, power_limit_w=350.0)), "the GPU had another power"),
     ):
         (found,) = report_command.compare(eager, changed)[0].comparisons
