@@ -95,8 +95,11 @@ def test_a_sweep_names_its_plateau():
 def test_text_of_others_opens_nothing():
     """Errors and names of anybody, in a table and in a paragraph."""
     report = a_report(recipe=f"`{HOSTILE}|", synthetic=f"{HOSTILE}\n# x")
-    broken = replace(report.boots[3], error=f"{HOSTILE} \x1b[31m| y |\n# z")
-    said = report_markdown.render(replace(report, boots=(*report.boots[:3], broken)))
+    broken = replace(report.boots[3], error=f"{HOSTILE} \x1b[31m| y |\n# z", cache="[c](https://evil.example)")
+    judged = replace(report.comparisons[0], measure="| [m](https://evil.example)")
+    said = report_markdown.render(replace(report, boots=(*report.boots[:3], broken), comparisons=(judged,)))
+    assert "[c]" not in said
+    assert "[m]" not in said
     assert "\x1b" not in said
     assert not any(line.startswith(("# x", "# z")) for line in said.splitlines())
     assert "\\[red\\]evil" in said

@@ -38,7 +38,10 @@ def test_names_open_nothing_and_secrets_stay_here():
     plan = msgspec.structs.replace(
         report.plan, title=f"{HOSTILE}\x1b[31m| x |", argv=("vllm", "```", "--api-key", "hf_abcdefghijklmnopqrstuv")
     )
-    said = run_markdown.render(msgspec.structs.replace(report, plan=plan))
+    hostile = {"status": "[s](https://evil.example)", "cache": "[c](https://evil.example)"}
+    said = run_markdown.render(msgspec.structs.replace(report, plan=plan, **hostile))
+    assert "[s]" not in said
+    assert "[c]" not in said
     assert "\\[/\\] \\[red\\]evil" in said
     assert "\\| x \\|" in said
     assert "\x1b" not in said
