@@ -8,12 +8,22 @@ from collections.abc import Iterable, Sequence
 from dflash_tui.core.redact import without_secrets
 from dflash_tui.core.vllm_log import clean
 
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~]|&(?=#?\w+;))")
+# What GitHub makes a link of by itself. It looks for names and numbers in what is shown, so that only something without
+# a width helps between the characters; for addresses in what is written, so that another way to write them does.
+_LINKS = (
+    (re.compile(r"@|#(?=\d)"), r"\g<0>&#8203;"),
+    (re.compile(r"://"), "&#58;&#47;&#47;"),
+    (re.compile(r"(?<=www)\.", re.IGNORECASE), "&#46;"),
+)
 
 
 def said(text: str) -> str:
     """Return text of others for a paragraph or a cell: one line, without secrets, nothing in it meaning anything."""
-    return _SPECIAL.sub(r"\\\1", without_secrets(" ".join(clean(line) for line in text.splitlines())))
+    body = _SPECIAL.sub(r"\\\1", without_secrets(" ".join(clean(line) for line in text.splitlines())))
+    for meant, instead in _LINKS:
+        body = meant.sub(instead, body)
+    return body
 
 
 def code(text: str) -> str:

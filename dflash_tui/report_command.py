@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dflash_tui import report_markdown, run_markdown, side_by_side
 from dflash_tui.commands import note, out
 from dflash_tui.core import experiments, imported, outside, recording, run_report, sides
-from dflash_tui.core.findings import AbReport
+from dflash_tui.core.findings import AbReport, misplaced
 from dflash_tui.core.imported import Imported
 from dflash_tui.core.redact import variables, words
 from dflash_tui.core.run_report import RunReport
@@ -125,8 +125,20 @@ def _file(name: str) -> AbReport | RunReport | Imported | None:
     data = path.read_bytes()
     for decoder in (_AB, _RUN):
         with contextlib.suppress(msgspec.MsgspecError):
-            return outside.decode(data, decoder)
+            return _sound(path, outside.decode(data, decoder))
     return imported.load(path)
+
+
+def _sound(path: Path, report: AbReport | RunReport) -> AbReport | RunReport:
+    """Return a report from a file, in which every arm that is spoken of is there.
+
+    Raises:
+        UsageError: one is not.
+    """
+    if isinstance(report, AbReport) and (why := misplaced(report)):
+        do = "have it written again where it was measured: dflash-tui report AB --json -o FILE"
+        raise UsageError(f"{path} is not a whole report", evidence=why, do=do)
+    return report
 
 
 def compare(one: AbReport | RunReport, other: AbReport | RunReport) -> list[AbReport]:

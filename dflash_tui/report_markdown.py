@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Iterator, Sequence
 
 from dflash_tui import ab_text, text, verdict_words
@@ -31,7 +30,7 @@ def _parts(report: AbReport) -> Iterator[str]:
     if label := ab_text.label(design):
         yield f"> **{said(label)}.** What is compared holds for this set-up of the engine, not for such a model."
     how = f"{ab_text.kind(design)}, order {ab_text.order(design)}"
-    yield f"{_when(design.made_at)}, {how}, told by dflash-tui {said(design.version)}."
+    yield f"{text.when(design.made_at)}, {how}, told by dflash-tui {said(design.version)}."
     if not report.complete:
         yield f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over."
     for one in report.comparisons:
@@ -57,7 +56,8 @@ def _verdict(report: AbReport, one: Comparison) -> Iterator[str]:
     yield bullets(said(line) for line in ab_text.details(report, one))
     if one.prompts:
         a, b = (ab_text.name(design, arm, 16) for arm in (one.a, one.b))
-        header = ("prompt", f"{said(a)}, {one.measure}", f"{said(b)}, {one.measure}", "ratio and interval", "n")
+        measure = said(one.measure)
+        header = ("prompt", f"{said(a)}, {measure}", f"{said(b)}, {measure}", "ratio and interval", "n")
         yield table(header, [[said(cell) for cell in row] for row in ab_text.prompts(report, one)], range(1, 5))
         yield block(*ranges(one))
 
@@ -152,7 +152,7 @@ def _boot(boot: Boot) -> list[str]:
     return [
         str(boot.number + 1),
         ab_text.letter(boot.arm),
-        boot.cache or text.UNKNOWN,
+        said(boot.cache) or text.UNKNOWN,
         *seconds,
         *map(said, state),
         remark,
@@ -239,7 +239,3 @@ def _request(stage: str, done: RequestDone) -> list[str]:
     ended = said(done.error) if done.error else said(done.finish)
     digest = code(done.digests[-1][:_DIGITS]) if done.digests else ""
     return [said(done.kind), stage, str(done.streams), str(done.tokens), *figures, ended, digest]
-
-
-def _when(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))

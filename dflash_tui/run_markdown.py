@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import statistics
-import time
 from collections.abc import Iterator
 
 from dflash_tui import text
@@ -24,11 +23,11 @@ def _parts(report: RunReport) -> Iterator[str]:
     if plan.synthetic:
         yield f"> **Not a real model's figures: {said(plan.synthetic)}.**"
     drafts = f"{plan.num_speculative_tokens} drafts per step" if plan.num_speculative_tokens else "no speculation"
-    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.at))
-    yield f"{said(plan.title or plan.recipe)}: {plan.mode.value}, {drafts}, launched {when}, {report.status}."
+    launched = f"launched {text.when(report.at)}, {said(report.status)}"
+    yield f"{said(plan.title or plan.recipe)}: {plan.mode.value}, {drafts}, {launched}."
     yield "One launch, so nothing here tells what another launch would measure."
     yield "## Start"
-    cache = f", compile cache {report.cache}" if report.cache else ""
+    cache = f", compile cache {said(report.cache)}" if report.cache else ""
     yield f"Up after {text.duration(report.up)}, ready (first answer) after {text.duration(report.ready)}{cache}."
     if report.phases:
         rows = [(said(name), text.duration(seconds)) for name, seconds in report.phases.items()]

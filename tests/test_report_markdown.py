@@ -1,10 +1,14 @@
 """The report of an A/B: the verdict first, everything needed to repeat it, and nothing in it that steers a reader."""
 
+import pytest
+from markdown_it import MarkdownIt
+from mdit_py_plugins.gfm_autolink import gfm_autolink_plugin
 from msgspec.structs import replace
 
 from dflash_tui import ab_text, report_markdown
 from dflash_tui.core import verdict
 from dflash_tui.core.findings import AbReport, Ratio
+from dflash_tui.markdown import said
 from tests.experiments import a_boot, a_design, a_plan, boots
 from tests.tui.conftest import HOSTILE
 
@@ -91,11 +95,43 @@ def test_a_sweep_names_its_plateau():
 def test_text_of_others_opens_nothing():
     """Errors and names of anybody, in a table and in a paragraph."""
     report = a_report(recipe=f"`{HOSTILE}|", synthetic=f"{HOSTILE}\n# x")
-    broken = replace(report.boots[3], error=f"{HOSTILE} \x1b[31m| y |\n# z")
-    said = report_markdown.render(replace(report, boots=(*report.boots[:3], broken)))
+    broken = replace(report.boots[3], error=f"{HOSTILE} \x1b[31m| y |\n# z", cache="[c](https://evil.example)")
+    judged = replace(report.comparisons[0], measure="| [m](https://evil.example)")
+    said = report_markdown.render(replace(report, boots=(*report.boots[:3], broken), comparisons=(judged,)))
+    assert "[c]" not in said
+    assert "[m]" not in said
     assert "\x1b" not in said
     assert not any(line.startswith(("# x", "# z")) for line in said.splitlines())
     assert "\\[red\\]evil" in said
+
+
+NO_WIDTH = "\u200b"
+RENDERERS = {
+    "CommonMark with GitHub's addresses": MarkdownIt("commonmark").use(gfm_autolink_plugin),
+    "one that guesses addresses": MarkdownIt("gfm-like"),
+}
+
+
+@pytest.mark.parametrize("renderer", RENDERERS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://evil.example/x www.evil.example @octocat",
+        "ftp://evil.example WWW.evil.example octocat@evil.example",
+        "[a](https://evil.example) <https://evil.example> &#64;octocat &commat;octocat #12 Q&A",
+    ],
+)
+def test_text_of_others_becomes_no_link(text, renderer):
+    """The same characters are shown, and nothing stands there that GitHub links or tells somebody about."""
+    parser = RENDERERS[renderer]
+    kinds = [token.type for token in parser.parseInline(text)[0].children or ()]
+    assert "link_open" in kinds  # it would be one
+    (line,) = parser.parseInline(said(text))
+    assert {token.type for token in line.children or ()} == {"text"}
+    shown = "".join(token.content for token in line.children or ())
+    assert shown.replace(NO_WIDTH, "") == text
+    assert "@o" not in shown
+    assert "#1" not in shown
 
 
 def test_boots_without_a_verdict_are_told_too():

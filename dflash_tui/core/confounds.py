@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dflash_tui.core import disturbances
 from dflash_tui.core.agreement import agreement
 from dflash_tui.core.disturbances import shown, unlike
-from dflash_tui.core.experiment import Arm, Boot, Design
+from dflash_tui.core.experiment import Arm, Boot, Conditions, Design
 from dflash_tui.core.findings import Confound
 from dflash_tui.core.measures import measured
 from dflash_tui.core.redact import LEFT_OUT
@@ -133,6 +133,31 @@ def _counters(asked: _Boots) -> Iterator[Confound]:
         yield Confound("the prefix cache answered unevenly", told, refuses="prefix" not in asked.design.vary)
 
 
+def _not_known(asked: _Boots) -> Iterator[Confound]:
+    """What could be known of a boot and nobody could read: the rules find nothing in it, which proves nothing."""
+    power = any(boot.after and boot.after.power for boot in asked.good)
+    lacking: dict[str, list[int]] = {}
+    for boot in sorted(asked.good, key=lambda boot: boot.number):
+        after, on_gpu = boot.after or Conditions(0.0), not asked.arm(boot).plan.on_cpu
+        lacks = {
+            "throttling": on_gpu and after.throttle is None,
+            "load of others on the GPU": on_gpu and after.foreign is None,
+            "the power supply": power and not after.power,
+            "the server's counters meanwhile": boot.generated is None,
+        }
+        if any(lacks.values()):
+            lacking.setdefault(", ".join(what for what, is_so in lacks.items() if is_so), []).append(boot.number)
+    if lacking:
+        told = "; ".join(f"{_which(numbers, asked.good)}: {what}" for what, numbers in lacking.items())
+        yield Confound("not known", told, refuses=False)
+
+
+def _which(numbers: Sequence[int], of: Sequence[Boot]) -> str:
+    if len(numbers) == len(of):
+        return "every boot"
+    return f"boot{'s' if len(numbers) > 1 else ''} {', '.join(str(number + 1) for number in numbers)}"
+
+
 def _failed(asked: _Boots) -> Iterator[Confound]:
     """Boots that measured nothing."""
     for arm in asked.pair:
@@ -170,7 +195,7 @@ def _meaning(asked: _Boots) -> Iterator[Confound]:
         yield Confound("the arms answer differently: look whether both are right", told, refuses=False)
 
 
-_RULES = (_failed, _launched, _software, _requests, _counters, _processors, _meaning)
+_RULES = (_failed, _launched, _software, _requests, _counters, _processors, _meaning, _not_known)
 
 
 def options_of(argv: Sequence[str]) -> dict[str, str]:

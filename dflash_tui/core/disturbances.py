@@ -15,6 +15,8 @@ from dflash_tui.core.redact import is_secret
 _THROTTLES = frozenset({"power brake", "thermal (hardware)", "thermal (software)", "hardware slowdown"})
 # A cold card is about 4 % faster (club-3090's bench.sh); 5 % of the clock is what two boots may differ by anyway.
 _CLOCK, _CELSIUS, _LOAD, _OTHERS = 0.05, 15, 2.0, 0.5
+# A card at its limit is as fast as the limit lets it be; laptops move theirs by themselves, and so between boots.
+_WATTS = 1.05
 _SECONDS, _START = 2.0, 0.1
 # The counters may be a step behind the answers.
 _STRANGE, _TOKENS = 0.02, 64
@@ -22,7 +24,7 @@ _STRANGE, _TOKENS = 0.02, 64
 
 def find(boots: Sequence[Boot]) -> Iterator[Confound]:
     """Yield what disturbed these boots, or some of them only."""
-    for rule in (_traffic, _machine, _drift, _weights):
+    for rule in (_traffic, _machine, _limits, _drift, _weights):
         yield from rule(boots)
 
 
@@ -44,7 +46,8 @@ def _machine(boots: Sequence[Boot]) -> Iterator[Confound]:
         seen = _conditions(boot)
         throttles = sorted({why for each in seen for why in each.throttle or ()})
         hard = [why for why in throttles if why in _THROTTLES]
-        limits[boot.number] = {"limit": ", ".join(why for why in throttles if why not in _THROTTLES)}
+        if any(each.throttle is not None for each in seen):
+            limits[boot.number] = {"limit": ", ".join(why for why in throttles if why not in _THROTTLES)}
         if hard:
             yield Confound("the GPU was throttled", f"boot {boot.number + 1}: {', '.join(hard)}", refuses=True)
         foreign = sorted({who for each in seen for who in each.foreign or ()})
@@ -56,6 +59,25 @@ def _machine(boots: Sequence[Boot]) -> Iterator[Confound]:
         yield Confound("the machine ran on its battery", on, refuses=True)
     for confound in unlike("the GPU's clocks were limited in some boots", limits):
         yield Confound(confound.what, confound.evidence, refuses=False)
+
+
+def _limits(boots: Sequence[Boot]) -> Iterator[Confound]:
+    """Power limits that differ: by arms it is as if they were varied, else it is in the spread between boots.
+
+    Arms on another number of cards have another sum of limits by themselves.
+    """
+    ends = [(boot, boot.after) for boot in boots if boot.after]
+    limits = {boot.number: after.power_limit_w for boot, after in ends if after.power_limit_w}
+    if not limits or len({after.cards for _, after in ends}) > 1:
+        return
+    arms: dict[int, list[float]] = {}
+    for boot in boots:
+        if boot.number in limits:
+            arms.setdefault(boot.arm, []).append(limits[boot.number])
+    if max(limits.values()) > _WATTS * min(limits.values()):
+        apart = len(arms) > 1 and max(map(min, arms.values())) > _WATTS * min(map(max, arms.values()))
+        what = "the GPU had another power limit in each arm" if apart else "the GPU's power limit changed between boots"
+        yield Confound(what, _listed(limits, "W"), refuses=apart)
 
 
 def _drift(boots: Sequence[Boot]) -> Iterator[Confound]:

@@ -58,9 +58,9 @@ class Design(msgspec.Struct, frozen=True):
 class Conditions(msgspec.Struct, frozen=True, omit_defaults=True):
     """The machine at one moment of a boot; None or empty where nobody says.
 
-    `power` is `mains`, `battery` or empty, `throttle` what keeps the GPU's clocks down, `foreign` the processes of
-    others on the GPUs (pid and name), `available` the bytes of memory that the machine has left, `load` the load of a
-    minute.
+    `power` is `mains`, `battery` or empty, `power_w` and `power_limit_w` those of all `cards` together, `throttle` what
+    keeps the GPU's clocks down, `foreign` the processes of others on the GPUs (pid and name), `available` the bytes of
+    memory that the machine has left, `load` the load of a minute.
     """
 
     at: float
@@ -69,6 +69,7 @@ class Conditions(msgspec.Struct, frozen=True, omit_defaults=True):
     temperature_c: int | None = None
     power_w: Amount | None = None
     power_limit_w: Amount | None = None
+    cards: Whole = 1
     throttle: tuple[str, ...] | None = None
     foreign: tuple[str, ...] | None = None
     available: Whole | None = None

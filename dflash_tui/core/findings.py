@@ -174,3 +174,25 @@ class AbReport(msgspec.Struct, frozen=True):
     comparisons: tuple[Comparison, ...]
     sweep: Sweep | None = None
     complete: bool = True
+
+
+def misplaced(report: AbReport) -> str:
+    """Return, in words, what in a report points at an arm that it does not have, or nothing.
+
+    For a report from a file: a decoder sees to the types, and every word about an arm looks it up.
+    """
+    arms = range(len(report.design.arms))
+    if not arms:
+        return "design.arms is empty"
+    pointers = [("design.order", arm) for arm in report.design.order]
+    pointers += [("boots.arm", boot.arm) for boot in report.boots]
+    for one in report.comparisons:
+        pointers += [("comparisons.a", one.a), ("comparisons.b", one.b)]
+    if sweep := report.sweep:
+        drawn = [point.arm for point in sweep.points]
+        pointers += [("sweep.points.arm", arm) for arm in drawn]
+        chosen = [arm for arm in (sweep.best, sweep.recommended, *sweep.plateau) if arm is not None]
+        if lost := [arm for arm in chosen if arm not in drawn]:
+            return f"the sweep speaks of arm {lost[0]}, of which it has no point"
+    wrong = [f"{where} is {arm}" for where, arm in pointers if arm not in arms]
+    return f"{wrong[0]}, and the last of the arms is {len(arms) - 1}" if wrong else ""

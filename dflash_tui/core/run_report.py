@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec.structs import replace
 
+from dflash_tui.core import gpu_watch
 from dflash_tui.core.events import OURS, RequestDone
+from dflash_tui.core.experiment import Conditions
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recording import Recording
 from dflash_tui.core.redact import variables, words
@@ -19,7 +23,8 @@ class RunReport(msgspec.Struct, frozen=True):
     `up` is when the log said that it serves, `ready` its first answer, None when it did not come to that. `phases` are
     the seconds of each, `facts` what the server said that it uses. `rates` are differences of its counters from the
     first reading to the last, None without two; the rest of the server's traffic is in them. `requests` are those that
-    were measured on it, our own small ones left out. `plan` has no secrets.
+    were measured on it, our own small ones left out. `conditions` are what the GPUs said while they were measured, None
+    without any. `plan` has no secrets.
     """
 
     run: str
@@ -37,6 +42,7 @@ class RunReport(msgspec.Struct, frozen=True):
     requests: tuple[RequestDone, ...]
     forced: str = ""
     restarted_from: str = ""
+    conditions: Conditions | None = None
 
 
 def of(recording: Recording) -> tuple[RunReport, RunState]:
@@ -49,6 +55,7 @@ def of(recording: Recording) -> tuple[RunReport, RunState]:
     for event in recording.events():
         state.apply(event)
     now, began = recording.end(), recording.started_at
+    requests = tuple(done for done in state.requests if done.kind not in OURS)
     report = RunReport(
         run=recording.id,
         at=began,
@@ -62,11 +69,20 @@ def of(recording: Recording) -> tuple[RunReport, RunState]:
         phases={span.phase.value: span.seconds for span in state.spans(state.up_at or now)},
         facts={name: tuple(found) for name, found in state.startup.facts.items()},
         rates=state.window(max(1.0, now - began), now),
-        requests=tuple(done for done in state.requests if done.kind not in OURS),
+        requests=requests,
         forced=recording.forced,
         restarted_from=recording.restarted_from,
+        conditions=_conditions(state, requests),
     )
     return report, state
+
+
+def _conditions(state: RunState, requests: Sequence[RequestDone]) -> Conditions | None:
+    """Return the worst that the GPUs said from the first request to the end of the last one."""
+    if not requests:
+        return None
+    since = min(done.at - done.total for done in requests)
+    return gpu_watch.conditions(state.gpus, since, max(done.at for done in requests))
 
 
 def safe(plan: Plan) -> Plan:

@@ -23,6 +23,11 @@ _ALIKE = {"digest": "the prompts", "seed": "the seed", "temperature": "the tempe
           "concurrency": "the number of streams"}  # fmt: skip
 _PARTS = {"target": "target", "drafter": "drafter", "mode": "mode", "num_speculative_tokens": "n",
           "engine_folder": "engine", "hardware": "hardware"}  # fmt: skip
+# What a boot of an experiment has and a run has not; what nobody could read besides is told of each boot.
+_UNKEPT = (
+    "the prompts, their order and the sampling, the GPU's name, the driver, the versions beside the engine's, the "
+    "environment that it was launched from, what the patches made, the power supply, other load on the machine"
+)
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -45,12 +50,15 @@ def of_report(report: AbReport, name: str = "") -> list[Side]:
 
 
 def of_run(report: RunReport) -> Side:
-    """Return a run as a side of one boot; of its patches only the names are known."""
+    """Return a run as a side of one boot; of its patches only the names are known, of its counters all its time's."""
+    rates = report.rates
+    hit = rates.prefix_hit if rates else None
     boot = Boot(
         number=0, arm=0, run=report.run, began=report.at, cache=report.cache, up=report.up, ready=report.ready,
         phases=report.phases, requests=report.requests, engine=report.engine, argv=report.plan.argv,
         env=report.plan.env, patches=dict.fromkeys(report.patches, ""),
-        preemptions=report.rates.preemptions if report.rates else 0.0,
+        preemptions=rates.preemptions if rates else 0.0, after=report.conditions,
+        prefix_queries=0.0 if hit is None else 1.0, prefix_hits=hit or 0.0,  # a share is all that is known
     )  # fmt: skip
     return Side(report.run, report.plan, (boot,))
 
@@ -113,8 +121,7 @@ def _unlike(one: Side, other: Side, varied: list[str]) -> Iterator[Confound]:
         if kinds[0] != kinds[1]:
             told = " and ".join(", ".join(found) or "none" for found in kinds)
             yield Confound("the prompts differ", told[:400], refuses=True)
-        what = "it is not recorded whether the prompts, their order and the sampling were the same"
-        yield Confound(what, "a run alone keeps what was measured, not what was sent", refuses=False)
+        yield Confound("not recorded of a run alone", _UNKEPT, refuses=False)
 
 
 def differences(one: Plan, other: Plan) -> list[str]:

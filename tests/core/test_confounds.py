@@ -137,10 +137,25 @@ def test_a_patch_that_is_varied_has_to_be_there_in_its_arm_only():
     assert (without.evidence, with_it.evidence) == ("boot 1: without kernel", "boot 2: with kernel")
 
 
-def test_what_is_not_known_is_no_difference():
-    """A boot that could not say what it ran with is not held against the others."""
+def test_what_is_not_known_is_told_and_refuses_nothing():
+    """A boot that could not say what it ran with is not held against the others; that nobody could look is told."""
     silent = changed(usual(), engine="", versions={}, gpus=(), driver="", before=None, after=None)
-    assert [each for each in find(modes(), silent, 0, 1) if each.refuses] == []
+    silent = changed(silent, 3, generated=None)
+    (told,) = find(modes(), silent, 0, 1)
+    assert (told.what, told.refuses) == ("not known", False)
+    assert told.evidence == (
+        "boot 2: throttling, load of others on the GPU, the power supply; boot 4: the server's counters meanwhile"
+    )
+
+
+def test_what_nobody_could_know_is_not_missed():
+    """On processors there is no GPU to ask, and where no boot says how the machine is powered there is no way to."""
+    on_cpu = plan(on_cpu=True)
+    of = design("mode", {"eager": on_cpu, "compile": on_cpu}, (0, 1, 1, 0))
+    unread: dict[str, Any] = {"before": Conditions(0.0), "after": Conditions(0.0)}
+    assert find(of, boots(of, SPEEDS, **unread), 0, 1) == ()
+    (told,) = find(modes(), boots(modes(), SPEEDS, **unread), 0, 1)
+    assert told.evidence == "every boot: throttling, load of others on the GPU"
 
 
 def test_a_secret_that_was_left_out_is_no_difference():
@@ -203,6 +218,34 @@ def test_the_prefix_cache_may_be_what_is_varied():
     hits = [msgspec.structs.replace(b, prefix_queries=100.0, prefix_hits=90.0 * (1 - b.arm)) for b in boots(of, SPEEDS)]
     (found,) = find(of, hits, 0, 1)
     assert (found.what, found.refuses) == ("the prefix cache answered unevenly", False)
+
+
+@pytest.mark.parametrize(
+    ("limits", "refuses"),
+    [
+        ((450, 575, 560, 460), True),
+        ((450, 575, 450, 450), False),
+        ((450, 560, 575, 550), False),
+        ((575, 560, 570, 575), None),
+        ((None, 560, 450, None), False),
+        ((None, 560, None, 450), True),
+    ],
+)
+def test_a_power_limit_that_goes_with_the_arms_refuses(limits, refuses):
+    """Every boot of one arm above every boot of the other is no chance; what changed otherwise is told."""
+    of = modes()
+    ends = [seen(power_limit_w=limit) for limit in limits]
+    held = [msgspec.structs.replace(b, after=end) for b, end in zip(boots(of, SPEEDS), ends, strict=True)]
+    found = [each.refuses for each in find(of, held, 0, 1) if "power limit" in each.what]
+    assert found == ([] if refuses is None else [refuses])
+
+
+def test_two_cards_may_draw_twice_as_much():
+    """The sum of their limits is no other limit."""
+    of = design("tensor-parallel-size", {"1": plan(), "2": plan(mode=Mode.COMPILE)}, (0, 1, 1, 0))
+    ends = [seen(power_limit_w=700.0 * (1 + arm), cards=1 + arm) for arm in of.order]
+    held = [msgspec.structs.replace(b, after=end) for b, end in zip(boots(of, SPEEDS), ends, strict=True)]
+    assert find(of, held, 0, 1) == ()
 
 
 def test_as_many_gpus_as_were_varied_are_no_difference():
