@@ -6,8 +6,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 _POOL = 8
-# Textual reads keys in one and writes in another, and the driver is asked in a third.
-_OTHERS = 3
+# Textual reads keys in one and writes in another, the driver is asked in a third, the terminal is watched in a fourth.
+_OTHERS = 4
 
 
 def started() -> ThreadPoolExecutor:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 
 import psutil
@@ -86,3 +87,43 @@ async def test_a_headless_watcher_that_ends_takes_nothing_with_it(launch):
             _, told = watcher.communicate(timeout=20)
         assert (watcher.returncode, told) == (-number, "")
     await goes_on(run)
+
+
+def test_a_panel_whose_terminal_vanished_without_a_word_ends():
+    """It controls no session, so that no SIGHUP comes, and every write fails: the panel sees that and is gone."""
+    ours, its = os.openpty()
+    termios.tcsetwinsize(its, (36, 120))
+    command = [sys.executable, *PANEL, "replay", "sample", "--speed", "50"]
+    with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, start_new_session=True) as panel:
+        os.close(its)
+        seen = b""
+        while b"REPLAY" not in seen:
+            seen = seen[-1000:] + os.read(ours, 65536)
+        os.close(ours)
+        try:
+            assert panel.wait(20) == 128 + signal.SIGHUP
+        finally:
+            panel.kill()
+
+
+def test_a_panel_that_stands_still_over_its_terminal_ends():
+    """Its loop waits to write, as to a terminal that takes no more; SIGTERM ends it all the same."""
+    program = (
+        "import asyncio, queue\n"
+        "from dflash_tui.tui import ending\n"
+        "async def main():\n"
+        "    ending.on_signals(print)\n"
+        "    print('ready', flush=True)\n"
+        "    full = queue.Queue(1)\n"
+        "    full.put(1)\n"
+        "    full.put(2)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as still:
+        assert still.stdout is not None
+        assert still.stdout.readline() == "ready\n"
+        still.terminate()
+        try:
+            assert still.wait(20) == 128 + signal.SIGTERM
+        finally:
+            still.kill()
