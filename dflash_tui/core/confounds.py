@@ -87,7 +87,14 @@ def _software(asked: _Boots) -> Iterator[Confound]:
     varied = set(plans[0].patches) ^ set(plans[1].patches)
     # What a patch made is the whole of its files, which another one may change, too.
     for boots in apart if varied or len(engines) > 1 else [asked.good]:
-        kept = {b.number: {n: sha[:12] for n, sha in b.patches.items() if n not in varied} for b in boots}
+        # Of a run that is no boot only the names are recorded.
+        named = {name for boot in boots for name, sha in boot.patches.items() if not sha}
+        kept = {
+            b.number: {
+                name: "in" if name in named else sha[:12] for name, sha in b.patches.items() if name not in varied
+            }
+            for b in boots
+        }
         yield from unlike("patches differ", kept)
     for boot in asked.good:
         plan = asked.arm(boot).plan

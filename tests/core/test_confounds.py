@@ -266,6 +266,14 @@ def test_a_patch_beside_the_varied_one_in_the_same_file_is_no_difference():
     assert find(of, changed(measured, 2, patches={"b": "z"}), 0, 1)[0].refuses
 
 
+def test_of_a_run_the_names_of_patches_are_held_against_a_boots():
+    """What its patches made is not recorded: the same names are no difference, a missing one is."""
+    of = modes()
+    measured = [msgspec.structs.replace(b, patches={"a": "" if b.arm else "x"}) for b in boots(of, SPEEDS)]
+    assert "patches differ" not in [found.what for found in find(of, measured, 0, 1)]
+    assert "patches differ" in [found.what for found in find(of, changed(measured, 1, patches={}), 0, 1)]
+
+
 @pytest.mark.parametrize(("order", "refuses"), [((0, 1), True), ((0, 1, 1, 0), False)])
 def test_others_on_the_processors_of_a_server_refuse_what_one_boot_each_says(order, refuses):
     """With two boots each their work is in the spread between boots; on a GPU it matters only where it is uneven."""
