@@ -1,7 +1,8 @@
-"""Fuzz one target by coverage: `python -m tests.fuzz TARGET [--seconds N]`, with a Python that has atheris.
+"""Fuzz one target by coverage: `python -m tests.fuzz TARGET [--seconds N | --runs N]`, with a Python that has atheris.
 
 A finding ends the run; its input is written to tests/data/fuzz/TARGET, where a test replays it from then on. What else
-was found interesting stays in the folder of `--work`, from which a longer run goes on.
+was found interesting stays in the folder of `--work`, from which a longer run goes on. With `--runs` the inputs are the
+same each time.
 """
 
 import argparse
@@ -22,6 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("target", choices=targets.TARGETS)
     parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--runs", type=int, help="so many inputs from a fixed seed, instead of so many seconds")
     parser.add_argument("--work", type=Path, help="a folder for all inputs (default: a temporary one)")
     args = parser.parse_args()
     kept = targets.CORPUS / args.target
@@ -31,7 +33,8 @@ def main() -> None:
     for seed in targets.seeds(args.target):
         (work / hashlib.sha1(seed).hexdigest()).write_bytes(seed)
     longest = max(path.stat().st_size for path in work.iterdir())
-    options = [f"-max_total_time={args.seconds}", f"-max_len={longest}", "-timeout=20", "-rss_limit_mb=4096"]
+    options = [f"-runs={args.runs}", "-seed=1"] if args.runs else [f"-max_total_time={args.seconds}"]
+    options += [f"-max_len={longest}", "-timeout=20", "-rss_limit_mb=4096"]
     options += [f"-artifact_prefix={kept}/", "-print_final_stats=1", "-verbosity=1"]
     targets.TARGETS[args.target](b"")  # what is made once is made before memory is counted
     atheris.Setup([sys.argv[0], *options, str(work), str(kept)], targets.TARGETS[args.target])
