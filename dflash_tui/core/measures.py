@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from dflash_tui.core import stats
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import Arm, Boot, Design
-from dflash_tui.core.stats import Cell
+from dflash_tui.core.stats import CLOSEST, ONE_TEXT, Cell, Difference, Logs
 
 STEPS, TOKENS, AL = "steps/s", "tok/s", "AL"
 # Plans that differ in one of these may draft or accept other tokens.
@@ -43,6 +44,15 @@ def of_boots(design: Design, boots: Sequence[Boot], measure: str) -> list[list[d
         [_logs(boot, measure) for boot in measured(boots, arm)] if _has(design.arms[arm], measure) else []
         for arm in range(len(design.arms))
     ]
+
+
+def difference(arms: Sequence[Sequence[Logs]], a: int, b: int, measure: str) -> Difference | None:
+    """Return how far arm `b` is from arm `a` in a measure, None when they share no prompt.
+
+    The same text has the same AL in every boot: there it is no chance that boots come out alike, but it is one which
+    text an arm came to.
+    """
+    return stats.difference(arms, a, b, 0.0 if measure == AL else CLOSEST, 0.0 if measure == STEPS else ONE_TEXT)
 
 
 def levels(design: Design, boots: Sequence[Boot], measure: str, arms: Iterable[int]) -> set[int]:

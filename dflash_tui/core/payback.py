@@ -81,16 +81,19 @@ def _made_up(
     A prompt counts by the seconds that its tokens take, not as one of so many, and at the fewest streams that were
     sent. The interval is as wide as that of the verdict.
     """
-    sent = [each for boot in others for each in boot.requests if each.decode_tok_s and each.tokens]
-    sent = [each for each in sent if (each.kind, each.streams) in ratios]
+    sent = [
+        (each, each.tokens / each.decode_tok_s)
+        for boot in others
+        for each in boot.requests
+        if each.decode_tok_s and each.tokens and (each.kind, each.streams) in ratios
+    ]
     if not sent:
         return BreakEven(by, seconds, cold)
-    fewest = min(each.streams for each in sent)
-    alone = [each for each in sent if each.streams == fewest]
-    tokens = fmean(each.tokens for each in alone)
-    took = [(each, each.tokens / each.decode_tok_s) for each in alone if each.decode_tok_s]
-    a_token = fmean(each for _, each in took) / tokens
-    whole = sum(each for _, each in took) / sum(each / ratios[of.kind, of.streams] for of, each in took)
+    fewest = min(each.streams for each, _ in sent)
+    alone = [(each, took) for each, took in sent if each.streams == fewest]
+    tokens = fmean(each.tokens for each, _ in alone)
+    a_token = fmean(took for _, took in alone) / tokens
+    whole = sum(took for _, took in alone) / sum(took / ratios[each.kind, each.streams] for each, took in alone)
     ratio = faster._replace(log=math.log(whole)).ratio()
 
     def after(times: float) -> float | None:

@@ -188,7 +188,7 @@ def _within(
 
     With several prompts they are paired; with a single one its repetitions are all there is.
     """
-    spreads = [_rounds(arm, shared if i in {a, b} else _cells(arm)) for i, arm in enumerate(arms)]
+    spreads = [_repeated(arm, shared if i in {a, b} else _cells(arm)) for i, arm in enumerate(arms)]
     cvs = [_variation(squares, df) for squares, df in (spreads[a], spreads[b]) if df]
     if len({cell.kind for cell in shared}) > 1:
         count, squares = len(by_prompt), _squares(by_prompt)
@@ -203,7 +203,7 @@ def _within(
     return math.sqrt(variance * sum(1 / count for count in counts)), df, max(cvs)
 
 
-def _rounds(boots: Sequence[Logs], cells: Sequence[Cell]) -> tuple[float, int]:
+def _repeated(boots: Sequence[Logs], cells: Sequence[Cell]) -> tuple[float, int]:
     """Return the squares of requests around the mean of their prompt and boot, and their degrees of freedom."""
     repeated = [boot[cell] for boot in boots for cell in cells if len(boot[cell]) > 1]
     return sum(map(_squares, repeated)), sum(len(logs) - 1 for logs in repeated)

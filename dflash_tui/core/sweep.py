@@ -9,8 +9,8 @@ from statistics import fmean
 from dflash_tui.core import confounds
 from dflash_tui.core.experiment import Boot, Design
 from dflash_tui.core.findings import LEVEL, Sweep, SweepPoint
-from dflash_tui.core.measures import AL, TOKENS, of_boots
-from dflash_tui.core.stats import ONE_TEXT, Cell, Logs, difference
+from dflash_tui.core.measures import AL, TOKENS, difference, of_boots
+from dflash_tui.core.stats import Cell, Logs
 
 # What a plateau may give away, by estimate: less than two boots of the same launch differ by (5 %, published for GB10).
 NEAR = 0.03
@@ -35,7 +35,7 @@ def find(design: Design, boots: Sequence[Boot]) -> Sweep | None:
     level = 1 - (1 - LEVEL) / max(1, len(logs) - 1)
     points = []
     for arm, log in logs.items():
-        top, found = math.exp(logs[best]), difference(arms, best, arm, text=ONE_TEXT)
+        top, found = math.exp(logs[best]), difference(arms, best, arm, TOKENS)
         ratio = found.ratio(level) if found and arm != best else None
         low, high = (ratio.low * top, ratio.high * top) if ratio else (math.exp(log), math.exp(log))
         al = math.exp(_mean(lengths[arm], cells)) if (cells := _shared([lengths[arm]])) else None
@@ -46,7 +46,7 @@ def find(design: Design, boots: Sequence[Boot]) -> Sweep | None:
     plateau = tuple(point.arm for point in points if point.like_best and point.tok_s >= near)
     refused = any(each.refuses for arm in logs if arm != best for each in confounds.find(design, boots, best, arm))
     chosen = plateau[0] if design.vary == "n" else best
-    behind = difference(arms, chosen, best, text=ONE_TEXT)
+    behind = difference(arms, chosen, best, TOKENS)
     return Sweep(
         points=tuple(points),
         plateau=plateau,

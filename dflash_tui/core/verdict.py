@@ -13,8 +13,8 @@ from dflash_tui.core import confounds, payback, sweep
 from dflash_tui.core.agreement import agreement
 from dflash_tui.core.experiment import Boot, Design
 from dflash_tui.core.findings import AbReport, Comparison, PromptRatio, Ratio, Word
-from dflash_tui.core.measures import AL, STEPS, TOKENS, levels, measured, moves_drafts, of_boots, speculates
-from dflash_tui.core.stats import CLOSEST, ONE_TEXT, Cell, Difference, difference
+from dflash_tui.core.measures import AL, STEPS, TOKENS, difference, levels, measured, moves_drafts, of_boots, speculates
+from dflash_tui.core.stats import Difference
 
 # A second question to the same boots: it is asked at a second level, so that both together err in one of twenty.
 _SURE = 0.99
@@ -33,7 +33,7 @@ def judge(design: Design, boots: Sequence[Boot]) -> tuple[Comparison, ...]:
 
 
 def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Comparison:
-    apart = {measure: _apart(of_boots(design, boots, measure), a, b, measure) for measure in (STEPS, TOKENS, AL)}
+    apart = {measure: difference(of_boots(design, boots, measure), a, b, measure) for measure in (STEPS, TOKENS, AL)}
     measure = _judged_by(design, boots, (a, b), apart)
     judged = apart[measure]
     confounding = confounds.find(design, boots, a, b)
@@ -60,15 +60,6 @@ def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Compariso
         agreement=agreement(design, boots, a, b),
         boots=counts,
     )
-
-
-def _apart(arms: list[list[dict[Cell, list[float]]]], a: int, b: int, measure: str) -> Difference | None:
-    """Return how far two arms are apart in a measure.
-
-    The same text has the same AL in every boot: there it is no chance that boots come out alike, but it is one which
-    text an arm came to.
-    """
-    return difference(arms, a, b, 0.0 if measure == AL else CLOSEST, 0.0 if measure == STEPS else ONE_TEXT)
 
 
 def _judged_by(
@@ -109,7 +100,7 @@ def _prompts(design: Design, boots: Sequence[Boot], a: int, b: int, measure: str
     found = []
     for cell in dict.fromkeys(cell for boot in arms[a] for cell in boot):
         only = [[{cell: boot[cell]} for boot in arm if cell in boot] for arm in arms]
-        apart = _apart(only, a, b, measure)
+        apart = difference(only, a, b, measure)
         if apart is not None:
             ours, theirs = ([log for boot in only[arm] for log in boot[cell]] for arm in (a, b))
             middles = math.exp(median(ours)), math.exp(median(theirs))
