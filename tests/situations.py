@@ -10,12 +10,27 @@ from dflash_tui.core import recipe_files, setup
 from dflash_tui.core.checks import Situation
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.gpu import Gpu, Probe
-from dflash_tui.core.hardware import Hardware
+from dflash_tui.core.hardware import TYPICAL, Hardware
 from dflash_tui.core.hub import Model
 
 GIB = 1 << 30
 DESKTOP = Gpu(0, "RTX 5090", "GPU-a", "12.0", Hardware.RTX_5090, memory_total=32 * GIB, memory_used=GIB)
 GB10 = Gpu(0, "GB10", "GPU-a", "12.1", Hardware.GB10, memory_total=120 * GIB, memory_used=20 * GIB, unified=True)
+
+
+def a_gpu(hardware: Hardware, index: int = 0, used: int = 0) -> Gpu:
+    """Return a GPU of that class, as large as is typical."""
+    typical = TYPICAL[hardware]
+    return Gpu(
+        index,
+        hardware.value,
+        uuid=f"GPU-{index}",
+        capability=typical.capability,
+        hardware=hardware,
+        memory_total=typical.memory_total,
+        memory_used=used,
+        unified=typical.unified,
+    )
 
 
 def situation(

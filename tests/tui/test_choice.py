@@ -5,9 +5,10 @@ from msgspec.structs import replace
 
 from dflash_tui.core import recipe_files
 from dflash_tui.core.gpu import Gpu, Probe
-from dflash_tui.core.hardware import TYPICAL, Hardware
+from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.recipe import Mode
 from dflash_tui.tui.choice import Choice, Suits
+from tests.situations import a_gpu
 from tests.tui.conftest import a_recipe
 
 
@@ -15,20 +16,6 @@ def on(*cards: Gpu) -> Choice:
     choice = Choice()
     choice.probe = Probe(tuple(cards), "580.95")
     return choice
-
-
-def a_gpu(hardware: Hardware, index: int = 0, used: int = 0) -> Gpu:
-    typical = TYPICAL[hardware]
-    return Gpu(
-        index,
-        hardware.value,
-        uuid=f"GPU-{index}",
-        capability=typical.capability,
-        hardware=hardware,
-        memory_total=typical.memory_total,
-        memory_used=used,
-        unified=typical.unified,
-    )
 
 
 @pytest.mark.parametrize(
