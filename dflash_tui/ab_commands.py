@@ -7,11 +7,9 @@ import asyncio
 import sys
 import time
 
-import msgspec
-
 from dflash_tui import ab_follow, ab_words, text
 from dflash_tui.ab_design import designed
-from dflash_tui.commands import note, out
+from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.core import ab, ab_estimate, ab_start, experiments, preflight, prepare, server
 from dflash_tui.core.events import Preparing
 from dflash_tui.core.experiment import Design
@@ -35,16 +33,16 @@ def run(args: argparse.Namespace) -> int:
     if in_the_way and not args.stop_running:
         raise _disturbed(in_the_way, "stop it first, or --stop-running stops it for you")
     if args.json:
-        out(msgspec.json.encode(ab_words.Designed(time.time(), design)).decode())
+        print_json(ab_words.Designed(time.time(), design))
     else:
-        note(ab_words.plan(design, ab_estimate.of(design, setups), [run.id for run in in_the_way]))
+        print_status(ab_words.plan(design, ab_estimate.of(design, setups), [run.id for run in in_the_way]))
     asyncio.run(check(design, setups))
     if not (args.yes or args.json) and sys.stdin.isatty() and not _agreed():
-        note("nothing was started")
+        print_status("nothing was started")
         return 0
     for each in in_the_way:
         asyncio.run(server.stop(each))
-        note(f"{each.id} stopped")
+        print_status(f"{each.id} stopped")
     asyncio.run(_get(design, setups, as_json=args.json))
     ab_start.begin(design)
     return _go(args, design)
@@ -69,8 +67,8 @@ async def _get(design: Design, setups: list[Setup], *, as_json: bool) -> None:
 
 def _go(args: argparse.Namespace, design: Design) -> int:
     if args.detach:
-        note(ab_words.how_to_return(design.id))
-        out(design.id)
+        print_status(ab_words.how_to_return(design.id))
+        print_data(design.id)
         return 0
     return ab_follow.follow(design, as_json=args.json)
 
@@ -120,14 +118,14 @@ def show(args: argparse.Namespace) -> int:
         done, boots = sum(not boot.error for boot in progress.boots), len(design.order)
         if args.json:
             fields = {"id": design.id, "recipe": design.recipe, "vary": design.vary, "status": progress.status}
-            out(msgspec.json.encode(fields | {"boots_done": done, "boots": boots, "made_at": design.made_at}).decode())
+            print_json(fields | {"boots_done": done, "boots": boots, "made_at": design.made_at})
         age = text.duration(time.time() - design.made_at)
         rows.append((design.id, progress.status, design.vary, f"{done} of {boots}", age, _remark(design)))
     if not args.json:
         if rows:
-            out(text.table(("EXPERIMENT", "STATUS", "VARIES", "BOOTS", "AGE", ""), rows, right=(3, 4)))
+            print_data(text.table(("EXPERIMENT", "STATUS", "VARIES", "BOOTS", "AGE", ""), rows, right=(3, 4)))
         else:
-            note("no experiment yet; `dflash-tui ab RECIPE` begins one")
+            print_status("no experiment yet; `dflash-tui ab RECIPE` begins one")
     return 0
 
 
@@ -144,11 +142,11 @@ def stop(args: argparse.Namespace) -> int:
     """`ab stop [ID]`: end the driver and its server, or what a driver that was killed has left."""
     design = experiments.find(args.experiment)
     if ab_start.stop(design):
-        note(f"{design.id} was stopped, and no server of it is left\n  go on: dflash-tui ab resume {design.id}")
+        print_status(f"{design.id} was stopped, and no server of it is left\n  go on: dflash-tui ab resume {design.id}")
         return 0
     left = ab.leftovers(design)
     asyncio.run(ab.end_leftovers(design))
-    note(
+    print_status(
         f"{design.id} was not running"
         + (f"; {', '.join(run.id for run in left)} was left over, and ended" * bool(left))
     )
@@ -179,5 +177,5 @@ def remove(args: argparse.Namespace) -> int:
     """`ab remove ID`: delete an experiment."""
     design = experiments.find(args.experiment)
     experiments.remove(design)
-    note(f"{design.id} was deleted; its runs stay: dflash-tui ps --all")
+    print_status(f"{design.id} was deleted; its runs stay: dflash-tui ps --all")
     return 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dflash_tui import ab_words
-from dflash_tui.commands import note, out
+from dflash_tui.console import print_data, print_status
 from dflash_tui.core import experiments
 from dflash_tui.core.events import encode
 from dflash_tui.core.experiment import Design, Happened
@@ -29,11 +29,11 @@ def follow(design: Design, *, as_json: bool) -> int:
     try:
         for event in _events(folder):
             if as_json:
-                out(encode(event).decode())
+                print_data(encode(event).decode())
             elif said := ab_words.line(design, event):
-                note(said)
+                print_status(said)
     except KeyboardInterrupt:
-        note(f"\nno longer watching; the experiment goes on\n{ab_words.how_to_return(design.id)}")
+        print_status(f"\nno longer watching; the experiment goes on\n{ab_words.how_to_return(design.id)}")
         raise
     return _end(folder, design, as_json=as_json)
 
@@ -76,9 +76,9 @@ def _end(folder: Path, design: Design, *, as_json: bool) -> int:
 
 def _print(report: AbReport, *, as_json: bool) -> None:
     if as_json:
-        out(encode(ab_words.Reported(time.time(), report)).decode())
+        print_data(encode(ab_words.Reported(time.time(), report)).decode())
         return
-    out(ab_words.summary(report))
+    print_data(ab_words.summary(report))
 
 
 def _last_words(folder: Path) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from dflash_tui import text
-from dflash_tui.commands import note, out
+from dflash_tui.console import print_data, print_status
 from dflash_tui.core.alarms import Alarm, alarms
 from dflash_tui.core.events import Event, encode
 from dflash_tui.core.state import RunState
@@ -51,8 +51,8 @@ class AlarmLines:
 
 def _say(alarm: Alarm, now: float, *, over: bool, as_json: bool) -> None:
     if as_json:
-        out(encode(Alarmed(now, *alarm, over=over)).decode())
+        print_data(encode(Alarmed(now, *alarm, over=over)).decode())
     elif over:
-        note(f"✓ {alarm.kind}: over after {text.duration(now - alarm.since)}")
+        print_status(f"✓ {alarm.kind}: over after {text.duration(now - alarm.since)}")
     else:
-        note(f"! {alarm.kind}: {alarm.what}: {alarm.evidence}\n  → {alarm.do}")
+        print_status(f"! {alarm.kind}: {alarm.what}: {alarm.evidence}\n  → {alarm.do}")

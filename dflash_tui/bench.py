@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from dflash_tui import bench_lines
-from dflash_tui.commands import note, out
+from dflash_tui.console import print_data, print_status
 from dflash_tui.core import observe, processes, record, server, suites, vllm_bench, workload
 from dflash_tui.core.bench_figures import Measured
 from dflash_tui.core.events import Health, RequestDone, encode
@@ -42,7 +42,7 @@ class Bench(NamedTuple):
         run, done = self.run, list[RequestDone]()
         before = await observe.read_counters(run)
         if not self.as_json:
-            out(bench_lines.request_row(None))
+            print_data(bench_lines.request_row(None))
         requests = workload.answer(
             run.url, run.plan.served_name, self.suite, rounds=self.suite.rounds(self.rounds, streams), scale=self.scale,
             seed=self.seed, temperature=self.temperature, fixed=self.fixed, streams=streams, key=run.key,
@@ -52,14 +52,14 @@ class Bench(NamedTuple):
                 server.record(run, request)
                 done.append(request)
                 if not self.as_json:
-                    out(bench_lines.request_row(request))
+                    print_data(bench_lines.request_row(request))
                 elif not self.watched:
-                    out(encode(request).decode())
+                    print_data(encode(request).decode())
         measured = Measured.of(run, done, before, await observe.read_counters(run), self.suite)
         if self.as_json:
-            out(encode(measured).decode())
+            print_data(encode(measured).decode())
         else:
-            out("\n".join(filter(None, (bench_lines.kind_table(measured), bench_lines.summary(measured)))))
+            print_data("\n".join(filter(None, (bench_lines.kind_table(measured), bench_lines.summary(measured)))))
         if measured.failed == len(done):
             raise ServerFailed("no request succeeded", evidence=done[-1].error, do=f"the log: {run.log}")
         return measured
@@ -72,11 +72,11 @@ class Bench(NamedTuple):
         """
         ours, theirs = list[Measured](), list[Imported]()
         if self.rounds > 1:
-            note("warm-up, not counted: vllm bench serve sends the prompts once")
+            print_status("warm-up, not counted: vllm bench serve sends the prompts once")
             await self._replace(rounds=1, seed=self.seed + self.rounds).theirs(streams, _WARM_UP)
         for turn in range(self.rounds):
             mine = self._replace(rounds=1, seed=self.seed + turn)
-            note(f"turn {turn + 1} of {self.rounds}: dflash-tui and vllm bench serve send the same prompts")
+            print_status(f"turn {turn + 1} of {self.rounds}: dflash-tui and vllm bench serve send the same prompts")
             if turn % 2:
                 theirs.append(await mine.theirs(streams, ours[-1].seconds))
             ours.append(await mine.level(streams))
@@ -84,11 +84,11 @@ class Bench(NamedTuple):
                 theirs.append(await mine.theirs(streams, ours[-1].seconds))
         compared = vllm_bench.Compared.of(self.run, ours, theirs)
         if self.as_json:
-            out(encode(compared).decode())
+            print_data(encode(compared).decode())
             return
-        out(bench_lines.side_by_side(ours, compared))
+        print_data(bench_lines.side_by_side(ours, compared))
         if compared.synthetic:
-            out(bench_lines.synthetic(compared.synthetic))
+            print_data(bench_lines.synthetic(compared.synthetic))
 
     async def theirs(self, streams: int, seconds: float) -> Imported:
         """Return what `vllm bench serve` says of one level, which took us so many seconds."""
@@ -155,12 +155,12 @@ async def measure(asked: Bench) -> None:
     levels = []
     for streams in asked.levels:
         if len(asked.levels) > 1 and not asked.as_json:
-            out(f"\n{streams} at a time")
+            print_data(f"\n{streams} at a time")
         if asked.with_vllm:
             await asked.turns(streams)
         else:
             levels.append(await asked.level(streams))
     if len(levels) > 1 and not asked.as_json:
-        out(f"\n{bench_lines.level_table(levels)}")
+        print_data(f"\n{bench_lines.level_table(levels)}")
         if asked.run.plan.synthetic:
-            out(bench_lines.synthetic(asked.run.plan.synthetic))
+            print_data(bench_lines.synthetic(asked.run.plan.synthetic))

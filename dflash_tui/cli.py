@@ -96,6 +96,6 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         parser.print_help(sys.stderr)
         return 2
-    from dflash_tui import commands
+    from dflash_tui import panel_command
 
-    return commands.panel()
+    return panel_command.panel()

@@ -4,53 +4,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 import time
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from dflash_tui import text
-from dflash_tui.core import paths, plain, private, processes, server
+from dflash_tui.console import print_data, print_json, print_status
+from dflash_tui.core import private, processes, server
 from dflash_tui.core.own_secrets import hide, values
 from dflash_tui.core.server import Run
 from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError, UsageError
 
-if TYPE_CHECKING:  # few commands need them; httpx alone costs 200 ms
+if TYPE_CHECKING:  # pynvml costs 80 ms that `ps` does not owe
     from dflash_tui.core import gpu
-    from dflash_tui.core.foreign import Server
-    from dflash_tui.core.player import Player
 
 
 _LONGEST_LINE = 1 << 20
-
-
-def out(line: str) -> None:
-    """Write a line of data to stdout at once; nothing in it moves the cursor."""
-    sys.stdout.write(f"{plain.shown(line)}\n")
-    sys.stdout.flush()
-
-
-def note(line: str) -> None:
-    """Write a line of narration to stderr; nothing in it moves the cursor."""
-    sys.stderr.write(f"{plain.shown(line)}\n")
-    sys.stderr.flush()
-
-
-def _json(value: Any) -> None:
-    out(msgspec.json.encode(value).decode())
-
-
-def panel(run: Run | None = None, *, player: Player | None = None, foreign: Server | None = None) -> int:
-    """Open the panel, with a run, a recording or a foreign server if given; print how to come back to what goes on."""
-    from dflash_tui.tui import app
-
-    paths.runs()  # without a home folder there is no panel
-    farewell, code = app.run(run, player=player, foreign=foreign)
-    if farewell:
-        out(farewell)
-    return code
 
 
 def gpus(args: argparse.Namespace) -> int:
@@ -59,26 +28,26 @@ def gpus(args: argparse.Namespace) -> int:
 
     found = gpu.probe()
     if args.json:
-        _json(found)
+        print_json(found)
         return 0
     if not found.gpus:
-        out(found.why_none)
-        note("the recipe demo-cpu runs on the CPU")
+        print_data(found.why_none)
+        print_status("the recipe demo-cpu runs on the CPU")
         return 0
-    out(f"driver {found.driver or text.UNKNOWN}, CUDA {found.cuda or text.UNKNOWN}")
+    print_data(f"driver {found.driver or text.UNKNOWN}, CUDA {found.cuda or text.UNKNOWN}")
     header = ("GPU", "NAME", "CLASS", "MEMORY", "BUSY", "HEAT", "POWER", "CLOCK", "THROTTLE")
-    out(text.table(header, [_gpu_row(card) for card in found.gpus]))
+    print_data(text.table(header, [_gpu_row(card) for card in found.gpus]))
     for card in found.gpus:
         if card.trouble:
-            out(f"! {card.index}: {card.trouble}")
+            print_data(f"! {card.index}: {card.trouble}")
     held = [
         (str(card.index), str(holder.pid), holder.name or text.UNKNOWN, text.gib(holder.memory))
         for card in found.gpus
         for holder in card.processes or ()
     ]
     if held:
-        out("")
-        out(text.table(("GPU", "PID", "PROCESS", "MEMORY"), held, right=(1, 3)))
+        print_data("")
+        print_data(text.table(("GPU", "PID", "PROCESS", "MEMORY"), held, right=(1, 3)))
     return 0
 
 
@@ -112,19 +81,19 @@ def ps(args: argparse.Namespace) -> int:
             fields = {"run": run.id, "recipe": run.plan.recipe, "status": state.status, "port": run.plan.port}
             figures = {"pid": run.pid, "age_s": age, "memory_bytes": held, "synthetic": run.plan.synthetic}
             figures |= {"restarted_from": run.restarted_from} if run.restarted_from else {}
-            _json(fields | figures)
+            print_json(fields | figures)
         rows.append(
             (run.id, state.status, str(run.plan.port), str(run.pid), text.duration(age), text.gib(held), _remark(run))
         )
     for path, flaw in server.damaged().items():
         why = private.distrusted(path.parent)
         what = f"{path.parent} {why}, so it is not believed" if why else f"{path} {flaw}"
-        note(f"! {what}; if its server still runs, end it by hand")
+        print_status(f"! {what}; if its server still runs, end it by hand")
     if not args.json:
         if rows:
-            out(text.table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", ""), rows, right=(2, 3, 4, 5)))
+            print_data(text.table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", ""), rows, right=(2, 3, 4, 5)))
         else:
-            note("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists the ended ones")
+            print_status("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists the ended ones")
     return 0
 
 
@@ -148,12 +117,12 @@ def logs(args: argparse.Namespace) -> int:
                 *lines, rest = (rest + data).split(b"\n")
                 rest = rest[-_LONGEST_LINE:]
                 for line in lines:
-                    out(clean(hide(line, secrets).rsplit(b"\r", 1)[-1].decode(errors="replace")))
+                    print_data(clean(hide(line, secrets).rsplit(b"\r", 1)[-1].decode(errors="replace")))
             if ended or not args.follow:
                 break
             time.sleep(LOG_INTERVAL)
     if rest:
-        out(clean(hide(rest, secrets).decode(errors="replace")))
+        print_data(clean(hide(rest, secrets).decode(errors="replace")))
     return 0
 
 
@@ -169,10 +138,10 @@ def stop(args: argparse.Namespace) -> int:
     if not server.alive(run) and not server.members(run):
         if run.plan.restart.times:
             restart.call_off(run)
-        note(f"{run.id} has already ended")
+        print_status(f"{run.id} has already ended")
         return 0
-    took, stayed = asyncio.run(release.stop(run, note))
-    note(f"{run.id} stopped in {took:.1f} s, no process of it is left")
+    took, stayed = asyncio.run(release.stop(run, print_status))
+    print_status(f"{run.id} stopped in {took:.1f} s, no process of it is left")
     if stayed:
-        note(f"! {stayed}")
+        print_status(f"! {stayed}")
     return 0

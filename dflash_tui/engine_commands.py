@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui import text
-from dflash_tui.commands import note, out
+from dflash_tui.console import print_data, print_status
 from dflash_tui.core import engine as engines
 from dflash_tui.core import inventory, paths
 from dflash_tui.core.engine import Engine
@@ -34,17 +34,17 @@ def listed(args: argparse.Namespace) -> int:
         size = None if found.adopted else inventory.size(found)
         patched = states.applied(found)
         if args.json:
-            out(json.dumps(msgspec.to_builtins(found) | {"bytes": size, "patches": patched}))
+            print_data(json.dumps(msgspec.to_builtins(found) | {"bytes": size, "patches": patched}))
         kind = "adopted" if found.adopted else time.strftime("%Y-%m-%d", time.localtime(found.installed_at))
         patched_text = ", ".join(patched) or "none"
         rows.append((f"{found.distribution} {found.vllm}", kind, text.gib(size), patched_text, found.folder))
     if not args.json:
-        note("no engine yet; launching a recipe installs its own") if not rows else out(
+        print_status("no engine yet; launching a recipe installs its own") if not rows else print_data(
             text.table(("ENGINE", "MADE", "SIZE", "PATCHES", "FOLDER"), rows, right=(2,))
         )
     for folder in inventory.leftovers():
         clears = f"was left half-way; `dflash-tui engine remove {folder.name}` clears it"
-        note(f"! {folder} {'is being installed' if inventory.busy(folder) else clears}")
+        print_status(f"! {folder} {'is being installed' if inventory.busy(folder) else clears}")
     return 0
 
 
@@ -54,13 +54,13 @@ def install(args: argparse.Namespace) -> int:
     folder = Path(made.plan.engine_folder)
     spec = made.setup.engine
     if found := inventory.find(folder):
-        note(f"{found.distribution} {found.vllm} is installed")
+        print_status(f"{found.distribution} {found.vllm} is installed")
     else:
         found = asyncio.run(engines.install(spec, folder, PreparingLines(as_json=args.json)))
     if made.plan.patches and found.patchable:
         done = change.apply([files.load(name) for name in made.plan.patches], found, made.plan.hardware)
-        note(f"patches applied now: {', '.join(done.names) or 'none, they are in already'}")
-    out(msgspec.json.encode(found).decode() if args.json else found.folder)
+        print_status(f"patches applied now: {', '.join(done.names) or 'none, they are in already'}")
+    print_data(msgspec.json.encode(found).decode() if args.json else found.folder)
     return 0
 
 
@@ -74,7 +74,7 @@ def inspect(args: argparse.Namespace) -> int:
     if args.json:
         patched = {one.name: one.state.value for one in stand} | dict.fromkeys(unusable, "unusable")
         known = {"patches": patched, "trouble": left.said if left else ""}
-        out(json.dumps(msgspec.to_builtins(held) | {"folder": found.folder, "adopted": found.adopted} | known))
+        print_data(json.dumps(msgspec.to_builtins(held) | {"folder": found.folder, "adopted": found.adopted} | known))
         return 0
     named = ("torch", "transformers", "flashinfer-python", "triton", "huggingface_hub", "ray")
     parts = [(name, held.packages[name]) for name in named if name in held.packages]
@@ -85,7 +85,7 @@ def inspect(args: argparse.Namespace) -> int:
     rows += [("patch", f"{name} is unusable: {clean(why)}") for name, why in unusable.items()]
     rows += [("trouble", left.said)] if left else []
     rows += [("drift", line) for line in _drift(found, held)]
-    out("\n".join(f"{label:<18} {value}" for label, value in rows))
+    print_data("\n".join(f"{label:<18} {value}" for label, value in rows))
     return 0
 
 
@@ -94,15 +94,15 @@ def remove(args: argparse.Namespace) -> int:
     half = paths.engines() / args.engine
     if half in inventory.leftovers():
         inventory.clear(half)
-        note(f"removed what was left in {half}")
+        print_status(f"removed what was left in {half}")
         return 0
     found = inventory.named(args.engine)
     ours = states.applied(found)
     inventory.remove(found)
     if not found.adopted:
-        note(f"removed {found.folder}")
+        print_status(f"removed {found.folder}")
     else:
-        note(f"{found.folder} is no longer listed; {_stays(ours)}")
+        print_status(f"{found.folder} is no longer listed; {_stays(ours)}")
     return 0
 
 
@@ -116,9 +116,9 @@ def _stays(patches: tuple[str, ...]) -> str:
 def adopt(args: argparse.Namespace) -> int:
     """Use an environment that the user made."""
     found = inventory.adopt(Path(args.folder), patch=args.patch)
-    out(msgspec.json.encode(found).decode() if args.json else found.folder)
+    print_data(msgspec.json.encode(found).decode() if args.json else found.folder)
     leave = "recipes may patch it" if found.patchable else "it is not patched"
-    note(f"{found.distribution} {found.vllm}, adopted; {leave}. Use it with --engine {found.folder}")
+    print_status(f"{found.distribution} {found.vllm}, adopted; {leave}. Use it with --engine {found.folder}")
     return 0
 
 

@@ -8,18 +8,19 @@ import sys
 import time
 
 from dflash_tui.alarm_lines import announce
-from dflash_tui.commands import note, out, panel
+from dflash_tui.console import print_data, print_status
 from dflash_tui.core.events import encode
 from dflash_tui.core.foreign import Server
 from dflash_tui.core.state import RunState
 from dflash_tui.lines import Figures, Lines
+from dflash_tui.panel_command import panel
 
 
 def attach(args: argparse.Namespace) -> int:
     """Watch the server at the address `args.run`."""
     server = Server(args.run)
     if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        note(f"{server.url} is foreign: metrics only, nothing is sent, stopped or recorded")
+        print_status(f"{server.url} is foreign: metrics only, nothing is sent, stopped or recorded")
         return asyncio.run(_lines(args, server))
     return panel(foreign=server)
 
@@ -53,6 +54,6 @@ async def _figures(args: argparse.Namespace, server: Server, state: RunState) ->
         due = time.monotonic() + args.every
         figures = Figures.of(state, time.time(), args.every)
         if not args.json and rows % 20 == 0:
-            out(Figures.HEADER)
-        out(encode(figures).decode() if args.json else figures.line(state))
+            print_data(Figures.HEADER)
+        print_data(encode(figures).decode() if args.json else figures.line(state))
         rows += 1

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dflash_tui import text, why
 from dflash_tui.alarm_lines import announce
 from dflash_tui.bench import Bench, first_answer, measure
-from dflash_tui.commands import note, out, panel
+from dflash_tui.console import print_data, print_status
 from dflash_tui.core import observe, postmortem, preflight, prepare, release, server, suites
 from dflash_tui.core.events import Health, encode
 from dflash_tui.core.preflight import Level
@@ -22,6 +22,7 @@ from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import ServerFailed, UsageError
 from dflash_tui.lines import Checked, Figures, Lines, PlanMade, PreparingLines
+from dflash_tui.panel_command import panel
 from dflash_tui.planning import Planned, describe, planned
 from dflash_tui.restarts import Restarts
 from dflash_tui.words import check_line
@@ -39,7 +40,7 @@ def up(args: argparse.Namespace) -> int:
     if (port := server.free_port(wanted)) != wanted:
         if args.port:
             raise UsageError(f"port {wanted} is held by {server.holder(wanted)}", do=f"{port} is free: --port {port}")
-        note(f"port {wanted} is held by {server.holder(wanted)}, taking {port}")
+        print_status(f"port {wanted} is held by {server.holder(wanted)}, taking {port}")
         args.port = port
         made = planned(args)
     try:
@@ -62,9 +63,9 @@ def attach(args: argparse.Namespace) -> int:
 
 async def _up(args: argparse.Namespace, made: Planned) -> int:
     if args.json:
-        out(encode(PlanMade(time.time(), made.plan)).decode())
+        print_data(encode(PlanMade(time.time(), made.plan)).decode())
     else:
-        note(describe(made))
+        print_status(describe(made))
     # Who does not stay to watch launches nothing again.
     restarts = Restarts(Restart() if args.detach else made.plan.restart, as_json=args.json)
     died: Run | None = None
@@ -87,16 +88,16 @@ async def _owned(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
         return await _watch(args, run, state, bench=bench)
     finally:
         if args.foreground and server.alive(run):
-            took, stayed = await release.stop(run, note)
-            note(f"{run.id} stopped in {took:.1f} s{f'; {stayed}' if stayed else ''}")
+            took, stayed = await release.stop(run, print_status)
+            print_status(f"{run.id} stopped in {took:.1f} s{f'; {stayed}' if stayed else ''}")
 
 
 def _left_alone(args: argparse.Namespace, run: Run) -> int:
-    note(text.how_to_return(run.id))
+    print_status(text.how_to_return(run.id))
     if args.json:
         Lines(RunState(), as_json=True).show_all((*run.prepared, run.launched))
     else:
-        out(run.id)
+        print_data(run.id)
     return 0
 
 
@@ -105,9 +106,9 @@ async def _launched(args: argparse.Namespace, made: Planned, died: Run | None) -
     report = await preflight.run(made.setup, made.plan)
     for check in report.checks:
         if args.json:
-            out(encode(Checked(time.time(), check)).decode())
+            print_data(encode(Checked(time.time(), check)).decode())
         elif check.level is Level.WARN or (check.level is Level.FAIL and args.force):
-            note(check_line(check))
+            print_status(check_line(check))
     if not args.force:
         report.raise_failed()
     lines, before = PreparingLines(as_json=args.json), died.id if died else ""
@@ -115,10 +116,10 @@ async def _launched(args: argparse.Namespace, made: Planned, died: Run | None) -
         try:
             run = await prepare.bring_up(made.setup, made.plan, lines, forced=args.force or "", restarted_from=before)
         except asyncio.CancelledError:
-            note("stopped before the launch; nothing half-made was left")
+            print_status("stopped before the launch; nothing half-made was left")
             raise
     again = f" in place of {died.id}" if died else ""
-    note(f"launched {run.id}{again}, pid {run.pid}, log {run.log}")
+    print_status(f"launched {run.id}{again}, pid {run.pid}, log {run.log}")
     return run
 
 
@@ -155,13 +156,13 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
             await measure(quick)
             await asyncio.sleep(2 * observe.LOG_INTERVAL)  # let the recorded events through
             if args.detach:
-                note(text.how_to_return(run.id))
+                print_status(text.how_to_return(run.id))
                 return 0
         await _one_of(beat, alarm, following, aside=telling)
         return _after_end(run, state, as_json=args.json)
     except asyncio.CancelledError:
         if not args.foreground:
-            note(f"\nno longer watching; the server goes on\n{text.how_to_return(run.id)}")
+            print_status(f"\nno longer watching; the server goes on\n{text.how_to_return(run.id)}")
         raise
     finally:
         for task in (following, beat, alarm, telling):
@@ -198,9 +199,9 @@ async def _tell(run: Run, state: RunState, *, as_json: bool) -> None:
         since = (time.monotonic() if since is None else since) if bad else None
     if found := postmortem.of(run, state):
         if as_json:
-            out(encode(why.Failed(time.time(), found)).decode())
+            print_data(encode(why.Failed(time.time(), found)).decode())
         else:
-            note(why.text(found))
+            print_status(why.text(found))
 
 
 def _after_end(run: Run, state: RunState, *, as_json: bool) -> int:
@@ -210,10 +211,10 @@ def _after_end(run: Run, state: RunState, *, as_json: bool) -> int:
         ServerFailed: it was not.
     """
     if (found := postmortem.of(run, state)) is None:
-        note(f"{run.id} was stopped")
+        print_status(f"{run.id} was stopped")
         return 0
     if as_json:
-        out(encode(why.Failed(time.time(), found)).decode())
+        print_data(encode(why.Failed(time.time(), found)).decode())
     raise why.failure(found)
 
 
@@ -226,9 +227,9 @@ async def _beat(state: RunState, every: int, *, as_json: bool) -> None:
             continue
         figures = Figures.of(state, time.time(), every)
         if as_json:
-            out(encode(figures).decode())
+            print_data(encode(figures).decode())
             continue
         if count % 20 == 0:
-            out(Figures.HEADER)
-        out(figures.line(state))
+            print_data(Figures.HEADER)
+        print_data(figures.line(state))
         count += 1

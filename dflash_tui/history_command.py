@@ -6,10 +6,8 @@ import argparse
 import time
 from collections.abc import Sequence
 
-import msgspec
-
 from dflash_tui import text
-from dflash_tui.commands import note, out
+from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.core import compared, history, server
 from dflash_tui.core.compared import Difference, Kind
 from dflash_tui.core.expected import Start
@@ -26,17 +24,17 @@ def command(args: argparse.Namespace) -> int:
     starts = history.starts(args.recipe or "")
     if args.json:
         for start in starts:
-            out(msgspec.json.encode(start).decode())
+            print_json(start)
         return 0
     if not starts:
-        note("no server has come up on this machine yet")
+        print_status("no server has come up on this machine yet")
         return 0
-    out(_list(starts))
+    print_data(_list(starts))
     kinds = compared.kinds(starts)
-    out("")
-    out(_medians(kinds))
+    print_data("")
+    print_data(_medians(kinds))
     for difference in compared.differences(kinds):
-        out(_sentence(difference))
+        print_data(_sentence(difference))
     return 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from dflash_tui import text
-from dflash_tui.commands import note, out
+from dflash_tui.console import print_data, print_status
 from dflash_tui.core.events import (
     WARM_UP,
     AnyEvent,
@@ -95,10 +95,10 @@ class PreparingLines:
         """Take one event."""
         if self._json:
             if not event.done:  # the finished steps come again as part of the run
-                out(encode(event).decode())
+                print_data(encode(event).decode())
         elif event.done or event.fraction is None or event.at - self._at >= 2:
             self._at = event.at
-            note(preparing_line(event))
+            print_status(preparing_line(event))
 
 
 def preparing_line(event: Preparing) -> str:
@@ -118,11 +118,11 @@ class Lines:
         """Take one event, which the state has already taken."""
         if self._json:
             if not isinstance(event, Preparing) or event.done:  # how a step began was shown when it did
-                out(encode(event).decode())
+                print_data(encode(event).decode())
             return
         match event:
             case Launched(synthetic=synthetic) if synthetic:
-                note(f"({synthetic}: figures say nothing about a real model)")
+                print_status(f"({synthetic}: figures say nothing about a real model)")
             case PhaseStarted():
                 self._entered(event)
             case HealthChanged(health=health, detail=detail):
@@ -131,9 +131,11 @@ class Lines:
                     if health is Health.WARM and not detail
                     else ""
                 )
-                note(f"● {health.value}{': ' + detail if detail else ''}{ready}")
+                print_status(f"● {health.value}{': ' + detail if detail else ''}{ready}")
             case RequestDone(kind=kind, error=error) if kind == WARM_UP:
-                note(f"  first request {'failed: ' + error if error else 'took ' + text.number(event.total, 1, 's')}")
+                print_status(
+                    f"  first request {'failed: ' + error if error else 'took ' + text.number(event.total, 1, 's')}"
+                )
             case _:
                 pass
 
@@ -146,6 +148,6 @@ class Lines:
         """Say how long the phase before took; a moment that the log does not explain is not worth a line."""
         before, self._phase = self._phase, event
         if before is not None and (before.phase is not Phase.UNATTRIBUTED or event.at - before.at >= 1):
-            note(f"  {before.phase.value:<12} {text.duration(event.at - before.at):>8}")
+            print_status(f"  {before.phase.value:<12} {text.duration(event.at - before.at):>8}")
         if event.phase is Phase.UP and (began := self._state.started_at) is not None:
-            note(f"  up after {text.duration(event.at - began)}; it is ready when it has answered a request")
+            print_status(f"  up after {text.duration(event.at - began)}; it is ready when it has answered a request")

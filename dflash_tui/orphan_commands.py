@@ -10,7 +10,7 @@ import msgspec
 import psutil
 
 from dflash_tui import text
-from dflash_tui.commands import note, out
+from dflash_tui.console import print_data, print_status
 from dflash_tui.core import processes, system
 from dflash_tui.core.system import Orphan
 from dflash_tui.core.vllm_log import clean
@@ -26,17 +26,17 @@ def command(args: argparse.Namespace) -> int:
         return _end(args.pid, found, sure=args.yes)
     if args.json:
         for orphan in found:
-            out(
+            print_data(
                 msgspec.json.encode(
                     {"pid": orphan.pid, "name": orphan.name, "resident_bytes": orphan.resident}
                 ).decode()
             )
     elif found:
         rows = [(str(orphan.pid), clean(orphan.name), text.gib(orphan.resident)) for orphan in found]
-        out(text.table(("PID", "NAME", "MEMORY"), rows, right=(0, 2)))
-        note("dflash-tui orphans PID ends one of them; `dflash-tui gpus` shows what they hold on a GPU")
+        print_data(text.table(("PID", "NAME", "MEMORY"), rows, right=(0, 2)))
+        print_status("dflash-tui orphans PID ends one of them; `dflash-tui gpus` shows what they hold on a GPU")
     else:
-        note("no engine process without its server")
+        print_status("no engine process without its server")
     return 0
 
 
@@ -58,10 +58,10 @@ def _end(pid: int, found: list[Orphan], *, sure: bool) -> int:
         sys.stderr.write(f"End {what}? Whatever still uses it is lost. [y/N] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-            note("it is left as it is")
+            print_status("it is left as it is")
             return 0
     if processes.identity(pid) != orphan.born:
-        note(f"pid {pid} has ended meanwhile")
+        print_status(f"pid {pid} has ended meanwhile")
         return 0
     family = [process, *process.children(recursive=True)]
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -69,6 +69,6 @@ def _end(pid: int, found: list[Orphan], *, sure: bool) -> int:
             processes.send(each, number)
         psutil.wait_procs(family, timeout=_GRACE)
         if not any(map(processes.running, family)):
-            note(f"{what}, has ended")
+            print_status(f"{what}, has ended")
             return 0
     raise DflashError(f"{what}, did not end", do="it may be another user's, or wait in the kernel; see dmesg")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from dflash_tui import text
-from dflash_tui.commands import note, out
+from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.core import gpu, inventory
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.hardware import Hardware
@@ -120,21 +120,21 @@ def status(args: argparse.Namespace) -> int:
             about = {"title": patch.title, "experimental": patch.experimental, "recipes": patch.recipes}
             about |= {"link": patch.link, "files": patch.paths}
             where = {"engine": scope.engine.folder, "trouble": left.said if left else ""}
-            out(json.dumps(msgspec.to_builtins(one) | about | where))
+            print_data(json.dumps(msgspec.to_builtins(one) | about | where))
         for name, why in scope.unusable.items():
-            out(json.dumps({"name": name, "state": "unusable", "why": why}))
+            print_data(json.dumps({"name": name, "state": "unusable", "why": why}))
         return 0
-    out(f"{scope.engine.distribution} {scope.engine.vllm} in {scope.engine.folder}")
+    print_data(f"{scope.engine.distribution} {scope.engine.vllm} in {scope.engine.folder}")
     rows = [(one.name, one.state.value, _why(patch, one)) for patch, one in zip(scope.patches, found, strict=True)]
     if not half:
-        out(text.table(("PATCH", "STATE", "WHY"), rows) if rows else "no patches")
+        print_data(text.table(("PATCH", "STATE", "WHY"), rows) if rows else "no patches")
     for name, why in scope.unusable.items():
-        note(f"! {name} is unusable: {clean(why)}")
+        print_status(f"! {name} is unusable: {clean(why)}")
     for one in found:
         if one.drift and not half:
-            out(f"\n{one.name}:\n{_plain(one.drift)}")
+            print_data(f"\n{one.name}:\n{_plain(one.drift)}")
     if left:
-        note(f"! {left.said}")
+        print_status(f"! {left.said}")
     return 0
 
 
@@ -157,9 +157,9 @@ def diff(args: argparse.Namespace) -> int:
         chosen = [patch for patch in scope.patches if patch in chosen or patch.name in applied]
     shown = change.preview(chosen, scope.engine, scope.hardware)
     if args.json:
-        out(json.dumps(shown))
+        print_data(json.dumps(shown))
     else:
-        out(_plain("".join(shown.values())) if shown else "nothing to change")
+        print_data(_plain("".join(shown.values())) if shown else "nothing to change")
     return 0
 
 
@@ -171,11 +171,11 @@ def apply(args: argparse.Namespace) -> int:
     done = change.apply(chosen, scope.engine, scope.hardware, drop=drop, dry=args.dry_run)
     _tell(done, args, "would be applied" if args.dry_run else "applied", "nothing to apply")
     for name in done.dropped if not args.json else ():
-        note(f"· {name}: {'would be ' if args.dry_run else ''}taken out, {drop[name]}")
+        print_status(f"· {name}: {'would be ' if args.dry_run else ''}taken out, {drop[name]}")
     for patch in chosen:
         if patch.name not in done.names and not args.json and not done.pending:
             found = states.find(patch, scope.engine, scope.hardware)
-            note(f"· {patch.name}: {found.state.value}{f', {found.why}' if found.why else ''}")
+            print_status(f"· {patch.name}: {found.state.value}{f', {found.why}' if found.why else ''}")
     return 0
 
 
@@ -190,15 +190,15 @@ def revert(args: argparse.Namespace) -> int:
 
 def _tell(done: change.Done, args: argparse.Namespace, did: str, nothing: str) -> None:
     if args.json:
-        out(msgspec.json.encode(done).decode())
+        print_json(done)
         return
     if args.dry_run and done.diffs:
-        out(_plain("".join(done.diffs.values())))
+        print_data(_plain("".join(done.diffs.values())))
     for said in done.notes:
-        note(f"! {said}")
+        print_status(f"! {said}")
     if done.pending:
         return
-    out(f"{did}: {', '.join(done.names)}" if done.names else nothing)
+    print_data(f"{did}: {', '.join(done.names)}" if done.names else nothing)
 
 
 def _plain(diff: str) -> str:
@@ -215,9 +215,9 @@ def verify(args: argparse.Namespace) -> int:
     checked = states.verify(scope.engine, only)
     for one in checked:
         if args.json:
-            out(msgspec.json.encode(one).decode())
+            print_json(one)
         else:
-            out(f"{'✓' if one.ok else '✗'} {one.path}: {one.found}")
+            print_data(f"{'✓' if one.ok else '✗'} {one.path}: {one.found}")
     if not checked:
-        note("there is none of the files that a patch could touch")
+        print_status("there is none of the files that a patch could touch")
     return 0 if all(one.ok for one in checked) else 5

@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from dflash_tui import text
-from dflash_tui.commands import note, out
+from dflash_tui.console import print_data, print_status
 from dflash_tui.core import again, checks, gpu, history, hub, inventory, preflight, recipe_files, system, yamlfile
 from dflash_tui.core import plan as plans
 from dflash_tui.core import setup as setups
@@ -210,9 +210,9 @@ def plan(args: argparse.Namespace) -> int:
     if args.json:
         expected = [msgspec.to_builtins(band) for band in made.setup.expected]
         known = {"expected": expected, "fit": msgspec.to_builtins(fit_of(made))}
-        out(json.dumps(msgspec.to_builtins(made.plan) | known))
+        print_data(json.dumps(msgspec.to_builtins(made.plan) | known))
     else:
-        out(describe(made))
+        print_data(describe(made))
     return 0
 
 
@@ -227,10 +227,10 @@ def doctor(args: argparse.Namespace) -> int:
         if args.release_page_cache:
             models = asyncio.run(preflight.look(made.setup, made.plan)).models
             freed = system.release_pages(preflight.local_files(models))
-            note(f"{text.gib(freed)} of page cache given back")
+            print_status(f"{text.gib(freed)} of page cache given back")
         report = asyncio.run(preflight.run(made.setup, made.plan, thorough=True))
     for check in report.checks:
-        out(msgspec.json.encode(check).decode() if args.json else check_line(check))
+        print_data(msgspec.json.encode(check).decode() if args.json else check_line(check))
     if not args.json:
-        out(verdict(report))
+        print_data(verdict(report))
     return 4 if report.failed else 0

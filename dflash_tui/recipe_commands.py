@@ -9,7 +9,7 @@ import re
 import msgspec
 
 from dflash_tui import text
-from dflash_tui.commands import note, out
+from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.core import paths, recipe_files, setup
 from dflash_tui.core.recipe import Recipe
 from dflash_tui.errors import RecipeError, UsageError
@@ -31,18 +31,18 @@ def listed(args: argparse.Namespace) -> int:
             broken.append({"name": name, "error": str(error)})
             continue
         if args.json:
-            out(msgspec.json.encode(recipe).decode())
+            print_json(recipe)
         made = setup.resolve(recipe)
         known = ", ".join(kind.value for kind in recipe.hardware) or "any CPU"
         tokens = str(made.num_speculative_tokens)
         rows.append((name, recipe.status.value, tokens, made.engine.vllm, known, recipe.title))
     if args.json:
         for entry in broken:
-            out(json.dumps(entry))
+            print_data(json.dumps(entry))
         return 0
-    out(text.table(("RECIPE", "STATUS", "N", "VLLM", "FOR", "TITLE"), rows, right=(2,)))
+    print_data(text.table(("RECIPE", "STATUS", "N", "VLLM", "FOR", "TITLE"), rows, right=(2,)))
     for entry in broken:
-        note(f"! {entry['name']}: {entry['error']}")
+        print_status(f"! {entry['name']}: {entry['error']}")
     return 0
 
 
@@ -55,11 +55,11 @@ def check(args: argparse.Namespace) -> int:
             recipe = recipe_files.load(path)
         except RecipeError as error:
             wrong += 1
-            out(json.dumps({"file": str(path), "error": str(error)}) if args.json else f"✗ {error}")
+            print_data(json.dumps({"file": str(path), "error": str(error)}) if args.json else f"✗ {error}")
             continue
         count = len(setup.profiles(recipe)) * max(1, len(recipe.hardware)) * (1 + len(recipe.variants))
         says = {"file": str(path), "error": "", "plans": count}
-        out(json.dumps(says) if args.json else f"✓ {path}: {text.plural(count, 'plan')}")
+        print_data(json.dumps(says) if args.json else f"✓ {path}: {text.plural(count, 'plan')}")
     return 2 if wrong else 0
 
 
@@ -67,8 +67,8 @@ def show(args: argparse.Namespace) -> int:
     """Print a recipe's file; where it is goes to stderr."""
     path = recipe_files.path_of(args.recipe)
     recipe_files.load(path)
-    note(str(path))
-    out(path.read_text(encoding="utf-8").rstrip())
+    print_status(str(path))
+    print_data(path.read_text(encoding="utf-8").rstrip())
     return 0
 
 
@@ -90,14 +90,14 @@ def new(args: argparse.Namespace) -> int:
     schema_file.write_text(schema_text(), encoding="utf-8")
     head = f"# yaml-language-server: $schema={schema_file.name}\n"
     target.write_text(re.sub(r"\A(# yaml-language-server:[^\n]*\n)?", head, content), encoding="utf-8")
-    out(str(target))
-    note(f"edit it, then: dflash-tui recipes check {args.name}; dflash-tui plan {args.name}")
+    print_data(str(target))
+    print_status(f"edit it, then: dflash-tui recipes check {args.name}; dflash-tui plan {args.name}")
     return 0
 
 
 def schema(_args: argparse.Namespace) -> int:
     """Print the JSON Schema of recipe files."""
-    out(schema_text().rstrip())
+    print_data(schema_text().rstrip())
     return 0
 
 

@@ -6,11 +6,12 @@ import argparse
 import sys
 import time
 
-from dflash_tui.commands import note, out, panel
+from dflash_tui.console import print_data, print_status
 from dflash_tui.core import recording
 from dflash_tui.core.events import encode
 from dflash_tui.core.player import PANEL_SPEED, Player
 from dflash_tui.core.recording import Recording
+from dflash_tui.panel_command import panel
 
 _LONG_SILENCE = 3600.0
 _ALARMS_EVERY = 5.0  # recorded seconds; days of them are read at once
@@ -46,8 +47,8 @@ def _lines(args: argparse.Namespace, found: Recording) -> int:
             if state.readings:
                 figures = Figures.of(state, due, args.every)
                 if not args.json and rows % 20 == 0:
-                    out(Figures.HEADER)
-                out(encode(figures).decode() if args.json else figures.line(state))
+                    print_data(Figures.HEADER)
+                print_data(encode(figures).decode() if args.json else figures.line(state))
                 rows += 1
             # Rows of a long silence are all the same.
             due = event.at if event.at - due > _LONG_SILENCE else due + args.every
@@ -60,9 +61,9 @@ def _lines(args: argparse.Namespace, found: Recording) -> int:
             _wait(args.speed, began, event.at - begin)
             lines.show(event)
     if failed := postmortem.of(found, state):
-        note(why.text(failed))
+        print_status(why.text(failed))
     elif state.exit:
-        note(f"{found.id} was stopped")
+        print_status(f"{found.id} was stopped")
     return 0
 
 
@@ -78,6 +79,6 @@ def export(args: argparse.Namespace) -> int:
 
     run = server.find(args.run)
     path = exporting.write(run, args.output, with_prompts=args.with_prompts)
-    note("left out: access tokens and keys" + ("" if args.with_prompts else ", prompts and answers"))
-    out(str(path))
+    print_status("left out: access tokens and keys" + ("" if args.with_prompts else ", prompts and answers"))
+    print_data(str(path))
     return 0

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dflash_tui import report_markdown, run_markdown, side_by_side
-from dflash_tui.commands import note, out
+from dflash_tui.console import print_data, print_status
 from dflash_tui.core import experiments, imported, outside, recording, run_report, sides
 from dflash_tui.core.findings import AbReport, misplaced
 from dflash_tui.core.imported import Imported
@@ -43,9 +43,9 @@ def command(args: argparse.Namespace) -> int:
         told = text(found, kind, names[0] if names else "")
     if args.output:
         _write(Path(args.output).expanduser(), told)
-        note(f"written to {args.output}")
+        print_status(f"written to {args.output}")
     else:
-        out(told.rstrip("\n"))
+        print_data(told.rstrip("\n"))
     return 0
 
 

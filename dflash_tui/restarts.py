@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from dflash_tui.commands import note, out
+from dflash_tui.console import print_data, print_status
 from dflash_tui.core import postmortem, release, restart
 from dflash_tui.core.events import Event, encode
 from dflash_tui.core.recipe import Restart
@@ -45,13 +45,13 @@ class Restarts:
         now = time.monotonic()
         if why := restart.refusal(self._policy, state, found.diagnosis.kind, self._at, now):
             raise self._given_up(failed, why)
-        note(str(failed))
-        await release.stop(run, note)  # what is left of it holds memory, and maybe the port
+        print_status(str(failed))
+        await release.stop(run, print_status)  # what is left of it holds memory, and maybe the port
         seconds = restart.wait(self._policy, self._at, now)
         if self._json:
-            out(encode(Restarting(time.time(), run.id, len(self._at) + 1, seconds)).decode())
-        note(f"launching again in {seconds:.0f} s: restart {len(self._at) + 1}, {restart_limit(self._policy)}")
-        note(f"Ctrl-C or dflash-tui stop {run.id} calls it off")
+            print_data(encode(Restarting(time.time(), run.id, len(self._at) + 1, seconds)).decode())
+        print_status(f"launching again in {seconds:.0f} s: restart {len(self._at) + 1}, {restart_limit(self._policy)}")
+        print_status(f"Ctrl-C or dflash-tui stop {run.id} calls it off")
         while (left := now + seconds - time.monotonic()) > 0:
             if restart.called_off(run):
                 break

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from dflash_tui.commands import note, out
+from dflash_tui.console import print_data, print_status
 from dflash_tui.core import again, paths, private, release, server, system, unit
 from dflash_tui.core.recipe import Restart
 from dflash_tui.errors import UsageError
@@ -29,13 +29,13 @@ def command(args: argparse.Namespace) -> int:
     made = planned(args)
     text = _unit(args, made)
     if not args.write:
-        out(text.rstrip("\n"))
-        note(f"--write puts it into {paths.user_units()}")
+        print_data(text.rstrip("\n"))
+        print_status(f"--write puts it into {paths.user_units()}")
         return 0
     path = paths.user_units() / unit.name(made.plan.recipe)
     _write(path, text, replace=args.replace)
-    note(f"wrote {path}")
-    note(_next_steps(made, path.name))
+    print_status(f"wrote {path}")
+    print_status(_next_steps(made, path.name))
     return 0
 
 

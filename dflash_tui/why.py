@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-import msgspec
-
-from dflash_tui.commands import note, out
+from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.core import death, observe, postmortem, server, upstream_report
 from dflash_tui.core.events import Event
 from dflash_tui.core.postmortem import Postmortem
@@ -29,14 +27,14 @@ def why(args: argparse.Namespace) -> int:
     run, state = _chosen(args.run)
     found = postmortem.of(run, state)
     if found is None:
-        note(f"{run.id} did not fail: it is {state.status}" if state.exit is None else f"{run.id} was stopped")
+        print_status(f"{run.id} did not fail: it is {state.status}" if state.exit is None else f"{run.id} was stopped")
         return 0
     if args.report:
-        out(upstream_report.text(run, state, found.diagnosis).rstrip("\n"))
+        print_data(upstream_report.text(run, state, found.diagnosis).rstrip("\n"))
     elif args.json:
-        out(msgspec.json.encode(found).decode())
+        print_json(found)
     else:
-        out(f"{run.id}: {text(found)}")
+        print_data(f"{run.id}: {text(found)}")
     return 0
 
 

@@ -1,0 +1,27 @@
+"""What commands print: data to stdout, narration to stderr; nothing in it moves the cursor."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+from dflash_tui.core import plain
+
+
+def print_data(line: str) -> None:
+    """Write a line of data to stdout at once."""
+    sys.stdout.write(f"{plain.shown(line)}\n")
+    sys.stdout.flush()
+
+
+def print_json(value: Any) -> None:
+    """Write a value as a line of JSON to stdout at once."""
+    print_data(msgspec.json.encode(value).decode())
+
+
+def print_status(line: str) -> None:
+    """Write a line of narration to stderr at once."""
+    sys.stderr.write(f"{plain.shown(line)}\n")
+    sys.stderr.flush()

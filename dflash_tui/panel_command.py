@@ -1,0 +1,24 @@
+"""The panel: what `dflash-tui` alone opens, and `up`, `attach` and `replay` in a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dflash_tui.console import print_data
+from dflash_tui.core import paths
+
+if TYPE_CHECKING:  # httpx alone costs 200 ms
+    from dflash_tui.core.foreign import Server
+    from dflash_tui.core.player import Player
+    from dflash_tui.core.server import Run
+
+
+def panel(run: Run | None = None, *, player: Player | None = None, foreign: Server | None = None) -> int:
+    """Open the panel, with a run, a recording or a foreign server if given; print how to come back to what goes on."""
+    from dflash_tui.tui import app
+
+    paths.runs()  # without a home folder there is no panel
+    farewell, code = app.run(run, player=player, foreign=foreign)
+    if farewell:
+        print_data(farewell)
+    return code
