@@ -50,6 +50,7 @@ from dflash_tui.tui.widgets import NEEDS
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
     from dflash_tui.core.foreign import Server
     from dflash_tui.core.gpu import Probe
+    from dflash_tui.tui.palette import Panel
 
 _GUARD = Guard()
 _OPEN = ("healthy", "warm", "unhealthy")
@@ -446,6 +447,10 @@ class DflashApp(App[str]):
             driven = [experiments.read(folder) for folder in folders if experiments.driver(folder)]
             told = farewell(living(), driven)
         self.exit(told, return_code=code)
+
+
+if TYPE_CHECKING:
+    _: type[Panel] = DflashApp  # the palette takes it for one
 
 
 def farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:

@@ -5,17 +5,37 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
 from dflash_tui.core import recording, server
 from dflash_tui.core.recipe import Recipe
+from dflash_tui.core.server import Run
 from dflash_tui.tui.history import HistoryScreen
+from dflash_tui.tui.launch import LaunchScreen
 
-if TYPE_CHECKING:
-    from dflash_tui.tui.app import DflashApp
+
+class Panel(Protocol):
+    """What the palette does with the panel that it belongs to."""
+
+    launch_screen: LaunchScreen
+
+    def action_runs(self) -> None:
+        """List the runs."""
+
+    def action_show(self, mode: str) -> None:
+        """Show a screen by its name."""
+
+    def action_theme(self) -> None:
+        """Switch to the other theme."""
+
+    def choose(self, name: str) -> None:
+        """Highlight a recipe on the launch screen."""
+
+    def open_run(self, run: Run) -> None:
+        """Watch a run that lives, play one that has ended."""
 
 
 class Command(NamedTuple):
@@ -44,12 +64,9 @@ class Places(Provider):
                 yield Hit(score, found, command.act, text=command.name, help=command.about)
 
     @property
-    def panel(self) -> DflashApp:
-        """The panel that the palette belongs to."""
-        from dflash_tui.tui.app import DflashApp  # noqa: PLC0415 - the panel knows the palette
-
-        assert isinstance(self.app, DflashApp)  # noqa: S101 - no other app has this provider
-        return self.app
+    def panel(self) -> Panel:
+        """The panel that the palette belongs to; no other app has this provider."""
+        return cast("Panel", self.app)
 
     def _screens(self) -> Iterator[Command]:
         yield Command("Runs", "switch to another run, play an ended one, export", self.panel.action_runs)
@@ -62,7 +79,7 @@ class Places(Provider):
         yield Command("Light or dark", "switch between our two themes", self.panel.action_theme)
 
     def _history(self) -> None:
-        self.panel.push_screen(HistoryScreen())
+        self.app.push_screen(HistoryScreen())
 
     def _sample(self) -> None:
         self.panel.open_run(recording.find(recording.SAMPLE))
