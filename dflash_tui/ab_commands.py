@@ -10,13 +10,10 @@ import time
 from dflash_tui import ab_follow, ab_words, text
 from dflash_tui.ab_design import designed
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import ab, ab_estimate, ab_start, experiments, preflight, prepare, server
+from dflash_tui.core import ab, ab_estimate, ab_start, experiments, prepare, server
 from dflash_tui.core.events import Preparing
 from dflash_tui.core.experiment import Design
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.server import Run
 from dflash_tui.core.setup import Setup
-from dflash_tui.errors import PreflightFailed, UsageError
 from dflash_tui.lines import PreparingLines
 
 
@@ -29,14 +26,14 @@ def command(args: argparse.Namespace) -> int:
 def run(args: argparse.Namespace) -> int:
     """`ab RECIPE`: say what will be done, do it in a process of its own, and follow that."""
     design, setups = designed(args)
-    in_the_way = servers_in_the_way(design)
+    in_the_way = ab_start.servers_in_the_way(design)
     if in_the_way and not args.stop_running:
-        raise _disturbed(in_the_way, "stop it first, or --stop-running stops it for you")
+        raise ab_start.disturbed(in_the_way, "stop it first, or --stop-running stops it for you")
     if args.json:
         print_json(ab_words.Designed(time.time(), design))
     else:
         print_status(ab_words.plan(design, ab_estimate.of(design, setups), [run.id for run in in_the_way]))
-    asyncio.run(check(design, setups))
+    asyncio.run(ab_start.check(design, setups))
     if not (args.yes or args.json) and sys.stdin.isatty() and not _agreed():
         print_status("nothing was started")
         return 0
@@ -46,10 +43,6 @@ def run(args: argparse.Namespace) -> int:
     asyncio.run(_get(design, setups, as_json=args.json))
     ab_start.begin(design)
     return _go(args, design)
-
-
-def _disturbed(runs: list[Run], do: str) -> UsageError:
-    return UsageError(f"{', '.join(run.id for run in runs)} would be measured, too", do=do)
 
 
 async def _get(design: Design, setups: list[Setup], *, as_json: bool) -> None:
@@ -73,41 +66,12 @@ def _go(args: argparse.Namespace, design: Design) -> int:
     return ab_follow.follow(design, as_json=args.json)
 
 
-async def check(design: Design, setups: list[Setup]) -> None:
-    """Raise when an arm could not start, before anything is started."""
-    for arm, setup in zip(design.arms, setups, strict=True):
-        try:
-            (await preflight.run(setup, arm.plan)).raise_failed()
-        except PreflightFailed as error:
-            what = f"{arm.name}: {error.what}"
-            raise PreflightFailed(what, evidence=error.evidence, do=error.do.partition("\n  → --force")[0]) from None
-
-
 def _agreed() -> bool:
     try:
         answer = input("begin? [Y/n] ")
     except EOFError:
         return False
     return answer.strip().lower() in {"", "y", "yes"}
-
-
-def servers_in_the_way(design: Design) -> list[Run]:
-    """Return the servers that take a GPU, or the CPU, of the experiment's.
-
-    Raises:
-        UsageError: another experiment is running.
-    """
-    for other in experiments.known():
-        if other.id != design.id and experiments.driver(experiments.folder_of(other.id)):
-            raise UsageError(
-                f"{other.id} is running, and would be measured, too", do=f"dflash-tui ab attach {other.id}"
-            )
-    plans = [arm.plan for arm in design.arms]
-    return [run for run in server.runs() if server.alive(run) and any(_meets(run.plan, plan) for plan in plans)]
-
-
-def _meets(one: Plan, other: Plan) -> bool:
-    return one.port == other.port or one.disturbs(other)
 
 
 def show(args: argparse.Namespace) -> int:
@@ -156,21 +120,8 @@ def stop(args: argparse.Namespace) -> int:
 def resume(args: argparse.Namespace) -> int:
     """`ab resume [ID]`: go on after the last boot that is over."""
     design = experiments.find(args.experiment)
-    go_on(design)
+    ab_start.go_on(design)
     return _go(args, design)
-
-
-def go_on(design: Design) -> None:
-    """Launch a driver for an experiment that ended early.
-
-    Raises:
-        UsageError: something else would be measured, too, or there is nothing to go on with.
-        DflashError: the driver ended at once.
-    """
-    ours = {run.id for run in ab.leftovers(design)}
-    if in_the_way := [run for run in servers_in_the_way(design) if run.id not in ours]:
-        raise _disturbed(in_the_way, "stop it first")
-    ab_start.resume(design)
 
 
 def remove(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Begins, resumes and stops experiments: each is driven by a process of its own, which nobody has to watch."""
+"""Checks, begins, resumes and stops experiments: each is driven by a process of its own, which nobody has to watch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from pathlib import Path
 
 import psutil
 
-from dflash_tui.core import experiments, private, processes
+from dflash_tui.core import ab, experiments, preflight, private, processes, server
 from dflash_tui.core.experiment import Design
-from dflash_tui.errors import DflashError, UsageError
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.server import Run
+from dflash_tui.core.setup import Setup
+from dflash_tui.errors import DflashError, PreflightFailed, UsageError
 from dflash_tui.text import cut
 
 _PATIENCE = 60.0
@@ -21,6 +24,40 @@ _PATIENCE = 60.0
 _STOP_PATIENCE = 180.0
 _INTERVAL = 0.05
 _children: list[subprocess.Popen[bytes]] = []
+
+
+async def check(design: Design, setups: list[Setup]) -> None:
+    """Raise when an arm could not start, before anything is started."""
+    for arm, setup in zip(design.arms, setups, strict=True):
+        try:
+            (await preflight.run(setup, arm.plan)).raise_failed()
+        except PreflightFailed as error:
+            what = f"{arm.name}: {error.what}"
+            raise PreflightFailed(what, evidence=error.evidence, do=error.do.partition("\n  → --force")[0]) from None
+
+
+def servers_in_the_way(design: Design) -> list[Run]:
+    """Return the servers that take a GPU, or the CPU, of the experiment's.
+
+    Raises:
+        UsageError: another experiment is running.
+    """
+    for other in experiments.known():
+        if other.id != design.id and experiments.driver(experiments.folder_of(other.id)):
+            raise UsageError(
+                f"{other.id} is running, and would be measured, too", do=f"dflash-tui ab attach {other.id}"
+            )
+    plans = [arm.plan for arm in design.arms]
+    return [run for run in server.runs() if server.alive(run) and any(_meets(run.plan, plan) for plan in plans)]
+
+
+def _meets(one: Plan, other: Plan) -> bool:
+    return one.port == other.port or one.disturbs(other)
+
+
+def disturbed(runs: list[Run], do: str) -> UsageError:
+    """Return the error that servers are in the way, with what to do about it."""
+    return UsageError(f"{', '.join(run.id for run in runs)} would be measured, too", do=do)
 
 
 def begin(design: Design) -> str:
@@ -73,6 +110,19 @@ def resume(design: Design) -> str:
         evidence=cut(" | ".join(said[-3:]), 500),
         do=f"dflash-tui ab resume {design.id}",
     )
+
+
+def go_on(design: Design) -> None:
+    """Launch a driver for an experiment that ended early.
+
+    Raises:
+        UsageError: something else would be measured, too, or there is nothing to go on with.
+        DflashError: the driver ended at once.
+    """
+    ours = {run.id for run in ab.leftovers(design)}
+    if in_the_way := [run for run in servers_in_the_way(design) if run.id not in ours]:
+        raise disturbed(in_the_way, "stop it first")
+    resume(design)
 
 
 def stop(design: Design) -> bool:

@@ -19,7 +19,7 @@ from textual.screen import Screen
 from textual.widgets import Footer
 
 from dflash_tui import ab_text
-from dflash_tui.core import ab_start, experiments, server
+from dflash_tui.core import experiments, server
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import Design, Measured
 from dflash_tui.core.progress import Progress
@@ -220,6 +220,8 @@ class AbScreen(Screen[None]):
     @work(exclusive=True, group="drive")
     async def stop(self) -> None:
         """End the driver, which stops its server."""
+        from dflash_tui.core import ab_start  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+
         await self._do(ab_start.stop)
 
     def action_resume(self) -> None:
@@ -228,9 +230,9 @@ class AbScreen(Screen[None]):
     @work(exclusive=True, group="drive")
     async def resume(self) -> None:
         """Go on with what was halted, in a driver of its own."""
-        from dflash_tui import ab_commands  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+        from dflash_tui.core import ab_start  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
 
-        await self._do(ab_commands.go_on)
+        await self._do(ab_start.go_on)
 
     async def _do(self, act: Callable[[Design], object]) -> None:
         if self.seen is None:

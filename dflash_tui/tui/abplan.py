@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from dflash_tui.core import ab_start, again, server
+from dflash_tui.core import again, server
 from dflash_tui.core import vary as varying
 from dflash_tui.core.events import Preparing
 from dflash_tui.core.experiment import Design
@@ -45,13 +45,13 @@ def plan_ab(plan: Plan, vary: str, boots: int) -> Planned:
     Raises:
         UsageError: it cannot be varied so, or another experiment runs.
     """
-    from dflash_tui import ab_commands, ab_design, ab_words  # noqa: PLC0415 - pynvml costs 80 ms at the first paint
-    from dflash_tui.core import ab_estimate  # noqa: PLC0415 - as above
+    from dflash_tui import ab_design, ab_words  # noqa: PLC0415 - pynvml costs 80 ms at the first paint
+    from dflash_tui.core import ab_estimate, ab_start  # noqa: PLC0415 - as above
     from dflash_tui.parser import build_parser  # noqa: PLC0415 - as above
 
     words = ["ab", "run", *again.words(plan)[1:], "--vary", vary, "--boots", str(boots)]
     design, setups = ab_design.designed(build_parser().parse_args(words))
-    in_the_way = ab_commands.servers_in_the_way(design)
+    in_the_way = ab_start.servers_in_the_way(design)
     said = ab_words.plan(design, ab_estimate.of(design, setups), [run.id for run in in_the_way])
     return Planned(design, setups, said, in_the_way)
 
@@ -164,13 +164,12 @@ class AbPlan(ModalScreen[str | None]):
     @work(exclusive=True, group="ab")
     async def begin(self, planned: Planned) -> None:
         """Check every arm, stop what is in the way, and leave the rest to a driver of its own."""
-        from dflash_tui import ab_commands  # noqa: PLC0415 - as above
-        from dflash_tui.core import prepare  # noqa: PLC0415 - as above
+        from dflash_tui.core import ab_start, prepare  # noqa: PLC0415 - as above
 
         shown = self.query_one("#ab-words", Static)
         try:
             shown.update(Content.assemble(("checking every arm …", MUTED)))
-            await ab_commands.check(planned.design, planned.setups)
+            await ab_start.check(planned.design, planned.setups)
             for arm, setup in zip(planned.design.arms, planned.setups, strict=True):
                 await prepare.get(setup, arm.plan, self.tell)
             for run in planned.in_the_way:
