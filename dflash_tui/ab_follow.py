@@ -12,7 +12,7 @@ from dflash_tui.core import experiments
 from dflash_tui.core.events import encode
 from dflash_tui.core.experiment import Design, Happened
 from dflash_tui.core.findings import AbReport
-from dflash_tui.core.vllm_log import clean
+from dflash_tui.core.plain import clean_line
 from dflash_tui.errors import DflashError, ServerFailed
 
 _INTERVAL = 0.2
@@ -65,13 +65,13 @@ def _end(folder: Path, design: Design, *, as_json: bool) -> int:
         _print(report, as_json=as_json)
         if progress.without:
             failed = [boot for boot in progress.boots if boot.error]
-            names = ", ".join(map(clean, progress.without))
+            names = ", ".join(map(clean_line, progress.without))
             raise ServerFailed(
                 f"{names} never came up", evidence=failed[-1].error, do=f"dflash-tui why {failed[-1].run}"
             )
         return 0
     said = progress.halted or _last_words(folder) or "its driver ended without a word"
-    raise DflashError(f"{design.id} ended early", evidence=clean(said), do=f"dflash-tui ab resume {design.id}")
+    raise DflashError(f"{design.id} ended early", evidence=clean_line(said), do=f"dflash-tui ab resume {design.id}")
 
 
 def _print(report: AbReport, *, as_json: bool) -> None:

@@ -14,8 +14,8 @@ from dflash_tui import text, verdict_words
 from dflash_tui.core import summary
 from dflash_tui.core.experiment import Boot, Design
 from dflash_tui.core.findings import AbReport, Comparison, PromptRatio, Ratio
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.summary import Figure, Summary
-from dflash_tui.core.vllm_log import clean
 
 MARKS = "●◆▲■▼★"  # one per arm, so that colour is never alone
 _LEAST_SCALE = math.log(1.05)
@@ -49,14 +49,14 @@ def mark(arm: int) -> str:
 
 def name(design: Design, arm: int, width: int = _NAME) -> str:
     """Return letter and name of an arm, the name cut in the middle."""
-    return f"{letter(arm)} {text.middle(clean(verdict_words.label(design, arm)), width)}"
+    return f"{letter(arm)} {text.middle(clean_line(verdict_words.label(design, arm)), width)}"
 
 
 def varied(design: Design) -> str:
     """Return what is varied, as `mode: eager against compile`."""
-    names = [text.middle(clean(arm.name), _NAME) for arm in design.arms]
+    names = [text.middle(clean_line(arm.name), _NAME) for arm in design.arms]
     joined = " against ".join(names) if len(names) == 2 else ", ".join(names)
-    return f"{clean(design.vary)}: {joined}"
+    return f"{clean_line(design.vary)}: {joined}"
 
 
 def kind(design: Design) -> str:
@@ -73,7 +73,7 @@ def order(design: Design) -> str:
 
 def label(design: Design) -> str:
     """Return why the figures are not those of a real model, or nothing."""
-    return f"not a real model's figures: {clean(design.synthetic)}" if design.synthetic else ""
+    return f"not a real model's figures: {clean_line(design.synthetic)}" if design.synthetic else ""
 
 
 ARMS_HEADER = ("arm", "boots", "steps/s", "tok/s", "AL", "TTFT", "ready cold", "ready cached", "first request")
@@ -143,7 +143,7 @@ def _both(report: AbReport, one: Comparison) -> tuple[str, str]:
 def prompt(row: PromptRatio) -> str:
     """Return the name of a prompt, with how many were under way at a time where that is not one."""
     streams = f" ×{row.streams}" if row.streams != 1 else ""
-    return text.middle(clean(row.kind), _NAME) + streams
+    return text.middle(clean_line(row.kind), _NAME) + streams
 
 
 def scale(ratios: Iterable[Ratio]) -> float:

@@ -11,8 +11,8 @@ from dflash_tui.core.ab_estimate import Estimate
 from dflash_tui.core.events import Event, RequestDone
 from dflash_tui.core.experiment import Boot, BootBegan, BootEnded, Design, Halted, Happened, Measured
 from dflash_tui.core.findings import AbReport
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.progress import ATTEMPTS
-from dflash_tui.core.vllm_log import clean
 
 _STAGES = {"cold": "the first request, alone", "warm-up": "warm-up, not counted", "round": "measured"}
 
@@ -31,16 +31,16 @@ class Reported(Event, frozen=True, tag="ab report"):
 
 def plan(design: Design, estimate: Estimate, stopped: Sequence[str] = ()) -> str:
     """Return what an experiment is going to do, for somebody who decides whether it may."""
-    names = " ".join(clean(design.arms[arm].name) for arm in design.order)
+    names = " ".join(clean_line(design.arms[arm].name) for arm in design.order)
     boots = f"{text.plural(len(design.order), 'boot')}: {names}"
     caches = "each arm its own, empty at its first boot" if design.own_cache else "yours, as it is"
     first, least = design.arms[0].plan, "at least " if max(design.concurrency) > 1 else ""
     rounds = f"{least}{text.plural(design.rounds, 'round')} per boot"
     rows = [
         ("recipe", design.recipe),
-        ("varies", f"{clean(design.vary)}: {', '.join(clean(arm.name) for arm in design.arms)}"),
+        ("varies", f"{clean_line(design.vary)}: {', '.join(clean_line(arm.name) for arm in design.arms)}"),
         ("boots", f"{boots}{'' if design.honest else ' (one boot per arm: a verdict is only suggestive)'}"),
-        ("sends", f"{clean(design.suite)}, {rounds}, answers × {design.scale:g}"),
+        ("sends", f"{clean_line(design.suite)}, {rounds}, answers × {design.scale:g}"),
         ("", f"{_at_a_time(design)}; temperature {_heat(design)}"),
         ("takes", _takes(estimate)),
         ("caches", caches),
@@ -86,25 +86,25 @@ def line(design: Design, event: Happened) -> str:
         case BootEnded(boot=boot):
             return _ended(boot)
         case Halted(why=why):
-            return f"ended early: {clean(why)}"
+            return f"ended early: {clean_line(why)}"
         case _:
             return ""
 
 
 def _arm(design: Design, arm: int) -> str:
-    return clean(design.arms[arm].name) if arm < len(design.arms) else text.UNKNOWN
+    return clean_line(design.arms[arm].name) if arm < len(design.arms) else text.UNKNOWN
 
 
 def _request(request: RequestDone) -> str:
     if request.error:
-        return f"failed: {clean(request.error)}"
+        return f"failed: {clean_line(request.error)}"
     return f"{text.number(request.decode_tok_s, 1, 'tok/s'):>12}  {request.tokens} tokens in {request.total:.1f} s"
 
 
 def _ended(boot: Boot) -> str:
     if boot.error:
         again = "; it is tried once more" if boot.attempt < ATTEMPTS else "; the others go on without it"
-        return f"  failed{again}\n    " + "\n    ".join(map(clean, boot.error.splitlines()))
+        return f"  failed{again}\n    " + "\n    ".join(map(clean_line, boot.error.splitlines()))
     start = f"ready after {text.duration(boot.ready)}{f' ({boot.cache})' if boot.cache else ''}"
     return f"  {start}, {text.number(speed(boot), 1, 'tok/s')}, over after {text.duration(boot.took)}"
 
@@ -117,12 +117,12 @@ def speed(boot: Boot) -> float | None:
 
 def summary(report: AbReport) -> str:
     """Return a report as lines: each verdict first, then what is behind it, and the boots as a table."""
-    lines = [clean(verdict_words.headline(report, each)) for each in report.comparisons]
-    lines += map(clean, verdict_words.sweep(report))
+    lines = [clean_line(verdict_words.headline(report, each)) for each in report.comparisons]
+    lines += map(clean_line, verdict_words.sweep(report))
     for each in report.comparisons:
         versus = f"{verdict_words.label(report.design, each.b)} to {verdict_words.label(report.design, each.a)}"
-        lines += ["", clean(versus)] if len(report.comparisons) > 1 else [""]
-        lines += [f"  {clean(line)}" for line in verdict_words.details(report, each)]
+        lines += ["", clean_line(versus)] if len(report.comparisons) > 1 else [""]
+        lines += [f"  {clean_line(line)}" for line in verdict_words.details(report, each)]
     return "\n".join([*lines, "", _boots(report)])
 
 

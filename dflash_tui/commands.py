@@ -11,8 +11,8 @@ from dflash_tui import text
 from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.core import private, processes, server
 from dflash_tui.core.own_secrets import hide, values
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.server import Run
-from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError, UsageError
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that `ps` does not owe
@@ -117,12 +117,12 @@ def logs(args: argparse.Namespace) -> int:
                 *lines, rest = (rest + data).split(b"\n")
                 rest = rest[-_LONGEST_LINE:]
                 for line in lines:
-                    print_data(clean(hide(line, secrets).rsplit(b"\r", 1)[-1].decode(errors="replace")))
+                    print_data(clean_line(hide(line, secrets).rsplit(b"\r", 1)[-1].decode(errors="replace")))
             if ended or not args.follow:
                 break
             time.sleep(LOG_INTERVAL)
     if rest:
-        print_data(clean(hide(rest, secrets).decode(errors="replace")))
+        print_data(clean_line(hide(rest, secrets).decode(errors="replace")))
     return 0
 
 

@@ -16,7 +16,7 @@ from dflash_tui.core import engine as engines
 from dflash_tui.core import inventory, paths
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import change, commit, files, states
-from dflash_tui.core.vllm_log import clean
+from dflash_tui.core.plain import clean_line
 from dflash_tui.lines import PreparingLines
 from dflash_tui.planning import planned
 
@@ -82,7 +82,7 @@ def inspect(args: argparse.Namespace) -> int:
     rows += [(held.distribution, f"{held.vllm}{'' if held.dflash else ', without DFlash'}"), *parts]
     rows += [("packages", str(len(held.packages)))]
     rows += [("patch", f"{one.name}: {one.state.value}") for one in stand]
-    rows += [("patch", f"{name} is unusable: {clean(why)}") for name, why in unusable.items()]
+    rows += [("patch", f"{name} is unusable: {clean_line(why)}") for name, why in unusable.items()]
     rows += [("trouble", left.said)] if left else []
     rows += [("drift", line) for line in _drift(found, held)]
     print_data("\n".join(f"{label:<18} {value}" for label, value in rows))

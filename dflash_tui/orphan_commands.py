@@ -12,8 +12,8 @@ import psutil
 from dflash_tui import text
 from dflash_tui.console import print_data, print_status
 from dflash_tui.core import processes, system
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.system import Orphan
-from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError, UsageError
 
 _GRACE = 5.0
@@ -32,7 +32,7 @@ def command(args: argparse.Namespace) -> int:
                 ).decode()
             )
     elif found:
-        rows = [(str(orphan.pid), clean(orphan.name), text.gib(orphan.resident)) for orphan in found]
+        rows = [(str(orphan.pid), clean_line(orphan.name), text.gib(orphan.resident)) for orphan in found]
         print_data(text.table(("PID", "NAME", "MEMORY"), rows, right=(0, 2)))
         print_status("dflash-tui orphans PID ends one of them; `dflash-tui gpus` shows what they hold on a GPU")
     else:
@@ -51,7 +51,7 @@ def _end(pid: int, found: list[Orphan], *, sure: bool) -> int:
     if orphan is None:
         raise UsageError(f"pid {pid} is no engine without its server", do="dflash-tui orphans lists them")
     process = psutil.Process(pid)  # knows its create time, so that another with this pid is never signalled
-    what = f"{clean(orphan.name)} (pid {pid}), which holds {text.gib(orphan.resident)}"
+    what = f"{clean_line(orphan.name)} (pid {pid}), which holds {text.gib(orphan.resident)}"
     if not sure:
         if not sys.stdin.isatty():
             raise UsageError("nobody can be asked here", do=f"dflash-tui orphans {pid} --yes ends it unasked")

@@ -17,8 +17,8 @@ from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import aims, change, commit, files, states
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.patching.states import Found, State
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.plan import Plan
-from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import UsageError
 from dflash_tui.planning import planned
 
@@ -129,7 +129,7 @@ def status(args: argparse.Namespace) -> int:
     if not half:
         print_data(text.table(("PATCH", "STATE", "WHY"), rows) if rows else "no patches")
     for name, why in scope.unusable.items():
-        print_status(f"! {name} is unusable: {clean(why)}")
+        print_status(f"! {name} is unusable: {clean_line(why)}")
     for one in found:
         if one.drift and not half:
             print_data(f"\n{one.name}:\n{_plain(one.drift)}")
@@ -204,7 +204,7 @@ def _tell(done: change.Done, args: argparse.Namespace, did: str, nothing: str) -
 def _plain(diff: str) -> str:
     """Return source text so that it says nothing to the terminal."""
     return "\n".join(
-        clean(line) or line[:1] for line in diff.splitlines()
+        clean_line(line) or line[:1] for line in diff.splitlines()
     )  # an empty line of a diff begins with a blank
 
 

@@ -25,7 +25,7 @@ SEQUENCE = re.compile(
 _DRAWING = re.compile(r"[0-9;:]*(?=[HmKJ]$)")
 SAID = escapes.all_of_them()
 # A log's line ends at a carriage return, which names and answers lose.
-HARMLESS = "\r".join(plain.line(part) for part in SAID.split("\r"))
+HARMLESS = "\r".join(plain.clean_line(part) for part in SAID.split("\r"))
 
 
 class Seen:

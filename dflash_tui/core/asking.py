@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from dflash_tui.core import paths
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.processes import clean_environment
-from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError, EngineError, starved
 
 IMPORT_PATIENCE = 180.0  # importing vLLM took 13 s on two CPU cores and 25 s on a fresh GPU machine
@@ -114,4 +114,4 @@ def ask(python: Path, script: str, *words: str, patience: float) -> bytes:
 
 def _unasked(python: Path, words: tuple[str, ...], evidence: str, do: str = _DO) -> EngineError:
     failed = "it could not be asked for its flags" if words == ("options",) else "it could not be inspected"
-    return EngineError(f"{python}: {failed}", evidence=clean(evidence)[:500], do=do)
+    return EngineError(f"{python}: {failed}", evidence=clean_line(evidence)[:500], do=do)

@@ -13,10 +13,10 @@ from dflash_tui.core import hub, kv_cache
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.fit import Fit, Machine
 from dflash_tui.core.gpu import Gpu, Probe
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Config
 from dflash_tui.core.setup import Setup
-from dflash_tui.core.vllm_log import clean
 
 
 class Level(StrEnum):
@@ -94,7 +94,7 @@ def fail(name: str, found: str, fix: str) -> Check:
 
 def _check(name: str, level: Level, found: str, fix: str = "") -> Check:
     """Names of processes, devices and models come from others: nothing of them may steer a terminal."""
-    return Check(name, level, clean(found), clean(fix))
+    return Check(name, level, clean_line(found), clean_line(fix))
 
 
 def local_files(models: tuple[hub.Model, ...]) -> list[Path]:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dflash_tui.core.events import Autopsy
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.server import Run
-from dflash_tui.core.vllm_log import clean
 
 # printk's clock and ours drift apart by seconds in a month.
 _SLACK = 10.0
@@ -67,7 +67,7 @@ def about(lines: Iterable[str], ours: set[int]) -> Iterator[str]:
             if found := pattern.search(line):
                 pid, name = found["pid"], (found["name"] or "").strip()
                 if pid is None or int(pid) in ours or name.startswith("VLLM::"):
-                    yield clean(line)
+                    yield clean_line(line)
                 break
 
 

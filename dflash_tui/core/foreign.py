@@ -20,7 +20,7 @@ import msgspec
 from dflash_tui.core import answers, vllm_metrics
 from dflash_tui.core.answers import FAILED, WHOLE, Refused
 from dflash_tui.core.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
-from dflash_tui.core.vllm_log import clean
+from dflash_tui.core.plain import clean_line
 from dflash_tui.errors import UsageError
 
 # Never an argument: those can be read by everybody on the machine.
@@ -69,7 +69,7 @@ class Server:
                 if not self.about.version:
                     self.about = await self._introduce(client)
         except (Refused, *FAILED) as error:
-            return self._changed(Health.UNHEALTHY, clean(str(error) or type(error).__name__))
+            return self._changed(Health.UNHEALTHY, clean_line(str(error) or type(error).__name__))
         found = await asyncio.to_thread(vllm_metrics.scrape, text.decode(errors="replace"))
         if found is None:
             return self._changed(Health.UNHEALTHY, "/metrics has no counter of a vLLM server")
@@ -119,13 +119,13 @@ def _address(url: str) -> str:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise UsageError("this is no address", evidence=clean(str(error))) from None
+        raise UsageError("this is no address", evidence=clean_line(str(error))) from None
     if parts.username is not None or parts.password is not None:
         raise UsageError("a key in an address can be read by everybody here", do=f"export {KEY_VARIABLE} instead")
     path = parts.path.rstrip("/").removesuffix("/v1").removesuffix("/metrics")
     plain = not (parts.query or parts.fragment) and parts.hostname
-    if parts.scheme.lower() not in {"http", "https"} or not plain or clean(url) != url or " " in url:
-        raise UsageError(f"{clean(url)} is no address of a server", do="like http://host:8000")
+    if parts.scheme.lower() not in {"http", "https"} or not plain or clean_line(url) != url or " " in url:
+        raise UsageError(f"{clean_line(url)} is no address of a server", do="like http://host:8000")
     host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
     return f"{parts.scheme.lower()}://{host}{f':{port}' if port else ''}{path}"
 
@@ -136,4 +136,4 @@ def _filled(value: Any) -> bool:
 
 def _text(value: Any, key: str) -> str:
     found = value.get(key) if isinstance(value, dict) else None
-    return clean(found)[:200] if isinstance(found, str) else ""
+    return clean_line(found)[:200] if isinstance(found, str) else ""

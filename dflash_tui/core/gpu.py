@@ -185,7 +185,7 @@ def _look() -> tuple[Gpu, ...]:
 
 def _describe(index: int) -> Gpu:
     device = nvml.Device(index)
-    name = plain.line(device.get(pynvml.nvmlDeviceGetName) or "")
+    name = plain.clean_line(device.get(pynvml.nvmlDeviceGetName) or "")
     version = device.get(pynvml.nvmlDeviceGetCudaComputeCapability)
     capability = "{}.{}".format(*version) if version else ""
     total, used = device.memory()
@@ -222,6 +222,6 @@ def _describe(index: int) -> Gpu:
 
 def _holder(pid: int, memory: int | None) -> Holder:
     try:
-        return Holder(pid, plain.line(psutil.Process(pid).name()), memory)
+        return Holder(pid, plain.clean_line(psutil.Process(pid).name()), memory)
     except psutil.Error:
         return Holder(pid, memory=memory)

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from dflash_tui.core.events import Amount, Whole
 from dflash_tui.core.known import know
-from dflash_tui.core.vllm_log import clean
+from dflash_tui.core.plain import clean_line
 from dflash_tui.errors import UsageError
 
 SIZE_LIMIT = 64 << 20  # with --save-detailed every gap between two chunks is in it
@@ -103,9 +103,9 @@ def load(path: Path) -> Imported:
             raise UsageError(f"{path} is larger than {SIZE_LIMIT >> 20} MiB, so no result of a benchmark")
         found = msgspec.json.decode(path.read_bytes())
     except OSError as error:
-        raise UsageError(f"{path} cannot be read", evidence=clean(str(error))) from None
+        raise UsageError(f"{path} cannot be read", evidence=clean_line(str(error))) from None
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise UsageError(f"{path} is not JSON", evidence=clean(str(error))) from None
+        raise UsageError(f"{path} is not JSON", evidence=clean_line(str(error))) from None
     return _understood(path, found)
 
 
@@ -120,7 +120,7 @@ def _understood(path: Path, found: Any) -> Imported:
             do = "give the JSON of `vllm bench serve --save-result` or of `llama-benchy --format json`"
             raise UsageError(f"{path} is no result that is known here", do=do)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path} is no such result as it seems", evidence=clean(str(error))) from None
+        raise UsageError(f"{path} is no such result as it seems", evidence=clean_line(str(error))) from None
     if not made.measured:
         raise UsageError(f"{path} holds no measurement", evidence=f"{made.source} wrote none: did its requests fail?")
     return made
@@ -168,4 +168,4 @@ def _seconds(milliseconds: float | None) -> float | None:
 
 
 def _name(text: str) -> str:
-    return clean(text)[:200]
+    return clean_line(text)[:200]

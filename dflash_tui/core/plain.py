@@ -1,6 +1,6 @@
 r"""Text from outside, as a terminal may have it: nothing in it acts, hides, reorders or floods. Pure.
 
-Logs, names, answers of servers and files are cleaned where they are read (`line`, `lines`, `cleaned`), so that no
+Logs, names, answers of servers and files are cleaned where they are read (`clean_line`, `lines`, `cleaned`), so that no
 screen has to think of it. `shown` guards the terminal itself: all output passes it, and what is still in there is seen
 as \u1234.
 """
@@ -34,7 +34,7 @@ _MARK = (
 _FLOOD = re.compile(rf"({_MARK}{{3}}){_MARK}+")
 
 
-def line(text: str) -> str:
+def clean_line(text: str) -> str:
     """Return `text` as one line without escape sequences and control characters, cut at `LINE_LIMIT` characters."""
     text = _tame(text[:_TEXT_LIMIT]).rstrip()  # cleaning costs more than reading, and a line may be as long as a file
     return text if len(text) <= LINE_LIMIT else text[: LINE_LIMIT - 1] + "…"
@@ -47,8 +47,8 @@ def _tame(text: str) -> str:
 
 
 def lines(text: str) -> str:
-    """Return `text` with each of its lines as `line` has it."""
-    return "\n".join(line(part) for part in text.split("\n"))
+    """Return `text` with each of its lines as `clean_line` has it."""
+    return "\n".join(clean_line(part) for part in text.split("\n"))
 
 
 def shown(text: str) -> str:

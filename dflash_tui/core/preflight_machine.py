@@ -14,9 +14,9 @@ from dflash_tui.core.engine import Engine
 from dflash_tui.core.gpu import Gpu
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import files
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.plan import gpus_needed
 from dflash_tui.core.recipe import Mode
-from dflash_tui.core.vllm_log import clean
 
 _CPU_DEMO = "dflash-tui --recipe demo-cpu runs on the CPU"
 _SLOW_DISK = 500e6  # bytes/s; an NVMe disk reads several GB/s, a USB 3 one 0.4
@@ -108,7 +108,7 @@ def _foreign(card: Gpu, name: str) -> Iterator[Check]:
 def _patch_files() -> Iterator[Check]:
     """A file that is no patch stops only the recipes that name it; those are refused when they are planned."""
     for name, why in files.known()[1].items():
-        yield warn("patch file", f"{name} is unusable: {clean(why)}", "mend it, or move it away")
+        yield warn("patch file", f"{name} is unusable: {clean_line(why)}", "mend it, or move it away")
 
 
 def _compilers(situation: Situation) -> Iterator[Check]:

@@ -19,8 +19,9 @@ import msgspec
 from dflash_tui.core import log_file, own_secrets, paths, plain, server
 from dflash_tui.core.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
 from dflash_tui.core.known import know
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.server import Run
-from dflash_tui.core.vllm_log import LogReader, clean
+from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.errors import DflashError, UsageError
 
 SAMPLE = "sample"
@@ -64,7 +65,7 @@ class Recording(Run, frozen=True):
                 ended = ended or isinstance(event, Exited)
                 yield event
         except _BROKEN as error:
-            raise DflashError(f"{self.where} cannot be read to its end", evidence=clean(str(error))) from None
+            raise DflashError(f"{self.where} cannot be read to its end", evidence=clean_line(str(error))) from None
         if not ended and self._known_ended:
             yield Exited(self.end(), None)
 
@@ -175,7 +176,7 @@ def read(path: Path) -> Recording:
         recording = msgspec.convert(fields, Recording)
     except (*_BROKEN, KeyError, TypeError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         do = "dflash-tui export RUN writes one; dflash-tui ps --all lists the runs"
-        raise UsageError(what, evidence=clean(str(error)), do=do) from None
+        raise UsageError(what, evidence=clean_line(str(error)), do=do) from None
     if not _NAME.fullmatch(recording.id):
         raise UsageError(what, evidence=f"its run is called {recording.id!r}")
     if not (0 < recording.started_at < YEAR_2100 and abs(recording.utc_offset) <= 86_400):
@@ -191,7 +192,7 @@ def _check(path: Path) -> None:
     foreign = sorted(set(names) - {RUN, LOG, SAMPLES})
     if foreign or len(names) != len(set(names)):
         raise UsageError(
-            f"{path} is not a recording", evidence=f"it holds {clean(', '.join(foreign)) or 'a name twice'}"
+            f"{path} is not a recording", evidence=f"it holds {clean_line(', '.join(foreign)) or 'a name twice'}"
         )
     if any(member.external_attr >> 16 & 0o170000 not in {0, 0o100000} for member in members):
         raise UsageError(f"{path} is not a recording", evidence="it holds a link or a device")

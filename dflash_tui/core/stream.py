@@ -13,7 +13,7 @@ import msgspec
 from dflash_tui.core.events import MOST, RequestDone
 from dflash_tui.core.known import know
 from dflash_tui.core.own_secrets import hidden
-from dflash_tui.core.vllm_log import clean
+from dflash_tui.core.plain import clean_line
 
 _SAID_LIMIT = 300
 # Of an answer, whose beginnings are compared.
@@ -127,7 +127,7 @@ class Stream:
 
 def said(text: str) -> str:
     """Return the start of a text from outside in one line, without secrets and what a terminal would act on."""
-    return clean(" ".join(hidden(text[: 4 * _SAID_LIMIT]).split()))[:_SAID_LIMIT]
+    return clean_line(" ".join(hidden(text[: 4 * _SAID_LIMIT]).split()))[:_SAID_LIMIT]
 
 
 def _speculation(metrics: object) -> _Speculation | None:

@@ -15,8 +15,8 @@ from msgspec import Meta
 from dflash_tui.core import paths, yamlfile
 from dflash_tui.core.events import PROBE, WARM_UP
 from dflash_tui.core.known import know
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.recipe import PLAIN_TEXT
-from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import RecipeError, UsageError
 
 _CONTEXT_LIMIT = 8 << 20
@@ -91,7 +91,7 @@ def load(name_or_path: str) -> Suite:
     """
     path = _path_of(name_or_path)
     if path.suffix == ".jsonl":
-        return made(clean(path.stem), tuple(_lines(path)), in_order=False)
+        return made(clean_line(path.stem), tuple(_lines(path)), in_order=False)
     file = yamlfile.load(path, _File)
     seen = {WARM_UP, PROBE}
     for index, entry in enumerate(file.prompts):
@@ -102,7 +102,7 @@ def load(name_or_path: str) -> Suite:
         for key, why in _unusable(entry):
             raise yamlfile.wrong(path, ["prompts", index, key], why)
     prompts = tuple(Prompt(entry.kind, _text(entry), entry.max_tokens, entry.repeat) for entry in file.prompts)
-    return made(clean(path.stem), prompts, in_order=file.in_order)
+    return made(clean_line(path.stem), prompts, in_order=file.in_order)
 
 
 def made(name: str, prompts: tuple[Prompt, ...], *, in_order: bool = False) -> Suite:
@@ -157,7 +157,7 @@ def _lines(path: Path) -> Iterator[Prompt]:
         try:
             asked = msgspec.json.decode(line, type=_Line)
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-            raise RecipeError(f"{path}:{number}: {clean(str(error))}") from None
+            raise RecipeError(f"{path}:{number}: {clean_line(str(error))}") from None
         kind = f"{asked.category[:16]} {number if asked.question_id is None else asked.question_id}"[:_KIND_LIMIT]
         if kind in seen:
             raise RecipeError(f"{path}:{number}: question_id: {kind} is given twice")

@@ -186,7 +186,7 @@ def holder_of(port: int) -> str:
             if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
                 if connection.pid is None:
                     return "a process of another user"
-                return f"{plain.line(psutil.Process(connection.pid).name())} (pid {connection.pid})"
+                return f"{plain.clean_line(psutil.Process(connection.pid).name())} (pid {connection.pid})"
     except (psutil.Error, OSError):
         return ""
     return ""

@@ -18,9 +18,9 @@ from dflash_tui.core.bench_figures import Measured
 from dflash_tui.core.events import Event
 from dflash_tui.core.findings import Ratio
 from dflash_tui.core.imported import Imported
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.server import Run
 from dflash_tui.core.stats import Cell
-from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError
 
 # Options of `vllm serve` that say how the tokenizer is found.
@@ -75,7 +75,7 @@ async def serve(
         private.write(prompts, b"\n".join((*lines, b"")))
         private.write(log, b"")
     except OSError as error:
-        raise DflashError(f"{run.folder} cannot be written", evidence=clean(str(error))) from None
+        raise DflashError(f"{run.folder} cannot be written", evidence=clean_line(str(error))) from None
     sampling = [] if temperature is None else ["--temperature", str(temperature)]
     extra = {"seed": seed, "cache_salt": uuid.uuid4().hex}
     argv = [
@@ -90,7 +90,7 @@ async def serve(
                 *argv, stdin=asyncio.subprocess.DEVNULL, stdout=told, stderr=told, env=env, cwd=run.folder
             )
         except OSError as error:
-            raise DflashError("vllm bench serve could not be started", evidence=clean(str(error))) from None
+            raise DflashError("vllm bench serve could not be started", evidence=clean_line(str(error))) from None
         try:
             code = await asyncio.wait_for(process.wait(), _IMPORT_PATIENCE + patience)
         except TimeoutError:
@@ -130,5 +130,5 @@ def _last(log: Path) -> str:
     """Return the last line that the benchmark wrote."""
     with log.open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
-        lines = [clean(line) for line in file.read().decode(errors="replace").splitlines()]
+        lines = [clean_line(line) for line in file.read().decode(errors="replace").splitlines()]
     return next((line[:500] for line in reversed(lines) if line), "it said nothing")

@@ -13,15 +13,13 @@ import re
 import time
 from functools import lru_cache
 
-from dflash_tui.core import plain
 from dflash_tui.core.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem
 from dflash_tui.core.failures import recognise
 from dflash_tui.core.own_secrets import hide
+from dflash_tui.core.plain import LINE_LIMIT, clean_line
 from dflash_tui.core.vllm_facts import Facts, progress
 from dflash_tui.core.vllm_phases import Phases
 
-LINE_LIMIT = plain.LINE_LIMIT
-clean = plain.line
 _BUFFER_LIMIT = 1 << 20
 _PROCESS = r"(?:\((?:[^()=]* )?pid=\d+[^()]*\)\s*)"
 # Level, stamp and file of vLLM's own lines, only a level of uvicorn's. Every line passes through it.
@@ -90,7 +88,7 @@ class LogReader:
             events.append(PhaseStarted(self._at, Phase.IMPORT))
 
     def _take(self, raw: str, at: float | None, events: list[AnyEvent]) -> None:
-        text = raw if raw.isascii() and raw.isprintable() and len(raw) <= LINE_LIMIT else clean(raw)
+        text = raw if raw.isascii() and raw.isprintable() and len(raw) <= LINE_LIMIT else clean_line(raw)
         prefix = _PREFIX.match(text)
         assert prefix is not None  # noqa: S101 - every part of it is optional
         body = text[prefix.end() :].rstrip()

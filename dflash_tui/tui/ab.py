@@ -22,9 +22,9 @@ from dflash_tui import ab_text
 from dflash_tui.core import experiments, server
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import Design, Measured
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.progress import Progress
 from dflash_tui.core.state import RunState
-from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError
 from dflash_tui.tui import abview
 from dflash_tui.tui.dialogs import Confirm, ErrorDialog
@@ -154,7 +154,7 @@ class AbScreen(Screen[None]):
         if self.error:
             status.show(Content.assemble(("✗ ", "$error"), ("A/B CANNOT BE READ", "bold"), f"  {self.identity}"))
             said = [self.error.what, self.error.evidence, f"→ {self.error.do}" if self.error.do else ""]
-            lines = [line for part in said for line in textwrap.wrap(clean(part), max(20, self.size.width - 4))]
+            lines = [line for part in said for line in textwrap.wrap(clean_line(part), max(20, self.size.width - 4))]
             self.query_one("#order", Display).show(Content("\n".join(lines)))
         elif self.seen is None:
             status.show(Content.assemble(("○ ", "$foreground"), ("A/B", "bold"), "  looking …"))

@@ -17,10 +17,10 @@ from dflash_tui.core import again, server
 from dflash_tui.core import vary as varying
 from dflash_tui.core.events import Preparing
 from dflash_tui.core.experiment import Design
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.core.setup import Setup
-from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError
 from dflash_tui.text import percent, plural
 from dflash_tui.tui.dialogs import Confirm
@@ -95,7 +95,7 @@ class AbPlan(ModalScreen[str | None]):
         """Say how sure it will be, and work out what it would do."""
         sure = "honest: the spread between boots is known" if self.boots > 1 else "quick: a verdict is only suggestive"
         head = Content.assemble(
-            ("A/B ", "bold"), (clean(self.plan.recipe), "bold $primary"), f"  {clean(self.vary)}\n",
+            ("A/B ", "bold"), (clean_line(self.plan.recipe), "bold $primary"), f"  {clean_line(self.vary)}\n",
             (f"{plural(self.boots, 'boot')} of each arm", "bold"), (f", {sure}", MUTED),
         )  # fmt: skip
         self.query_one("#ab-head", Static).update(head)
@@ -112,7 +112,7 @@ class AbPlan(ModalScreen[str | None]):
         except (DflashError, OSError) as error:
             shown.update(_failure(error))
             return
-        rows = [Content.assemble((line[:9], MUTED), clean(line[9:])) for line in self.planned.words.splitlines()]
+        rows = [Content.assemble((line[:9], MUTED), clean_line(line[9:])) for line in self.planned.words.splitlines()]
         rows.append(Content.assemble((f"{'then':<9}", MUTED), "it goes on by itself, also without the panel"))
         shown.update(Content("\n").join(rows))
 
@@ -186,7 +186,7 @@ class AbPlan(ModalScreen[str | None]):
         """Say what is installed, built or fetched: that takes minutes the first time."""
         if self.is_mounted:
             share = f" {percent(event.fraction)}" if event.fraction is not None and not event.done else ""
-            said = Content.assemble((f"{event.step.value}  ", "bold"), f"{clean(event.text)}{share}")
+            said = Content.assemble((f"{event.step.value}  ", "bold"), f"{clean_line(event.text)}{share}")
             self.query_one("#ab-words", Static).update(said)
 
 

@@ -12,9 +12,9 @@ from dflash_tui import ab_text, text, verdict_words
 from dflash_tui.core import summary
 from dflash_tui.core.experiment import Boot, Design
 from dflash_tui.core.findings import AbReport, Comparison, Word
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.progress import Progress
 from dflash_tui.core.summary import Figure
-from dflash_tui.core.vllm_log import clean
 from dflash_tui.tui.widgets import MUTED, bar
 
 _COLOURS = ("$series-a", "$series-b", "$series-c")
@@ -52,7 +52,7 @@ def status(progress: Progress, now: float, width: int) -> Content:
     design, word = progress.design, progress.status
     sign, color = STATUS[word]
     done = len(progress.boots)
-    facts = f"  {done} of {text.plural(len(design.order), 'boot')}  {text.middle(clean(design.recipe), 28)}"
+    facts = f"  {done} of {text.plural(len(design.order), 'boot')}  {text.middle(clean_line(design.recipe), 28)}"
     synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
     rest = f"  {ab_text.varied(design)} · {'honest' if design.honest else 'quick'}"
     since = f" · for {text.duration(max(0.0, now - design.made_at))}" if word == "running" else ""
@@ -90,7 +90,7 @@ def _boot(progress: Progress, number: int, boot: Boot | None, now: float, width:
     again = f", attempt {tried + 1}" if tried else ""
     room = max(0, width - 32)
     if boot and boot.error:
-        return head + Content.assemble(("✗ ", "$error"), (text.cut(clean(boot.error), room), "$error"))
+        return head + Content.assemble(("✗ ", "$error"), (text.cut(clean_line(boot.error), room), "$error"))
     if boot:
         cache = f"{boot.cache} start, " if boot.cache else ""
         said = f"{text.duration(boot.took):>7}  {cache}ready in {text.duration(boot.ready)}, "
@@ -121,7 +121,7 @@ def remaining(progress: Progress, width: int) -> Content:
             "no boot is over yet, so there is no estimate"  # fmt: skip
         said += "; q leaves it running"
     else:
-        why = f": {clean(progress.halted)}" if progress.halted else ": its driver ended without a word"
+        why = f": {clean_line(progress.halted)}" if progress.halted else ": its driver ended without a word"
         said = f"{progress.status}{why}; r goes on where it stopped"
     return Content.assemble(("→ ", "$primary"), (text.cut(said, width - 2), "bold"))
 
@@ -183,11 +183,11 @@ def verdict(report: AbReport, one: Comparison, width: int) -> Content:
     sign, color = _WORDS[one.word]
     swept, details = verdict_words.sweep(report), ab_text.details(report, one)
     lines = [
-        _hung(("  " if place else "★ ", "bold $accent"), clean(line), "" if place else "bold", width)
+        _hung(("  " if place else "★ ", "bold $accent"), clean_line(line), "" if place else "bold", width)
         for place, line in enumerate(swept)
     ]
-    lines.append(_hung((f"{sign} ", f"bold {color}"), clean(verdict_words.headline(report, one)), "bold", width))
-    for line in map(clean, details):
+    lines.append(_hung((f"{sign} ", f"bold {color}"), clean_line(verdict_words.headline(report, one)), "bold", width))
+    for line in map(clean_line, details):
         mark = line[:2] if line[:2] in _MARKED else ""
         lines.append(_hung((mark or "  ", _MARKED.get(mark, "")), line.removeprefix(mark), "", width))
     return Content("\n").join(lines)

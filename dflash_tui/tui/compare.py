@@ -18,7 +18,7 @@ from textual.widgets import Footer, Static
 from dflash_tui import ab_text, report_markdown, text
 from dflash_tui.core import experiments, private
 from dflash_tui.core.findings import AbReport, Comparison, Standing, Sweep, Word
-from dflash_tui.core.vllm_log import clean
+from dflash_tui.core.plain import clean_line
 from dflash_tui.errors import DflashError
 from dflash_tui.tui import abview
 from dflash_tui.tui.chart import Chart, Line
@@ -143,10 +143,10 @@ class CompareScreen(Screen[None]):
         values = [("tok/s", "series-a", [point.tok_s for point in sweep.points])]
         values += [("", "series-dim", [getattr(point, end) for point in sweep.points]) for end in ("low", "high")]
         names = [
-            f"{text.middle(clean(design.arms[point.arm].name), 8)}{_MARKS[sweep.standing(point.arm)]}"
+            f"{text.middle(clean_line(design.arms[point.arm].name), 8)}{_MARKS[sweep.standing(point.arm)]}"
             for point in sweep.points
         ]
-        chart.title = f"by {clean(design.vary)}: = as fast as the best, ? not decided, ★ recommended"
+        chart.title = f"by {clean_line(design.vary)}: = as fast as the best, ? not decided, ★ recommended"
         chart.show([Line(line, color, name) for name, color, line in values], 0, labels=names)
 
     def _say(self, name: str, content: Content) -> None:
@@ -204,11 +204,11 @@ def head(report: AbReport, place: int) -> Content:
         ab_text.varied(design),
         ab_text.kind(design),
         f"{ab_text.requests_of(report.boots)} requests",
-        clean(engine),
+        clean_line(engine),
     ]
     synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
     incomplete = [] if report.complete else [(" NOT COMPLETE", "bold $error")]
     return Content.assemble(
-        ("A/B ", "bold"), (text.middle(clean(design.recipe), 28), "bold $primary"), *synthetic, *incomplete,
+        ("A/B ", "bold"), (text.middle(clean_line(design.recipe), 28), "bold $primary"), *synthetic, *incomplete,
         (which, "bold"), f"  {' · '.join(filter(None, facts))}",
     )  # fmt: skip

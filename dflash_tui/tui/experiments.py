@@ -17,8 +17,8 @@ from textual.widgets.option_list import Option
 
 from dflash_tui import ab_text
 from dflash_tui.core import experiments
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.progress import Progress
-from dflash_tui.core.vllm_log import clean
 from dflash_tui.text import cut, middle
 from dflash_tui.tui.abview import STATUS
 from dflash_tui.tui.widgets import MUTED
@@ -40,7 +40,7 @@ def shown(progress: Progress, width: int) -> Content:
     return Content.assemble(
         (f"{mark} ", color),
         (f"{progress.status:<12}", "bold"),
-        f"{middle(clean(design.recipe), room):<{room}} {began}  {boots:>5}  ",
+        f"{middle(clean_line(design.recipe), room):<{room}} {began}  {boots:>5}  ",
         (cut(ab_text.varied(design), max(0, width - room - 36)), MUTED),
     )
 

@@ -21,8 +21,8 @@ from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import aims, change, commit, files
 from dflash_tui.core.patching.commit import Trouble
 from dflash_tui.core.patching.states import Found, State
+from dflash_tui.core.plain import clean_line
 from dflash_tui.core.plan import Plan
-from dflash_tui.core.vllm_log import clean
 from dflash_tui.errors import DflashError
 from dflash_tui.tui.dialogs import Confirm, ErrorDialog
 from dflash_tui.tui.widgets import MUTED
@@ -94,10 +94,12 @@ def shown(looked: Looked) -> Content:
     if not rows and not looked.trouble:
         rows.append(Content("this recipe needs no patch of vLLM"))
     if looked.trouble:
-        rows.append(Content.assemble(("! ", "bold $error"), clean(looked.trouble.said)))
+        rows.append(Content.assemble(("! ", "bold $error"), clean_line(looked.trouble.said)))
     for name, why in looked.unusable.items():
-        rows.append(Content.assemble(("! ", "bold $warning"), (name, "bold"), f"  its file is unusable: {clean(why)}"))
-    lines = [_line(clean(line)) for line in looked.diffs.splitlines()]
+        rows.append(
+            Content.assemble(("! ", "bold $warning"), (name, "bold"), f"  its file is unusable: {clean_line(why)}")
+        )
+    lines = [_line(clean_line(line)) for line in looked.diffs.splitlines()]
     return Content("\n").join([*rows, *([Content("")] if lines else []), *lines])
 
 

@@ -12,8 +12,9 @@ from dflash_tui.core import paths, vllm_metrics
 from dflash_tui.core.events import Event, LogLine, encode
 from dflash_tui.core.patching import files
 from dflash_tui.core.patching.files import Patch
+from dflash_tui.core.plain import LINE_LIMIT
 from dflash_tui.core.state import RunState
-from dflash_tui.core.vllm_log import LINE_LIMIT, LogReader
+from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.errors import RecipeError, UsageError
 from tests import escapes, recordings
 

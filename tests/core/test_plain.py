@@ -25,7 +25,7 @@ def test_the_terminal_of_these_tests_notices():
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_text_stays_in_its_line(name):
     """Cleaned or written as it is, it changes its own line and nothing else; nothing is rung, named or answered."""
-    for text in (plain.line(TEXTS[name]), plain.shown(TEXTS[name]), plain.lines(TEXTS[name])):
+    for text in (plain.clean_line(TEXTS[name]), plain.shown(TEXTS[name]), plain.lines(TEXTS[name])):
         assert not escapes.acting(text)
         rows, asked = escapes.shown(f"one\n[{text}]\ntwo")
         assert not asked
@@ -43,9 +43,9 @@ def test_bytes_that_are_no_text_are_lines_of_a_log(name):
 
 def test_marks_do_not_pile_up():
     """Three on a letter are all that a language needs; those of a language stay."""
-    assert len(plain.line(TEXTS["combining"])) == 4
+    assert len(plain.clean_line(TEXTS["combining"])) == 4
     for seen in ("Việt Nam", "ế", "กำลัง", "שָׁלוֹם", "नमस्ते", "❤️"):
-        assert plain.line(seen) == seen
+        assert plain.clean_line(seen) == seen
 
 
 @settings(max_examples=300, deadline=None, database=None)
@@ -55,8 +55,8 @@ def test_json_that_is_shown_is_the_same_json(text):
     written = plain.shown(msgspec.json.encode([text]).decode())
     assert not escapes.acting(written)
     assert json.loads(written) == [text]
-    assert plain.line(plain.line(text)) == plain.line(text)
-    assert not escapes.acting(plain.line(text))
+    assert plain.clean_line(plain.clean_line(text)) == plain.clean_line(text)
+    assert not escapes.acting(plain.clean_line(text))
 
 
 def test_what_is_recorded_is_plain_when_it_is_read():

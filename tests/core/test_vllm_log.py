@@ -10,7 +10,8 @@ import pytest
 
 from dflash_tui.core.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem, Progressed, Stated
 from dflash_tui.core.failures import root_cause
-from dflash_tui.core.vllm_log import LINE_LIMIT, LogReader, clean
+from dflash_tui.core.plain import LINE_LIMIT, clean_line
+from dflash_tui.core.vllm_log import LogReader
 from tests import recordings
 
 STAMP = re.compile(r"INFO (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) ")
@@ -129,19 +130,19 @@ def test_figures_in_the_log_are_stated():
 
 def test_hostile_lines_are_tamed():
     """Escape sequences, control and reordering characters go; a line without end is cut, memory stays bounded."""
-    assert clean("\x1b[31mred\x1b[0m \x1b]0;title\x07ok\x00\x9b\u202e") == "red ok"
-    assert len(clean("x" * 100_000)) == LINE_LIMIT
+    assert clean_line("\x1b[31mred\x1b[0m \x1b]0;title\x07ok\x00\x9b\u202e") == "red ok"
+    assert len(clean_line("x" * 100_000)) == LINE_LIMIT
 
 
 def test_characters_that_nobody_sees_are_removed():
     """All that Unicode calls a format character, and the fillers of Hangul; what can be seen stays."""
     hidden = [chr(i) for i in range(sys.maxunicode + 1) if unicodedata.category(chr(i)) == "Cf"]
     for character in (*hidden, "\u3164", "\u115f", "\uffa0"):
-        assert clean(f"a{character}b") == "ab", hex(ord(character))
+        assert clean_line(f"a{character}b") == "ab", hex(ord(character))
         [line] = [e for e in LogReader(0.0, 0.0).feed(f"a{character}b\n".encode()) if isinstance(e, LogLine)]
         assert line.text == "ab"
     seen = "Größe 模型 한국어 עברית العربية हिन्दी ✓ ≈ █ 🚀"
-    assert clean(seen) == seen
+    assert clean_line(seen) == seen
     reader = LogReader(0.0, 0.0)
     for _ in range(40):
         reader.feed(b"y" * 100_000)

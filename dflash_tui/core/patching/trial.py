@@ -10,7 +10,7 @@ import msgspec
 
 from dflash_tui.core import asking
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.vllm_log import clean
+from dflash_tui.core.plain import clean_line
 from dflash_tui.errors import EngineError, PatchError
 
 
@@ -35,9 +35,9 @@ def run(engine: Engine, texts: Mapping[str, bytes]) -> str:
         plain = _import(engine, dict.fromkeys(staged, ""))
     for name, why in failed.items():
         if not plain.get(name):
-            raise PatchError(f"{name} no longer imports with the patch", evidence=clean(why)[:500], do="report it")
+            raise PatchError(f"{name} no longer imports with the patch", evidence=clean_line(why)[:500], do="report it")
     name = next(iter(failed))
-    return f"{name} was not tried: it does not import here as published either ({clean(plain[name])[:200]})"
+    return f"{name} was not tried: it does not import here as published either ({clean_line(plain[name])[:200]})"
 
 
 def _import(engine: Engine, staged: Mapping[str, str]) -> dict[str, str]:
