@@ -13,8 +13,9 @@ from typing import NamedTuple
 from dflash_tui import text, verdict_words
 from dflash_tui.core import summary
 from dflash_tui.core.experiment import Boot, Design
-from dflash_tui.core.findings import AbReport, Comparison, PromptRatio, Ratio
+from dflash_tui.core.findings import AbReport, Comparison, PromptRatio
 from dflash_tui.core.plain import clean_line
+from dflash_tui.core.stats import Ratio
 from dflash_tui.core.summary import Figure, Summary
 
 MARKS = "●◆▲■▼★"  # one per arm, so that colour is never alone

@@ -8,7 +8,7 @@ from statistics import fmean
 from dflash_tui import text
 from dflash_tui.core.bench_figures import Figures, Measured, Spread
 from dflash_tui.core.events import RequestDone
-from dflash_tui.core.findings import LEVEL
+from dflash_tui.core.stats import LEVEL
 from dflash_tui.core.vllm_bench import Compared
 
 KIND_WIDTH = 12

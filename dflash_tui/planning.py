@@ -1,10 +1,8 @@
-"""What a launch would do and whether it would work: `plan`, `doctor`, and the plan that every launch starts from."""
+"""The plan that every launch starts from, by the options of `up`."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,9 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml
 
-from dflash_tui import text
-from dflash_tui.console import print_data, print_status
-from dflash_tui.core import again, checks, gpu, history, hub, inventory, preflight, recipe_files, system, yamlfile
+from dflash_tui.core import again, checks, gpu, hub, inventory, recipe_files, yamlfile
 from dflash_tui.core import plan as plans
 from dflash_tui.core import setup as setups
 from dflash_tui.core.engine import Engine
@@ -27,7 +23,6 @@ from dflash_tui.core.recipe import EngineSpec, Mode, Recipe
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import UsageError
 from dflash_tui.parser import build_parser
-from dflash_tui.words import band_line, check_line, memory_line, ready_line, restart_line, verdict
 
 
 class Planned(NamedTuple):
@@ -158,79 +153,3 @@ def fit_of(made: Planned) -> Fit | None:
     elsewhere = Machine(made.plan.hardware, total, total, typical.unified) if typical else None
     models = [hub.here(model.name, model.revision) for model in made.plan.models]
     return checks.fit_of(made.setup, made.plan, machine_of(made.gpus) or elsewhere, models)
-
-
-def describe(made: Planned) -> str:
-    """Return the plan for a reader: what is served, with what, what has to be fetched, and what is known about it."""
-    setup, plan = made.setup, made.plan
-    spec, recipe = setup.engine, setup.recipe
-    engine = inventory.find(Path(plan.engine_folder))
-    fetched = f"to install: ≈ {text.megabytes(spec.download_mb)} to download, {text.megabytes(spec.disk_mb)} on disk"
-    drafter = f"{plan.drafter}, {plan.num_speculative_tokens} tokens per step"
-    rows = [("recipe", f"{plan.recipe}: {plan.title}")]
-    if not plan.on_cpu:
-        here = ", ".join(f"GPU {card.index} {card.name}" for card in made.gpus) or "not in this machine"
-        kind = "any GPU" if plan.hardware is Hardware.UNKNOWN else plan.hardware.value
-        rows.append(("for", f"{kind} ({here})"))
-    if recipe.profiles:
-        rows.append(("profile", f"{plan.profile}: {recipe.profiles[plan.profile].title}"))
-    if plan.variant:
-        rows.append(("variant", f"{plan.variant}: {recipe.variants[plan.variant].title}"))
-    rows += [
-        ("status", f"{setup.standing.status.value}: {setup.standing.why.strip()}"),
-        ("target", " ".join([plan.target, f"({setup.target.quantization})" if setup.target.quantization else ""])),
-        ("drafter", drafter if plan.num_speculative_tokens else "none: the baseline without speculation"),
-        ("mode", f"{plan.mode.value}{': ' + why if (why := setup.modes.get(plan.mode)) else ''}"),
-        ("engine", f"{spec.distribution} {spec.vllm}, {'installed' if engine else fetched}"),
-        ("patches", ", ".join(plan.patches) or "none"),
-    ]
-    rows += [("", f"{name}: not needed, {why}") for name, why in plan.unneeded.items()]
-    rows += [("", f"{name}: left out by hand") for name in plan.unpatched]
-    if recipe.build:
-        built = Path(plan.models_folder).is_dir()
-        rows.append(("models", "built" if built else f"to build here: {recipe.build.size_mb} MB, a few seconds"))
-    if ready := ready_line(plan, setup, history.ready(plan)):
-        rows.append(("ready", ready))
-    if fit := fit_of(made):
-        rows.append(("memory", memory_line(fit)))
-    rows += [("expected", band_line(band)) for band in setup.expected if plan.num_speculative_tokens]
-    if restart := restart_line(plan.restart):
-        rows.append(("restart", restart))
-    if plan.synthetic:
-        rows.append(("note", f"{plan.synthetic}: figures say nothing about a real model"))
-    rows += [("differs", f"{name}: {why}") for name, why in plan.differs.items()]
-    rows += [("warning", warning) for warning in plan.warnings]
-    lines = [f"{label:<8} {value}".rstrip() for label, value in rows]
-    return "\n".join([*lines, "command", *(f"  {line}" for line in plans.command(plan).splitlines())])
-
-
-def plan(args: argparse.Namespace) -> int:
-    """`plan RECIPE`: print what a launch would do."""
-    made = planned(args)
-    if args.json:
-        expected = [msgspec.to_builtins(band) for band in made.setup.expected]
-        known = {"expected": expected, "fit": msgspec.to_builtins(fit_of(made))}
-        print_data(json.dumps(msgspec.to_builtins(made.plan) | known))
-    else:
-        print_data(describe(made))
-    return 0
-
-
-def doctor(args: argparse.Namespace) -> int:
-    """`doctor [RECIPE]`: print every check; the exit code is 4 when one fails."""
-    if args.recipe is None:
-        args.recipe = "demo-cpu"
-        made = planned(args)
-        report = asyncio.run(preflight.run_machine(made.setup, made.plan))
-    else:
-        made = planned(args)
-        if args.release_page_cache:
-            models = asyncio.run(preflight.look(made.setup, made.plan)).models
-            freed = system.release_pages(preflight.local_files(models))
-            print_status(f"{text.gib(freed)} of page cache given back")
-        report = asyncio.run(preflight.run(made.setup, made.plan, thorough=True))
-    for check in report.checks:
-        print_data(msgspec.json.encode(check).decode() if args.json else check_line(check))
-    if not args.json:
-        print_data(verdict(report))
-    return 4 if report.failed else 0

@@ -6,9 +6,9 @@ import math
 
 from dflash_tui import text
 from dflash_tui.core.experiment import Design
-from dflash_tui.core.findings import AbReport, BreakEven, Comparison, Ratio, StartUp, Word
+from dflash_tui.core.findings import AbReport, BreakEven, Comparison, StartUp, Word
 from dflash_tui.core.measures import measured
-from dflash_tui.core.stats import UNSEEN
+from dflash_tui.core.stats import UNSEEN, Ratio
 
 # Values that say by themselves what they are.
 _SPEAKING = {"mode", "profile", "variant", "run"}

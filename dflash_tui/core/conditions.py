@@ -6,22 +6,28 @@ import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import psutil
 from msgspec.structs import replace
 
-from dflash_tui.core import gpu, gpu_watch, server, system
+from dflash_tui.core import gpu, server, system
+from dflash_tui.core.events import GpuLoad, GpusSampled
 from dflash_tui.core.experiment import Conditions
+from dflash_tui.core.kept import Kept
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
 from dflash_tui.core.state import RunState
+from dflash_tui.core.track import LONGEST_GAP
 
 _POWER = {True: "battery", False: "mains", None: ""}
 _NEAR_GPU, _NEAR = 512 << 20, 0.03
 _BACK_WITHIN = 60.0
 # The system counts in hundredths of a second.
 _LEAST = 1.0
+# A desktop's own windows hold less; what computes holds more.
+_FOREIGN = 256 << 20
 
 
 class Memory(NamedTuple):
@@ -60,7 +66,7 @@ def others(before: Processors, after: Processors) -> float | None:
 def of(run: Run, state: RunState, since: float) -> Conditions:
     """Return the conditions now; throttling and foreign load count when they were seen at any time after `since`."""
     now = time.time()
-    on_gpus = gpu_watch.conditions(state.gpus, since, now)
+    on_gpus = of_gpus(state.gpus, since, now)
     others = [f"server {other.id}" for other in server.runs() if other.id != run.id and _disturbs(other, run)]
     return replace(
         on_gpus,
@@ -69,6 +75,43 @@ def of(run: Run, state: RunState, since: float) -> Conditions:
         available=psutil.virtual_memory().available,
         load=os.getloadavg()[0],
     )
+
+
+def of_gpus(samples: Kept[GpusSampled], since: float, at: float) -> Conditions:
+    """Return what GPUs said `at` a time; throttling and foreign load count when they were seen at any time `since`.
+
+    Of several GPUs the slowest clock, the highest temperature and the sum of the powers are told.
+    """
+    first, last = samples.held(since, LONGEST_GAP), samples.held(at, LONGEST_GAP)
+    meanwhile = [*([first] if first else []), *samples[samples.until(since) : samples.until(at)]]
+    cards = last.gpus if last else ()
+    powers = [card.power_w for card in cards if card.power_w is not None]
+    limits = [card.power_limit_w for card in cards if card.power_limit_w is not None]
+    return Conditions(
+        at=at,
+        clock_mhz=min((card.clock_mhz for card in cards if card.clock_mhz is not None), default=None),
+        temperature_c=max((card.temperature_c for card in cards if card.temperature_c is not None), default=None),
+        power_w=sum(powers) if powers else None,
+        power_limit_w=sum(limits) if limits else None,
+        cards=len(cards) or 1,
+        throttle=_throttle(meanwhile),
+        foreign=_heavy(meanwhile),
+    )
+
+
+def _all(samples: Sequence[GpusSampled]) -> list[GpuLoad]:
+    return [card for sample in samples for card in sample.gpus]
+
+
+def _throttle(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
+    told = [card.throttle for card in _all(samples) if card.throttle is not None]
+    return tuple(dict.fromkeys(why for one in told for why in one)) if told else None
+
+
+def _heavy(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
+    told = [card.foreign for card in _all(samples) if card.foreign is not None]
+    heavy = (f"{p.name or 'a process'} (pid {p.pid})" for one in told for p in one if (p.memory or 0) >= _FOREIGN)
+    return tuple(dict.fromkeys(heavy)) if told else None
 
 
 def _disturbs(other: Run, run: Run) -> bool:

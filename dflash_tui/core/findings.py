@@ -7,8 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from dflash_tui.core.experiment import Boot, Design
-
-LEVEL = 0.95
+from dflash_tui.core.stats import Ratio
 
 
 class Word(StrEnum):
@@ -18,19 +17,6 @@ class Word(StrEnum):
     SLOWER = "slower"
     NO_DIFFERENCE = "no difference shown"
     REFUSED = "refused"
-
-
-class Ratio(msgspec.Struct, frozen=True):
-    """How many times as much arm b has as arm a, with the interval that holds the truth at `LEVEL`."""
-
-    ratio: float
-    low: float
-    high: float
-
-    @property
-    def excludes_one(self) -> bool:
-        """Whether the interval lies on one side of 1."""
-        return self.low > 1 or self.high < 1
 
 
 class PromptRatio(msgspec.Struct, frozen=True):

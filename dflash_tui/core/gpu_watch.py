@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dflash_tui.core.events import Foreign, GpuLoad, GpusSampled
-from dflash_tui.core.experiment import Conditions
+from dflash_tui.core.events import Foreign, GpuLoad
 from dflash_tui.core.gpu import Gpu, Holder
-from dflash_tui.core.kept import Kept
-from dflash_tui.core.track import LONGEST_GAP
-
-# A desktop's own windows hold less; what computes holds more.
-_FOREIGN = 256 << 20
 
 
 def loads(cards: Sequence[Gpu], pids: set[int], uuids: Sequence[str] = ()) -> tuple[GpuLoad, ...]:
@@ -75,40 +69,3 @@ def _differs(one: GpuLoad, other: GpuLoad) -> bool:
 
 def _apart(one: float | None, other: float | None, step: float) -> bool:
     return abs(one - other) >= step if one is not None and other is not None else one is not other
-
-
-def conditions(samples: Kept[GpusSampled], since: float, at: float) -> Conditions:
-    """Return what GPUs said `at` a time; throttling and foreign load count when they were seen at any time `since`.
-
-    Of several GPUs the slowest clock, the highest temperature and the sum of the powers are told.
-    """
-    first, last = samples.held(since, LONGEST_GAP), samples.held(at, LONGEST_GAP)
-    meanwhile = [*([first] if first else []), *samples[samples.until(since) : samples.until(at)]]
-    cards = last.gpus if last else ()
-    powers = [card.power_w for card in cards if card.power_w is not None]
-    limits = [card.power_limit_w for card in cards if card.power_limit_w is not None]
-    return Conditions(
-        at=at,
-        clock_mhz=min((card.clock_mhz for card in cards if card.clock_mhz is not None), default=None),
-        temperature_c=max((card.temperature_c for card in cards if card.temperature_c is not None), default=None),
-        power_w=sum(powers) if powers else None,
-        power_limit_w=sum(limits) if limits else None,
-        cards=len(cards) or 1,
-        throttle=_throttle(meanwhile),
-        foreign=_heavy(meanwhile),
-    )
-
-
-def _all(samples: Sequence[GpusSampled]) -> list[GpuLoad]:
-    return [card for sample in samples for card in sample.gpus]
-
-
-def _throttle(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
-    told = [card.throttle for card in _all(samples) if card.throttle is not None]
-    return tuple(dict.fromkeys(why for one in told for why in one)) if told else None
-
-
-def _heavy(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
-    told = [card.foreign for card in _all(samples) if card.foreign is not None]
-    heavy = (f"{p.name or 'a process'} (pid {p.pid})" for one in told for p in one if (p.memory or 0) >= _FOREIGN)
-    return tuple(dict.fromkeys(heavy)) if told else None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from dflash_tui.core import gpu_watch
+from dflash_tui.core import conditions
 from dflash_tui.core.events import OURS, RequestDone
 from dflash_tui.core.experiment import Conditions
 from dflash_tui.core.plan import Plan
@@ -82,7 +82,7 @@ def _conditions(state: RunState, requests: Sequence[RequestDone]) -> Conditions 
     if not requests:
         return None
     since = min(done.at - done.total for done in requests)
-    return gpu_watch.conditions(state.gpus, since, max(done.at for done in requests))
+    return conditions.of_gpus(state.gpus, since, max(done.at for done in requests))
 
 
 def safe(plan: Plan) -> Plan:

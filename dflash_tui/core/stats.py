@@ -22,7 +22,9 @@ from functools import lru_cache
 from statistics import NormalDist, fmean
 from typing import NamedTuple
 
-from dflash_tui.core.findings import LEVEL, Ratio
+import msgspec
+
+LEVEL = 0.95
 
 # The same requests to the same server on a GB10, Math of the five categories: 148.8 and 125.4 tok/s (forum report of
 # Qwen3.5-35B-A3B). Stands in where one request each is all there is.
@@ -41,6 +43,19 @@ CLOSEST = 0.01
 # Less than a thousandth is no difference to anybody, even where chance has no part in it.
 _NOTHING = 1e-3
 _POWER = 0.8
+
+
+class Ratio(msgspec.Struct, frozen=True):
+    """How many times as much arm b has as arm a, with the interval that holds the truth at `LEVEL`."""
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def excludes_one(self) -> bool:
+        """Whether the interval lies on one side of 1."""
+        return self.low > 1 or self.high < 1
 
 
 class Cell(NamedTuple):

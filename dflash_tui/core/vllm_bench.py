@@ -16,11 +16,10 @@ import msgspec
 from dflash_tui.core import imported, paths, private, processes, stats
 from dflash_tui.core.bench_figures import Measured
 from dflash_tui.core.events import Event
-from dflash_tui.core.findings import Ratio
 from dflash_tui.core.imported import Imported
 from dflash_tui.core.plain import clean_line
 from dflash_tui.core.server import Run
-from dflash_tui.core.stats import Cell
+from dflash_tui.core.stats import Cell, Ratio
 from dflash_tui.errors import DflashError
 
 # Options of `vllm serve` that say how the tokenizer is found.

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _MODULES = (
-    "planning", "commands", "headless", "bench", "ab_commands", "engine_commands", "patch_commands", "report_command",
-    "orphan_commands", "replay_commands", "core.observe", "core.prepare", "core.record",
+    "plan_command", "commands", "headless", "bench", "ab_commands", "engine_commands", "patch_commands",
+    "report_command", "orphan_commands", "replay_commands", "core.observe", "core.prepare", "core.record",
 )  # fmt: skip
 
 

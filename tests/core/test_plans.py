@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from dflash_tui import planning
+from dflash_tui import plan_text, planning
 from dflash_tui.core import gpu, paths, recipe_files, setup
 from dflash_tui.core import plan as plans
 from dflash_tui.core.gpu import Probe
@@ -34,7 +34,7 @@ CHOICES = [
 def described(words: list[str]) -> str:
     """What the command prints, with a name for each thing of this machine or of the table of releases."""
     made = planning.planned(build_parser().parse_args(["plan", *words]))
-    text = planning.describe(made)
+    text = plan_text.describe(made)
     for value, name in (
         (made.plan.models_folder, "{models}"),
         (made.plan.engine_folder, f"{{engines}}/{made.setup.engine.distribution}-{made.plan.vllm}"),

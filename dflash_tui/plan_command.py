@@ -1,0 +1,48 @@
+"""`plan` and `doctor`: what a launch would do, and whether it would work."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+
+import msgspec
+
+from dflash_tui import text
+from dflash_tui.console import print_data, print_status
+from dflash_tui.core import preflight, system
+from dflash_tui.plan_text import describe
+from dflash_tui.planning import fit_of, planned
+from dflash_tui.words import check_line, verdict
+
+
+def plan(args: argparse.Namespace) -> int:
+    """`plan RECIPE`: print what a launch would do."""
+    made = planned(args)
+    if args.json:
+        expected = [msgspec.to_builtins(band) for band in made.setup.expected]
+        known = {"expected": expected, "fit": msgspec.to_builtins(fit_of(made))}
+        print_data(json.dumps(msgspec.to_builtins(made.plan) | known))
+    else:
+        print_data(describe(made))
+    return 0
+
+
+def doctor(args: argparse.Namespace) -> int:
+    """`doctor [RECIPE]`: print every check; the exit code is 4 when one fails."""
+    if args.recipe is None:
+        args.recipe = "demo-cpu"
+        made = planned(args)
+        report = asyncio.run(preflight.run_machine(made.setup, made.plan))
+    else:
+        made = planned(args)
+        if args.release_page_cache:
+            models = asyncio.run(preflight.look(made.setup, made.plan)).models
+            freed = system.release_pages(preflight.local_files(models))
+            print_status(f"{text.gib(freed)} of page cache given back")
+        report = asyncio.run(preflight.run(made.setup, made.plan, thorough=True))
+    for check in report.checks:
+        print_data(msgspec.json.encode(check).decode() if args.json else check_line(check))
+    if not args.json:
+        print_data(verdict(report))
+    return 4 if report.failed else 0

@@ -1,0 +1,56 @@
+"""A plan for a reader: what would be served and with what, what has to be fetched, and what is known about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dflash_tui import text
+from dflash_tui.core import history, inventory
+from dflash_tui.core import plan as plans
+from dflash_tui.core.hardware import Hardware
+from dflash_tui.planning import Planned, fit_of
+from dflash_tui.words import band_line, memory_line, ready_line, restart_line
+
+
+def describe(made: Planned) -> str:
+    """Return the plan for a reader: what is served, with what, what has to be fetched, and what is known about it."""
+    setup, plan = made.setup, made.plan
+    spec, recipe = setup.engine, setup.recipe
+    engine = inventory.find(Path(plan.engine_folder))
+    fetched = f"to install: ≈ {text.megabytes(spec.download_mb)} to download, {text.megabytes(spec.disk_mb)} on disk"
+    drafter = f"{plan.drafter}, {plan.num_speculative_tokens} tokens per step"
+    rows = [("recipe", f"{plan.recipe}: {plan.title}")]
+    if not plan.on_cpu:
+        here = ", ".join(f"GPU {card.index} {card.name}" for card in made.gpus) or "not in this machine"
+        kind = "any GPU" if plan.hardware is Hardware.UNKNOWN else plan.hardware.value
+        rows.append(("for", f"{kind} ({here})"))
+    if recipe.profiles:
+        rows.append(("profile", f"{plan.profile}: {recipe.profiles[plan.profile].title}"))
+    if plan.variant:
+        rows.append(("variant", f"{plan.variant}: {recipe.variants[plan.variant].title}"))
+    rows += [
+        ("status", f"{setup.standing.status.value}: {setup.standing.why.strip()}"),
+        ("target", " ".join([plan.target, f"({setup.target.quantization})" if setup.target.quantization else ""])),
+        ("drafter", drafter if plan.num_speculative_tokens else "none: the baseline without speculation"),
+        ("mode", f"{plan.mode.value}{': ' + why if (why := setup.modes.get(plan.mode)) else ''}"),
+        ("engine", f"{spec.distribution} {spec.vllm}, {'installed' if engine else fetched}"),
+        ("patches", ", ".join(plan.patches) or "none"),
+    ]
+    rows += [("", f"{name}: not needed, {why}") for name, why in plan.unneeded.items()]
+    rows += [("", f"{name}: left out by hand") for name in plan.unpatched]
+    if recipe.build:
+        built = Path(plan.models_folder).is_dir()
+        rows.append(("models", "built" if built else f"to build here: {recipe.build.size_mb} MB, a few seconds"))
+    if ready := ready_line(plan, setup, history.ready(plan)):
+        rows.append(("ready", ready))
+    if fit := fit_of(made):
+        rows.append(("memory", memory_line(fit)))
+    rows += [("expected", band_line(band)) for band in setup.expected if plan.num_speculative_tokens]
+    if restart := restart_line(plan.restart):
+        rows.append(("restart", restart))
+    if plan.synthetic:
+        rows.append(("note", f"{plan.synthetic}: figures say nothing about a real model"))
+    rows += [("differs", f"{name}: {why}") for name, why in plan.differs.items()]
+    rows += [("warning", warning) for warning in plan.warnings]
+    lines = [f"{label:<8} {value}".rstrip() for label, value in rows]
+    return "\n".join([*lines, "command", *(f"  {line}" for line in plans.command(plan).splitlines())])
