@@ -60,7 +60,7 @@ def _unit(args: argparse.Namespace, made: Planned) -> str:
 def _environment() -> dict[str, str]:
     """Return the variables that make it this installation with these folders."""
     found = {name: os.environ[name] for name in _KEPT if os.environ.get(name)}
-    package = Path(__file__).parents[1]
+    package = paths.PACKAGE_ROOT.parent
     if not package.is_relative_to(sys.prefix):  # a checkout, which may be on the path by chance only
         found["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package), found.get("PYTHONPATH"))))
     return found

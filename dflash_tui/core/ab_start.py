@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 
-from dflash_tui.core import ab, experiments, preflight, private, processes, server
+from dflash_tui.core import ab, experiments, paths, preflight, private, processes, server
 from dflash_tui.core.experiment import Design
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.server import Run
@@ -82,7 +81,7 @@ def resume(design: Design) -> str:
         raise UsageError(f"{design.id} is running already", do=f"dflash-tui ab attach {design.id}")
     if experiments.read(folder).finished:
         raise UsageError(f"{design.id} is over", do=f"dflash-tui ab attach {design.id} shows its report")
-    package = str(Path(__file__).parents[2])
+    package = str(paths.PACKAGE_ROOT.parent)
     env = dict(os.environ)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (package, env.get("PYTHONPATH"))))
     with open(folder / experiments.LOG, "ab", opener=private.opener) as log:

@@ -10,6 +10,8 @@ import platformdirs
 from dflash_tui.errors import UsageError
 
 _APP = "dflash-tui"
+# The folder of this package, in a checkout or in site-packages; what is shipped lies in it.
+PACKAGE_ROOT = Path(__file__).parents[1]
 
 
 def _own(place: Callable[[str], Path]) -> Path:
@@ -39,26 +41,25 @@ def bundled(kind: str) -> Path:
     Raises:
         FileNotFoundError: the installation is incomplete.
     """
-    package = Path(__file__).parents[1]
-    for folder in (package / kind, package.parent / kind):
+    for folder in (PACKAGE_ROOT / kind, PACKAGE_ROOT.parent / kind):
         if (folder / "README.md").is_file():
             return folder
-    raise FileNotFoundError(f"{kind} are missing from the installation in {package}")
+    raise FileNotFoundError(f"{kind} are missing from the installation in {PACKAGE_ROOT}")
 
 
 def in_engine(script: str) -> Path:
     """Return a script that an engine's Python runs."""
-    return Path(__file__).parents[1] / "in_engine" / script
+    return PACKAGE_ROOT / "in_engine" / script
 
 
 def sample() -> Path:
     """Return the folder of the recorded run that is shipped."""
-    return Path(__file__).parents[1] / "sample"
+    return PACKAGE_ROOT / "sample"
 
 
 def suites() -> Path:
     """Return the folder of the shipped prompt suites."""
-    return Path(__file__).parents[1] / "suites"
+    return PACKAGE_ROOT / "suites"
 
 
 def runs() -> Path:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from dflash_tui.core import yamlfile
+from dflash_tui.core import paths, yamlfile
 from dflash_tui.core.known import know
 
-_FILE = Path(__file__).parents[1] / "releases.yaml"
+_FILE = paths.PACKAGE_ROOT / "releases.yaml"
 
 
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
