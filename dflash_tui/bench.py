@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from dflash_tui import bench_lines
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import observe, processes, record, server, suites, vllm_bench, workload
+from dflash_tui.core import log_file, observe, processes, record, registry, server_process, suites, vllm_bench, workload
 from dflash_tui.core.bench_figures import Measured
 from dflash_tui.core.events import Health, RequestDone, encode
 from dflash_tui.core.imported import Imported
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.core.suites import Suite
 from dflash_tui.errors import ServerFailed, UsageError
@@ -49,7 +49,7 @@ class Bench(NamedTuple):
         )  # fmt: skip
         async with aclosing(requests):
             async for request in requests:
-                server.record(run, request)
+                log_file.record(run, request)
                 done.append(request)
                 if not self.as_json:
                     print_data(bench_lines.request_row(request))
@@ -103,10 +103,10 @@ class Bench(NamedTuple):
 
 def bench(args: argparse.Namespace) -> int:
     """`bench [RUN]`: send the prompts and print what each request took."""
-    suite, run = suites.load(args.suite), server.find(args.run)
-    if not server.alive(run):
+    suite, run = suites.load(args.suite), registry.find(args.run)
+    if not server_process.alive(run):
         raise UsageError(f"{run.id} has ended", do="dflash-tui ps lists the servers that run")
-    if not processes.listens(server.members(run), run.plan.port):
+    if not processes.listens(server_process.members(run), run.plan.port):
         raise UsageError(f"{run.id} does not answer on port {run.plan.port} yet", do="dflash-tui attach shows when")
     scale = run.plan.bench_scale if args.scale is None else args.scale
     asked = Bench(

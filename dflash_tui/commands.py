@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from dflash_tui import text
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import private, processes, server
+from dflash_tui.core import private, processes, registry, server_process
 from dflash_tui.core.own_secrets import hide, values
 from dflash_tui.core.plain import clean_line
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.errors import DflashError, UsageError
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that `ps` does not owe
@@ -70,12 +70,12 @@ def ps(args: argparse.Namespace) -> int:
     from dflash_tui.core import observe
 
     rows = []
-    for run in server.runs():
-        living = server.alive(run)
+    for run in registry.runs():
+        living = server_process.alive(run)
         if not living and not args.all:
             continue
         state = observe.replay(run)
-        held = processes.resident(server.members(run)) if living else None
+        held = processes.resident(server_process.members(run)) if living else None
         age = time.time() - run.started_at
         if args.json:
             fields = {"run": run.id, "recipe": run.plan.recipe, "status": state.status, "port": run.plan.port}
@@ -85,7 +85,7 @@ def ps(args: argparse.Namespace) -> int:
         rows.append(
             (run.id, state.status, str(run.plan.port), str(run.pid), text.duration(age), text.gib(held), _remark(run))
         )
-    for path, flaw in server.damaged().items():
+    for path, flaw in registry.damaged().items():
         why = private.distrusted(path.parent)
         what = f"{path.parent} {why}, so it is not believed" if why else f"{path} {flaw}"
         print_status(f"! {what}; if its server still runs, end it by hand")
@@ -106,13 +106,13 @@ def logs(args: argparse.Namespace) -> int:
     """`logs [RUN] [-f]`: print the log, free of control characters and of secrets in our environment."""
     from dflash_tui.core.observe import LOG_INTERVAL
 
-    run = server.find(args.run)
+    run = registry.find(args.run)
     if not run.log.exists():
         raise DflashError(f"the log of {run.id} is gone", evidence=str(run.log))
     rest, secrets = b"", values()
     with run.log.open("rb") as file:
         while True:
-            ended = not server.alive(run)
+            ended = not server_process.alive(run)
             while data := file.read(1 << 20):
                 *lines, rest = (rest + data).split(b"\n")
                 rest = rest[-_LONGEST_LINE:]
@@ -128,14 +128,14 @@ def logs(args: argparse.Namespace) -> int:
 
 def stop(args: argparse.Namespace) -> int:
     """`stop [RUN]`: end a server; without RUN there must be just one."""
-    living = [run for run in server.runs() if server.alive(run)]
+    living = [run for run in registry.runs() if server_process.alive(run)]
     if args.run is None and len(living) != 1:
         names = ", ".join(run.id for run in living)
         raise UsageError(*((f"{len(living)} servers run, name one: {names}",) if living else ("no server runs",)))
     from dflash_tui.core import release, restart
 
-    run = server.find(args.run) if args.run else living[0]
-    if not server.alive(run) and not server.members(run):
+    run = registry.find(args.run) if args.run else living[0]
+    if not server_process.alive(run) and not server_process.members(run):
         if run.plan.restart.times:
             restart.call_off(run)
         print_status(f"{run.id} has already ended")

@@ -14,11 +14,11 @@ from dflash_tui import text, why
 from dflash_tui.alarm_lines import announce
 from dflash_tui.bench import Bench, first_answer, measure
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import observe, postmortem, preflight, prepare, release, server, suites
+from dflash_tui.core import observe, postmortem, preflight, prepare, registry, release, server, server_process, suites
 from dflash_tui.core.events import Health, encode
 from dflash_tui.core.preflight import Level
 from dflash_tui.core.recipe import Restart
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import ServerFailed, UsageError
 from dflash_tui.lines import Checked, Figures, Lines, PlanMade, PreparingLines
@@ -56,7 +56,7 @@ def attach(args: argparse.Namespace) -> int:
         from dflash_tui import foreign_commands  # noqa: PLC0415 - only few servers are foreign
 
         return foreign_commands.attach(args)
-    run = server.find(args.run)
+    run = registry.find(args.run)
     if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return asyncio.run(_watch(args, run, RunState()))
     return panel(run)
@@ -88,7 +88,7 @@ async def _owned(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
     try:
         return await _watch(args, run, state, bench=bench)
     finally:
-        if args.foreground and server.alive(run):
+        if args.foreground and server_process.alive(run):
             took, stayed = await release.stop(run, print_status)
             print_status(f"{run.id} stopped in {took:.1f} s{f'; {stayed}' if stayed else ''}")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from dflash_tui import text
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import compared, history, server
+from dflash_tui.core import compared, history, registry
 from dflash_tui.core.compared import Difference, Kind
 from dflash_tui.core.expected import Start
 from dflash_tui.errors import UsageError
@@ -17,7 +17,7 @@ from dflash_tui.starts import spread
 
 def command(args: argparse.Namespace) -> int:
     """`history [RECIPE]`: print the starts, and their medians by mode and cache."""
-    known = {run.plan.recipe for run in server.runs()}
+    known = {run.plan.recipe for run in registry.runs()}
     if args.recipe and args.recipe not in known:
         do = f"recorded: {', '.join(sorted(known))}" if known else "dflash-tui up RECIPE starts a server"
         raise UsageError(f"no start of '{args.recipe}' is recorded", do=do)

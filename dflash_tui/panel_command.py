@@ -10,7 +10,7 @@ from dflash_tui.core import paths
 if TYPE_CHECKING:  # httpx alone costs 200 ms
     from dflash_tui.core.foreign import Server
     from dflash_tui.core.player import Player
-    from dflash_tui.core.server import Run
+    from dflash_tui.core.run import Run
 
 
 def panel(run: Run | None = None, *, player: Player | None = None, foreign: Server | None = None) -> int:

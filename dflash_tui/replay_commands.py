@@ -75,9 +75,9 @@ def _wait(speed: float | None, began: float, played: float) -> None:
 def export(args: argparse.Namespace) -> int:
     """`export [RUN]`: write a run into one file and print its name."""
     from dflash_tui.core import export as exporting  # noqa: PLC0415 - as above
-    from dflash_tui.core import server  # noqa: PLC0415 - as above
+    from dflash_tui.core import registry  # noqa: PLC0415 - as above
 
-    run = server.find(args.run)
+    run = registry.find(args.run)
     path = exporting.write(run, args.output, with_prompts=args.with_prompts)
     print_status("left out: access tokens and keys" + ("" if args.with_prompts else ", prompts and answers"))
     print_data(str(path))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import death, observe, postmortem, server, upstream_report
+from dflash_tui.core import death, observe, postmortem, registry, upstream_report
 from dflash_tui.core.events import Event
 from dflash_tui.core.postmortem import Postmortem
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import ServerFailed, UsageError
 from dflash_tui.text import middle
@@ -40,7 +40,7 @@ def why(args: argparse.Namespace) -> int:
 
 def _chosen(name: str | None) -> tuple[Run, RunState]:
     """Return the run and what is known of it."""
-    for run in [server.find(name)] if name else reversed(server.runs()):
+    for run in [registry.find(name)] if name else reversed(registry.runs()):
         state = observe.replay(run)
         if name or state.status in {"failed", "lost", "unhealthy"}:
             if state.autopsy is None and state.status == "failed":

@@ -11,8 +11,8 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from dflash_tui.core import ab_start, engine, experiments, plan, recipe_files, server, setup
-from dflash_tui.core.server import Run
+from dflash_tui.core import ab_start, engine, experiments, plan, recipe_files, registry, server, server_process, setup
+from dflash_tui.core.run import Run
 from tests import launched, stand_in
 from tests.terminals import Terminal
 
@@ -131,6 +131,6 @@ def nothing_left(folders) -> Iterator[None]:
 
 
 def _end_servers() -> None:
-    for run in server.runs():
-        if server.members(run):
+    for run in registry.runs():
+        if server_process.members(run):
             subprocess.run([sys.executable, "-m", "dflash_tui", "stop", run.id], check=True)

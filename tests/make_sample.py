@@ -33,7 +33,7 @@ from dflash_tui.core.events import (
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 
 _TIMED = re.compile(r"^ *(\d+\.\d+) ?(.*)$")
 _STAMP = re.compile(r"(?:INFO|WARNING) (\d\d-\d\d \d\d:\d\d:\d\d) \[")

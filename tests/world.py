@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dflash_tui.core import experiments, paths, recording
 from dflash_tui.core.events import Exited, Health, HealthChanged, RequestDone, encode
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.verdict import report as judged
 from tests.experiments import a_design, a_plan, boots, told, written
 

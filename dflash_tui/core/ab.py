@@ -16,10 +16,22 @@ from pathlib import Path
 
 import psutil
 
-from dflash_tui.core import boot, boot_record, experiments, inventory, prepare, private, processes, server, verdict
+from dflash_tui.core import (
+    boot,
+    boot_record,
+    experiments,
+    inventory,
+    prepare,
+    private,
+    processes,
+    registry,
+    server,
+    server_process,
+    verdict,
+)
 from dflash_tui.core.experiment import BootEnded, Design, Finished, Halted
 from dflash_tui.core.plan import Plan
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError, UsageError
 
@@ -92,8 +104,8 @@ def _alone(folder: Path, design: Design) -> Iterator[None]:
 
 def leftovers(design: Design) -> list[Run]:
     """Return the servers of the experiment that still have processes."""
-    ours = [run for run in server.runs() if run.plan.env.get(boot_record.MARK) == design.id]
-    return [run for run in ours if server.members(run)]
+    ours = [run for run in registry.runs() if run.plan.env.get(boot_record.MARK) == design.id]
+    return [run for run in ours if server_process.members(run)]
 
 
 async def end_leftovers(design: Design) -> None:

@@ -10,10 +10,10 @@ import time
 
 import psutil
 
-from dflash_tui.core import ab, experiments, paths, preflight, private, processes, server
+from dflash_tui.core import ab, experiments, paths, preflight, private, processes, registry, server_process
 from dflash_tui.core.experiment import Design
 from dflash_tui.core.plan import Plan
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError, PreflightFailed, UsageError
 from dflash_tui.text import cut
@@ -47,7 +47,9 @@ def servers_in_the_way(design: Design) -> list[Run]:
                 f"{other.id} is running, and would be measured, too", do=f"dflash-tui ab attach {other.id}"
             )
     plans = [arm.plan for arm in design.arms]
-    return [run for run in server.runs() if server.alive(run) and any(_meets(run.plan, plan) for plan in plans)]
+    return [
+        run for run in registry.runs() if server_process.alive(run) and any(_meets(run.plan, plan) for plan in plans)
+    ]
 
 
 def _meets(one: Plan, other: Plan) -> bool:

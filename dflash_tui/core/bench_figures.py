@@ -10,7 +10,7 @@ import msgspec
 
 from dflash_tui.core import vllm_metrics
 from dflash_tui.core.events import Counters, Event, RequestDone
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.suites import Suite
 
 # Fewer values than this have no 5th and 95th percentile that is not their least and greatest.

@@ -16,6 +16,7 @@ from dflash_tui.core import (
     boot_record,
     conditions,
     experiments,
+    log_file,
     observe,
     plain,
     postmortem,
@@ -27,7 +28,7 @@ from dflash_tui.core import (
 from dflash_tui.core.events import WARM_UP, Event, Health, Preparing, RequestDone
 from dflash_tui.core.experiment import Boot, BootBegan, Design, Measured
 from dflash_tui.core.plan import Plan
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import DflashError
@@ -117,7 +118,7 @@ async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
         async def take(stage: str, requests: AsyncIterator[RequestDone]) -> tuple[RequestDone, ...]:
             taken = []
             async for request in requests:
-                server.record(run, request if stage == "round" else replace(request, kind=WARM_UP))
+                log_file.record(run, request if stage == "round" else replace(request, kind=WARM_UP))
                 tell(Measured(time.time(), what.number, stage, request))
                 taken.append(request)
                 if request.error.startswith(_REFUSED):

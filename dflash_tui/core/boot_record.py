@@ -13,7 +13,7 @@ from dflash_tui.core.experiment import Arm, Boot
 from dflash_tui.core.patching import files, store
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.redact import LEFT_OUT, is_secret, without_secrets
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.errors import DflashError
 
 # By this a server is known as one of an experiment, whatever became of the driver that launched it.

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import psutil
 from msgspec.structs import replace
 
-from dflash_tui.core import gpu, server, system
+from dflash_tui.core import gpu, registry, server_process, system
 from dflash_tui.core.events import GpuLoad, GpusSampled
 from dflash_tui.core.experiment import Conditions
 from dflash_tui.core.kept import Kept
 from dflash_tui.core.plan import Plan
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.core.track import LONGEST_GAP
 
@@ -48,7 +48,7 @@ class Processors(NamedTuple):
 def processors(run: Run) -> Processors:
     """Return how long the processors have worked by now, for anybody and for the server and this process."""
     times, ours = psutil.cpu_times(), 0.0
-    for process in (psutil.Process(), *server.members(run)):
+    for process in (psutil.Process(), *server_process.members(run)):
         with contextlib.suppress(psutil.Error):
             spent = process.cpu_times()
             ours += spent.user + spent.system
@@ -67,7 +67,7 @@ def of(run: Run, state: RunState, since: float) -> Conditions:
     """Return the conditions now; throttling and foreign load count when they were seen at any time after `since`."""
     now = time.time()
     on_gpus = of_gpus(state.gpus, since, now)
-    others = [f"server {other.id}" for other in server.runs() if other.id != run.id and _disturbs(other, run)]
+    others = [f"server {other.id}" for other in registry.runs() if other.id != run.id and _disturbs(other, run)]
     return replace(
         on_gpus,
         power=_POWER[system.on_battery()],
@@ -115,7 +115,7 @@ def _heavy(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
 
 
 def _disturbs(other: Run, run: Run) -> bool:
-    return other.plan.disturbs(run.plan) and server.alive(other)
+    return other.plan.disturbs(run.plan) and server_process.alive(other)
 
 
 def memory(plan: Plan) -> Memory:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dflash_tui.core.events import Autopsy
 from dflash_tui.core.plain import clean_line
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 
 # printk's clock and ours drift apart by seconds in a month.
 _SLACK = 10.0

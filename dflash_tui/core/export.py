@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.core import recording, server
+from dflash_tui.core import recording, server_process
 from dflash_tui.core.events import Exited, encode
 from dflash_tui.core.recording import LOG, RUN, SAMPLES
 from dflash_tui.core.redact import LEFT_OUT, is_secret, without_quotes, without_secrets
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.errors import DflashError, UsageError
 
 _PIECE = 1 << 20
@@ -117,7 +117,7 @@ def _samples(run: Run) -> Iterator[bytes]:
             continue  # half-written
         ended = ended or (isinstance(told, dict) and told.get("event") == "exited")
         yield msgspec.json.encode(_walked(told)) + b"\n"
-    if not ended and not server.alive(run):  # only this machine can tell, and nobody saw it
+    if not ended and not server_process.alive(run):  # only this machine can tell, and nobody saw it
         yield encode(Exited(recording.of(run).end(), None)) + b"\n"
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dflash_tui.core import expected as expectations
-from dflash_tui.core import server
+from dflash_tui.core import registry, server_process
 from dflash_tui.core.events import Recorded, Step, decode_recorded
 from dflash_tui.core.expected import Guess, Start, expect
 from dflash_tui.core.plan import Plan
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.core.vllm_log import LogReader
 
@@ -36,7 +36,7 @@ def starts(recipe: str = "", kind: tuple[str, ...] = (), but: str = "") -> list[
     Only the beginnings of the files are read, and those of a run that has ended once.
     """
     found = []
-    for run in server.runs():
+    for run in registry.runs():
         alike = (not recipe or run.plan.recipe == recipe) and (not kind or run.plan.kind == kind)
         if alike and run.id != but and (start := _start(run)):
             found.append(start)
@@ -58,7 +58,7 @@ def steps(plan: Plan, but: str = "") -> dict[Step, Guess]:
 
     Those of the engine are taken from runs of the same engine, the models' from runs of the same two models.
     """
-    runs = [run for run in server.runs() if run.id != but]
+    runs = [run for run in registry.runs() if run.id != but]
     engine = [run.prepared for run in runs if run.plan.engine_folder == plan.engine_folder]
     models = [run.prepared for run in runs if (run.plan.target, run.plan.drafter) == (plan.target, plan.drafter)]
     found = expectations.steps(engine) | {Step.MODELS: expectations.steps(models).get(Step.MODELS)}
@@ -70,7 +70,7 @@ def _start(run: Run) -> Start | None:
     if run.id in _known:
         return _known[run.id]
     start = _read(run)
-    if (start is not None and start.first_request is not None) or not server.alive(run):
+    if (start is not None and start.first_request is not None) or not server_process.alive(run):
         _known[run.id] = start
     return start
 

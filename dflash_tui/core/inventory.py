@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.core import engine as engines
-from dflash_tui.core import paths, server
+from dflash_tui.core import paths, registry, server_process
 from dflash_tui.core.asking import IMPORT_PATIENCE, ask
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.known import know
@@ -200,8 +200,8 @@ def remove(engine: Engine) -> None:
     Raises:
         UsageError: a server runs from it.
     """
-    for run in server.runs():
-        if run.plan.engine_folder == engine.folder and server.alive(run):
+    for run in registry.runs():
+        if run.plan.engine_folder == engine.folder and server_process.alive(run):
             raise UsageError(f"{run.id} runs from it", do=f"dflash-tui stop {run.id}")
     _kept(engine).unlink(missing_ok=True)
     if engine.adopted:

@@ -1,8 +1,16 @@
-"""Where a run's log is, also when somebody renamed it in its folder: the server goes on writing into that file."""
+"""The files of a run folder that grow: the server's log, wherever somebody renamed it, and the recorded events."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dflash_tui.core import private
+from dflash_tui.core.events import Event, encode
+
+if TYPE_CHECKING:  # a run knows where its log is
+    from dflash_tui.core.run import Run
 
 NAME = "server.log"
 
@@ -33,3 +41,17 @@ def _changed(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def record(run: Run, event: Event) -> None:
+    """Append an event to the run's samples; lines are short enough to be written whole by several processes.
+
+    A disk that is full or broken, or a folder that is not ours or is gone, costs the sample and nothing else.
+    """
+    line = encode(event) + b"\n"
+    with (
+        contextlib.suppress(OSError),
+        open(run.samples, "ab", buffering=0, opener=private.opener) as file,
+    ):
+        if (written := file.write(line)) is not None and written < len(line):
+            file.write(b"\n")  # the disk is full: the next line, once there is room, must not begin in this one

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import httpx
 
-from dflash_tui.core import answers, death, own_secrets, processes, record, server, vllm_metrics
+from dflash_tui.core import answers, death, log_file, own_secrets, processes, record, server_process, vllm_metrics
 from dflash_tui.core.events import AnyEvent, Autopsy, Counters, Exited, Stopping, decode_recorded
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.core.vllm_log import LogReader
 
@@ -102,7 +102,7 @@ def replay(run: Run) -> RunState:
         events, more = source.read()
         for event in events:
             state.apply(event)
-    if state.exit is None and not server.alive(run):
+    if state.exit is None and not server_process.alive(run):
         state.apply(_ended(run))
     return state
 
@@ -189,7 +189,7 @@ async def _follow(run: Run, queue: _Queue) -> None:
     queue.put_nowait(list(_opening(run)))
     source, seen, was_alive, kills = _Source(run), set[type[AnyEvent]](), False, death.oom_kills()
     while True:
-        running = await asyncio.to_thread(server.alive, run)
+        running = await asyncio.to_thread(server_process.alive, run)
         more = True
         while more:
             events, more = source.read()
@@ -202,13 +202,13 @@ async def _follow(run: Run, queue: _Queue) -> None:
         await asyncio.sleep(LOG_INTERVAL)
     ends: list[Exited | Autopsy] = []
     if Exited not in seen:
-        code = await asyncio.to_thread(server.exit_code, run)
+        code = await asyncio.to_thread(server_process.exit_code, run)
         ends.append(Exited(time.time(), code) if was_alive else _ended(run))
     lost = any(isinstance(end, Exited) and end.lost for end in ends)  # this boot's kernel knows nothing of it
     if not lost and not seen & {Autopsy, Stopping}:
         ends.append(await asyncio.to_thread(death.look, run, kills if was_alive else None))
     for event in ends:
         if was_alive:  # what nobody saw is worked out anew each time, never written down as a fact
-            server.record(run, event)
+            log_file.record(run, event)
         queue.put_nowait([event])
     queue.put_nowait(None)

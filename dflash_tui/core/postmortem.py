@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from dflash_tui.core import again, diagnosis, processes, remedy, server
+from dflash_tui.core import again, diagnosis, processes, remedy, server, server_process
 from dflash_tui.core import recipe_files as recipes
 from dflash_tui.core.diagnosis import Diagnosis
 from dflash_tui.core.recipe import Recipe
 from dflash_tui.core.recording import Recording
 from dflash_tui.core.remedy import Remedy
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import DflashError
 from dflash_tui.text import gib, plural
@@ -66,7 +66,7 @@ def _free_port(run: Run) -> int | None:
 
 def _left(run: Run) -> str:
     """Return what is left of a failed server; it holds memory, and on a GPU all that it took."""
-    members = server.members(run)
+    members = server_process.members(run)
     if not members:
         return ""
     held = gib(processes.resident(members))

@@ -19,6 +19,7 @@ from dflash_tui.core.patching import aims, commit, files, guard, states
 from dflash_tui.core.patching.commit import Trouble
 from dflash_tui.core.patching.states import Found, State
 from dflash_tui.core.recipe import EngineSpec, Recipe, Status
+from dflash_tui.core.run import KEY_VARIABLE
 from dflash_tui.errors import EngineError, UsageError
 
 _SPARE = 1_000_000_000
@@ -250,7 +251,7 @@ def _key(situation: Situation) -> Iterator[Check]:
         except UsageError as error:
             yield fail("key", error.what, error.do)
         else:
-            yield ok("key", f"requests must have the one in {server.KEY_VARIABLE}")
+            yield ok("key", f"requests must have the one in {KEY_VARIABLE}")
 
 
 def _limits() -> Iterator[Check]:

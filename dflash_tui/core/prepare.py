@@ -18,7 +18,7 @@ from dflash_tui.core.patching.states import State
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.processes import clean_environment
 from dflash_tui.core.recipe import EngineSpec, Status
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError, PatchError, UsageError
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import httpx
 
-from dflash_tui.core import answers, probe, processes, server, system, vllm_metrics, workload
+from dflash_tui.core import answers, log_file, probe, processes, server_process, system, vllm_metrics, workload
 from dflash_tui.core.events import (
     Counters,
     Health,
@@ -21,7 +21,7 @@ from dflash_tui.core.events import (
     decode_recorded,
 )
 from dflash_tui.core.lease import Lease
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.watch import IDLE_INTERVAL, Watch
 
 SAMPLE_INTERVAL = 1.0
@@ -38,7 +38,7 @@ async def whenever_free(run: Run, tell: Callable[[LogLine], None]) -> None:
     """
     lease, trouble = Lease(run.folder / "recorder"), ""
     try:
-        while await asyncio.to_thread(server.alive, run):
+        while await asyncio.to_thread(server_process.alive, run):
             took = lease.take()
             if lease.trouble != trouble:
                 trouble = lease.trouble
@@ -86,7 +86,7 @@ class _Recorder:
             asyncio.TaskGroup() as group,
         ):
             asking: asyncio.Task[None] | None = None
-            while await asyncio.to_thread(server.alive, self._run) and self._lease.renew():
+            while await asyncio.to_thread(server_process.alive, self._run) and self._lease.renew():
                 due = time.monotonic() + SAMPLE_INTERVAL
                 await self._watch.look(starting=not self._warm)
                 answers = await self._ask(client)
@@ -139,7 +139,7 @@ class _Recorder:
         failed = self._health is Health.UNHEALTHY and not self._warm and health is Health.HEALTHY
         if (health, detail) != (self._health, self._detail) and not failed:
             self._health, self._detail = health, detail
-            server.record(self._run, HealthChanged(time.time(), health, detail))
+            log_file.record(self._run, HealthChanged(time.time(), health, detail))
 
     def _take(self, found: vllm_metrics.Scrape | None) -> None:
         """Record what changed of a reading, and every ten seconds."""
@@ -148,7 +148,7 @@ class _Recorder:
         latencies = LatenciesSampled(time.time(), found.ttft, found.tpot)
         if (found.ttft or found.tpot) and not _same(latencies, self._latencies):
             self._latencies = latencies
-            server.record(self._run, latencies)
+            log_file.record(self._run, latencies)
         self._take_counters(found.counters)
 
     def _take_counters(self, counters: Counters) -> None:
@@ -162,15 +162,15 @@ class _Recorder:
         if changed or counters.running:
             self._rests_since = now
         if changed and before and before is not self._written:
-            server.record(self._run, before)
+            log_file.record(self._run, before)
         if changed or now - self._written_at >= IDLE_INTERVAL:
-            server.record(self._run, reading)
+            log_file.record(self._run, reading)
             self._written, self._written_at = reading, now
 
     async def _probe(self) -> None:
         """Ask for one token; whether it came is recorded, and what it means is for `alarms` to say."""
         done = await workload.probe(self._run.url, self._run.plan.served_name, probe.PATIENCE, key=self._run.key)
-        server.record(self._run, done)
+        log_file.record(self._run, done)
         self._rests_since = time.monotonic()
 
     async def _warm_up(self) -> None:
@@ -180,7 +180,7 @@ class _Recorder:
         fails is tried again after a while.
         """
         done = await workload.first(self._run.url, self._run.plan.served_name, key=self._run.key)
-        server.record(self._run, done)
+        log_file.record(self._run, done)
         self._warm = not done.error
         self._warm_up_due = time.monotonic() + WARM_UP_AGAIN
         self._change(Health.WARM if self._warm else Health.UNHEALTHY, done.error)

@@ -16,11 +16,11 @@ from typing import IO
 
 import msgspec
 
-from dflash_tui.core import log_file, own_secrets, paths, plain, server
+from dflash_tui.core import log_file, own_secrets, paths, plain, registry, server_process
 from dflash_tui.core.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
 from dflash_tui.core.known import know
 from dflash_tui.core.plain import clean_line
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.errors import DflashError, UsageError
 
@@ -72,7 +72,7 @@ class Recording(Run, frozen=True):
     @property
     def _known_ended(self) -> bool:
         """Whether the server is known to be gone although nobody recorded that; a file does not tell."""
-        return self.folder.is_dir() and (run := _own(self.id)) is not None and not server.alive(run)
+        return self.folder.is_dir() and (run := _own(self.id)) is not None and not server_process.alive(run)
 
     def end(self) -> float:
         """Return the time of the last event, by the ends of both files."""
@@ -146,7 +146,7 @@ def find(name: str) -> Recording:
         return read(path)
     if "/" in name or name.endswith(".zip"):
         raise UsageError(f"there is no file {name}", do="dflash-tui export RUN writes one")
-    return of(server.find(name))
+    return of(registry.find(name))
 
 
 def of(run: Run) -> Recording:
@@ -202,4 +202,4 @@ def _check(path: Path) -> None:
 
 
 def _own(name: str) -> Run | None:
-    return next((run for run in server.runs() if run.id == name), None)
+    return next((run for run in registry.runs() if run.id == name), None)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dflash_tui.core import gpu, server
-from dflash_tui.core.server import Run
+from dflash_tui.core import gpu, server, server_process
+from dflash_tui.core.run import Run
 from dflash_tui.text import gib
 
 PATIENCE = 30.0
@@ -50,7 +50,7 @@ async def stop(run: Run, tell: Callable[[str], None]) -> tuple[float, str]:
 
 
 def _look(run: Run) -> _Held | None:
-    pids = frozenset(process.pid for process in server.members(run))
+    pids = frozenset(process.pid for process in server_process.members(run))
     cards = gpu.look() or ()
     ours = _listed(cards, pids)
     return _Held(pids, ours, _used(cards)) if ours else None

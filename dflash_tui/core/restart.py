@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dflash_tui.core import private
 from dflash_tui.core.diagnosis import UNKNOWN
 from dflash_tui.core.recipe import Restart
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.text import duration
 

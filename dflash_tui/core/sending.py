@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dflash_tui.core import workload
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import Design
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.suites import Prompt, Suite
 
 # Long enough to load every kernel that decoding takes, short beside what is measured.

@@ -15,7 +15,7 @@ from dflash_tui.core import gpu, paths
 from dflash_tui.core import plan as plans
 from dflash_tui.core.diagnosis import Diagnosis, cause_in_log, place_of
 from dflash_tui.core.redact import is_secret, without_quotes, without_secrets
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 
 _BEFORE, _AFTER = 30, 5

@@ -18,7 +18,7 @@ from dflash_tui.core.bench_figures import Measured
 from dflash_tui.core.events import Event
 from dflash_tui.core.imported import Imported
 from dflash_tui.core.plain import clean_line
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.stats import Cell, Ratio
 from dflash_tui.errors import DflashError
 

@@ -8,9 +8,9 @@ import time
 
 import psutil
 
-from dflash_tui.core import activity, gpu, gpu_watch, processes, server
+from dflash_tui.core import activity, gpu, gpu_watch, log_file, processes, server_process
 from dflash_tui.core.events import GpusSampled, MemorySampled, Suspended
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 
 IDLE_INTERVAL = 10.0
 _MEMBERS_INTERVAL = 5.0
@@ -33,15 +33,15 @@ class Watch:
         """Look once; what the processes have done is of interest while the server is `starting`."""
         now = time.monotonic()
         if now - self._members_at >= _MEMBERS_INTERVAL:
-            self.members, self._members_at = await asyncio.to_thread(server.members, self._run), now
+            self.members, self._members_at = await asyncio.to_thread(server_process.members, self._run), now
         if starting and now - self._activity_at >= _ACTIVITY_INTERVAL:
             self._activity_at = now
             did = await asyncio.to_thread(activity.sample, self.members, self._run.log, time.time())
-            server.record(self._run, did)
+            log_file.record(self._run, did)
         suspended = tuple(process.pid for process in self.members if processes.suspended(process))
         if suspended != self._suspended:
             self._suspended = suspended
-            server.record(self._run, Suspended(time.time(), suspended))
+            log_file.record(self._run, Suspended(time.time(), suspended))
         cards = None if self._run.plan.on_cpu else await asyncio.to_thread(gpu.look)
         if cards:
             self._take_gpus(cards, now)
@@ -49,7 +49,7 @@ class Watch:
             moved = self._memory is None or abs(sample.used - self._memory.used) > sample.total / 500
             if moved or now - self._memory_at >= IDLE_INTERVAL:
                 self._memory, self._memory_at = sample, now
-                server.record(self._run, sample)
+                log_file.record(self._run, sample)
 
     def _take_gpus(self, cards: tuple[gpu.Gpu, ...], now: float) -> None:
         pids = {process.pid for process in self.members}
@@ -57,7 +57,7 @@ class Watch:
         moved = self._gpus is None or gpu_watch.moved(self._gpus.gpus, sample.gpus)
         if moved or now - self._gpus_at >= IDLE_INTERVAL:
             self._gpus, self._gpus_at = sample, now
-            server.record(self._run, sample)
+            log_file.record(self._run, sample)
 
     def _memory_now(self, cards: tuple[gpu.Gpu, ...] | None) -> MemorySampled | None:
         machine = psutil.virtual_memory()

@@ -19,7 +19,7 @@ from textual.screen import Screen
 from textual.widgets import Footer
 
 from dflash_tui import ab_text
-from dflash_tui.core import experiments, server
+from dflash_tui.core import experiments, registry
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import Design, Measured
 from dflash_tui.core.plain import clean_line
@@ -53,7 +53,7 @@ def look(folder: Path) -> Seen:
     current = progress.current
     if current is None:
         return Seen(progress, None, ())
-    if current.stage == "starting" and (run := next((r for r in server.runs() if r.id == current.run), None)):
+    if current.stage == "starting" and (run := next((r for r in registry.runs() if r.id == current.run), None)):
         from dflash_tui.core import observe  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
 
         start = observe.replay(run)

@@ -19,7 +19,7 @@ from dflash_tui.core.events import Preparing
 from dflash_tui.core.experiment import Design
 from dflash_tui.core.plain import clean_line
 from dflash_tui.core.plan import Plan
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
 from dflash_tui.text import percent, plural

@@ -22,12 +22,12 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerError
 
 from dflash_tui import ab_words
-from dflash_tui.core import experiments, plain, private, server
+from dflash_tui.core import experiments, log_file, plain, private, server_process
 from dflash_tui.core.own_secrets import hidden
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.player import Player
 from dflash_tui.core.progress import Progress
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError, starved
 from dflash_tui.text import duration, how_to_return
@@ -209,7 +209,7 @@ class DflashApp(App[str]):
         current = self.run_screen.run
         if current and current.id == run.id:
             self.switch_mode("live")
-        elif not server.alive(run):
+        elif not server_process.alive(run):
             try:
                 self.play(player_of(run))
             except DflashError as error:
@@ -322,7 +322,7 @@ class DflashApp(App[str]):
             )
             async with aclosing(sent):
                 async for done in sent:
-                    server.record(run, done)
+                    log_file.record(run, done)
                     self.run_screen.send(run, kinds.pop(0))
         finally:
             self.run_screen.send(run, "")
@@ -334,7 +334,7 @@ class DflashApp(App[str]):
             )
             return
         run = self.run_screen.run
-        if run is None or not server.alive(run):
+        if run is None or not server_process.alive(run):
             self.notify("no server runs here", severity="warning")
             return
         detail = f"{run.plan.recipe} on :{run.plan.port}, {run.id}. Requests under way are lost."

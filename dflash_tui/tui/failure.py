@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from dflash_tui.core import postmortem
 from dflash_tui.core.postmortem import Postmortem
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import DflashError
 from dflash_tui.text import middle

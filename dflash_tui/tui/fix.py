@@ -19,7 +19,7 @@ from dflash_tui.core import again, server
 from dflash_tui.core import plan as plans
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.postmortem import Postmortem
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
 from dflash_tui.tui.doctor import Doctor

@@ -18,11 +18,11 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from dflash_tui import __version__
-from dflash_tui.core import inventory, recipe_files, server
+from dflash_tui.core import inventory, recipe_files, registry, server, server_process
 from dflash_tui.core import plan as plans
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode, Recipe
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
 from dflash_tui.text import plural
@@ -339,7 +339,7 @@ def load_all() -> Entries:
 
 def living() -> list[Run]:
     """Return the runs whose server lives, oldest first."""
-    return [run for run in server.runs() if server.alive(run)]
+    return [run for run in registry.runs() if server_process.alive(run)]
 
 
 def probe() -> Probe:

@@ -20,7 +20,7 @@ from dflash_tui.core.expected import Guess, Start, expect
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.positions import advise
 from dflash_tui.core.postmortem import Postmortem
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import DflashError
 from dflash_tui.tui import charts, figures

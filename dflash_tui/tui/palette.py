@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol, cast
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
-from dflash_tui.core import recording, server
+from dflash_tui.core import recording, registry, server_process
 from dflash_tui.core.recipe import Recipe
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.tui.history import HistoryScreen
 from dflash_tui.tui.launch import LaunchScreen
 
@@ -50,7 +50,7 @@ class Places(Provider):
     """Finds screens at once, and recipes and runs by their names."""
 
     async def startup(self) -> None:
-        self.runs = await asyncio.to_thread(server.runs)
+        self.runs = await asyncio.to_thread(registry.runs)
 
     async def discover(self) -> Hits:
         for command in self._screens():
@@ -91,7 +91,7 @@ class Places(Provider):
 
     def _runs(self) -> Iterator[Command]:
         for run in reversed(self.runs):
-            what = "watch" if server.alive(run) else "play"
+            what = "watch" if server_process.alive(run) else "play"
             yield Command(f"Run: {run.id}", plain(f"{what} {run.plan.recipe}"), partial(self.panel.open_run, run))
 
 

@@ -13,7 +13,7 @@ from dflash_tui.core.engine import Engine
 from dflash_tui.core.fit import Fit
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import EngineSpec, Recipe
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.errors import DflashError
 from dflash_tui.text import GIB, UNKNOWN, duration, gib, gigabytes, megabytes, middle, number, plural

@@ -15,7 +15,7 @@ from textual.widgets import Input
 
 from dflash_tui.core import recording
 from dflash_tui.core.player import PANEL_SPEED, Player
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.errors import DflashError
 from dflash_tui.text import duration, middle
 from dflash_tui.tui.live import RunScreen

@@ -16,9 +16,9 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from dflash_tui.core import export, paths, recording, server
+from dflash_tui.core import export, paths, recording, registry, server_process
 from dflash_tui.core.events import Exited, Stopping
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.errors import DflashError
 from dflash_tui.text import duration, middle, plural
 from dflash_tui.tui.dialogs import ErrorDialog
@@ -45,13 +45,13 @@ class Row(NamedTuple):
 
 def look(now: float) -> list[Row]:
     """Return the runs, the newest first, and the sample at the end; what ended is known by the end of its samples."""
-    rows = [_row(run, now) for run in reversed(server.runs())][:_MOST]
+    rows = [_row(run, now) for run in reversed(registry.runs())][:_MOST]
     sample = recording.read(paths.sample())
     return [*rows, Row(sample, "sample", sample.end() - sample.started_at)]
 
 
 def _row(run: Run, now: float) -> Row:
-    if server.alive(run):
+    if server_process.alive(run):
         return Row(run, "running", now - run.started_at)
     try:
         found = recording.of(run)

@@ -12,8 +12,8 @@ from statistics import fmean, stdev
 
 import httpx
 
-from dflash_tui.core import server, stats
-from dflash_tui.core.server import Run
+from dflash_tui.core import registry, server, stats
+from dflash_tui.core.run import Run
 from tests.bench.terminal import COMMAND, Terminal
 
 REQUESTS, TOKENS = 16, 120
@@ -71,11 +71,11 @@ def alone(run: Run) -> float:
 
 def main() -> None:
     if sys.argv[1:2] == ["--send"]:
-        print(speed(server.find(sys.argv[2])))
+        print(speed(registry.find(sys.argv[2])))
         return
     pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 10
     subprocess.run([*COMMAND, "up", "demo-cpu", "--port", str(server.free_port(18_700)), "--detach"], check=True)
-    run = server.runs()[-1]
+    run = registry.runs()[-1]
     try:
         wait(run)
         logs = []

@@ -12,9 +12,9 @@ import time
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.core import observe, recording, server
+from dflash_tui.core import observe, recording, registry, server
 from dflash_tui.core.events import Counters, Health
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from tests.bench.terminal import COMMAND
 
@@ -90,7 +90,7 @@ async def counted(run: Run, count: int) -> bool:
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     subprocess.run([*COMMAND, "up", "demo-cpu", "--port", str(server.free_port(18_700)), "--detach"], check=True)
-    run = server.runs()[-1]
+    run = registry.runs()[-1]
     try:
         same = asyncio.run(counted(run, count))
     finally:

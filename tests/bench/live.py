@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import msgspec
 import psutil
 
-from dflash_tui.core import plan, recipe_files, server, setup
+from dflash_tui.core import log_file, plan, recipe_files, server, setup
 from dflash_tui.core.events import (
     AnyEvent,
     Counters,
@@ -33,7 +33,7 @@ from dflash_tui.core.events import (
     RequestDone,
     Sampled,
 )
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from tests import recordings
 from tests.bench.terminal import Terminal, spread
@@ -130,7 +130,7 @@ def terminal(args: argparse.Namespace) -> None:
         run = server.launch(msgspec.structs.replace(made, argv=argv), engine="played")
         panel = None
         try:
-            server.record(run, HealthChanged(time.time(), Health.WARM))
+            log_file.record(run, HealthChanged(time.time(), Health.WARM))
             panel = Terminal("attach", run.id)
             _watch(run, panel, name, args.seconds, busy=bool(words))
         finally:
@@ -145,7 +145,7 @@ def _watch(run: Run, panel: Terminal, name: str, seconds: float, *, busy: bool) 
         if second == 8:
             before = panel.taken()
         if busy:
-            server.record(run, load(start, second)[1])
+            log_file.record(run, load(start, second)[1])
         panel.rest(1.0)
     share, rate = panel.since(before)
     resident = psutil.Process(panel.pid).memory_info().rss

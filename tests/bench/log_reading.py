@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.core import observe, plan, recipe_files, server, setup
+from dflash_tui.core import observe, plan, recipe_files, setup
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.core.vllm_log import LogReader
 from tests import recordings
@@ -43,7 +44,7 @@ def events_of(data: bytes) -> int:
     return count
 
 
-async def attached(run: server.Run) -> RunState:
+async def attached(run: Run) -> RunState:
     """Return the state that an observer has when it has read all."""
     state = RunState()
     async with observe.observe(run) as events:
@@ -62,12 +63,12 @@ def main() -> None:
         data = log(megabytes, lines)
         measured(f"{megabytes} MB of {kind}: reader and state", lambda data=data: events_of(data))  # type: ignore[misc]
         with tempfile.TemporaryDirectory() as folder:
-            run = server.Run("bench", made, 2**22 + 1, "gone:1", 1e9, 0.0, "none")
+            run = Run("bench", made, 2**22 + 1, "gone:1", 1e9, 0.0, "none")
             place = Path(folder) / "bench"
             place.mkdir()
             (place / "server.log").write_bytes(data)
             (place / "run.json").write_bytes(msgspec.json.encode(run))
-            server.Run.folder = property(lambda _, place=place: place)  # type: ignore[assignment, misc]
+            Run.folder = property(lambda _, place=place: place)  # type: ignore[assignment, misc]
             measured(f"{megabytes} MB of {kind}: attach", lambda run=run: asyncio.run(attached(run)))  # type: ignore[misc]
 
 

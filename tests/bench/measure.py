@@ -22,8 +22,9 @@ from pathlib import Path
 import httpx
 import psutil
 
-from dflash_tui.core import engine, plan, prepare, recipe_files, server, setup
+from dflash_tui.core import engine, plan, prepare, recipe_files, registry, server, server_process, setup
 from dflash_tui.core.plan import Plan
+from dflash_tui.core.run import Run
 from tests.bench.terminal import COMMAND, Terminal, spread
 
 
@@ -54,7 +55,7 @@ def paint(args: argparse.Namespace) -> None:
     print(f"first paint of the panel, 120x36: {spread(found)}")
 
 
-def wait_ready(url: str, alive: subprocess.Popen[bytes] | server.Run) -> float:
+def wait_ready(url: str, alive: subprocess.Popen[bytes] | Run) -> float:
     """Return the clock when /health answers 200."""
     while True:
         try:
@@ -62,7 +63,7 @@ def wait_ready(url: str, alive: subprocess.Popen[bytes] | server.Run) -> float:
                 return time.time()
         except httpx.HTTPError:
             pass
-        dead = alive.poll() is not None if isinstance(alive, subprocess.Popen) else not server.alive(alive)
+        dead = alive.poll() is not None if isinstance(alive, subprocess.Popen) else not server_process.alive(alive)
         if dead:
             raise RuntimeError("the server ended")
         time.sleep(0.1)
@@ -91,7 +92,7 @@ def start_observed(made: Plan) -> tuple[float, float]:
         before = psutil.Process(watcher.pid).cpu_times()
         drain = threading.Thread(target=watcher.stdout.read)
         drain.start()
-        run = server.find(made.recipe)
+        run = registry.find(made.recipe)
         ready = wait_ready(run.url, run) - run.started_at
         after = psutil.Process(watcher.pid).cpu_times()
         watcher.send_signal(signal.SIGINT)
@@ -129,8 +130,8 @@ def observe(args: argparse.Namespace) -> None:
 
 
 def panel(args: argparse.Namespace) -> None:
-    run = server.find(args.run)
-    if not server.alive(run):
+    run = registry.find(args.run)
+    if not server_process.alive(run):
         raise SystemExit("start a server first: dflash-tui up demo-cpu --detach")
     terminal = Terminal("attach", run.id)
     terminal.rest(10)

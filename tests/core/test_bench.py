@@ -15,7 +15,7 @@ import pytest
 from dflash_tui import bench
 from dflash_tui.core import imported, paths, suites, vllm_bench
 from dflash_tui.core.imported import Imported
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.suites import Prompt
 from dflash_tui.errors import DflashError, ServerFailed
 from dflash_tui.parser import build_parser

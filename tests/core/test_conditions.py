@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from dflash_tui.core import conditions, processes, server
+from dflash_tui.core import conditions, processes, registry, server_process
 from dflash_tui.core.conditions import Processors
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from tests.boots import plan
 
@@ -29,8 +29,8 @@ def a_run(name: str, pid: int = 0, **changes) -> Run:
 def test_a_server_on_another_gpu_is_none_of_others(monkeypatch, other, disturbs):
     """Only who computes on the same is foreign load; a plan that names no GPU may use any."""
     ours = a_run("ours", gpus=("a",))
-    monkeypatch.setattr(server, "runs", lambda: [ours, a_run("theirs", **other)])
-    monkeypatch.setattr(server, "alive", lambda _: True)
+    monkeypatch.setattr(registry, "runs", lambda: [ours, a_run("theirs", **other)])
+    monkeypatch.setattr(server_process, "alive", lambda _: True)
     assert conditions.of(ours, RunState(), 0.0).foreign == (("server theirs",) if disturbs else None)
 
 

@@ -7,9 +7,9 @@ import zipfile
 import msgspec
 import pytest
 
-from dflash_tui.core import export, recording, server
+from dflash_tui.core import export, log_file, recording, server_process
 from dflash_tui.core.events import Exited, HealthChanged, RequestDone, Stopping
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.errors import DflashError, UsageError
 
 TOKEN = "hf_" + "aB3dE5" * 6
@@ -39,7 +39,7 @@ def run() -> Run:
     made.folder.mkdir(parents=True)
     (made.folder / "run.json").write_bytes(msgspec.json.encode(made))
     made.log.write_bytes(LOG.encode("utf-8", "surrogateescape"))
-    server.record(made, RequestDone(made.started_at + 41, "Q&A", error="HTTP 401: Bearer opensesame"))
+    log_file.record(made, RequestDone(made.started_at + 41, "Q&A", error="HTTP 401: Bearer opensesame"))
     with made.samples.open("ab") as file:
         file.write(b'{"event":"coun')
     return made
@@ -101,15 +101,15 @@ def test_the_file_plays_as_the_run_does(run, tmp_path):
 
 def test_a_run_that_was_stopped_has_one_end(run, tmp_path):
     for event in (Stopping(run.started_at + 90), Exited(run.started_at + 91, 0)):
-        server.record(run, event)
+        log_file.record(run, event)
     run.samples.write_bytes(run.samples.read_bytes().replace(b'{"event":"coun', b""))
     events = list(recording.read(export.write(run, str(tmp_path / "a.zip"))).events())
     assert [event.code for event in events if isinstance(event, Exited)] == [0]
 
 
 def test_a_server_that_runs_is_exported_without_an_end(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "alive", lambda _: True)
-    server.record(run, HealthChanged(run.started_at + 60, "warm"))  # type: ignore[arg-type]
+    monkeypatch.setattr(server_process, "alive", lambda _: True)
+    log_file.record(run, HealthChanged(run.started_at + 60, "warm"))  # type: ignore[arg-type]
     events = list(recording.read(export.write(run, str(tmp_path / "a.zip"))).events())
     assert not any(isinstance(event, Exited) for event in events)
 

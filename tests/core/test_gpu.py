@@ -12,7 +12,7 @@ import pytest
 from dflash_tui.core import nvml, plan, recipe_files, setup, watch
 from dflash_tui.core.gpu import Gpu, Holder, Probe
 from dflash_tui.core.hardware import Hardware
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from tests import stand_in
 
 GIB = 1 << 30

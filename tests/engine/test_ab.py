@@ -14,7 +14,17 @@ from statistics import fmean
 import pytest
 
 from dflash_tui.ab_design import designed
-from dflash_tui.core import ab, ab_start, boot_record, experiments, processes, recording, run_report, server
+from dflash_tui.core import (
+    ab,
+    ab_start,
+    boot_record,
+    experiments,
+    processes,
+    recording,
+    registry,
+    run_report,
+    server_process,
+)
 from dflash_tui.core.experiment import Boot, Design, Halted, Measured
 from dflash_tui.core.progress import Progress
 from dflash_tui.core.redact import LEFT_OUT
@@ -90,7 +100,7 @@ def test_both_arms_are_booted_measured_and_reported(port, monkeypatch):
     speeds = [fmean(request.decode_tok_s or 0 for request in boot.requests) for boot in (a, b)]
     assert speeds[0] > speeds[1]
     assert fake_engine.launches(folder) == 2
-    assert not any(server.members(each) for each in server.runs())
+    assert not any(server_process.members(each) for each in registry.runs())
     _is_told_without_our_own_folders(design)
     of_runs = [run_report.of(recording.find(boot.run))[0].requests for boot in (a, b)]
     assert of_runs == [a.requests, b.requests]
@@ -98,7 +108,7 @@ def test_both_arms_are_booted_measured_and_reported(port, monkeypatch):
     assert "finished" in run("list").stdout
     run("remove", design.id)
     assert not experiments.known()
-    assert len(server.runs()) == 2
+    assert len(registry.runs()) == 2
 
 
 def _is_told_without_our_own_folders(design: Design) -> None:
@@ -112,7 +122,7 @@ def _is_told_without_our_own_folders(design: Design) -> None:
     assert (a.inherited["OMP_NUM_THREADS"], a.inherited["HF_TOKEN"]) == ("2", LEFT_OUT)
     assert a.generated
     assert a.others is None or a.others >= 0
-    runs = {each.id: each for each in server.runs()}
+    runs = {each.id: each for each in registry.runs()}
     caches = {runs[boot.run].plan.env["VLLM_CACHE_ROOT"] for boot in (a, b)}
     assert len(caches) == 2
     assert all(cache.startswith(str(experiments.folder_of(design.id))) for cache in caches)
@@ -169,7 +179,7 @@ def test_a_killed_driver_is_resumed_to_the_same_boots(port):
     assert len(left) == 1
     assert progress(design).status == "interrupted"
     done = run("resume", design.id)
-    assert not any(server.members(each) for each in left)
+    assert not any(server_process.members(each) for each in left)
     found = progress(design)
     assert found.finished
     assert found.boots[:2] == before
@@ -246,7 +256,7 @@ def test_a_driver_that_is_asked_to_end_ends_its_server(port):
 def _has_halted(design: Design) -> None:
     assert isinstance(happened(design)[-1], Halted)
     assert progress(design).status == "halted"
-    assert not any(server.members(each) for each in server.runs())
+    assert not any(server_process.members(each) for each in registry.runs())
 
 
 def test_a_server_that_a_killed_driver_had_not_written_down_is_ended(port, tmp_path):
@@ -275,7 +285,7 @@ def test_a_full_disk_halts_it_resumably(port):
     full.rename(kept)
     full.symlink_to("/dev/full")
     until(lambda: not experiments.driver(folder))
-    assert not any(server.members(each) for each in server.runs())
+    assert not any(server_process.members(each) for each in registry.runs())
     full.unlink()
     kept.rename(full)
     assert (
@@ -303,6 +313,6 @@ def test_a_server_that_is_in_the_way_is_named_and_left_alone(port):
     said = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, code=2).stderr
     assert other in said
     assert "--stop-running" in said
-    assert server.alive(server.find(other))
+    assert server_process.alive(registry.find(other))
     run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, "--stop-running")
-    assert not server.alive(server.find(other))
+    assert not server_process.alive(registry.find(other))

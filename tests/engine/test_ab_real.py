@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dflash_tui import verdict_words
-from dflash_tui.core import experiments, inventory, recipe_files, server
+from dflash_tui.core import experiments, inventory, recipe_files, registry, server_process
 from dflash_tui.core.findings import Word
 from dflash_tui.core.patching import states
 from dflash_tui.tui.abplan import AbPlan
@@ -57,4 +57,4 @@ async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine
     engine = inventory.find(Path(demo_engine.folder))
     assert engine
     assert "cpu-expand-kernel" in states.applied(engine)
-    assert not any(server.members(run) for run in server.runs())
+    assert not any(server_process.members(run) for run in registry.runs())

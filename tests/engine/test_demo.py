@@ -15,8 +15,9 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.core import observe, server
+from dflash_tui.core import observe, registry, server, server_process
 from dflash_tui.core.events import Phase
+from dflash_tui.core.run import Run
 
 pytestmark = pytest.mark.vllm
 COMMAND = [sys.executable, "-m", "dflash_tui"]
@@ -47,7 +48,7 @@ def test_launch_measure_attach_stop(with_engine):
     # In a session of its own, as from a terminal or over SSH.
     with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, text=True, start_new_session=True) as up:
         lines = _until(up, lambda event: event.get("health") == "warm")
-        before = httpx.get(f"{server.runs()[0].url}/metrics").text
+        before = httpx.get(f"{registry.runs()[0].url}/metrics").text
         bench = dflash("bench", "--json", "--scale", "0.4", timeout=120)
         assert bench.returncode == 0, bench.stderr
         measured = json_lines(bench.stdout)[-1]
@@ -66,14 +67,14 @@ def test_launch_measure_attach_stop(with_engine):
         assert event["acceptance"] is None or 0 <= event["acceptance"] <= 1
         assert event["synthetic"]
 
-    [run] = server.runs()
-    assert server.alive(run)
+    [run] = registry.runs()
+    assert server_process.alive(run)
     _figures_are_those_of_the_server(run, before, events, measured)
     _the_patch_works(measured)
     _everybody_sees_the_same(run, events)
     _ctrl_c_leaves_the_server(run)
 
-    members = server.members(run)
+    members = server_process.members(run)
     assert len(members) >= 2
     stop = dflash("stop", timeout=60)
     assert stop.returncode == 0, stop.stderr
@@ -94,7 +95,7 @@ def _until(process: subprocess.Popen[str], true: Callable[[dict[str, Any]], bool
 
 
 def _figures_are_those_of_the_server(
-    run: server.Run, before: str, events: list[dict[str, Any]], measured: dict[str, Any]
+    run: Run, before: str, events: list[dict[str, Any]], measured: dict[str, Any]
 ) -> None:
     """AL = 1 + accepted / steps and acceptance = accepted / proposed, recomputed from /metrics by other means."""
     names = ("num_drafts_total", "num_accepted_tokens_total", "num_draft_tokens_total")
@@ -117,7 +118,7 @@ def _the_patch_works(measured: dict[str, Any]) -> None:
     assert measured["per_position"][3] > 0.2
 
 
-def _everybody_sees_the_same(run: server.Run, events: list[dict[str, Any]]) -> None:
+def _everybody_sees_the_same(run: Run, events: list[dict[str, Any]]) -> None:
     """Who attaches later gets the same phases at the same times as who watched, and so does `ps`."""
     seen = []
     with subprocess.Popen([*COMMAND, "attach", "--json"], stdout=subprocess.PIPE, text=True) as attach:
@@ -137,7 +138,7 @@ def _everybody_sees_the_same(run: server.Run, events: list[dict[str, Any]]) -> N
     assert "\x1b" not in log
 
 
-def _ctrl_c_leaves_the_server(run: server.Run) -> None:
+def _ctrl_c_leaves_the_server(run: Run) -> None:
     """Ctrl-C ends the watching, says how to come back, and does not reach the server."""
     watcher = subprocess.Popen(
         [*COMMAND, "attach", "--plain", "--every", "1"],
@@ -155,7 +156,7 @@ def _ctrl_c_leaves_the_server(run: server.Run) -> None:
     assert watcher.returncode == 130
     assert f"dflash-tui attach {run.id}" in told
     assert f"dflash-tui stop {run.id}" in told
-    assert server.alive(run)
+    assert server_process.alive(run)
     assert httpx.get(f"{run.url}/health").status_code == 200
 
 
@@ -168,19 +169,19 @@ def test_a_killed_server_is_noticed_and_its_orphans_can_be_stopped(with_engine):
     up.send_signal(signal.SIGINT)  # by who launched it, while it starts
     assert "the server goes on" in up.communicate(timeout=60)[1]
     assert up.returncode == 130
-    [run] = server.runs()
-    assert server.alive(run)
+    [run] = registry.runs()
+    assert server_process.alive(run)
     watcher = subprocess.Popen([*COMMAND, "attach", "--plain"], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 200
     while Phase.WEIGHTS not in observe.replay(run).phases:
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    members = server.members(run)
+    members = server_process.members(run)
     assert len(members) >= 2
     members[0].kill()
     _, told = watcher.communicate(timeout=60)
     assert watcher.returncode == 6, told
     assert "killed" in told
     asyncio.run(server.stop(run))
-    assert server.members(run) == []
+    assert server_process.members(run) == []
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in members)

@@ -23,11 +23,11 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from dflash_tui import planning
-from dflash_tui.core import observe, paths, processes, recipe_files, server
+from dflash_tui.core import observe, paths, processes, recipe_files, registry, server, server_process
 from dflash_tui.core.events import Phase
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.postmortem import Postmortem
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.parser import build_parser
 from dflash_tui.tui.app import DflashApp
 from tests.tui.panel import NO_GPU, failure_of, text, wait_for, words
@@ -138,7 +138,7 @@ def test_what_vllm_refuses_is_explained_with_what_helps(with_engine, tmp_path):
 
     def run(port: int, words: dict[str, str]) -> Run:
         started = launched(port, **words)
-        until(lambda: not server.alive(started))
+        until(lambda: not server_process.alive(started))
         return started
 
     with ThreadPoolExecutor(2) as pool:
@@ -156,7 +156,7 @@ def test_what_vllm_refuses_is_explained_with_what_helps(with_engine, tmp_path):
 
 def _told_by_up(name: str, told: subprocess.CompletedProcess[str], cause: str, evidence: str, option: str) -> None:
     assert told.returncode == 6, (name, told.stderr)
-    [run] = [run for run in server.runs() if run.id in told.stderr]
+    [run] = [run for run in registry.runs() if run.id in told.stderr]
     _, _, error = told.stderr.partition("dflash-tui: error: ")
     fits = re.findall(r"estimated maximum model length is (\d+)", error)
     option = option.format(fits=fits and fits[0])
@@ -171,7 +171,7 @@ def _told_by_up(name: str, told: subprocess.CompletedProcess[str], cause: str, e
 
 
 def _told_by_why(name: str, ended: Run, code: int, kind: str, evidence: str) -> None:
-    assert server.exit_code(ended) == code, name
+    assert server_process.exit_code(ended) == code, name
     found = why(ended)["diagnosis"]
     assert (found["kind"], evidence in found["evidence"][0]) == (kind, True), (name, found)
     shown = seen_in_panel(ended, evidence).diagnosis
@@ -196,7 +196,7 @@ def test_a_drafter_of_another_target_dies_on_the_first_request(with_engine, demo
     assert "(exit code 0)" in failed["diagnosis"]["what"]
     assert failed["commands"][0] == "dflash-tui up demo-cpu --port 8811"
     assert [event["code"] for event in events if event["event"] == "exited"] == [0]
-    [run] = server.runs()
+    [run] = registry.runs()
     shown = seen_in_panel(run, "(exit code 0)", "warm", *failed["diagnosis"]["evidence"][:1])
     assert shown.commands[0] == failed["commands"][0]
 
@@ -205,13 +205,13 @@ def test_a_killed_engine_and_a_taken_port(with_engine):
     """On one server: a second one on its port is refused, or ends with a word; kill -9 of the engine is told."""
     watcher = subprocess.Popen([*COMMAND, "up", "demo-cpu", "--port", "8821"], stderr=subprocess.PIPE, text=True)
     said(watcher, "warm")
-    [first] = server.runs()
+    [first] = registry.runs()
 
     refused = dflash("up", "demo-cpu", "--port", "8821", "--force", "a test")
     assert refused.returncode == 2
     assert "--port 8822" in refused.stderr
     second = launched(8821)
-    until(lambda: not server.alive(second))
+    until(lambda: not server_process.alive(second))
     found = why(second)
     assert found["diagnosis"]["kind"] == "port_in_use"
     assert "[Errno 98]" in found["diagnosis"]["evidence"][0]
@@ -220,7 +220,7 @@ def test_a_killed_engine_and_a_taken_port(with_engine):
     assert seen_in_panel(second, "[Errno 98]").commands[0] == found["commands"][0]
     asyncio.run(_launched_beside(8821))
 
-    [engine] = [process for process in server.members(first) if "EngineCore" in " ".join(process.cmdline())]
+    [engine] = [process for process in server_process.members(first) if "EngineCore" in " ".join(process.cmdline())]
     engine.kill()
     _, told = watcher.communicate(timeout=120)
     assert watcher.returncode == 6
@@ -249,10 +249,10 @@ async def test_a_killed_server_in_the_panel_is_launched_again_with_a_key(with_en
         await wait_for(pilot, lambda: "demo-cpu" in text(panel))
         await pilot.press("enter")
         screen = panel.run_screen
-        while Phase.ENGINE not in screen.state.phases or len(server.members(server.runs()[0])) < 2:
+        while Phase.ENGINE not in screen.state.phases or len(server_process.members(registry.runs()[0])) < 2:
             await pilot.pause(0.5)
-        [first] = server.runs()
-        members = server.members(first)
+        [first] = registry.runs()
+        members = server_process.members(first)
         members[0].kill()
         await wait_for(pilot, lambda: "exit code -9, SIGKILL" in text(panel))
         seen = text(panel)
@@ -261,11 +261,11 @@ async def test_a_killed_server_in_the_panel_is_launched_again_with_a_key(with_en
         await pilot.press("f")
         await wait_for(pilot, lambda: "launch again as it was" in text(panel) and "nothing: the same" in text(panel))
         await pilot.press("enter")
-        while len(server.runs()) < 2:
+        while len(registry.runs()) < 2:
             await pilot.pause(0.5)
         assert not any(processes.running(process) for process in members)
         assert observe.replay(first).status == "failed"
-        await _its_port_is_taken_while_it_starts(pilot, panel, server.runs()[-1])
+        await _its_port_is_taken_while_it_starts(pilot, panel, registry.runs()[-1])
 
 
 async def _its_port_is_taken_while_it_starts(pilot: Pilot[str], panel: DflashApp, run: Run) -> None:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets import Static
 
-from dflash_tui.core import flags, inventory, paths, plan, recipe_files, server, setup
+from dflash_tui.core import flags, inventory, paths, plan, recipe_files, registry, setup
 from dflash_tui.core.inventory import Options
 from dflash_tui.core.plan import Plan
 from dflash_tui.tui.app import DflashApp
@@ -115,7 +115,7 @@ def test_the_doctor_asks_the_engine_and_a_launch_believes_it(with_engine):
     assert "it would not start" in launched.stderr
     assert "--set NAME=null" in launched.stderr
     asyncio.run(_refused_on_the_launch_screen())
-    assert server.runs() == []
+    assert registry.runs() == []
 
 
 async def _refused_on_the_launch_screen() -> None:

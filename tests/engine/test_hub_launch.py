@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dflash_tui.core import paths, recipe_files, server
+from dflash_tui.core import paths, recipe_files, registry
 from tests import hub_server
 
 pytestmark = pytest.mark.vllm
@@ -43,7 +43,7 @@ def test_models_are_fetched_and_served(with_engine, demo_engine, tmp_path):
         hub.repos = built(tmp_path / "models", demo_engine.python)
         env = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": TOKEN}
         done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, env=env, timeout=240)
-        [run] = server.runs()
+        [run] = registry.runs()
         try:
             assert done.returncode == 0, done.stderr
             events = [json.loads(line) for line in done.stdout.splitlines()]

@@ -17,9 +17,9 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.core import alarms, observe, server
+from dflash_tui.core import alarms, observe, registry, server_process
 from dflash_tui.core.events import Health
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.tui import charts
 from dflash_tui.tui.tiles import tiles
@@ -82,7 +82,7 @@ async def test_the_live_figures_and_alarms(with_engine):
     words = ("--port", PORT, "--set", "distributed-executor-backend=mp", "--detach")
     up = subprocess.run([*COMMAND, "up", "demo-cpu", *words], check=False, timeout=300)
     assert up.returncode == 0
-    [run] = server.runs()
+    [run] = registry.runs()
     async with observe.folded(run) as (state, _):
         try:
             await until(lambda: state.health is Health.WARM, 240)
@@ -94,7 +94,7 @@ async def test_the_live_figures_and_alarms(with_engine):
                 await _a_suspended_engine_is_an_alarm(run, state)
             await _a_killed_worker_is_the_cause(run, state)
         finally:
-            for process in server.members(run):
+            for process in server_process.members(run):
                 with contextlib.suppress(psutil.Error):
                     process.resume()
 
@@ -164,7 +164,7 @@ async def _heat_is_seen(traffic: Traffic, state: RunState) -> None:
 
 async def _a_suspended_engine_is_an_alarm(run: Run, state: RunState) -> None:
     """At once by the state of the process; by its silence within 75 s; and gone when it goes on."""
-    core = next(process for process in server.members(run) if "EngineCore" in process.name())
+    core = next(process for process in server_process.members(run) if "EngineCore" in process.name())
     await asyncio.sleep(10)
     core.send_signal(signal.SIGSTOP)
     at_once = await until(lambda: any(a.kind == "hang" for a in alarms.alarms(state, time.time())), 75)
@@ -180,12 +180,12 @@ async def _a_suspended_engine_is_an_alarm(run: Run, state: RunState) -> None:
 
 async def _a_killed_worker_is_the_cause(run: Run, state: RunState) -> None:
     """Neither the engine that follows it nor the exit code of 0: `why` and the panel name the worker."""
-    [worker] = [process for process in server.members(run) if "Worker" in process.name()]
+    [worker] = [process for process in server_process.members(run) if "Worker" in process.name()]
     worker.kill()
     await until(lambda: state.exit is not None, 60)
     told = subprocess.run([*COMMAND, "why", run.id, "--json"], capture_output=True, check=True, timeout=60)
     said = json.loads(told.stdout)["diagnosis"]
     assert (said["kind"], "Worker proc" in said["evidence"][0]) == ("worker_died", True)
-    assert server.members(run) == []
+    assert server_process.members(run) == []
     found, seen, _ = await failure_of(run)
     assert (found.diagnosis.kind, "a worker process died" in seen) == ("worker_died", True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dflash_tui.core import server
+from dflash_tui.core import registry, server_process
 from tests import fake_engine
 from tests.engine.test_planted_token import PLANT, answers, in_files, listed
 from tests.launched import free_port
@@ -26,19 +26,19 @@ def test_without_a_key_it_is_refused(engine, key, monkeypatch):
     monkeypatch.setenv("VLLM_API_KEY", key)
     for words in (OPEN, (*OPEN, "--force", "I want it")):
         assert "export VLLM_API_KEY" in told(*words)
-    assert server.runs() == []
+    assert registry.runs() == []
 
 
 def test_with_a_key_it_listens_and_asks_for_it(engine, folders, monkeypatch):
     """It is warned of; our own requests have the key, others are turned away; no command and no file has it."""
     monkeypatch.setenv("VLLM_API_KEY", PLANT)
     said = told(*OPEN)
-    assert server.runs(), said
-    run = server.find()
+    assert registry.runs(), said
+    run = registry.find()
     assert "it listens on 0.0.0.0: other machines can send requests" in said
     assert run.plan.argv[run.plan.argv.index("--host") + 1] == "0.0.0.0"
     while not answers(run.url):
-        assert server.alive(run)
+        assert server_process.alive(run)
     assert httpx.post(f"{run.url}/v1/chat/completions", json={}).status_code == 401
     bench = told("bench", run.id, "--suite", str(SUITE))
     assert "401" not in bench

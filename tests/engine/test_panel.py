@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Log
 
-from dflash_tui.core import observe, recipe_files, server
+from dflash_tui.core import observe, recipe_files, registry, server_process
 from dflash_tui.core.events import Health, Phase
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.chart import Chart
@@ -59,9 +59,9 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
         await pilot.press("q")
     assert "dflash-tui attach" in (panel.return_value or "")
 
-    [run] = server.runs()
-    assert server.alive(run)
-    members = server.members(run)
+    [run] = registry.runs()
+    assert server_process.alive(run)
+    members = server_process.members(run)
     again = DflashApp(run=run)
     async with again.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: again.run_screen.state.health is Health.WARM)

@@ -8,7 +8,7 @@ import httpx
 import psutil
 import pytest
 
-from dflash_tui.core import experiments, server
+from dflash_tui.core import experiments, registry, server_process
 from tests import fake_engine
 from tests.launched import free_port
 from tests.test_escapes import told
@@ -75,9 +75,9 @@ def test_after_a_whole_life_it_is_nowhere(planted, folders, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     fake_engine.make(free_port(18_900), launches={0: ["echoes"]})
     said = [told("plan", "fake"), told("plan", "fake", "--json"), told("up", "fake", "--detach", "--json")]
-    run = server.find()
+    run = registry.find()
     while not answers(run.url):
-        assert server.alive(run)
+        assert server_process.alive(run)
     said += [told("bench", run.id, "--suite", str(SUITE)), told("ps")]
     assert "HTTP 401" in said[-2], "the server never had its say"
     running = listed()

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from dflash_tui import headless
 from dflash_tui.core import (
+    log_file,
     observe,
     postmortem,
     private,
@@ -22,6 +23,7 @@ from dflash_tui.core import (
     processes,
     record,
     server,
+    server_process,
     suites,
     workload,
 )
@@ -46,7 +48,7 @@ async def test_a_good_server_becomes_warm_and_is_measured_from_the_start_of_a_bu
     async with watching(run) as state:
         await until(lambda: state.health is Health.WARM)
         await asyncio.sleep(4)
-        server.record(run, await workload.first(run.url, "x"))
+        log_file.record(run, await workload.first(run.url, "x"))
         await until(lambda: len(state.requests) == 2 and state.readings[-1].counters.steps == 20)
     changes = [(b.at - a.at, (b.counters.steps or 0) - (a.counters.steps or 0)) for a, b in pairwise(state.readings)]
     assert all(seconds < 2.5 for seconds, steps in changes if steps)
@@ -90,7 +92,7 @@ async def test_a_server_that_cannot_generate_is_unhealthy(launch):
 async def test_another_server_on_the_port_is_not_taken_for_ours(launch):
     """While ours does not listen yet, what answers on its port is somebody else."""
     first = launch()
-    await until(lambda: processes.listens(server.members(first), first.plan.port))
+    await until(lambda: processes.listens(server_process.members(first), first.plan.port))
     ours = launch("deaf", port=first.plan.port)
     async with watching(ours) as state:
         await asyncio.sleep(4)
@@ -104,7 +106,7 @@ async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch
     monkeypatch.setattr(record, "PATIENCE", 1.0)
     monkeypatch.setattr(headless, "_BAD_FOR", 0.5)
     first = launch()
-    await until(lambda: processes.listens(server.members(first), first.plan.port))
+    await until(lambda: processes.listens(server_process.members(first), first.plan.port))
     ours = launch("deaf", port=first.plan.port)
     async with watching(ours) as state:
         telling = asyncio.create_task(headless._tell(ours, state, as_json=False))
@@ -129,26 +131,26 @@ def test_the_exit_code_is_known_when_the_last_thread_is_gone(folders):
     """The first thread of a server ends before its others: it is dead by then, and its code is not there yet."""
     run = server.launch(replace(made(18_299), argv=(sys.executable, "-c", THREADS)), engine="fake")
     deadline = time.monotonic() + 30
-    while server.alive(run):
+    while server_process.alive(run):
         assert time.monotonic() < deadline
-    assert server.exit_code(run) == 7
+    assert server_process.exit_code(run) == 7
 
 
 def test_ending_what_a_dead_server_left_does_not_make_it_a_wanted_end(launch):
     """Who stops the rest of a killed server did not stop the server: it stays failed."""
     run = launch("stubborn")
     deadline = time.monotonic() + 60
-    while len(server.members(run)) < 2:
+    while len(server_process.members(run)) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    server.members(run)[0].kill()
-    while server.alive(run):
+    server_process.members(run)[0].kill()
+    while server_process.alive(run):
         time.sleep(0.05)
     found = postmortem.of(run, observe.replay(run))
     assert found
     assert found.left.startswith("1 process of it still runs, with ")
     asyncio.run(server.stop(run, grace=0.1))
-    assert server.members(run) == []
+    assert server_process.members(run) == []
     assert observe.replay(run).status == "failed"
 
 
@@ -189,8 +191,8 @@ async def test_a_suspended_recorder_loses_its_place(launch):
 async def test_a_stubborn_server_and_its_children_end(launch):
     """SIGTERM is ignored by both: after the grace SIGKILL ends every process of the session."""
     run = launch("stubborn")
-    await until(lambda: len(server.members(run)) == 2)
-    members = server.members(run)
+    await until(lambda: len(server_process.members(run)) == 2)
+    members = server_process.members(run)
     await server.stop(run, grace=0.5)
     assert not any(processes.running(process) for process in members)
     state = observe.replay(run)
@@ -231,9 +233,9 @@ def test_what_cannot_be_recorded_is_not_launched(launch, monkeypatch):
 def test_a_process_is_told_from_the_next_with_its_pid(launch):
     """The identity holds for a life, is empty for a zombie, and does not depend on the time of day."""
     run = launch("deaf")
-    assert server.alive(run)
-    assert not server.alive(replace(run, born=run.born + "1"))
-    assert not server.alive(replace(run, born=""))
+    assert server_process.alive(run)
+    assert not server_process.alive(replace(run, born=run.born + "1"))
+    assert not server_process.alive(replace(run, born=""))
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     deadline = time.monotonic() + 30
     while processes.identity(child.pid):
@@ -249,8 +251,8 @@ def test_a_foreign_process_is_never_counted_as_ours(launch):
     time.sleep(0.05)  # a later tick of the clock, as any reuse of a pid has
     foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     try:
-        assert server.members(replace(run, pid=foreign.pid, born=run.born)) == []
-        assert [process.pid for process in server.members(run)] == [run.pid]
+        assert server_process.members(replace(run, pid=foreign.pid, born=run.born)) == []
+        assert [process.pid for process in server_process.members(run)] == [run.pid]
     finally:
         foreign.kill()
         foreign.wait()
@@ -269,7 +271,7 @@ def test_a_foreign_process_is_never_counted_as_ours(launch):
 async def test_a_bad_answer_is_a_failed_request(launch, word, error):
     """Whatever the server sends, a request ends with a sentence."""
     run = launch(word)
-    await until(lambda: processes.listens(server.members(run), run.plan.port))
+    await until(lambda: processes.listens(server_process.members(run), run.plan.port))
     done = await workload.first(run.url, "x")
     assert error in done.error
 
@@ -277,7 +279,7 @@ async def test_a_bad_answer_is_a_failed_request(launch, word, error):
 async def test_a_request_is_measured_by_its_usage(launch):
     """Forty tokens came in three chunks: the speed follows `usage`, not the chunks."""
     run = launch()
-    await until(lambda: processes.listens(server.members(run), run.plan.port))
+    await until(lambda: processes.listens(server_process.members(run), run.plan.port))
     done = await workload.one(run.url, "x", suites.load("quick").prompts[0], scale=0.5)
     assert (done.kind, done.tokens, done.prompt_tokens, done.finish, done.error) == ("Q&A", 40, 9, "length", "")
     assert done.ttft is not None
@@ -296,7 +298,7 @@ def test_a_bench_of_an_unwatched_server_leaves_its_counters(launch):
     """After `up --detach` nobody records; a bench does, from the server's first request to the last reading."""
     run = launch()
     deadline = time.monotonic() + 30
-    while not processes.listens(server.members(run), run.plan.port):
+    while not processes.listens(server_process.members(run), run.plan.port):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     command = [sys.executable, "-m", "dflash_tui", "bench", run.id, "--json", "--scale", "0.1"]

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dflash_tui.core import server, workload
+from dflash_tui.core import server_process, workload
 from dflash_tui.core.events import Counters, Health, Sampled
 from dflash_tui.core.state import RunState
 from tests.launched import recorded, until, watching
@@ -53,7 +53,7 @@ async def test_recording_goes_on(launch, monkeypatch):
             before = len(recorded(run, Sampled))
             await workload.first(run.url, "x")
             await until(lambda before=before: len(recorded(run, Sampled)) > before + 1)  # type: ignore[misc]
-            assert server.alive(run)
+            assert server_process.alive(run)
             assert abs(state.readings[-1].at - time.time()) < 15
         assert state.health is Health.WARM
         rates = state.window(10.0, time.time())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.core import observe, server
+from dflash_tui.core import observe, registry, server_process
 from dflash_tui.core.events import Health, Sampled
 from dflash_tui.errors import DflashError
 from tests.launched import recorded, until, watching
@@ -64,7 +64,7 @@ async def test_a_full_disk_under_a_living_server(launch, small):
         filler = fill(disk)
         await until(lambda: any("nothing can be recorded" in line.text for line in state.lines), 20)
         assert "No space left on device" in state.lines[-1].text
-        assert server.alive(run)
+        assert server_process.alive(run)
         for words in (("ps",), ("logs", run.id), ("why", run.id), ("history",)):
             done = await asyncio.to_thread(dflash, *words)
             assert (done.returncode, "Traceback" in done.stderr) == (0, False), (words, done.stderr)
@@ -79,8 +79,8 @@ async def test_a_full_disk_under_a_living_server(launch, small):
         await until(lambda: len(recorded(run, Sampled)) > known + 2, 20)
         assert any("recorded again" in line.text for line in state.lines)
     assert observe.replay(run).status == "warm"
-    assert [run.id for run in server.runs()] == [run.id]
-    assert server.damaged() == {}
+    assert [run.id for run in registry.runs()] == [run.id]
+    assert registry.damaged() == {}
 
 
 def test_a_disk_without_room_for_another_file(launch, small):
@@ -95,7 +95,7 @@ def test_a_disk_without_room_for_another_file(launch, small):
     assert run.id in dflash("ps").stdout
     stopped = dflash("stop", run.id)
     assert (stopped.returncode, "Traceback" in stopped.stderr) == (0, False)
-    assert not server.alive(run)
+    assert not server_process.alive(run)
 
 
 def test_a_state_folder_that_may_only_be_read(launch, small):
@@ -108,7 +108,7 @@ def test_a_state_folder_that_may_only_be_read(launch, small):
     for words in (("ps",), ("logs", run.id), ("stop", run.id)):
         done = dflash(*words)
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), (words, done.stderr)
-    assert not server.alive(run)
+    assert not server_process.alive(run)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     with pytest.raises(DflashError, match="could not be made"):
         launch("deaf")

@@ -18,9 +18,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.core import observe, recording, server, workload
+from dflash_tui.core import log_file, observe, recording, registry, server_process, workload
 from dflash_tui.core.events import Health, HealthChanged, LogLine, Sampled
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.core.suites import Prompt
 from tests.launched import made, recorded, until, watching
@@ -102,7 +102,7 @@ def test_a_server_writes_on_at_the_start_of_a_cut_log(launch):
     while not run.log.stat().st_size:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    [leader] = server.members(run)
+    [leader] = server_process.members(run)
     [flags] = [line.split()[1] for line in Path(f"/proc/{leader.pid}/fdinfo/1").read_text().splitlines()
                if line.startswith("flags")]  # fmt: skip
     assert int(flags, 8) & os.O_APPEND
@@ -187,8 +187,8 @@ def test_a_record_that_cannot_be_used_is_named(harm):
     text = path.read_bytes()
     path.write_bytes(RECORDS[harm](text) if harm != "newer" else text.replace(b'"version":1', b'"version":2'))
     assert path.read_bytes() != text
-    assert [run.id for run in server.runs()] == [good.id]
-    [(where, flaw)] = server.damaged().items()
+    assert [run.id for run in registry.runs()] == [good.id]
+    [(where, flaw)] = registry.damaged().items()
     assert (where, flaw) == (path, "was written by a newer dflash-tui" if harm == "newer" else "cannot be read")
 
 
@@ -221,12 +221,12 @@ def test_a_folder_that_is_gone_or_read_only_costs_samples_only(launch):
     for path in sorted(run.folder.iterdir()):
         path.unlink()
     run.folder.rmdir()
-    server.record(run, HealthChanged(1.0, Health.WARM))
+    log_file.record(run, HealthChanged(1.0, Health.WARM))
     assert observe.replay(run).health is Health.STARTING
-    assert server.alive(run)
+    assert server_process.alive(run)
     with contextlib.suppress(OSError):
         run.folder.write_text("a file in its place")
-    server.record(run, HealthChanged(1.0, Health.WARM))
+    log_file.record(run, HealthChanged(1.0, Health.WARM))
     assert isinstance(next(iter(observe.replay(run).lines), None), LogLine | None)
     run.folder.unlink()
 
@@ -238,9 +238,9 @@ async def test_a_folder_that_is_deleted_under_its_observer(launch):
         await until(lambda: state.health is Health.WARM and len(state.readings) > 1)
         shutil.rmtree(run.folder)
         await asyncio.sleep(4)  # a round of everything that is asked and written
-        assert server.alive(run)
+        assert server_process.alive(run)
         assert (state.exit, state.health) == (None, Health.WARM)
         assert not run.folder.exists()
-    assert server.runs() == []
-    assert server.damaged() == {}
+    assert registry.runs() == []
+    assert registry.damaged() == {}
     assert (await workload.first(run.url, "x")).error == ""

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import uv
 
-from dflash_tui.core import inventory, paths, server
+from dflash_tui.core import inventory, paths, registry
 
 # uv up to where it installs; then it has begun, and takes its time.
 SLOW_UV = """#!/bin/sh
@@ -56,7 +56,7 @@ def test_a_connection_that_is_lost_while_a_panel_prepares(folders, tmp_path, ter
     assert not install.is_running()
     assert engines() == []
     assert inventory.leftovers() == []
-    assert server.runs() == []
+    assert registry.runs() == []
 
 
 @pytest.fixture

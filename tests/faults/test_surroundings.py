@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.core import paths, server
+from dflash_tui.core import paths, registry, server, server_process
 from dflash_tui.errors import UsageError
 from tests import fake_engine
 from tests.launched import free_port
@@ -163,10 +163,10 @@ def test_twenty_at_once(launch):
     with ThreadPoolExecutor(20) as pool:
         runs = list(pool.map(lambda number: launch("deaf", port=base + number), range(20)))
     assert len({run.id for run in runs}) == len({run.pid for run in runs}) == 20
-    assert {run.id for run in server.runs()} == {run.id for run in runs}
-    assert server.damaged() == {}
+    assert {run.id for run in registry.runs()} == {run.id for run in runs}
+    assert registry.damaged() == {}
     listed = dflash("ps").stdout
     assert all(listed.count(f"{run.id} ") == 1 for run in runs)
     assert server.free_port(base) == base + 20
     assert dflash("stop", runs[7].id).returncode == 0
-    assert [server.alive(run) for run in runs] == [run is not runs[7] for run in runs]
+    assert [server_process.alive(run) for run in runs] == [run is not runs[7] for run in runs]

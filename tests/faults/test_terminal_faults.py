@@ -11,8 +11,9 @@ import time
 import psutil
 import pytest
 
-from dflash_tui.core import server, workload
+from dflash_tui.core import server_process, workload
 from dflash_tui.core.events import Health, Sampled
+from dflash_tui.core.run import Run
 from tests.launched import recorded, until, watching
 from tests.terminals import ENTER, LEAVE, NO_MOUSE, PANEL
 
@@ -64,9 +65,9 @@ async def test_a_killed_panel_takes_nothing_with_it(launch, terminal):
     await goes_on(run)
 
 
-async def goes_on(run: server.Run) -> None:
+async def goes_on(run: Run) -> None:
     """The server lives, and who comes next knows all of it and records."""
-    assert server.alive(run)
+    assert server_process.alive(run)
     before = len(recorded(run, Sampled))
     async with watching(run) as state:
         await workload.first(run.url, "x")

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.core import paths, preflight_launch, prepare, recipe_files, server, setup
+from dflash_tui.core import paths, preflight_launch, prepare, recipe_files, registry, server, setup
 from dflash_tui.core import plan as plans
 from dflash_tui.core.checks import Check, Level
 from dflash_tui.core.engine import Engine
@@ -19,7 +19,7 @@ from dflash_tui.core.events import Preparing
 from dflash_tui.core.patching import change, files, guard, store
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.plan import Plan
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.errors import PatchError
 from tests.patching.conftest import CPU_FILE
 from tests.patching.pair import tree
@@ -96,7 +96,7 @@ def test_an_experiment_that_comes_in_meanwhile_stops_the_launch(engine, experime
     change.apply([experiment], engine)
     with pytest.raises(PatchError, match="trial was brought in by somebody else meanwhile"):
         asyncio.run(prepare._launch(plan, engine, [], ""))
-    assert server.runs() == []
+    assert registry.runs() == []
 
 
 def test_nothing_is_launched_on_a_patch_that_no_longer_fits(engine):
@@ -106,7 +106,7 @@ def test_nothing_is_launched_on_a_patch_that_no_longer_fits(engine):
     target.write_text(target.read_text().replace("torch.repeat_interleave(values, lengths)", "values"))
     with pytest.raises(PatchError, match="cpu-expand-kernel is needed, and does not fit"):
         asyncio.run(prepare._launch(made(engine), engine, [], ""))
-    assert server.runs() == []
+    assert registry.runs() == []
 
 
 def test_what_others_patched_is_not_passed_off_as_unpatched(engine):
@@ -115,7 +115,7 @@ def test_what_others_patched_is_not_passed_off_as_unpatched(engine):
     Path(engine.folder, "dflash-patches.json").unlink()
     with pytest.raises(PatchError, match="by other hands, and was switched off"):
         launch(made(engine, cpu_expand_kernel=False), engine)
-    assert server.runs() == []
+    assert registry.runs() == []
     assert launch(replace(made(engine), unpatched=()), engine)[0].patches == (NAME,)
 
 
@@ -123,7 +123,7 @@ def test_what_is_taken_out_before_the_launch_stops_it(engine):
     """Another panel may have reverted it since: a server without its patch is not the one that was planned."""
     with pytest.raises(PatchError, match="was taken out by somebody else meanwhile"):
         asyncio.run(prepare._launch(made(engine), engine, [], ""))
-    assert server.runs() == []
+    assert registry.runs() == []
 
 
 def test_the_doctor_sees_a_server_that_is_in_the_way(engine):
@@ -167,7 +167,7 @@ def test_a_launch_waits_for_whoever_changes_the_files(engine):
         with store.locked(engine):
             waiting = asyncio.create_task(prepare._launch(replace(made(engine), patches=()), engine, [], ""))
             await asyncio.sleep(0.3)
-            order.append("launched" if server.runs() else "waited")
+            order.append("launched" if registry.runs() else "waited")
         return await waiting
 
     run = asyncio.run(main())

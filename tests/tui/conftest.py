@@ -25,7 +25,7 @@ from dflash_tui.core.events import (
     Step,
 )
 from dflash_tui.core.recipe import Drafter, EngineSpec, Mode, Recipe, Status, Target
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.tui import launch
 from tests import recordings

@@ -9,7 +9,7 @@ from dflash_tui.core.events import AnyEvent
 from dflash_tui.core.gpu import Probe
 from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.recipe import Recipe
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.errors import DflashError
 from dflash_tui.tui.app import DflashApp
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from dflash_tui.core import experiments, server, verdict
+from dflash_tui.core import experiments, registry, verdict
 from dflash_tui.core.experiment import BootBegan, Finished, Halted, Measured
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.experiments import ExperimentList
@@ -60,7 +60,7 @@ async def test_a_boot_that_starts_shows_the_phases_of_its_run():
             "left (estimate from 1 boot); q leaves it running",
         ):
             await wait_for(pilot, partial(has, panel, words))
-        recorded = next(run for run in server.runs() if run.id == "20261121-020000-toy")
+        recorded = next(run for run in registry.runs() if run.id == "20261121-020000-toy")
         assert not recorded.samples.exists()
 
 

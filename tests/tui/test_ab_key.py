@@ -7,7 +7,7 @@ import pytest
 from textual.pilot import Pilot
 
 from dflash_tui import verdict_words
-from dflash_tui.core import ab_start, experiments, recipe_files, server
+from dflash_tui.core import ab_start, experiments, recipe_files, registry, server_process
 from dflash_tui.core.experiment import Design
 from dflash_tui.core.recipe import Recipe
 from dflash_tui.tui.abplan import AbPlan
@@ -66,7 +66,7 @@ async def test_one_key_and_enter_lead_to_the_verdict():
         report = experiments.report(folder)
         assert report
         assert verdict_words.headline(report, report.comparisons[0])[:60] in text(panel)
-    assert not [run for run in server.runs() if server.members(run)]
+    assert not [run for run in registry.runs() if server_process.members(run)]
 
 
 async def test_an_experiment_begins_once_whatever_is_pressed_meanwhile(monkeypatch):
@@ -107,7 +107,7 @@ async def test_it_is_stopped_after_a_question_and_goes_on_later():
         await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
         await pilot.press("y")
         await patient(pilot, "A/B HALTED")
-        assert not [run for run in server.runs() if server.members(run)]
+        assert not [run for run in registry.runs() if server_process.members(run)]
         await patient(pilot, "r Go on")
         await pilot.press("r")
         await patient(pilot, "A/B RUNNING")

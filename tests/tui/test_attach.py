@@ -8,10 +8,10 @@ import time
 import msgspec
 import pytest
 
-from dflash_tui.core import processes, server
+from dflash_tui.core import log_file, processes, server_process
 from dflash_tui.core.events import Exited
 from dflash_tui.core.recipe import Build, EngineSpec
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.tui.app import DflashApp, farewell
 from dflash_tui.tui.dialogs import Confirm
 from dflash_tui.tui.doctor import Doctor
@@ -32,7 +32,7 @@ def written(run: Run, log: bytes = LOG) -> Run:
     (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
     run.log.write_bytes(log)
     for event in (*traffic(run.started_at + 90, 60), *five_requests(run.started_at + 140)):
-        server.record(run, event)
+        log_file.record(run, event)
     return run
 
 
@@ -49,7 +49,7 @@ def running():
 
 async def test_an_ended_run_is_replayed():
     run = written(a_run())
-    server.record(run, Exited(run.started_at + 160, 1))
+    log_file.record(run, Exited(run.started_at + 160, 1))
     panel = DflashApp(run=run, now=lambda: run.started_at + 170, probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "died while serving (exit code 1)" in text(panel))
@@ -65,7 +65,7 @@ async def test_a_running_server_is_listed_attached_and_left_alone(running):
         await wait_for(pilot, lambda: "LongCode" in text(panel))
         assert isinstance(panel.screen, RunScreen)
         await pilot.press("q")
-    assert server.alive(running)
+    assert server_process.alive(running)
     assert panel.return_value == (
         f"toy keeps running on 127.0.0.1:{running.plan.port}\n"
         f"  watch: dflash-tui attach {running.id}\n"
@@ -81,14 +81,14 @@ async def test_stop_asks_and_only_yes_stops(running):
         await pilot.press("S")
         await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
         await pilot.press("n")
-        assert server.alive(running)
+        assert server_process.alive(running)
         await pilot.press("S")
         await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
         await pilot.press("y")
         await wait_for(pilot, lambda: panel.current_mode == "launch")
         assert any("toy has stopped" in notice.message for notice in panel._notifications)
         assert panel.run_screen.state.status in {"stopping", "stopped"}
-    assert not server.alive(running)
+    assert not server_process.alive(running)
     assert farewell([]) == ""
 
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets import Static
 
-from dflash_tui.core import experiments, server
+from dflash_tui.core import experiments, registry
 from dflash_tui.core.gpu import Gpu, Holder, Probe
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.recipe import Recipe
@@ -51,7 +51,7 @@ async def test_a_run_and_its_list(tmp_path):
     world.made(escapes.all_of_them(), tmp_path)
     panel = app()
     async with panel.run_test(size=SIZE) as pilot:
-        panel.attach(server.find(world.RUN))
+        panel.attach(registry.find(world.RUN))
         await wait_for(pilot, lambda: "FAILED" in text(panel) and escapes.SEEN in text(panel))
         checked(panel)
         await pilot.press("r")

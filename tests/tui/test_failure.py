@@ -7,10 +7,10 @@ import pytest
 from textual.widgets import Input
 
 from dflash_tui import planning
-from dflash_tui.core import server
+from dflash_tui.core import registry, server
 from dflash_tui.core.events import AnyEvent, Autopsy, Exited, LogLine, Problem
 from dflash_tui.core.plan import Plan
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.parser import build_parser
 from dflash_tui.tui.dialogs import ErrorDialog
 from dflash_tui.tui.failure import FailurePane
@@ -97,7 +97,7 @@ async def test_another_remedy_is_chosen_by_its_number_or_the_arrows():
         await pilot.press("escape")
         await pilot.pause()
         assert panel.screen is panel.run_screen
-    assert server.runs() == []
+    assert registry.runs() == []
 
 
 async def test_a_token_is_asked_for_hidden_and_kept_in_memory_only(monkeypatch):

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from textual.widgets import OptionList
 
-from dflash_tui.core import processes, recording, server
+from dflash_tui.core import log_file, processes, recording
 from dflash_tui.core.events import Exited, Stopping
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.tui.runs import RunList, look, shown
 from tests import recordings
 from tests.tui.conftest import HOSTILE, a_recipe, a_run
@@ -25,7 +25,7 @@ def written(name: str, after: float, *events, **changes) -> Run:
     (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
     run.log.write_bytes(LOG)
     for event in events:
-        server.record(run, event)
+        log_file.record(run, event)
     return run
 
 

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 from textual.containers import VerticalScroll
 
-from dflash_tui.core import history, server
+from dflash_tui.core import history, log_file
 from dflash_tui.core.events import WARM_UP, Health, HealthChanged, Preparing, RequestDone, Step
-from dflash_tui.core.server import Run
+from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.tui.starting import startup
 from tests import recordings, starts
@@ -28,7 +28,7 @@ def leave(run: Run, name: str, recording: str) -> None:
     before.folder.mkdir(parents=True)
     (before.folder / "run.json").write_bytes(msgspec.json.encode(before))
     before.log.write_bytes(recordings.raw(recording))
-    server.record(before, FIRST)
+    log_file.record(before, FIRST)
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import psutil
 
-from dflash_tui.core import server
+from dflash_tui.core import registry, server_process
 from dflash_tui.core.engine import Engine
 from dflash_tui.errors import PatchError
 
@@ -68,9 +68,9 @@ def idle(engine: Engine) -> None:
 
 def in_use(engine: Engine) -> list[str]:
     """Return the servers that run from the engine, ours and those that were started by hand, in words."""
-    ours = [run for run in server.runs() if run.plan.engine_folder == engine.folder and server.alive(run)]
+    ours = [run for run in registry.runs() if run.plan.engine_folder == engine.folder and server_process.alive(run)]
     found = [f"{run.id} on port {run.plan.port}" for run in ours]
-    members = {process.pid for run in ours for process in server.members(run)}
+    members = {process.pid for run in ours for process in server_process.members(run)}
     others = (process for process in psutil.process_iter() if process.pid not in members)
     return found + [f"process {process.pid}" for process in others if _serves(process, engine)]
 

@@ -1,0 +1,87 @@
+"""The runs that were recorded on this machine: list them, find one by name, name the records that cannot be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from dflash_tui.core import outside, paths, private, server_process
+from dflash_tui.core.events import YEAR_2100
+from dflash_tui.core.run import VERSION, Run
+from dflash_tui.errors import UsageError
+
+RUN_FILE = "run.json"
+_RUN_LIMIT = 1 << 20
+_UNREADABLE = (OSError, msgspec.MsgspecError)
+
+_decoder: msgspec.json.Decoder[Run] = msgspec.json.Decoder(Run)
+
+
+def runs() -> list[Run]:
+    """Return all recorded runs, oldest first; `damaged` names the folders that tell nothing."""
+    found = [run for path in paths.runs().glob(f"*/{RUN_FILE}") if (run := _load(path))]
+    return sorted(found, key=lambda run: run.started_at)
+
+
+def damaged() -> dict[Path, str]:
+    """Return the run files that cannot be used and what each is said to be; a server may live behind one."""
+    return {path: _flaw(path) for path in sorted(paths.runs().glob(f"*/{RUN_FILE}")) if _load(path) is None}
+
+
+class _Version(msgspec.Struct):
+    version: int = VERSION
+
+
+_versions: msgspec.json.Decoder[_Version] = msgspec.json.Decoder(_Version)
+
+
+def _flaw(path: Path) -> str:
+    try:
+        newer = outside.decode(_read(path), _versions).version > VERSION
+    except _UNREADABLE:
+        newer = False
+    return "was written by a newer dflash-tui" if newer else "cannot be read"
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_RUN_LIMIT)
+
+
+def _load(path: Path) -> Run | None:
+    if private.distrusted(path.parent):  # its pid would be signalled
+        return None
+    try:
+        run = outside.decode(_read(path), _decoder)
+    except _UNREADABLE:
+        return None
+    possible = 1 < run.pid < 1 << 31 and 0 < run.plan.port < 1 << 16 and 0 <= run.started_at < YEAR_2100
+    return run if run.id == path.parent.name and possible and run.version <= VERSION else None
+
+
+def find(name: str | None = None) -> Run:
+    """Return the run that `name` means: an id, the start of one, a recipe's newest; without it the newest alive.
+
+    Raises:
+        UsageError: no run fits, or the start of an id fits several.
+    """
+    known = runs()
+    if name is None:
+        chosen = [run for run in known if server_process.alive(run)] or known
+        if not chosen:
+            raise UsageError("nothing was launched yet", do="dflash-tui up RECIPE starts a server")
+        return chosen[-1]
+    if exact := [run for run in known if run.id == name]:
+        return exact[0]
+    if of_recipe := [run for run in known if run.plan.recipe == name]:
+        return ([run for run in of_recipe if server_process.alive(run)] or of_recipe)[-1]
+    matching = [run for run in known if run.id.startswith(name)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise UsageError(f"'{name}' fits {len(matching)} runs", do=f"name one: {', '.join(r.id for r in matching)}")
+    folder = paths.runs() / name
+    if folder.parent == paths.runs() and (why := private.distrusted(folder)):
+        raise UsageError(f"{folder} {why}, so it is not believed", do=private.how_to_trust(folder))
+    raise UsageError(f"no run called '{name}'", do="dflash-tui ps --all lists the runs")

@@ -1,0 +1,43 @@
+"""The processes of a run's server: whether they live, which they are, and what the server exited with."""
+
+from __future__ import annotations
+
+import subprocess
+
+import psutil
+
+from dflash_tui.core import processes
+from dflash_tui.core.run import Run
+
+# The first thread of a process may be gone this many seconds before the last.
+_LAST_THREADS = 5.0
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def adopt(process: subprocess.Popen[bytes]) -> None:
+    """Remember a server that this process launched, so that its exit code can be read."""
+    _children[process.pid] = process
+
+
+def alive(run: Run) -> bool:
+    """Whether the server process itself runs; a zombie does not, nor another process with its pid."""
+    if child := _children.get(run.pid):
+        child.poll()
+    return bool(run.born) and processes.identity(run.pid) == run.born
+
+
+def exit_code(run: Run) -> int | None:
+    """Return the exit code of an ended server that this process launched, else None.
+
+    The first thread of a process may be gone before the others; the code is there when all are, at most 5 s later.
+    """
+    child = _children.get(run.pid)
+    try:
+        return child.wait(0 if alive(run) else _LAST_THREADS) if child else None
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def members(run: Run) -> list[psutil.Process]:
+    """Return the live processes of the server's session, the leader first."""
+    return processes.session(run.pid, run.born, run.folder)
