@@ -9,12 +9,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dflash_tui import __version__, planning
+from dflash_tui import __version__
 from dflash_tui.core import again, experiments, fit, measures, server, suites, vary
 from dflash_tui.core.experiment import Arm, Design
 from dflash_tui.core.setup import Setup
 from dflash_tui.core.vary import Varied
 from dflash_tui.errors import UsageError
+from dflash_tui.launch import planner
 
 # What of a plan makes a launch what it is.
 DECISIVE = ("argv", "env", "patches", "unpatched", "engine_folder", "models_folder", "gpus", "port")
@@ -33,7 +34,7 @@ def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
     boots = args.boots or (2 if args.honest else 1)
     if args.honest and boots < 2:
         raise UsageError("--honest needs at least two boots per arm", do="leave --boots away, or --boots 2")
-    made = planning.planned(args)
+    made = planner.planned(args)
     base = made.plan
     port = base.port if args.port else server.free_port(base.port)
     options = again.options(base, {"--port": str(port)})
@@ -91,7 +92,7 @@ def _arms(varied: Varied, options: dict[str, str]) -> tuple[tuple[Arm, ...], lis
     arms, setups = list[Arm](), list[Setup]()
     for name, changes in varied.arms.items():
         try:
-            made = planning.replanned(options, changes)
+            made = planner.replanned(options, changes)
         except UsageError as error:
             raise UsageError(
                 f"--vary {varied.key}: {name}: {error.what}", evidence=error.evidence, do=error.do

@@ -17,8 +17,8 @@ from dflash_tui.core import inventory, paths
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import change, commit, files, states
 from dflash_tui.core.plain import clean_line
+from dflash_tui.launch.planner import planned
 from dflash_tui.lines import PreparingLines
-from dflash_tui.planning import planned
 
 
 def engine(args: argparse.Namespace) -> int:

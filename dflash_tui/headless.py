@@ -21,10 +21,10 @@ from dflash_tui.core.recipe import Restart
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.errors import ServerFailed, UsageError
+from dflash_tui.launch.planner import Planned, planned
 from dflash_tui.lines import Checked, Figures, Lines, PlanMade, PreparingLines
 from dflash_tui.panel_command import panel
 from dflash_tui.plan_text import describe
-from dflash_tui.planning import Planned, planned
 from dflash_tui.restarts import Restarts
 from dflash_tui.words import check_line
 

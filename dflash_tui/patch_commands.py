@@ -20,7 +20,7 @@ from dflash_tui.core.patching.states import Found, State
 from dflash_tui.core.plain import clean_line
 from dflash_tui.core.plan import Plan
 from dflash_tui.errors import UsageError
-from dflash_tui.planning import planned
+from dflash_tui.launch.planner import planned
 
 
 class Scope(NamedTuple):

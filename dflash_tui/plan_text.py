@@ -8,7 +8,7 @@ from dflash_tui import text
 from dflash_tui.core import history, inventory
 from dflash_tui.core import plan as plans
 from dflash_tui.core.hardware import Hardware
-from dflash_tui.planning import Planned, fit_of
+from dflash_tui.launch.planner import Planned, fit_of
 from dflash_tui.words import band_line, memory_line, ready_line, restart_line
 
 

@@ -11,7 +11,7 @@ from dflash_tui.console import print_data, print_status
 from dflash_tui.core import again, paths, private, release, server, system, unit
 from dflash_tui.core.recipe import Restart
 from dflash_tui.errors import UsageError
-from dflash_tui.planning import Planned, fit_of, planned
+from dflash_tui.launch.planner import Planned, fit_of, planned
 from dflash_tui.words import restart_limit
 
 # Where programs, engines, models and runs are: the user's systemd does not know what the shell has set. None is secret.

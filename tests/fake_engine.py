@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui import planning
 from dflash_tui.core import engine as engines
 from dflash_tui.core import inventory, paths
 from dflash_tui.core.engine import Engine
+from dflash_tui.launch import planner
 from dflash_tui.parser import build_parser
 
 RECIPE = "fake"
@@ -46,7 +46,7 @@ def make(port: int, tokens: dict[int, list[str]] | None = None, launches: dict[i
     head, _, rest = recipe.partition("patches:\n  - cpu-expand-kernel\n")
     paths.user_recipes().mkdir(parents=True, exist_ok=True)
     (paths.user_recipes() / f"{RECIPE}.yaml").write_text(head + rest)
-    plan = planning.planned(build_parser().parse_args(["plan", RECIPE])).plan
+    plan = planner.planned(build_parser().parse_args(["plan", RECIPE])).plan
     folder = Path(plan.engine_folder)
     site = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     for made in (folder / "bin", site / "vllm", Path(plan.models_folder)):

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from dflash_tui import planning
 from dflash_tui.core import gpu, paths, recipe_files
 from dflash_tui.core.gpu import Gpu, Probe
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.plan import Plan
+from dflash_tui.launch import planner
 from dflash_tui.parser import build_parser
 from dflash_tui.tui.choice import Choice
 from tests.situations import a_gpu
@@ -50,7 +50,7 @@ def machine(monkeypatch):
 
 def by_command(name: str, variant: str) -> Plan:
     words = ["up", name, *(["--variant", variant] if variant else [])]
-    return planning.planned(build_parser().parse_args(words)).plan
+    return planner.planned(build_parser().parse_args(words)).plan
 
 
 def by_panel(name: str, variant: str) -> Plan:
@@ -76,7 +76,7 @@ def test_the_options_of_a_panels_plan_lead_to_it(name, variant, cards, machine):
     """A fix and an A/B start from them: a server that is launched again is on the same GPUs."""
     machine(*cards)
     plan = by_panel(name, variant)
-    assert launch(planning.replanned(plan.asked).plan) == launch(plan)
+    assert launch(planner.replanned(plan.asked).plan) == launch(plan)
 
 
 @pytest.mark.parametrize(

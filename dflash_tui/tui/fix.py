@@ -144,14 +144,14 @@ def plan_again(run: Run, changes: again.Changes) -> tuple[Setup, Plan]:
     Raises:
         UsageError: the recipe is gone, or does not take a change any more.
     """
-    from dflash_tui import planning  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+    from dflash_tui.launch import planner  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
     from dflash_tui.parser import build_parser  # noqa: PLC0415 - as above
 
     args = build_parser().parse_args(again.words(run.plan, changes))
-    made = planning.planned(args)
+    made = planner.planned(args)
     if not args.port and (port := server.free_port(made.plan.port)) != made.plan.port:
         args.port = port
-        made = planning.planned(args)
+        made = planner.planned(args)
     return made.setup, made.plan
 
 

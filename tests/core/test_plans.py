@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from dflash_tui import plan_text, planning
+from dflash_tui import plan_text
 from dflash_tui.core import gpu, paths, recipe_files, setup
 from dflash_tui.core import plan as plans
 from dflash_tui.core.gpu import Probe
@@ -18,6 +18,7 @@ from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import files
 from dflash_tui.core.recipe import EngineSpec
 from dflash_tui.errors import UsageError
+from dflash_tui.launch import planner
 from dflash_tui.parser import build_parser
 
 PLANS = Path(__file__).parents[1] / "data" / "plans"
@@ -33,7 +34,7 @@ CHOICES = [
 
 def described(words: list[str]) -> str:
     """What the command prints, with a name for each thing of this machine or of the table of releases."""
-    made = planning.planned(build_parser().parse_args(["plan", *words]))
+    made = planner.planned(build_parser().parse_args(["plan", *words]))
     text = plan_text.describe(made)
     for value, name in (
         (made.plan.models_folder, "{models}"),

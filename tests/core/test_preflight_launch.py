@@ -21,7 +21,7 @@ from dflash_tui.core.checks import Check, Level, Situation, fail
 from dflash_tui.core.hub import Access, Model
 from dflash_tui.core.recipe import Mode, Standing, Status
 from dflash_tui.errors import PreflightFailed
-from dflash_tui.planning import Planned
+from dflash_tui.launch.planner import Planned
 from tests.launched import free_port
 from tests.situations import DESKTOP, engine_in, situation
 

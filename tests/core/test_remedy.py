@@ -4,7 +4,6 @@ import shlex
 
 import pytest
 
-from dflash_tui import planning
 from dflash_tui.core import again, gpu, postmortem, recipe_files, remedy
 from dflash_tui.core.diagnosis import diagnose
 from dflash_tui.core.events import Exited, Launched
@@ -12,6 +11,7 @@ from dflash_tui.core.gpu import Probe
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.state import RunState
 from dflash_tui.core.vllm_log import LogReader
+from dflash_tui.launch import planner
 from dflash_tui.parser import build_parser
 from tests.core.test_diagnosis import CPU, GPU, of
 
@@ -22,7 +22,7 @@ def no_gpu(folders, monkeypatch):
 
 
 def planned(*words: str) -> Plan:
-    return planning.planned(build_parser().parse_args(["up", *words])).plan
+    return planner.planned(build_parser().parse_args(["up", *words])).plan
 
 
 def after(text: str, plan: Plan, port: int | None = None) -> list[remedy.Remedy]:
@@ -109,7 +109,7 @@ def test_what_is_offered_can_be_launched(words, name, changes):
     plan = planned(*words)
     for helps in recorded(name, plan, port=8123):
         line = shlex.split(again.command(plan, helps.changes))
-        made = planning.planned(build_parser().parse_args(line[1:])).plan
+        made = planner.planned(build_parser().parse_args(line[1:])).plan
         assert (made.argv == plan.argv and made.env == plan.env) is (not helps.changes), line
 
 

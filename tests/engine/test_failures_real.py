@@ -22,12 +22,12 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from dflash_tui import planning
 from dflash_tui.core import observe, paths, processes, recipe_files, registry, server, server_process
 from dflash_tui.core.events import Phase
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.run import Run
+from dflash_tui.launch import planner
 from dflash_tui.parser import build_parser
 from dflash_tui.tui.app import DflashApp
 from tests.tui.panel import NO_GPU, failure_of, text, wait_for, words
@@ -72,7 +72,7 @@ PAST_IT = {
 
 
 def planned(port: int, *words: str) -> Plan:
-    return planning.planned(build_parser().parse_args(["up", "demo-cpu", "--port", str(port), *words])).plan
+    return planner.planned(build_parser().parse_args(["up", "demo-cpu", "--port", str(port), *words])).plan
 
 
 def launched(port: int, target: str = "", speculation: str = "") -> Run:

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from textual.widgets import Input
 
-from dflash_tui import planning
 from dflash_tui.core import registry, server
 from dflash_tui.core.events import AnyEvent, Autopsy, Exited, LogLine, Problem
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
+from dflash_tui.launch import planner
 from dflash_tui.parser import build_parser
 from dflash_tui.tui.dialogs import ErrorDialog
 from dflash_tui.tui.failure import FailurePane
@@ -25,7 +25,7 @@ SIZES = [(120, 36), (80, 24)]
 
 def of_demo(*options: str) -> Run:
     """Return a run of the demo as it is launched with these options."""
-    plan = planning.planned(build_parser().parse_args(["up", "demo-cpu", *options])).plan
+    plan = planner.planned(build_parser().parse_args(["up", "demo-cpu", *options])).plan
     return msgspec.structs.replace(a_run(), plan=plan)
 
 
