@@ -7,8 +7,9 @@ import asyncio
 import sys
 import time
 
-from dflash_tui import ab_follow, ab_words, text
+from dflash_tui import ab_follow, ab_words
 from dflash_tui.ab_design import designed
+from dflash_tui.common import formatting
 from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.core import ab, ab_estimate, ab_start, experiments, prepare, server
 from dflash_tui.core.events import Preparing
@@ -83,11 +84,11 @@ def show(args: argparse.Namespace) -> int:
         if args.json:
             fields = {"id": design.id, "recipe": design.recipe, "vary": design.vary, "status": progress.status}
             print_json(fields | {"boots_done": done, "boots": boots, "made_at": design.made_at})
-        age = text.duration(time.time() - design.made_at)
+        age = formatting.duration(time.time() - design.made_at)
         rows.append((design.id, progress.status, design.vary, f"{done} of {boots}", age, _remark(design)))
     if not args.json:
         if rows:
-            print_data(text.table(("EXPERIMENT", "STATUS", "VARIES", "BOOTS", "AGE", ""), rows, right=(3, 4)))
+            print_data(formatting.table(("EXPERIMENT", "STATUS", "VARIES", "BOOTS", "AGE", ""), rows, right=(3, 4)))
         else:
             print_status("no experiment yet; `dflash-tui ab RECIPE` begins one")
     return 0

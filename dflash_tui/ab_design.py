@@ -10,11 +10,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dflash_tui import __version__
+from dflash_tui.common.errors import UsageError
 from dflash_tui.core import again, experiments, fit, measures, server, suites, vary
 from dflash_tui.core.experiment import Arm, Design
 from dflash_tui.core.setup import Setup
 from dflash_tui.core.vary import Varied
-from dflash_tui.errors import UsageError
 from dflash_tui.launch import planner
 
 # What of a plan makes a launch what it is.

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dflash_tui import ab_words
+from dflash_tui.common.errors import DflashError, ServerFailed
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.console import print_data, print_status
 from dflash_tui.core import experiments
 from dflash_tui.core.events import encode
 from dflash_tui.core.experiment import Design, Happened
 from dflash_tui.core.findings import AbReport
-from dflash_tui.core.plain import clean_line
-from dflash_tui.errors import DflashError, ServerFailed
 
 _INTERVAL = 0.2
 

@@ -10,11 +10,12 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dflash_tui import text, verdict_words
+from dflash_tui import verdict_words
+from dflash_tui.common import formatting
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import summary
 from dflash_tui.core.experiment import Boot, Design
 from dflash_tui.core.findings import AbReport, Comparison, PromptRatio
-from dflash_tui.core.plain import clean_line
 from dflash_tui.core.stats import Ratio
 from dflash_tui.core.summary import Figure, Summary
 
@@ -50,12 +51,12 @@ def mark(arm: int) -> str:
 
 def name(design: Design, arm: int, width: int = _NAME) -> str:
     """Return letter and name of an arm, the name cut in the middle."""
-    return f"{letter(arm)} {text.middle(clean_line(verdict_words.label(design, arm)), width)}"
+    return f"{letter(arm)} {formatting.middle(clean_line(verdict_words.label(design, arm)), width)}"
 
 
 def varied(design: Design) -> str:
     """Return what is varied, as `mode: eager against compile`."""
-    names = [text.middle(clean_line(arm.name), _NAME) for arm in design.arms]
+    names = [formatting.middle(clean_line(arm.name), _NAME) for arm in design.arms]
     joined = " against ".join(names) if len(names) == 2 else ", ".join(names)
     return f"{clean_line(design.vary)}: {joined}"
 
@@ -63,8 +64,8 @@ def varied(design: Design) -> str:
 def kind(design: Design) -> str:
     """Return how sure an experiment can be: `honest, 4 boots`, `quick, 2 boots`, or `measured apart, 2 boots`."""
     if not design.suite:
-        return f"measured apart, {text.plural(len(design.order), 'boot')}"
-    return f"{'honest' if design.honest else 'quick'}, {text.plural(len(design.order), 'boot')}"
+        return f"measured apart, {formatting.plural(len(design.order), 'boot')}"
+    return f"{'honest' if design.honest else 'quick'}, {formatting.plural(len(design.order), 'boot')}"
 
 
 def order(design: Design) -> str:
@@ -103,23 +104,23 @@ def _cells(arm: Summary) -> list[str]:
 def spread(figure: Figure | None, digits: int = 1, unit: str = "") -> str:
     """Return `35.9 (34.1 to 36.6, n=4)`, or a dash."""
     if figure is None:
-        return text.UNKNOWN
-    middle, low, high = (text.number(value, digits) for value in (figure.median, figure.low, figure.high))
+        return formatting.UNKNOWN
+    middle, low, high = (formatting.number(value, digits) for value in (figure.median, figure.low, figure.high))
     return f"{middle}{unit} (n=1)" if figure.n == 1 else f"{middle}{unit} ({low} to {high}, n={figure.n})"
 
 
 def times(figure: Figure | None) -> str:
     """Return `9:31 (9:20 to 9:40, n=2)`, or a dash."""
     if figure is None:
-        return text.UNKNOWN
-    middle, low, high = (text.duration(value) for value in (figure.median, figure.low, figure.high))
+        return formatting.UNKNOWN
+    middle, low, high = (formatting.duration(value) for value in (figure.median, figure.low, figure.high))
     return f"{middle} (n=1)" if figure.n == 1 else f"{middle} ({low} to {high}, n={figure.n})"
 
 
 def ratio(value: Ratio | None) -> str:
     """Return `1.85 (1.79 to 1.92)`, or a dash."""
     if value is None:
-        return text.UNKNOWN
+        return formatting.UNKNOWN
     return f"{times_as(value.ratio)} ({times_as(value.low)} to {times_as(value.high)})"
 
 
@@ -130,21 +131,24 @@ def times_as(value: float) -> str:
 
 def prompts(report: AbReport, one: Comparison) -> list[tuple[str, ...]]:
     """Return a row per prompt: both medians in the judged measure, their ratio with its interval, requests."""
-    rows = [(prompt(row), text.number(row.a), text.number(row.b), ratio(row.ratio), str(row.n)) for row in one.prompts]
+    rows = [
+        (prompt(row), formatting.number(row.a), formatting.number(row.b), ratio(row.ratio), str(row.n))
+        for row in one.prompts
+    ]
     return [*rows, ("all", *_both(report, one), ratio(one.ratio), str(sum(row.n for row in one.prompts)))]
 
 
 def _both(report: AbReport, one: Comparison) -> tuple[str, str]:
     found = (summary.of(report.boots, one.a), summary.of(report.boots, one.b))
     figures = [arm.steps_s if one.measure == "steps/s" else arm.tok_s for arm in found]
-    low, high = (text.number(figure.median if figure else None) for figure in figures)
+    low, high = (formatting.number(figure.median if figure else None) for figure in figures)
     return low, high
 
 
 def prompt(row: PromptRatio) -> str:
     """Return the name of a prompt, with how many were under way at a time where that is not one."""
     streams = f" ×{row.streams}" if row.streams != 1 else ""
-    return text.middle(clean_line(row.kind), _NAME) + streams
+    return formatting.middle(clean_line(row.kind), _NAME) + streams
 
 
 def scale(ratios: Iterable[Ratio]) -> float:
@@ -200,10 +204,12 @@ def requests_of(boots: Iterable[Boot]) -> int:
 def took(boots: Sequence[Boot]) -> str:
     """Return how long the boots took together."""
     known = [boot.took for boot in boots if boot.took is not None]
-    return text.duration(sum(known)) if known else text.UNKNOWN
+    return formatting.duration(sum(known)) if known else formatting.UNKNOWN
 
 
 def clocks(boots: Iterable[Boot]) -> str:
     """Return the GPU clocks that were seen before and after the boots, their median and ends; or a dash."""
     seen = [at.clock_mhz for boot in boots for at in (boot.before, boot.after) if at and at.clock_mhz is not None]
-    return f"{statistics.median(seen):.0f} MHz ({min(seen)} to {max(seen)}, n={len(seen)})" if seen else text.UNKNOWN
+    return (
+        f"{statistics.median(seen):.0f} MHz ({min(seen)} to {max(seen)}, n={len(seen)})" if seen else formatting.UNKNOWN
+    )

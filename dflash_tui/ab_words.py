@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from dflash_tui import text, verdict_words
+from dflash_tui import verdict_words
+from dflash_tui.common import formatting
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import experiments
 from dflash_tui.core.ab_estimate import Estimate
 from dflash_tui.core.events import Event, RequestDone
 from dflash_tui.core.experiment import Boot, BootBegan, BootEnded, Design, Halted, Happened, Measured
 from dflash_tui.core.findings import AbReport
-from dflash_tui.core.plain import clean_line
 from dflash_tui.core.progress import ATTEMPTS
 
 _STAGES = {"cold": "the first request, alone", "warm-up": "warm-up, not counted", "round": "measured"}
@@ -32,10 +33,10 @@ class Reported(Event, frozen=True, tag="ab report"):
 def plan(design: Design, estimate: Estimate, stopped: Sequence[str] = ()) -> str:
     """Return what an experiment is going to do, for somebody who decides whether it may."""
     names = " ".join(clean_line(design.arms[arm].name) for arm in design.order)
-    boots = f"{text.plural(len(design.order), 'boot')}: {names}"
+    boots = f"{formatting.plural(len(design.order), 'boot')}: {names}"
     caches = "each arm its own, empty at its first boot" if design.own_cache else "yours, as it is"
     first, least = design.arms[0].plan, "at least " if max(design.concurrency) > 1 else ""
-    rounds = f"{least}{text.plural(design.rounds, 'round')} per boot"
+    rounds = f"{least}{formatting.plural(design.rounds, 'round')} per boot"
     rows = [
         ("recipe", design.recipe),
         ("varies", f"{clean_line(design.vary)}: {', '.join(clean_line(arm.name) for arm in design.arms)}"),
@@ -54,7 +55,7 @@ def plan(design: Design, estimate: Estimate, stopped: Sequence[str] = ()) -> str
 def _at_a_time(design: Design) -> str:
     """Return how many requests are under way at a time, and how many a boot sends: short suites go several times."""
     count, streams = experiments.due(design), ", ".join(map(str, design.concurrency))
-    return f"{streams} at a time" + (f", {text.plural(count, 'request')} per boot" if count else "")
+    return f"{streams} at a time" + (f", {formatting.plural(count, 'request')} per boot" if count else "")
 
 
 def _heat(design: Design) -> str:
@@ -64,7 +65,7 @@ def _heat(design: Design) -> str:
 def _takes(estimate: Estimate) -> str:
     if estimate.seconds is None:
         return "unknown until the first boot is over"
-    told = f"about {text.duration(estimate.seconds)}"
+    told = f"about {formatting.duration(estimate.seconds)}"
     return (
         f"{told}, {estimate.source}" if estimate.whole else f"{told} for the starts, {estimate.source}; and the answers"
     )
@@ -92,21 +93,23 @@ def line(design: Design, event: Happened) -> str:
 
 
 def _arm(design: Design, arm: int) -> str:
-    return clean_line(design.arms[arm].name) if arm < len(design.arms) else text.UNKNOWN
+    return clean_line(design.arms[arm].name) if arm < len(design.arms) else formatting.UNKNOWN
 
 
 def _request(request: RequestDone) -> str:
     if request.error:
         return f"failed: {clean_line(request.error)}"
-    return f"{text.number(request.decode_tok_s, 1, 'tok/s'):>12}  {request.tokens} tokens in {request.total:.1f} s"
+    return (
+        f"{formatting.number(request.decode_tok_s, 1, 'tok/s'):>12}  {request.tokens} tokens in {request.total:.1f} s"
+    )
 
 
 def _ended(boot: Boot) -> str:
     if boot.error:
         again = "; it is tried once more" if boot.attempt < ATTEMPTS else "; the others go on without it"
         return f"  failed{again}\n    " + "\n    ".join(map(clean_line, boot.error.splitlines()))
-    start = f"ready after {text.duration(boot.ready)}{f' ({boot.cache})' if boot.cache else ''}"
-    return f"  {start}, {text.number(speed(boot), 1, 'tok/s')}, over after {text.duration(boot.took)}"
+    start = f"ready after {formatting.duration(boot.ready)}{f' ({boot.cache})' if boot.cache else ''}"
+    return f"  {start}, {formatting.number(speed(boot), 1, 'tok/s')}, over after {formatting.duration(boot.took)}"
 
 
 def speed(boot: Boot) -> float | None:
@@ -132,12 +135,12 @@ def _boots(report: AbReport) -> str:
         (
             str(boot.number + 1),
             _arm(report.design, boot.arm),
-            boot.cache or text.UNKNOWN,
-            text.duration(boot.ready),
-            text.number(boot.cold_request.decode_tok_s if boot.cold_request else None, 1, "tok/s"),
-            text.number(speed(boot)),
+            boot.cache or formatting.UNKNOWN,
+            formatting.duration(boot.ready),
+            formatting.number(boot.cold_request.decode_tok_s if boot.cold_request else None, 1, "tok/s"),
+            formatting.number(speed(boot)),
             str(len(boot.requests)),
         )
         for boot in report.boots
     ]
-    return text.table(header, rows, right=(0, 3, 4, 5, 6))
+    return formatting.table(header, rows, right=(0, 3, 4, 5, 6))

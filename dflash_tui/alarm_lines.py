@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from dflash_tui import text
+from dflash_tui.common import formatting
 from dflash_tui.console import print_data, print_status
 from dflash_tui.core.alarms import Alarm, alarms
 from dflash_tui.core.events import Event, encode
@@ -53,6 +53,6 @@ def _say(alarm: Alarm, now: float, *, over: bool, as_json: bool) -> None:
     if as_json:
         print_data(encode(Alarmed(now, *alarm, over=over)).decode())
     elif over:
-        print_status(f"✓ {alarm.kind}: over after {text.duration(now - alarm.since)}")
+        print_status(f"✓ {alarm.kind}: over after {formatting.duration(now - alarm.since)}")
     else:
         print_status(f"! {alarm.kind}: {alarm.what}: {alarm.evidence}\n  → {alarm.do}")

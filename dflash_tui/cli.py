@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from dflash_tui.errors import DflashError, UsageError, starved
+from dflash_tui.common.errors import DflashError, UsageError, starved
 from dflash_tui.parser import build_parser
 
 # Each command imports what it needs and nothing of the others.

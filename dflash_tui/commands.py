@@ -7,13 +7,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from dflash_tui import text
+from dflash_tui.common import formatting, private_files
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.own_secrets import hide, values
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import private, processes, registry, server_process
-from dflash_tui.core.own_secrets import hide, values
-from dflash_tui.core.plain import clean_line
+from dflash_tui.core import processes, registry, server_process
 from dflash_tui.core.run import Run
-from dflash_tui.errors import DflashError, UsageError
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that `ps` does not owe
     from dflash_tui.core import gpu
@@ -34,34 +34,34 @@ def gpus(args: argparse.Namespace) -> int:
         print_data(found.why_none)
         print_status("the recipe demo-cpu runs on the CPU")
         return 0
-    print_data(f"driver {found.driver or text.UNKNOWN}, CUDA {found.cuda or text.UNKNOWN}")
+    print_data(f"driver {found.driver or formatting.UNKNOWN}, CUDA {found.cuda or formatting.UNKNOWN}")
     header = ("GPU", "NAME", "CLASS", "MEMORY", "BUSY", "HEAT", "POWER", "CLOCK", "THROTTLE")
-    print_data(text.table(header, [_gpu_row(card) for card in found.gpus]))
+    print_data(formatting.table(header, [_gpu_row(card) for card in found.gpus]))
     for card in found.gpus:
         if card.trouble:
             print_data(f"! {card.index}: {card.trouble}")
     held = [
-        (str(card.index), str(holder.pid), holder.name or text.UNKNOWN, text.gib(holder.memory))
+        (str(card.index), str(holder.pid), holder.name or formatting.UNKNOWN, formatting.gib(holder.memory))
         for card in found.gpus
         for holder in card.processes or ()
     ]
     if held:
         print_data("")
-        print_data(text.table(("GPU", "PID", "PROCESS", "MEMORY"), held, right=(1, 3)))
+        print_data(formatting.table(("GPU", "PID", "PROCESS", "MEMORY"), held, right=(1, 3)))
     return 0
 
 
 def _gpu_row(card: gpu.Gpu) -> tuple[str, ...]:
     return (
         str(card.index),
-        card.name or text.UNKNOWN,
+        card.name or formatting.UNKNOWN,
         card.hardware.value,
-        f"{text.of(card.memory_used, card.memory_total, 'GiB', text.GIB)}{' unified' if card.unified else ''}",
-        text.percent(card.utilisation),
-        text.number(card.temperature_c, 0, "°C"),
-        text.of(card.power_w, card.power_limit_w, "W"),
-        text.of(card.sm_clock_mhz, card.sm_clock_max_mhz, "MHz"),
-        text.UNKNOWN if card.throttle is None else ", ".join(card.throttle) or "no",
+        f"{formatting.of(card.memory_used, card.memory_total, 'GiB', formatting.GIB)}{' unified' if card.unified else ''}",
+        formatting.percent(card.utilisation),
+        formatting.number(card.temperature_c, 0, "°C"),
+        formatting.of(card.power_w, card.power_limit_w, "W"),
+        formatting.of(card.sm_clock_mhz, card.sm_clock_max_mhz, "MHz"),
+        formatting.UNKNOWN if card.throttle is None else ", ".join(card.throttle) or "no",
     )
 
 
@@ -83,15 +83,25 @@ def ps(args: argparse.Namespace) -> int:
             figures |= {"restarted_from": run.restarted_from} if run.restarted_from else {}
             print_json(fields | figures)
         rows.append(
-            (run.id, state.status, str(run.plan.port), str(run.pid), text.duration(age), text.gib(held), _remark(run))
+            (
+                run.id,
+                state.status,
+                str(run.plan.port),
+                str(run.pid),
+                formatting.duration(age),
+                formatting.gib(held),
+                _remark(run),
+            )
         )
     for path, flaw in registry.damaged().items():
-        why = private.distrusted(path.parent)
+        why = private_files.distrusted(path.parent)
         what = f"{path.parent} {why}, so it is not believed" if why else f"{path} {flaw}"
         print_status(f"! {what}; if its server still runs, end it by hand")
     if not args.json:
         if rows:
-            print_data(text.table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", ""), rows, right=(2, 3, 4, 5)))
+            print_data(
+                formatting.table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", ""), rows, right=(2, 3, 4, 5))
+            )
         else:
             print_status("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists the ended ones")
     return 0

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui import text
+from dflash_tui.common import formatting, paths
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.console import print_data, print_status
 from dflash_tui.core import engine as engines
-from dflash_tui.core import inventory, paths
+from dflash_tui.core import inventory
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import change, commit, files, states
-from dflash_tui.core.plain import clean_line
 from dflash_tui.launch.planner import planned
 from dflash_tui.lines import PreparingLines
 
@@ -37,10 +37,10 @@ def listed(args: argparse.Namespace) -> int:
             print_data(json.dumps(msgspec.to_builtins(found) | {"bytes": size, "patches": patched}))
         kind = "adopted" if found.adopted else time.strftime("%Y-%m-%d", time.localtime(found.installed_at))
         patched_text = ", ".join(patched) or "none"
-        rows.append((f"{found.distribution} {found.vllm}", kind, text.gib(size), patched_text, found.folder))
+        rows.append((f"{found.distribution} {found.vllm}", kind, formatting.gib(size), patched_text, found.folder))
     if not args.json:
         print_status("no engine yet; launching a recipe installs its own") if not rows else print_data(
-            text.table(("ENGINE", "MADE", "SIZE", "PATCHES", "FOLDER"), rows, right=(2,))
+            formatting.table(("ENGINE", "MADE", "SIZE", "PATCHES", "FOLDER"), rows, right=(2,))
         )
     for folder in inventory.leftovers():
         clears = f"was left half-way; `dflash-tui engine remove {folder.name}` clears it"

@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dflash_tui import text, why
+from dflash_tui import why
 from dflash_tui.alarm_lines import announce
 from dflash_tui.bench import Bench, first_answer, measure
+from dflash_tui.common import formatting
+from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.console import print_data, print_status
 from dflash_tui.core import observe, postmortem, preflight, prepare, registry, release, server, server_process, suites
 from dflash_tui.core.events import Health, encode
@@ -20,7 +22,6 @@ from dflash_tui.core.preflight import Level
 from dflash_tui.core.recipe import Restart
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
-from dflash_tui.errors import ServerFailed, UsageError
 from dflash_tui.launch.planner import Planned, planned
 from dflash_tui.lines import Checked, Figures, Lines, PlanMade, PreparingLines
 from dflash_tui.panel_command import panel
@@ -94,7 +95,7 @@ async def _owned(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
 
 
 def _left_alone(args: argparse.Namespace, run: Run) -> int:
-    print_status(text.how_to_return(run.id))
+    print_status(formatting.how_to_return(run.id))
     if args.json:
         Lines(RunState(), as_json=True).show_all((*run.prepared, run.launched))
     else:
@@ -157,13 +158,13 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
             await measure(quick)
             await asyncio.sleep(2 * observe.LOG_INTERVAL)  # let the recorded events through
             if args.detach:
-                print_status(text.how_to_return(run.id))
+                print_status(formatting.how_to_return(run.id))
                 return 0
         await _one_of(beat, alarm, following, aside=telling)
         return _after_end(run, state, as_json=args.json)
     except asyncio.CancelledError:
         if not args.foreground:
-            print_status(f"\nno longer watching; the server goes on\n{text.how_to_return(run.id)}")
+            print_status(f"\nno longer watching; the server goes on\n{formatting.how_to_return(run.id)}")
         raise
     finally:
         for task in (following, beat, alarm, telling):

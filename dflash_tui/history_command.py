@@ -6,12 +6,12 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from dflash_tui import text
+from dflash_tui.common import formatting
+from dflash_tui.common.errors import UsageError
 from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.core import compared, history, registry
 from dflash_tui.core.compared import Difference, Kind
 from dflash_tui.core.expected import Start
-from dflash_tui.errors import UsageError
 from dflash_tui.starts import spread
 
 
@@ -46,14 +46,14 @@ def _list(starts: Sequence[Start]) -> str:
             start.run,
             time.strftime("%Y-%m-%d %H:%M", time.localtime(start.at)),
             start.mode,
-            start.cache or text.UNKNOWN,
-            text.duration(start.up),
-            text.number(start.first_request, 1, "s"),
-            text.duration(start.ready),
+            start.cache or formatting.UNKNOWN,
+            formatting.duration(start.up),
+            formatting.number(start.first_request, 1, "s"),
+            formatting.duration(start.ready),
         )
         for start in starts
     ]
-    return text.table(header, rows, right=(4, 5, 6))
+    return formatting.table(header, rows, right=(4, 5, 6))
 
 
 def _medians(kinds: Sequence[Kind]) -> str:
@@ -62,16 +62,16 @@ def _medians(kinds: Sequence[Kind]) -> str:
     header = ("MEDIANS", "SETUP", "ENGINE", "MODE", "CACHE", "N", *parts, "FIRST", "READY", "FROM TO")
     rows = []
     for kind in kinds:
-        seconds = [text.duration(kind.part(phases)) for _, phases in compared.PARTS]
-        times = (*seconds, text.number(kind.first, 1, "s"), text.duration(kind.ready), spread(kind))
-        rows.append((*kind.pair, kind.mode, kind.cache or text.UNKNOWN, str(len(kind.starts)), *times))
-    return text.table(header, rows, right=tuple(range(5, len(header))))
+        seconds = [formatting.duration(kind.part(phases)) for _, phases in compared.PARTS]
+        times = (*seconds, formatting.number(kind.first, 1, "s"), formatting.duration(kind.ready), spread(kind))
+        rows.append((*kind.pair, kind.mode, kind.cache or formatting.UNKNOWN, str(len(kind.starts)), *times))
+    return formatting.table(header, rows, right=tuple(range(5, len(header))))
 
 
 def _sentence(difference: Difference) -> str:
     """Return what is ready sooner and by how much, and of how many starts that is said."""
     one, other, seconds = difference
     recipe, setup, engine = one.pair
-    more = f"{text.duration(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"
+    more = f"{formatting.duration(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"
     sides = f"{one.name} (n={len(one.answered)}) is ready {more} after its launch than {other.name}"
     return f"{recipe} ({setup}) on {engine}: {sides} (n={len(other.answered)})"

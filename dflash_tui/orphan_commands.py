@@ -9,12 +9,12 @@ import sys
 import msgspec
 import psutil
 
-from dflash_tui import text
+from dflash_tui.common import formatting
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.console import print_data, print_status
 from dflash_tui.core import processes, system
-from dflash_tui.core.plain import clean_line
 from dflash_tui.core.system import Orphan
-from dflash_tui.errors import DflashError, UsageError
 
 _GRACE = 5.0
 
@@ -32,8 +32,8 @@ def command(args: argparse.Namespace) -> int:
                 ).decode()
             )
     elif found:
-        rows = [(str(orphan.pid), clean_line(orphan.name), text.gib(orphan.resident)) for orphan in found]
-        print_data(text.table(("PID", "NAME", "MEMORY"), rows, right=(0, 2)))
+        rows = [(str(orphan.pid), clean_line(orphan.name), formatting.gib(orphan.resident)) for orphan in found]
+        print_data(formatting.table(("PID", "NAME", "MEMORY"), rows, right=(0, 2)))
         print_status("dflash-tui orphans PID ends one of them; `dflash-tui gpus` shows what they hold on a GPU")
     else:
         print_status("no engine process without its server")
@@ -51,7 +51,7 @@ def _end(pid: int, found: list[Orphan], *, sure: bool) -> int:
     if orphan is None:
         raise UsageError(f"pid {pid} is no engine without its server", do="dflash-tui orphans lists them")
     process = psutil.Process(pid)  # knows its create time, so that another with this pid is never signalled
-    what = f"{clean_line(orphan.name)} (pid {pid}), which holds {text.gib(orphan.resident)}"
+    what = f"{clean_line(orphan.name)} (pid {pid}), which holds {formatting.gib(orphan.resident)}"
     if not sure:
         if not sys.stdin.isatty():
             raise UsageError("nobody can be asked here", do=f"dflash-tui orphans {pid} --yes ends it unasked")

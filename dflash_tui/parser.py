@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from dflash_tui import __version__, parser_measuring
-from dflash_tui.errors import EXIT_CODES
+from dflash_tui.common.errors import EXIT_CODES
 from dflash_tui.parser_options import (
     as_json,
     option,

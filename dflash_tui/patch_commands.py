@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui import text
+from dflash_tui.common import formatting
+from dflash_tui.common.errors import UsageError
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.core import gpu, inventory
 from dflash_tui.core.engine import Engine
@@ -17,9 +19,7 @@ from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import aims, change, commit, files, states
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.patching.states import Found, State
-from dflash_tui.core.plain import clean_line
 from dflash_tui.core.plan import Plan
-from dflash_tui.errors import UsageError
 from dflash_tui.launch.planner import planned
 
 
@@ -127,7 +127,7 @@ def status(args: argparse.Namespace) -> int:
     print_data(f"{scope.engine.distribution} {scope.engine.vllm} in {scope.engine.folder}")
     rows = [(one.name, one.state.value, _why(patch, one)) for patch, one in zip(scope.patches, found, strict=True)]
     if not half:
-        print_data(text.table(("PATCH", "STATE", "WHY"), rows) if rows else "no patches")
+        print_data(formatting.table(("PATCH", "STATE", "WHY"), rows) if rows else "no patches")
     for name, why in scope.unusable.items():
         print_status(f"! {name} is unusable: {clean_line(why)}")
     for one in found:

@@ -8,7 +8,7 @@ import json
 
 import msgspec
 
-from dflash_tui import text
+from dflash_tui.common import formatting
 from dflash_tui.console import print_data, print_status
 from dflash_tui.core import preflight, system
 from dflash_tui.launch.planner import fit_of, planned
@@ -39,7 +39,7 @@ def doctor(args: argparse.Namespace) -> int:
         if args.release_page_cache:
             models = asyncio.run(preflight.look(made.setup, made.plan)).models
             freed = system.release_pages(preflight.local_files(models))
-            print_status(f"{text.gib(freed)} of page cache given back")
+            print_status(f"{formatting.gib(freed)} of page cache given back")
         report = asyncio.run(preflight.run(made.setup, made.plan, thorough=True))
     for check in report.checks:
         print_data(msgspec.json.encode(check).decode() if args.json else check_line(check))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dflash_tui import text
+from dflash_tui.common import formatting
 from dflash_tui.core import history, inventory
 from dflash_tui.core import plan as plans
 from dflash_tui.core.hardware import Hardware
@@ -17,7 +17,7 @@ def describe(made: Planned) -> str:
     setup, plan = made.setup, made.plan
     spec, recipe = setup.engine, setup.recipe
     engine = inventory.find(Path(plan.engine_folder))
-    fetched = f"to install: ≈ {text.megabytes(spec.download_mb)} to download, {text.megabytes(spec.disk_mb)} on disk"
+    fetched = f"to install: ≈ {formatting.megabytes(spec.download_mb)} to download, {formatting.megabytes(spec.disk_mb)} on disk"
     drafter = f"{plan.drafter}, {plan.num_speculative_tokens} tokens per step"
     rows = [("recipe", f"{plan.recipe}: {plan.title}")]
     if not plan.on_cpu:

@@ -8,11 +8,11 @@ import re
 
 import msgspec
 
-from dflash_tui import text
+from dflash_tui.common import formatting, paths
+from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import paths, recipe_files, setup
+from dflash_tui.core import recipe_files, setup
 from dflash_tui.core.recipe import Recipe
-from dflash_tui.errors import RecipeError, UsageError
 
 
 def recipes(args: argparse.Namespace) -> int:
@@ -40,7 +40,7 @@ def listed(args: argparse.Namespace) -> int:
         for entry in broken:
             print_data(json.dumps(entry))
         return 0
-    print_data(text.table(("RECIPE", "STATUS", "N", "VLLM", "FOR", "TITLE"), rows, right=(2,)))
+    print_data(formatting.table(("RECIPE", "STATUS", "N", "VLLM", "FOR", "TITLE"), rows, right=(2,)))
     for entry in broken:
         print_status(f"! {entry['name']}: {entry['error']}")
     return 0
@@ -59,7 +59,7 @@ def check(args: argparse.Namespace) -> int:
             continue
         count = len(setup.profiles(recipe)) * max(1, len(recipe.hardware)) * (1 + len(recipe.variants))
         says = {"file": str(path), "error": "", "plans": count}
-        print_data(json.dumps(says) if args.json else f"✓ {path}: {text.plural(count, 'plan')}")
+        print_data(json.dumps(says) if args.json else f"✓ {path}: {formatting.plural(count, 'plan')}")
     return 2 if wrong else 0
 
 

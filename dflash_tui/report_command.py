@@ -11,14 +11,15 @@ import msgspec
 from msgspec.structs import replace
 
 from dflash_tui import report_markdown, run_markdown, side_by_side
+from dflash_tui.common import untrusted_json
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.redaction import variables, words
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import experiments, imported, outside, recording, run_report, sides
+from dflash_tui.core import experiments, imported, recording, run_report, sides
 from dflash_tui.core.findings import AbReport, misplaced
 from dflash_tui.core.imported import Imported
-from dflash_tui.core.redact import variables, words
 from dflash_tui.core.run_report import RunReport
 from dflash_tui.core.sides import Side
-from dflash_tui.errors import DflashError, UsageError
 
 _AB: msgspec.json.Decoder[AbReport | RunReport] = msgspec.json.Decoder(AbReport)
 _RUN: msgspec.json.Decoder[AbReport | RunReport] = msgspec.json.Decoder(RunReport)
@@ -125,7 +126,7 @@ def _file(name: str) -> AbReport | RunReport | Imported | None:
     data = path.read_bytes()
     for decoder in (_AB, _RUN):
         with contextlib.suppress(msgspec.MsgspecError):
-            return _sound(path, outside.decode(data, decoder))
+            return _sound(path, untrusted_json.decode(data, decoder))
     return imported.load(path)
 
 

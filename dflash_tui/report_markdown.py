@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from dflash_tui import ab_text, text, verdict_words
+from dflash_tui import ab_text, verdict_words
+from dflash_tui.common import formatting
+from dflash_tui.common.redaction import LEFT_OUT, is_secret
 from dflash_tui.core import again
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import Boot, Conditions
 from dflash_tui.core.findings import AbReport, Comparison
-from dflash_tui.core.redact import LEFT_OUT, is_secret
 from dflash_tui.markdown import block, bullets, code, said, table
 
 _AXIS = 41
@@ -30,7 +31,7 @@ def _parts(report: AbReport) -> Iterator[str]:
     if label := ab_text.label(design):
         yield f"> **{said(label)}.** What is compared holds for this set-up of the engine, not for such a model."
     how = f"{ab_text.kind(design)}, order {ab_text.order(design)}"
-    yield f"{text.when(design.made_at)}, {how}, told by dflash-tui {said(design.version)}."
+    yield f"{formatting.when(design.made_at)}, {how}, told by dflash-tui {said(design.version)}."
     if not report.complete:
         yield f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over."
     for one in report.comparisons:
@@ -66,9 +67,9 @@ def ranges(one: Comparison) -> list[str]:
     """Return the interval of each prompt and of all, drawn around 1, with an axis below."""
     rows = [(ab_text.prompt(row), row.ratio) for row in one.prompts] + ([("all", one.ratio)] if one.ratio else [])
     most = ab_text.scale([ratio for _, ratio in rows])
-    width = max((len(text.cut(kind, 24)) for kind, _ in rows), default=0)
+    width = max((len(formatting.cut(kind, 24)) for kind, _ in rows), default=0)
     drawn = [
-        f"{text.cut(kind, 24):<{width}}  {ab_text.interval(ratio, most, _AXIS)}  {ab_text.times_as(ratio.ratio)}"
+        f"{formatting.cut(kind, 24):<{width}}  {ab_text.interval(ratio, most, _AXIS)}  {ab_text.times_as(ratio.ratio)}"
         for kind, ratio in rows
     ]
     return [*drawn, f"{'':{width}}  {ab_text.axis(most, _AXIS)}"]
@@ -79,9 +80,11 @@ def _sweep(report: AbReport) -> str:
         return ""
     rows = []
     for point in report.sweep.points:
-        interval = f"{text.number(point.tok_s)} ({text.number(point.low)} to {text.number(point.high)})"
+        interval = (
+            f"{formatting.number(point.tok_s)} ({formatting.number(point.low)} to {formatting.number(point.high)})"
+        )
         standing = report.sweep.standing(point.arm)
-        rows.append([said(ab_text.name(report.design, point.arm)), interval, text.number(point.al, 2), standing])
+        rows.append([said(ab_text.name(report.design, point.arm)), interval, formatting.number(point.al, 2), standing])
     return table((said(report.design.vary), "tok/s", "AL", ""), rows, (1, 2))
 
 
@@ -94,7 +97,7 @@ def _starts(report: AbReport) -> Iterator[str]:
     yield block(
         *(
             f"{bar.what:<14}{ab_text.letter(bar.arm)}  {'█' * max(1, round(bar.seconds / longest * _BAR)):<{_BAR}}"
-            f"  {text.number(bar.seconds, 1, 's') if bar.seconds < 60 else text.duration(bar.seconds)}"
+            f"  {formatting.number(bar.seconds, 1, 's') if bar.seconds < 60 else formatting.duration(bar.seconds)}"
             for bar in bars
         )
     )
@@ -114,7 +117,7 @@ def _how(report: AbReport) -> Iterator[str]:
     yield bullets(
         [
             f"suite {code(design.suite)}, SHA-256 {code(design.digest)}",
-            f"{text.plural(design.rounds, 'round')} of every prompt in each boot, in an order shuffled from seed "
+            f"{formatting.plural(design.rounds, 'round')} of every prompt in each boot, in an order shuffled from seed "
             f"{design.seed}; answers {design.scale:g} times their usual length; {streams} at a time"
             f"{', more rounds where one would not keep them busy twice' if max(design.concurrency) > 1 else ''}",
             f"temperature {temperature}; warm-ups are not counted; the first real request is measured alone",
@@ -122,7 +125,7 @@ def _how(report: AbReport) -> Iterator[str]:
             if _full(report.boots)
             else "some answers ended before their full length",
             f"each arm has a compile cache of its own, empty at its first boot: {'yes' if design.own_cache else 'no'}",
-            f"{ab_text.requests_of(report.boots)} requests in {text.plural(len(report.boots), 'boot')}; "
+            f"{ab_text.requests_of(report.boots)} requests in {formatting.plural(len(report.boots), 'boot')}; "
             f"the boots took {ab_text.took(report.boots)} together",
         ]
     )
@@ -137,22 +140,22 @@ def _machine(report: AbReport) -> Iterator[str]:
     gpus = sorted({gpu for boot in boots for gpu in boot.gpus})
     drivers = sorted({boot.driver for boot in boots if boot.driver})
     yield "## Machine"
-    driver = ", ".join(map(said, drivers)) or text.UNKNOWN
-    nothing = "none" if report.design.arms[0].plan.on_cpu else text.UNKNOWN
+    driver = ", ".join(map(said, drivers)) or formatting.UNKNOWN
+    nothing = "none" if report.design.arms[0].plan.on_cpu else formatting.UNKNOWN
     yield bullets([f"GPU: {', '.join(map(said, gpus)) or nothing}, driver {driver}, clock {ab_text.clocks(boots)}"])
     header = ("boot", "arm", "cache", "up", "ready", "took", "before", "after", "")
     yield table(header, [_boot(boot) for boot in boots], (0, 3, 4, 5))
 
 
 def _boot(boot: Boot) -> list[str]:
-    seconds = [text.duration(value) for value in (boot.up, boot.ready, boot.took)]
+    seconds = [formatting.duration(value) for value in (boot.up, boot.ready, boot.took)]
     again_ = f"attempt {boot.attempt}" if boot.attempt > 1 else ""
     remark = ", ".join(filter(None, (again_, said(boot.error))))
     state = [conditions(boot.before), conditions(boot.after)]
     return [
         str(boot.number + 1),
         ab_text.letter(boot.arm),
-        said(boot.cache) or text.UNKNOWN,
+        said(boot.cache) or formatting.UNKNOWN,
         *seconds,
         *map(said, state),
         remark,
@@ -162,18 +165,18 @@ def _boot(boot: Boot) -> list[str]:
 def conditions(at: Conditions | None) -> str:
     """Return how the machine was, as far as somebody said."""
     if at is None:
-        return text.UNKNOWN
+        return formatting.UNKNOWN
     parts = [
         at.power,
-        text.number(at.clock_mhz, 0, "MHz") if at.clock_mhz is not None else "",
-        text.number(at.temperature_c, 0, "°C") if at.temperature_c is not None else "",
-        text.of(at.power_w, at.power_limit_w, "W") if at.power_w is not None else "",
+        formatting.number(at.clock_mhz, 0, "MHz") if at.clock_mhz is not None else "",
+        formatting.number(at.temperature_c, 0, "°C") if at.temperature_c is not None else "",
+        formatting.of(at.power_w, at.power_limit_w, "W") if at.power_w is not None else "",
         f"throttled: {', '.join(at.throttle)}" if at.throttle else "",
         f"foreign: {', '.join(at.foreign)}" if at.foreign else "",
         f"load {at.load:.1f}" if at.load is not None else "",
-        f"{text.gib(at.available)} free" if at.available is not None else "",
+        f"{formatting.gib(at.available)} free" if at.available is not None else "",
     ]
-    return ", ".join(part for part in parts if part) or text.UNKNOWN
+    return ", ".join(part for part in parts if part) or formatting.UNKNOWN
 
 
 def _launched(report: AbReport) -> Iterator[str]:
@@ -190,15 +193,15 @@ def _launched(report: AbReport) -> Iterator[str]:
                     f"environment that was there before: {_inherited(boot)}",
                     f"engine: {said(boot.engine)}",
                     f"patches: {patches or 'none'}",
-                    f"versions: {versions or text.UNKNOWN}",
+                    f"versions: {versions or formatting.UNKNOWN}",
                 ]
             )
 
 
 def _inherited(boot: Boot) -> str:
     if not boot.inherited:
-        return text.UNKNOWN if boot.inherited is None else "nothing that an engine heeds"
-    return ", ".join(code(text.cut(f"{name}={value}", _WIDEST)) for name, value in boot.inherited.items())
+        return formatting.UNKNOWN if boot.inherited is None else "nothing that an engine heeds"
+    return ", ".join(code(formatting.cut(f"{name}={value}", _WIDEST)) for name, value in boot.inherited.items())
 
 
 def _command(argv: Sequence[str], env: dict[str, str], boot: Boot | None) -> list[str]:
@@ -234,7 +237,7 @@ def _samples(report: AbReport) -> Iterator[str]:
 
 
 def _request(stage: str, done: RequestDone) -> list[str]:
-    figures = [text.number(value, digits) for value, digits in (
+    figures = [formatting.number(value, digits) for value, digits in (
         (done.ttft, 3), (done.decode_tok_s, 1), (done.steps_s, 2), (done.acceptance_length, 2))]  # fmt: skip
     ended = said(done.error) if done.error else said(done.finish)
     digest = code(done.digests[-1][:_DIGITS]) if done.digests else ""

@@ -7,10 +7,11 @@ import os
 import sys
 from pathlib import Path
 
+from dflash_tui.common import paths, private_files
+from dflash_tui.common.errors import UsageError
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import again, paths, private, release, server, system, unit
+from dflash_tui.core import again, release, server, system, unit
 from dflash_tui.core.recipe import Restart
-from dflash_tui.errors import UsageError
 from dflash_tui.launch.planner import Planned, fit_of, planned
 from dflash_tui.words import restart_limit
 
@@ -96,7 +97,7 @@ def _write(path: Path, text: str, *, replace: bool) -> None:
                 do = "look at the difference, then --replace; or print it, without --write"
                 raise UsageError(f"{path} is there already and says something else", do=do)
     path.parent.mkdir(parents=True, exist_ok=True)
-    private.replace(path, data)
+    private_files.replace(path, data)
 
 
 def _next_steps(made: Planned, name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from dflash_tui import text
+from dflash_tui.common import formatting
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.findings import AbReport
 from dflash_tui.core.imported import Imported, Measured
@@ -47,9 +47,14 @@ def render(sides: SideBySide) -> str:
 
 
 def _row(one: Measured) -> tuple[str, ...]:
-    streams = text.UNKNOWN if one.streams is None else str(one.streams)
-    ttft = f"{text.number(one.ttft, 3)} ({said(one.ttft_is)})" if one.ttft is not None else text.UNKNOWN
-    figures = (text.number(one.tok_s), ttft, text.percent(one.acceptance, 1), text.number(one.acceptance_length, 2))
+    streams = formatting.UNKNOWN if one.streams is None else str(one.streams)
+    ttft = f"{formatting.number(one.ttft, 3)} ({said(one.ttft_is)})" if one.ttft is not None else formatting.UNKNOWN
+    figures = (
+        formatting.number(one.tok_s),
+        ttft,
+        formatting.percent(one.acceptance, 1),
+        formatting.number(one.acceptance_length, 2),
+    )
     return (said(one.what), str(one.n), streams, *figures, str(one.failed))
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.core import paths, vllm_metrics
+from dflash_tui.common import paths
+from dflash_tui.core import vllm_metrics
 from dflash_tui.core.events import (
     WARM_UP,
     Counters,

@@ -11,7 +11,8 @@ import time
 
 import pyte
 
-from dflash_tui.core import observe, plain
+from dflash_tui.common import sanitizer
+from dflash_tui.core import observe
 from dflash_tui.core.events import Health
 from tests import escapes, world
 from tests.terminals import Terminal
@@ -25,7 +26,7 @@ SEQUENCE = re.compile(
 _DRAWING = re.compile(r"[0-9;:]*(?=[HmKJ]$)")
 SAID = escapes.all_of_them()
 # A log's line ends at a carriage return, which names and answers lose.
-HARMLESS = "\r".join(plain.clean_line(part) for part in SAID.split("\r"))
+HARMLESS = "\r".join(sanitizer.clean_line(part) for part in SAID.split("\r"))
 
 
 class Seen:

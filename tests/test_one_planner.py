@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from dflash_tui.core import gpu, paths, recipe_files
+from dflash_tui.common import paths
+from dflash_tui.core import gpu, recipe_files
 from dflash_tui.core.gpu import Gpu, Probe
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.plan import Plan

@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from dflash_tui.core import experiments, paths, recording
+from dflash_tui.common import paths
+from dflash_tui.core import experiments, recording
 from dflash_tui.core.events import Exited, Health, HealthChanged, RequestDone, encode
 from dflash_tui.core.run import Run
 from dflash_tui.core.verdict import report as judged

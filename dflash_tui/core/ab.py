@@ -16,13 +16,14 @@ from pathlib import Path
 
 import psutil
 
+from dflash_tui.common import private_files
+from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.core import (
     boot,
     boot_record,
     experiments,
     inventory,
     prepare,
-    private,
     processes,
     registry,
     server,
@@ -33,7 +34,6 @@ from dflash_tui.core.experiment import BootEnded, Design, Finished, Halted
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
-from dflash_tui.errors import DflashError, UsageError
 
 # With less than this nothing can be measured: a log, some samples.
 _LEAST_DISK = 64 << 20
@@ -94,7 +94,7 @@ async def _one(folder: Path, design: Design, setups: Sequence[Setup], number: in
 @contextmanager
 def _alone(folder: Path, design: Design) -> Iterator[None]:
     """Hold the lock of the experiment, which ends with this process, however it ends."""
-    with open(folder / "driver.lock", "wb", opener=private.opener) as lock:
+    with open(folder / "driver.lock", "wb", opener=private_files.opener) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

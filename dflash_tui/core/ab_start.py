@@ -10,13 +10,14 @@ import time
 
 import psutil
 
-from dflash_tui.core import ab, experiments, paths, preflight, private, processes, registry, server_process
+from dflash_tui.common import paths, private_files
+from dflash_tui.common.errors import DflashError, PreflightFailed, UsageError
+from dflash_tui.common.formatting import cut
+from dflash_tui.core import ab, experiments, preflight, processes, registry, server_process
 from dflash_tui.core.experiment import Design
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
-from dflash_tui.errors import DflashError, PreflightFailed, UsageError
-from dflash_tui.text import cut
 
 _PATIENCE = 60.0
 # A server is given 15 s to end; putting a patch back in imports vLLM.
@@ -86,7 +87,7 @@ def resume(design: Design) -> str:
     package = str(paths.PACKAGE_ROOT.parent)
     env = dict(os.environ)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (package, env.get("PYTHONPATH"))))
-    with open(folder / experiments.LOG, "ab", opener=private.opener) as log:
+    with open(folder / experiments.LOG, "ab", opener=private_files.opener) as log:
         size = log.tell()
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "dflash_tui.ab_driver", design.id],

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
+from dflash_tui.common.formatting import GIB, duration, gib, number, of, percent, plural
 from dflash_tui.core.events import PROBE, Counters, GpuLoad, Health
 from dflash_tui.core.kept import Kept, Timed
 from dflash_tui.core.state import RunState
 from dflash_tui.core.track import LONGEST_GAP, Reading
-from dflash_tui.text import GIB, duration, gib, number, of, percent, plural
 
 T = TypeVar("T", bound=Timed)
 

@@ -11,10 +11,10 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
 
-from dflash_tui.core import paths
-from dflash_tui.core.plain import clean_line
+from dflash_tui.common import paths
+from dflash_tui.common.errors import DflashError, EngineError, starved
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core.processes import clean_environment
-from dflash_tui.errors import DflashError, EngineError, starved
 
 IMPORT_PATIENCE = 180.0  # importing vLLM took 13 s on two CPU cores and 25 s on a fresh GPU machine
 _DO = "reinstall it"

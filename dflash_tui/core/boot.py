@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from dflash_tui.common import sanitizer
+from dflash_tui.common.errors import DflashError
 from dflash_tui.core import (
     boot_record,
     conditions,
     experiments,
     log_file,
     observe,
-    plain,
     postmortem,
     preflight,
     prepare,
@@ -31,7 +32,6 @@ from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.core.state import RunState
-from dflash_tui.errors import DflashError
 
 # A start that takes longer than any published one, with a slow disk and a cold cache, hangs.
 PATIENCE = 5400.0
@@ -209,4 +209,4 @@ def say(event: Preparing) -> None:
 def note(line: str) -> None:
     """Write a line into the driver's log, which its output is; a full disk costs the line and nothing else."""
     with contextlib.suppress(OSError):
-        print(f"{time.strftime('%H:%M:%S')} {plain.shown(line)}", flush=True)  # noqa: T201
+        print(f"{time.strftime('%H:%M:%S')} {sanitizer.shown(line)}", flush=True)  # noqa: T201

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from dflash_tui.common.errors import DflashError
+from dflash_tui.common.redaction import LEFT_OUT, is_secret, without_secrets
 from dflash_tui.core import gpu, inventory, processes
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.experiment import Arm, Boot
 from dflash_tui.core.patching import files, store
 from dflash_tui.core.plan import Plan
-from dflash_tui.core.redact import LEFT_OUT, is_secret, without_secrets
 from dflash_tui.core.run import Run
-from dflash_tui.errors import DflashError
 
 # By this a server is known as one of an experiment, whatever became of the driver that launched it.
 MARK = "DFLASH_TUI_EXPERIMENT"

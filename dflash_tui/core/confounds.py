@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from dflash_tui.common.formatting import plural
+from dflash_tui.common.redaction import LEFT_OUT
 from dflash_tui.core import disturbances
 from dflash_tui.core.agreement import agreement
 from dflash_tui.core.disturbances import shown, unlike
 from dflash_tui.core.experiment import Arm, Boot, Conditions, Design
 from dflash_tui.core.findings import Confound
 from dflash_tui.core.measures import measured
-from dflash_tui.core.redact import LEFT_OUT
-from dflash_tui.text import plural
 
 # Set for each boot by whoever launches it: where its caches are and which port was free.
 _OWN_ENV = frozenset({

@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core.events import Autopsy
-from dflash_tui.core.plain import clean_line
 from dflash_tui.core.run import Run
 
 # printk's clock and ours drift apart by seconds in a month.

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui import text
-from dflash_tui.core import hub, hub_api, hub_cache, paths
+from dflash_tui.common import formatting, paths
+from dflash_tui.common.errors import DflashError
+from dflash_tui.common.type_registration import know
+from dflash_tui.core import hub, hub_api, hub_cache
 from dflash_tui.core.events import Preparing, Step
 from dflash_tui.core.hub import Access, Model
-from dflash_tui.core.known import know
 from dflash_tui.core.processes import clean_environment
-from dflash_tui.errors import DflashError
 
 _RESERVE = 1_000_000_000
 _INTERVAL = 0.5
@@ -113,15 +113,15 @@ class _Progress:
         rate = (held - before) / (now - began) if now > began else 0.0
         words = [f"{self._model.repo}: {_size(held)} of {_size(self._total)}"]
         if now - self._moved >= _STALLED:
-            words.append(f"no byte for {text.duration(now - self._moved)}")
+            words.append(f"no byte for {formatting.duration(now - self._moved)}")
         elif rate > 0:
-            words += [f"{rate / 1e6:.1f} MB/s", f"{text.duration((self._total - held) / rate)} left"]
+            words += [f"{rate / 1e6:.1f} MB/s", f"{formatting.duration((self._total - held) / rate)} left"]
         fraction = min(0.99, held / self._total) if self._total else None
         self._report(Preparing(time.time(), Step.MODELS, " · ".join(words), fraction))
 
     def finish(self) -> None:
         """Report the end."""
-        fetched, took = _size(self._total - self._before), text.duration(time.monotonic() - self._began)
+        fetched, took = _size(self._total - self._before), formatting.duration(time.monotonic() - self._began)
         words = f"{self._model.repo}: {_size(self._total)}, {fetched} fetched in {took}"
         self._report(Preparing(time.time(), Step.MODELS, words, 1.0, done=True))
 
@@ -205,4 +205,4 @@ def _failure(model: Model, code: int | None, output: str) -> DflashError:
 
 
 def _size(amount: int) -> str:
-    return text.megabytes(round(amount / 1e6))
+    return formatting.megabytes(round(amount / 1e6))

@@ -17,11 +17,11 @@ from pathlib import Path
 import msgspec
 import uv
 
+from dflash_tui.common.errors import EngineError
+from dflash_tui.common.type_registration import know
 from dflash_tui.core.events import Preparing, Step
-from dflash_tui.core.known import know
 from dflash_tui.core.processes import clean_environment
 from dflash_tui.core.recipe import EngineSpec
-from dflash_tui.errors import EngineError
 
 Report = Callable[[Preparing], None]
 MARKER = "dflash-engine.json"

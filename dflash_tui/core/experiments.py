@@ -14,13 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.core import outside, paths, private, processes, progress, suites
+from dflash_tui.common import paths, private_files, untrusted_json
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.core import processes, progress, suites
 from dflash_tui.core.events import Event, encode
 from dflash_tui.core.experiment import Design, Happened
 from dflash_tui.core.findings import AbReport
 from dflash_tui.core.progress import Progress
 from dflash_tui.core.suites import Suite
-from dflash_tui.errors import DflashError, UsageError
 
 _DESIGN, EVENTS, _DRIVER, LOG, REPORT = "experiment.json", "events.jsonl", "driver.json", "driver.log", "report.json"
 _decoder: msgspec.json.Decoder[Happened] = msgspec.json.Decoder(Happened)
@@ -77,7 +78,7 @@ def create(design: Design) -> Path:
     """
     folder = folder_of(design.id)
     try:
-        private.make(folder)
+        private_files.make(folder)
         write(folder / _DESIGN, design)
     except FileExistsError:
         raise DflashError(
@@ -97,15 +98,15 @@ def new_id(recipe: str, now: float) -> str:
 
 def write(path: Path, value: msgspec.Struct) -> None:
     """Write a value as JSON; whoever reads finds the old file or the new one whole."""
-    private.replace(path, msgspec.json.format(msgspec.json.encode(value), indent=1))
+    private_files.replace(path, msgspec.json.format(msgspec.json.encode(value), indent=1))
 
 
 def design_of(folder: Path) -> Design | None:
     """Return the design of the experiment in `folder`, or None when it cannot be read, or others can write it."""
-    if private.distrusted(folder):
+    if private_files.distrusted(folder):
         return None
     try:
-        design = outside.decode((folder / _DESIGN).read_bytes(), _designs)
+        design = untrusted_json.decode((folder / _DESIGN).read_bytes(), _designs)
     except (OSError, msgspec.MsgspecError):
         return None
     return design if design.id == folder.name else None  # by its id it is written to, and removed
@@ -140,7 +141,7 @@ def find(name: str | None = None) -> Design:
 def driver(folder: Path) -> Driver | None:
     """Return the process that drives the experiment in `folder` now, or None."""
     try:
-        found = outside.decode((folder / _DRIVER).read_bytes(), _drivers)
+        found = untrusted_json.decode((folder / _DRIVER).read_bytes(), _drivers)
     except (OSError, msgspec.MsgspecError):
         return None
     return found if found.pid > 1 and found.born and processes.identity(found.pid) == found.born else None
@@ -157,7 +158,7 @@ def append(folder: Path, event: Event) -> None:
     Raises:
         OSError: the disk is full, for instance; the event may be half written.
     """
-    with open(folder / EVENTS, "ab+", buffering=0, opener=private.opener) as file:
+    with open(folder / EVENTS, "ab+", buffering=0, opener=private_files.opener) as file:
         size = file.seek(0, os.SEEK_END)
         if size:
             file.seek(size - 1)
@@ -180,7 +181,7 @@ def events(folder: Path) -> list[Happened]:
 def decode(line: bytes) -> Happened | None:
     """Return the event of one line, or None when it is none."""
     try:
-        return outside.decode(line, _decoder)
+        return untrusted_json.decode(line, _decoder)
     except msgspec.MsgspecError:
         return None
 
@@ -188,7 +189,7 @@ def decode(line: bytes) -> Happened | None:
 def report(folder: Path) -> AbReport | None:
     """Return the report of a finished experiment, or None."""
     try:
-        return outside.decode((folder / REPORT).read_bytes(), _reports)
+        return untrusted_json.decode((folder / REPORT).read_bytes(), _reports)
     except (OSError, msgspec.MsgspecError):
         return None
 
@@ -213,6 +214,6 @@ def read(folder: Path) -> Progress:
     """
     design = design_of(folder)
     if design is None:
-        why = private.distrusted(folder) or "holds no experiment that can be read"
+        why = private_files.distrusted(folder) or "holds no experiment that can be read"
         raise UsageError(f"{folder} {why}", do="dflash-tui ab list shows them")
     return progress.fold(design, events(folder), due=due(design), driven=driver(folder) is not None, now=time.time())

@@ -17,11 +17,12 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from dflash_tui.core import answers, vllm_metrics
-from dflash_tui.core.answers import FAILED, WHOLE, Refused
+from dflash_tui.common import bounded_http
+from dflash_tui.common.bounded_http import FAILED, WHOLE, Refused
+from dflash_tui.common.errors import UsageError
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.core import vllm_metrics
 from dflash_tui.core.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
-from dflash_tui.core.plain import clean_line
-from dflash_tui.errors import UsageError
 
 # Never an argument: those can be read by everybody on the machine.
 KEY_VARIABLE = "DFLASH_TUI_API_KEY"
@@ -96,7 +97,7 @@ class Server:
 
     async def _get(self, client: httpx.AsyncClient, path: str) -> bytes:
         try:
-            return await answers.get(client, self.url + path, path)
+            return await bounded_http.get(client, self.url + path, path)
         except Refused as error:
             if error.status in {401, 403}:
                 raise Refused(f"{error}; {KEY_VARIABLE} may hold a key", error.status) from None

@@ -10,9 +10,10 @@ import msgspec
 import psutil
 import pynvml
 
-from dflash_tui.core import nvml, plain
+from dflash_tui.common import sanitizer
+from dflash_tui.common.errors import UsageError
+from dflash_tui.core import nvml
 from dflash_tui.core.hardware import Hardware, classify
-from dflash_tui.errors import UsageError
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -185,7 +186,7 @@ def _look() -> tuple[Gpu, ...]:
 
 def _describe(index: int) -> Gpu:
     device = nvml.Device(index)
-    name = plain.clean_line(device.get(pynvml.nvmlDeviceGetName) or "")
+    name = sanitizer.clean_line(device.get(pynvml.nvmlDeviceGetName) or "")
     version = device.get(pynvml.nvmlDeviceGetCudaComputeCapability)
     capability = "{}.{}".format(*version) if version else ""
     total, used = device.memory()
@@ -222,6 +223,6 @@ def _describe(index: int) -> Gpu:
 
 def _holder(pid: int, memory: int | None) -> Holder:
     try:
-        return Holder(pid, plain.clean_line(psutil.Process(pid).name()), memory)
+        return Holder(pid, sanitizer.clean_line(psutil.Process(pid).name()), memory)
     except psutil.Error:
         return Holder(pid, memory=memory)

@@ -10,8 +10,8 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from dflash_tui.common.type_registration import know
 from dflash_tui.core import hub_cache
-from dflash_tui.core.known import know
 
 _PATIENCE = 10.0
 _BODY_LIMIT = 8_000_000

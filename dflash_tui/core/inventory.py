@@ -12,13 +12,14 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_tui.common import paths
+from dflash_tui.common.errors import UsageError
+from dflash_tui.common.type_registration import know
 from dflash_tui.core import engine as engines
-from dflash_tui.core import paths, registry, server_process
+from dflash_tui.core import registry, server_process
 from dflash_tui.core.asking import IMPORT_PATIENCE, ask
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.known import know
 from dflash_tui.core.recipe_files import FIRST_WITH_DFLASH
-from dflash_tui.errors import UsageError
 
 _INSTALLED_PATIENCE = 30.0
 

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from dflash_tui.core import private
+from dflash_tui.common import private_files
 
 SECONDS = 5.0
 
@@ -45,7 +45,7 @@ class Lease:
     def _write(self) -> bool:
         temporary = self._path.with_name(f"recorder.{self._me}")
         try:
-            private.write(temporary, self._me.encode())
+            private_files.write(temporary, self._me.encode())
             temporary.replace(self._path)
         except OSError as error:
             self.trouble = error.strerror or str(error)

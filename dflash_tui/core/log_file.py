@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_tui.core import private
+from dflash_tui.common import private_files
 from dflash_tui.core.events import Event, encode
 
 if TYPE_CHECKING:  # a run knows where its log is
@@ -51,7 +51,7 @@ def record(run: Run, event: Event) -> None:
     line = encode(event) + b"\n"
     with (
         contextlib.suppress(OSError),
-        open(run.samples, "ab", buffering=0, opener=private.opener) as file,
+        open(run.samples, "ab", buffering=0, opener=private_files.opener) as file,
     ):
         if (written := file.write(line)) is not None and written < len(line):
             file.write(b"\n")  # the disk is full: the next line, once there is room, must not begin in this one

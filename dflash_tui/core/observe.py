@@ -18,7 +18,8 @@ from pathlib import Path
 
 import httpx
 
-from dflash_tui.core import answers, death, log_file, own_secrets, processes, record, server_process, vllm_metrics
+from dflash_tui.common import bounded_http, own_secrets
+from dflash_tui.core import death, log_file, processes, record, server_process, vllm_metrics
 from dflash_tui.core.events import AnyEvent, Autopsy, Counters, Exited, Stopping, decode_recorded
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
@@ -109,9 +110,9 @@ def replay(run: Run) -> RunState:
 
 async def read_counters(run: Run) -> Counters | None:
     """Return the server's counters now, or None when it does not answer."""
-    with contextlib.suppress(answers.Refused, *answers.FAILED):
+    with contextlib.suppress(bounded_http.Refused, *bounded_http.FAILED):
         async with httpx.AsyncClient(base_url=run.url, timeout=5.0, trust_env=False) as client:
-            return vllm_metrics.parse((await answers.get(client, "/metrics")).decode(errors="replace"))
+            return vllm_metrics.parse((await bounded_http.get(client, "/metrics")).decode(errors="replace"))
     return None
 
 

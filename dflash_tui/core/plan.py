@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from packaging.version import Version
 
-from dflash_tui.core import paths
+from dflash_tui.common import paths
 from dflash_tui.core import setup as setups
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import builds

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_tui.common.errors import PreflightFailed
 from dflash_tui.core import asking, gpu, hub, inventory, preflight_launch, preflight_machine
 from dflash_tui.core.checks import Check, Level, Situation, local_files
 from dflash_tui.core.gpu import Gpu, Probe
 from dflash_tui.core.plan import Plan, gpus_needed
 from dflash_tui.core.setup import Setup
-from dflash_tui.errors import PreflightFailed
 
 __all__ = ["Check", "Level", "Report", "local_files", "look", "run", "run_machine"]
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from dflash_tui import text
-from dflash_tui.core import flags, hub, hub_cache, inventory, paths, preflight_ray, releases, server
+from dflash_tui.common import formatting, paths
+from dflash_tui.common.errors import EngineError, UsageError
+from dflash_tui.core import flags, hub, hub_cache, inventory, preflight_ray, releases, server
 from dflash_tui.core import setup as setups
 from dflash_tui.core.checks import Check, Situation, fail, ok, warn
 from dflash_tui.core.engine import Engine
@@ -20,7 +21,6 @@ from dflash_tui.core.patching.commit import Trouble
 from dflash_tui.core.patching.states import Found, State
 from dflash_tui.core.recipe import EngineSpec, Recipe, Status
 from dflash_tui.core.run import KEY_VARIABLE
-from dflash_tui.errors import EngineError, UsageError
 
 _SPARE = 1_000_000_000
 _FILES = 4096
@@ -89,7 +89,7 @@ def _engine(situation: Situation) -> Iterator[Check]:
         yield fail("engine", f"{situation.plan.engine_folder} is not an engine we know",
                    f"dflash-tui engine adopt {situation.plan.engine_folder}")  # fmt: skip
         return
-    size = f"{text.megabytes(spec.download_mb)} to download, {text.megabytes(spec.disk_mb)} on disk"
+    size = f"{formatting.megabytes(spec.download_mb)} to download, {formatting.megabytes(spec.disk_mb)} on disk"
     yield ok("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}")
 
 
@@ -201,10 +201,10 @@ def _models(situation: Situation) -> Iterator[Check]:
             said = f"{model.repo}: no config.json there, no weights beside it, or it may not be read"
             yield fail(role, said, "name a folder that holds a model")
         elif model.complete:
-            yield ok(role, f"{model.repo}, {text.gigabytes(model.total_bytes)}, here")
+            yield ok(role, f"{model.repo}, {formatting.gigabytes(model.total_bytes)}, here")
         elif model.access.ok and not model.detail:
-            yield ok(role, f"{model.repo}, {text.gigabytes(model.missing_bytes)} of "
-                     f"{text.gigabytes(model.total_bytes)} to download")  # fmt: skip
+            yield ok(role, f"{model.repo}, {formatting.gigabytes(model.missing_bytes)} of "
+                     f"{formatting.gigabytes(model.total_bytes)} to download")  # fmt: skip
         else:
             evidence = f" ({model.detail})" if model.detail else ""
             fix = hub.advice(model) or "choose a repository that holds a model"
@@ -226,7 +226,7 @@ def _disk(situation: Situation) -> Iterator[Check]:
         if not amount:
             continue
         free = shutil.disk_usage(there).free
-        said = f"{text.gigabytes(amount)} to write, {text.gigabytes(free)} free on the disk of {there}"
+        said = f"{formatting.gigabytes(amount)} to write, {formatting.gigabytes(free)} free on the disk of {there}"
         fix = "free some space, or move the folders with XDG_DATA_HOME and HF_HOME"
         yield ok("disk", said) if free > amount + _SPARE else fail("disk", said, fix)
 

@@ -7,14 +7,14 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from dflash_tui import text
+from dflash_tui.common import formatting
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import hub_cache, preflight_memory, system
 from dflash_tui.core.checks import Check, Situation, fail, local_files, ok, warn
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.gpu import Gpu
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import files
-from dflash_tui.core.plain import clean_line
 from dflash_tui.core.plan import gpus_needed
 from dflash_tui.core.recipe import Mode
 
@@ -57,7 +57,7 @@ def _enough(situation: Situation) -> Iterator[Check]:
     there = sum(not card.trouble for card in situation.probe.gpus)
     if wanted > there and flags.get("distributed-executor-backend") != "ray":
         fix = f"--set tensor-parallel-size={there}" if there else "see what is the matter with the GPUs"
-        yield fail("GPU", f"{wanted} are needed, and {text.plural(there, 'GPU')} here", fix)
+        yield fail("GPU", f"{wanted} are needed, and {formatting.plural(there, 'GPU')} here", fix)
 
 
 def _card(situation: Situation, card: Gpu) -> Iterator[Check]:
@@ -101,7 +101,7 @@ def _foreign(card: Gpu, name: str) -> Iterator[Check]:
     """Everything on the GPU is foreign before a launch, servers of ours included."""
     heavy = [holder for holder in card.processes or () if holder.memory is None or holder.memory >= _FOREIGN]
     if heavy:
-        said = ", ".join(f"{h.name or 'a process'} (pid {h.pid}) {text.gib(h.memory)}" for h in heavy)
+        said = ", ".join(f"{h.name or 'a process'} (pid {h.pid}) {formatting.gib(h.memory)}" for h in heavy)
         yield warn(f"{name} is shared", said, "end what is not needed: it takes memory and spoils measurements")
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui import text
-from dflash_tui.core import paths
+from dflash_tui.common import formatting, paths
+from dflash_tui.common.type_registration import know
 from dflash_tui.core.checks import Check, Situation, fail, ok, warn
-from dflash_tui.core.known import know
 from dflash_tui.core.plan import gpus_needed
 from dflash_tui.core.processes import clean_environment
 
@@ -52,7 +51,9 @@ def checks(situation: Situation) -> Iterator[Check]:
         yield fail("Ray", found.error, f"{_START} (with the ray of {situation.engine.folder}/bin)")
         return
     gpus, versions = sum(node.gpus for node in found.nodes), sorted({node.vllm or "none" for node in found.nodes})
-    said = f"{text.plural(len(found.nodes), 'host')}, {text.plural(gpus, 'GPU')}, vLLM {', '.join(versions)}"
+    said = (
+        f"{formatting.plural(len(found.nodes), 'host')}, {formatting.plural(gpus, 'GPU')}, vLLM {', '.join(versions)}"
+    )
     if gpus < wanted:
         yield fail("Ray", f"{said}; the launch needs {wanted} GPUs", _START)
     elif len(versions) > 1 or "none" in versions:

@@ -9,6 +9,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
+from dflash_tui.common.errors import DflashError, PatchError, UsageError
 from dflash_tui.core import asking, download, flags, hub, inventory, server
 from dflash_tui.core import engine as engines
 from dflash_tui.core.engine import Engine, Report
@@ -20,7 +21,6 @@ from dflash_tui.core.processes import clean_environment
 from dflash_tui.core.recipe import EngineSpec, Status
 from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
-from dflash_tui.errors import DflashError, PatchError, UsageError
 
 _LAST_LINES = 5
 _WORDS = {

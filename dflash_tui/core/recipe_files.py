@@ -13,11 +13,12 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
-from dflash_tui.core import paths, releases, yamlfile
+from dflash_tui.common import paths, yaml_loader
+from dflash_tui.common.errors import RecipeError, UsageError
+from dflash_tui.common.redaction import is_secret, looks_secret
+from dflash_tui.core import releases
 from dflash_tui.core.patching import files as patch_files
 from dflash_tui.core.recipe import PLAIN_TEXT, EngineSpec, Layer, OnHardware, Recipe, layers
-from dflash_tui.core.redact import is_secret, looks_secret
-from dflash_tui.errors import RecipeError, UsageError
 
 FIRST_WITH_DFLASH = Version("0.20.0")
 RESERVED_FLAGS = frozenset(
@@ -48,18 +49,18 @@ def load(path: Path) -> Recipe:
     Raises:
         RecipeError: with `file:line: key: what was expected`.
     """
-    recipe = yamlfile.load(path, Recipe)
+    recipe = yaml_loader.load(path, Recipe)
     if not re.fullmatch(r"\w[\w.-]{0,63}", path.stem, re.ASCII):
         raise RecipeError(f"{path}: its name cannot be a recipe's: letters, digits, . _ and -, at most 64")
     if recipe.name not in {"", path.stem}:
-        raise yamlfile.wrong(path, ["name"], f"expected '{path.stem}', as the file is called")
+        raise yaml_loader.wrong(path, ["name"], f"expected '{path.stem}', as the file is called")
     if recipe.build and not (paths.bundled("recipes") / recipe.build.script).is_file():
-        raise yamlfile.wrong(path, ["build", "script"], f"no script called '{recipe.build.script}' is shipped")
+        raise yaml_loader.wrong(path, ["build", "script"], f"no script called '{recipe.build.script}' is shipped")
     for steps, layer in layers(recipe):
         for place, reason in _mistakes(layer):
-            raise yamlfile.wrong(path, [*steps, *place], reason)
+            raise yaml_loader.wrong(path, [*steps, *place], reason)
     for place, reason in _gaps(recipe):
-        raise yamlfile.wrong(path, place, reason)
+        raise yaml_loader.wrong(path, place, reason)
     warnings = recipe.warnings
     if path.resolve().parent != paths.bundled("recipes").resolve() and any(map(_trusts, layers(recipe))):
         warnings = (*warnings, _TRUSTING)

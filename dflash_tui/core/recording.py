@@ -16,13 +16,14 @@ from typing import IO
 
 import msgspec
 
-from dflash_tui.core import log_file, own_secrets, paths, plain, registry, server_process
+from dflash_tui.common import own_secrets, paths, sanitizer
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.type_registration import know
+from dflash_tui.core import log_file, registry, server_process
 from dflash_tui.core.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
-from dflash_tui.core.known import know
-from dflash_tui.core.plain import clean_line
 from dflash_tui.core.run import Run
 from dflash_tui.core.vllm_log import LogReader
-from dflash_tui.errors import DflashError, UsageError
 
 SAMPLE = "sample"
 RUN, LOG, SAMPLES = "run.json", log_file.NAME, "samples.jsonl"
@@ -172,7 +173,7 @@ def read(path: Path) -> Recording:
         if len(told) > _RUN_LIMIT:
             raise UsageError(what, evidence=f"{RUN} is larger than {_RUN_LIMIT >> 20} MiB")
         # A run that nobody bore is nobody's: no pid in it is ever taken for a process of ours.
-        fields = plain.cleaned(msgspec.json.decode(told)) | {"born": "", "where": str(path.resolve())}
+        fields = sanitizer.cleaned(msgspec.json.decode(told)) | {"born": "", "where": str(path.resolve())}
         recording = msgspec.convert(fields, Recording)
     except (*_BROKEN, KeyError, TypeError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         do = "dflash-tui export RUN writes one; dflash-tui ps --all lists the runs"

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.core import outside, paths, private, server_process
+from dflash_tui.common import paths, private_files, untrusted_json
+from dflash_tui.common.errors import UsageError
+from dflash_tui.core import server_process
 from dflash_tui.core.events import YEAR_2100
 from dflash_tui.core.run import VERSION, Run
-from dflash_tui.errors import UsageError
 
 RUN_FILE = "run.json"
 _RUN_LIMIT = 1 << 20
@@ -38,7 +39,7 @@ _versions: msgspec.json.Decoder[_Version] = msgspec.json.Decoder(_Version)
 
 def _flaw(path: Path) -> str:
     try:
-        newer = outside.decode(_read(path), _versions).version > VERSION
+        newer = untrusted_json.decode(_read(path), _versions).version > VERSION
     except _UNREADABLE:
         newer = False
     return "was written by a newer dflash-tui" if newer else "cannot be read"
@@ -50,10 +51,10 @@ def _read(path: Path) -> bytes:
 
 
 def _load(path: Path) -> Run | None:
-    if private.distrusted(path.parent):  # its pid would be signalled
+    if private_files.distrusted(path.parent):  # its pid would be signalled
         return None
     try:
-        run = outside.decode(_read(path), _decoder)
+        run = untrusted_json.decode(_read(path), _decoder)
     except _UNREADABLE:
         return None
     possible = 1 < run.pid < 1 << 31 and 0 < run.plan.port < 1 << 16 and 0 <= run.started_at < YEAR_2100
@@ -82,6 +83,6 @@ def find(name: str | None = None) -> Run:
     if matching:
         raise UsageError(f"'{name}' fits {len(matching)} runs", do=f"name one: {', '.join(r.id for r in matching)}")
     folder = paths.runs() / name
-    if folder.parent == paths.runs() and (why := private.distrusted(folder)):
-        raise UsageError(f"{folder} {why}, so it is not believed", do=private.how_to_trust(folder))
+    if folder.parent == paths.runs() and (why := private_files.distrusted(folder)):
+        raise UsageError(f"{folder} {why}, so it is not believed", do=private_files.how_to_trust(folder))
     raise UsageError(f"no run called '{name}'", do="dflash-tui ps --all lists the runs")

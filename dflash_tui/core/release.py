@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dflash_tui.common.formatting import gib
 from dflash_tui.core import gpu, server, server_process
 from dflash_tui.core.run import Run
-from dflash_tui.text import gib
 
 PATIENCE = 30.0
 _INTERVAL = 0.5

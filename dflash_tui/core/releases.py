@@ -8,8 +8,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from dflash_tui.core import paths, yamlfile
-from dflash_tui.core.known import know
+from dflash_tui.common import paths, yaml_loader
+from dflash_tui.common.type_registration import know
 
 _FILE = paths.PACKAGE_ROOT / "releases.yaml"
 
@@ -41,4 +41,4 @@ know(_Table)
 @cache
 def table() -> dict[str, Release]:
     """Return the releases by version, oldest first."""
-    return yamlfile.load(_FILE, _Table).releases
+    return yaml_loader.load(_FILE, _Table).releases

@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from dflash_tui.core import private
+from dflash_tui.common import private_files
+from dflash_tui.common.formatting import duration
 from dflash_tui.core.diagnosis import UNKNOWN
 from dflash_tui.core.recipe import Restart
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
-from dflash_tui.text import duration
 
 LONGEST_WAIT = 300.0
 _CALLED_OFF = "called-off"
@@ -50,7 +50,7 @@ def wait(policy: Restart, restarts: Sequence[float], now: float) -> float:
 def call_off(run: Run) -> None:
     """Let nobody launch the dead server of `run` again: somebody asked to stop it."""
     with contextlib.suppress(OSError):  # its folder may be gone
-        private.write(run.folder / _CALLED_OFF, b"")
+        private_files.write(run.folder / _CALLED_OFF, b"")
 
 
 def called_off(run: Run) -> bool:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.core import log_file, paths
+from dflash_tui.common import paths
+from dflash_tui.core import log_file
 from dflash_tui.core.events import Launched, Preparing
 from dflash_tui.core.plan import HOST, Plan
 

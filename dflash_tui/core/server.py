@@ -17,13 +17,14 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.core import log_file, paths, private, processes, registry, server_process, system
+from dflash_tui.common import paths, private_files
+from dflash_tui.common.errors import DflashError, ServerFailed, UsageError, starved
+from dflash_tui.core import log_file, processes, registry, server_process, system
 from dflash_tui.core.events import Exited, Preparing, Stopping
 from dflash_tui.core.held import Held
 from dflash_tui.core.plan import HOST, Plan
 from dflash_tui.core.registry import RUN_FILE
 from dflash_tui.core.run import KEY_VARIABLE, Run
-from dflash_tui.errors import DflashError, ServerFailed, UsageError, starved
 
 # vLLM ends within 5 s when it ends at all; SIGTERM during a stream hung in 7 of 15 tries on 0.32.0.
 STOP_GRACE = 15.0
@@ -57,7 +58,7 @@ def launch(
     env |= {KEY_VARIABLE: key} if key else {}
     try:
         # Appended to, so that a log which somebody cuts goes on at its start, not behind a hole.
-        with open(folder / log_file.NAME, "ab", opener=private.opener) as log:
+        with open(folder / log_file.NAME, "ab", opener=private_files.opener) as log:
             held = Held(plan.argv, env, folder, log)
     except OSError as error:
         raise _not_started(plan, folder, error) from None
@@ -77,7 +78,7 @@ def launch(
         restarted_from=restarted_from,
     )
     try:
-        private.replace(folder / RUN_FILE, msgspec.json.format(msgspec.json.encode(run), indent=1))
+        private_files.replace(folder / RUN_FILE, msgspec.json.format(msgspec.json.encode(run), indent=1))
     except OSError as error:
         # Nobody could find or stop a server without its record.
         held.close()
@@ -117,14 +118,16 @@ def _new_folder(recipe: str, now: float) -> tuple[str, Path]:
         identity = f"{stamp}-{recipe}{suffix}"
         folder = paths.runs() / identity
         try:
-            private.make(folder)
+            private_files.make(folder)
         except FileExistsError:
             continue
         except OSError as error:
             raise DflashError(f"{folder} could not be made", evidence=str(error)) from None
-        if why := private.distrusted(paths.runs()):
+        if why := private_files.distrusted(paths.runs()):
             folder.rmdir()
-            raise DflashError(f"{paths.runs()} {why}, so nothing is launched", do=private.how_to_trust(paths.runs()))
+            raise DflashError(
+                f"{paths.runs()} {why}, so nothing is launched", do=private_files.how_to_trust(paths.runs())
+            )
         return identity, folder
     raise DflashError(f"a hundred runs of {recipe} in one second")
 

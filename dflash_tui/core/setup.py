@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dflash_tui.common.errors import UsageError
+from dflash_tui.common.redaction import is_secret, looks_secret
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.recipe import (
     Band,
@@ -27,8 +29,6 @@ from dflash_tui.core.recipe import (
     Target,
 )
 from dflash_tui.core.recipe_files import RESERVED_SPECULATION, engine_of, reserved, unusable
-from dflash_tui.core.redact import is_secret, looks_secret
-from dflash_tui.errors import UsageError
 
 STOCK = "stock"
 HOST = "127.0.0.1"

@@ -12,12 +12,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from dflash_tui.core import paths, yamlfile
+from dflash_tui.common import paths, yaml_loader
+from dflash_tui.common.errors import RecipeError, UsageError
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.type_registration import know
 from dflash_tui.core.events import PROBE, WARM_UP
-from dflash_tui.core.known import know
-from dflash_tui.core.plain import clean_line
 from dflash_tui.core.recipe import PLAIN_TEXT
-from dflash_tui.errors import RecipeError, UsageError
 
 _CONTEXT_LIMIT = 8 << 20
 MT_BENCH = "mt-bench"
@@ -92,15 +92,15 @@ def load(name_or_path: str) -> Suite:
     path = _path_of(name_or_path)
     if path.suffix == ".jsonl":
         return made(clean_line(path.stem), tuple(_lines(path)), in_order=False)
-    file = yamlfile.load(path, _File)
+    file = yaml_loader.load(path, _File)
     seen = {WARM_UP, PROBE}
     for index, entry in enumerate(file.prompts):
         if entry.kind in seen:
             what = "is a name of our own" if entry.kind in {WARM_UP, PROBE} else "given twice"
-            raise yamlfile.wrong(path, ["prompts", index, "kind"], what)
+            raise yaml_loader.wrong(path, ["prompts", index, "kind"], what)
         seen.add(entry.kind)
         for key, why in _unusable(entry):
-            raise yamlfile.wrong(path, ["prompts", index, key], why)
+            raise yaml_loader.wrong(path, ["prompts", index, key], why)
     prompts = tuple(Prompt(entry.kind, _text(entry), entry.max_tokens, entry.repeat) for entry in file.prompts)
     return made(clean_line(path.stem), prompts, in_order=file.in_order)
 

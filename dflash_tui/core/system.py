@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import psutil
 
-from dflash_tui.core import plain, processes
+from dflash_tui.common import sanitizer
+from dflash_tui.core import processes
 
 _ROOT = Path("/")
 _PROBE_BYTES = 256 << 20
@@ -186,7 +187,7 @@ def holder_of(port: int) -> str:
             if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
                 if connection.pid is None:
                     return "a process of another user"
-                return f"{plain.clean_line(psutil.Process(connection.pid).name())} (pid {connection.pid})"
+                return f"{sanitizer.clean_line(psutil.Process(connection.pid).name())} (pid {connection.pid})"
     except (psutil.Error, OSError):
         return ""
     return ""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from dflash_tui.text import gib
+from dflash_tui.common.formatting import gib
 
 GIB = 1 << 30
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@+-]+")

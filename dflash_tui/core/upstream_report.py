@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dflash_tui import __version__
-from dflash_tui.core import gpu, paths
+from dflash_tui.common import paths
+from dflash_tui.common.redaction import is_secret, without_quotes, without_secrets
+from dflash_tui.core import gpu
 from dflash_tui.core import plan as plans
 from dflash_tui.core.diagnosis import Diagnosis, cause_in_log, place_of
-from dflash_tui.core.redact import is_secret, without_quotes, without_secrets
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 

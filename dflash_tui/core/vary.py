@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import yaml
 
+from dflash_tui.common.errors import UsageError
+from dflash_tui.common.redaction import is_secret, looks_secret
 from dflash_tui.core.again import Changes
 from dflash_tui.core.recipe import Mode
-from dflash_tui.core.redact import is_secret, looks_secret
-from dflash_tui.errors import UsageError
 
 DEFAULT = "mode=eager,compile"
 _OPTIONS = ("mode", "profile", "variant", "vllm", "engine")

@@ -13,14 +13,15 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.core import imported, paths, private, processes, stats
+from dflash_tui.common import paths, private_files
+from dflash_tui.common.errors import DflashError
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.core import imported, processes, stats
 from dflash_tui.core.bench_figures import Measured
 from dflash_tui.core.events import Event
 from dflash_tui.core.imported import Imported
-from dflash_tui.core.plain import clean_line
 from dflash_tui.core.run import Run
 from dflash_tui.core.stats import Cell, Ratio
-from dflash_tui.errors import DflashError
 
 # Options of `vllm serve` that say how the tokenizer is found.
 _OF_TOKENIZER = ("--tokenizer", "--tokenizer-mode", "--trust-remote-code")
@@ -71,8 +72,8 @@ async def serve(
     prompts, result, log = (run.folder / f"{name}{end}" for end in (".jsonl", ".json", ".log"))
     lines = [msgspec.json.encode(ask) for ask in asks]
     try:
-        private.write(prompts, b"\n".join((*lines, b"")))
-        private.write(log, b"")
+        private_files.write(prompts, b"\n".join((*lines, b"")))
+        private_files.write(log, b"")
     except OSError as error:
         raise DflashError(f"{run.folder} cannot be written", evidence=clean_line(str(error))) from None
     sampling = [] if temperature is None else ["--temperature", str(temperature)]

@@ -13,10 +13,10 @@ import re
 import time
 from functools import lru_cache
 
+from dflash_tui.common.own_secrets import hide
+from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
 from dflash_tui.core.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem
 from dflash_tui.core.failures import recognise
-from dflash_tui.core.own_secrets import hide
-from dflash_tui.core.plain import LINE_LIMIT, clean_line
 from dflash_tui.core.vllm_facts import Facts, progress
 from dflash_tui.core.vllm_phases import Phases
 

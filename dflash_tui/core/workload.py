@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 
-from dflash_tui.core import answers, vllm_metrics
+from dflash_tui.common import bounded_http
+from dflash_tui.core import vllm_metrics
 from dflash_tui.core.events import PROBE, WARM_UP, Counters, RequestDone
 from dflash_tui.core.stream import Stream, said
 from dflash_tui.core.suites import Prompt, Suite
@@ -113,7 +114,7 @@ async def probe(url: str, model: str, patience: float, *, key: str = "") -> Requ
 
 
 def _client(url: str, key: str, timeout: float | httpx.Timeout = _TIMEOUT) -> httpx.AsyncClient:
-    headers = answers.PLAIN | ({"Authorization": f"Bearer {key}"} if key else {})
+    headers = bounded_http.PLAIN | ({"Authorization": f"Bearer {key}"} if key else {})
     return httpx.AsyncClient(base_url=url, timeout=timeout, trust_env=False, headers=headers)
 
 
@@ -168,8 +169,8 @@ async def _measured(
 
 
 async def _counters(client: httpx.AsyncClient) -> Counters | None:
-    with contextlib.suppress(answers.Refused, *answers.FAILED):
-        return vllm_metrics.parse((await answers.get(client, "/metrics")).decode(errors="replace"))
+    with contextlib.suppress(bounded_http.Refused, *bounded_http.FAILED):
+        return vllm_metrics.parse((await bounded_http.get(client, "/metrics")).decode(errors="replace"))
     return None
 
 
@@ -191,7 +192,7 @@ async def _send(client: httpx.AsyncClient, body: dict[str, Any], stream: Stream)
             else:
                 async for line in _lines(response):
                     stream.take(line)
-    except answers.Refused as error:
+    except bounded_http.Refused as error:
         stream.error = str(error)
     except httpx.HTTPError as error:
         stream.error = f"{type(error).__name__}: {said(str(error))}"
@@ -221,7 +222,7 @@ async def _lines(response: httpx.Response) -> AsyncGenerator[str, None]:
         for line in lines:
             yield line.rstrip(b"\r").decode(errors="replace")
         if len(rest) > _LONGEST_LINE:
-            raise answers.Refused(f"the answer has a line of more than {_LONGEST_LINE >> 20} MiB")
+            raise bounded_http.Refused(f"the answer has a line of more than {_LONGEST_LINE >> 20} MiB")
         if size > _LONGEST_ANSWER:
-            raise answers.Refused(f"the answer has more than {_LONGEST_ANSWER >> 20} MiB")
+            raise bounded_http.Refused(f"the answer has more than {_LONGEST_ANSWER >> 20} MiB")
     yield rest.decode(errors="replace")

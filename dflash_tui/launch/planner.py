@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml
 
-from dflash_tui.core import again, checks, gpu, hub, inventory, recipe_files, yamlfile
+from dflash_tui.common import yaml_loader
+from dflash_tui.common.errors import UsageError
+from dflash_tui.core import again, checks, gpu, hub, inventory, recipe_files
 from dflash_tui.core import plan as plans
 from dflash_tui.core import setup as setups
 from dflash_tui.core.engine import Engine
@@ -21,7 +23,6 @@ from dflash_tui.core.patching import states
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import EngineSpec, Mode, Recipe
 from dflash_tui.core.setup import Setup
-from dflash_tui.errors import UsageError
 from dflash_tui.parser import build_parser
 
 
@@ -137,7 +138,7 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
             raise UsageError(f"--set {word}: expected KEY=VALUE", do="for instance --set max-model-len=8192")
         try:
             as_it_is = key.startswith(("target.", "drafter.", "env.")) and value != "null"
-            found[key] = value if as_it_is or not value else yamlfile.value(value)
+            found[key] = value if as_it_is or not value else yaml_loader.value(value)
         except yaml.YAMLError as error:
             raise UsageError(f"--set {key}: its value is not YAML", evidence=" ".join(str(error).split())) from None
     return found

@@ -13,16 +13,16 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from dflash_tui.common.errors import DflashError
+from dflash_tui.common.formatting import percent, plural
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import again, server
 from dflash_tui.core import vary as varying
 from dflash_tui.core.events import Preparing
 from dflash_tui.core.experiment import Design
-from dflash_tui.core.plain import clean_line
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
-from dflash_tui.errors import DflashError
-from dflash_tui.text import percent, plural
 from dflash_tui.tui.dialogs import Confirm
 from dflash_tui.tui.failure import failure
 from dflash_tui.tui.widgets import MUTED

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from dflash_tui import ab_text, text, verdict_words
+from dflash_tui import ab_text, verdict_words
+from dflash_tui.common import formatting
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import summary
 from dflash_tui.core.experiment import Boot, Design
 from dflash_tui.core.findings import AbReport, Comparison, Word
-from dflash_tui.core.plain import clean_line
 from dflash_tui.core.progress import Progress
 from dflash_tui.core.summary import Figure
 from dflash_tui.tui.widgets import MUTED, bar
@@ -52,12 +53,16 @@ def status(progress: Progress, now: float, width: int) -> Content:
     design, word = progress.design, progress.status
     sign, color = STATUS[word]
     done = len(progress.boots)
-    facts = f"  {done} of {text.plural(len(design.order), 'boot')}  {text.middle(clean_line(design.recipe), 28)}"
+    facts = f"  {done} of {formatting.plural(len(design.order), 'boot')}  {formatting.middle(clean_line(design.recipe), 28)}"
     synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
     rest = f"  {ab_text.varied(design)} · {'honest' if design.honest else 'quick'}"
-    since = f" · for {text.duration(max(0.0, now - design.made_at))}" if word == "running" else ""
+    since = f" · for {formatting.duration(max(0.0, now - design.made_at))}" if word == "running" else ""
     return Content.assemble(
-        (f"{sign} ", color), (f"A/B {word.upper()}", "bold"), *synthetic, facts, (text.cut(rest + since, width), MUTED)
+        (f"{sign} ", color),
+        (f"A/B {word.upper()}", "bold"),
+        *synthetic,
+        facts,
+        (formatting.cut(rest + since, width), MUTED),
     )
 
 
@@ -90,19 +95,19 @@ def _boot(progress: Progress, number: int, boot: Boot | None, now: float, width:
     again = f", attempt {tried + 1}" if tried else ""
     room = max(0, width - 32)
     if boot and boot.error:
-        return head + Content.assemble(("✗ ", "$error"), (text.cut(clean_line(boot.error), room), "$error"))
+        return head + Content.assemble(("✗ ", "$error"), (formatting.cut(clean_line(boot.error), room), "$error"))
     if boot:
         cache = f"{boot.cache} start, " if boot.cache else ""
-        said = f"{text.duration(boot.took):>7}  {cache}ready in {text.duration(boot.ready)}, "
-        said += f"{text.plural(len(boot.requests), 'request')}{again}"
-        return head + Content.assemble(("✓ ", "$success"), text.cut(said, room))
+        said = f"{formatting.duration(boot.took):>7}  {cache}ready in {formatting.duration(boot.ready)}, "
+        said += f"{formatting.plural(len(boot.requests), 'request')}{again}"
+        return head + Content.assemble(("✓ ", "$success"), formatting.cut(said, room))
     if current and current.number == number:
         stage = _STAGES.get(current.stage, current.stage)
         share = f" {current.requests} of {progress.due}" if current.stage == "round" and progress.due else ""
         attempt = f", attempt {current.attempt}" if current.attempt > 1 else ""
-        said = f"{text.duration(max(0.0, now - current.began)):>7}  {stage}{share}{attempt}"
+        said = f"{formatting.duration(max(0.0, now - current.began)):>7}  {stage}{share}{attempt}"
         mark = ("◐ ", "$warning") if progress.driven else ("! ", "$error")
-        return head + Content.assemble(mark, (text.cut(said, room), "bold"))
+        return head + Content.assemble(mark, (formatting.cut(said, room), "bold"))
     return head + Content.assemble(("· ", MUTED), ("to come" + again, MUTED))
 
 
@@ -116,14 +121,14 @@ def remaining(progress: Progress, width: int) -> Content:
         said = "all boots are over"
     elif progress.status == "running":
         left = progress.left
-        boots = text.plural(sum(boot.took is not None for boot in progress.boots), "boot")
-        said = f"about {text.duration(left)} left (estimate from {boots})" if left is not None else \
+        boots = formatting.plural(sum(boot.took is not None for boot in progress.boots), "boot")
+        said = f"about {formatting.duration(left)} left (estimate from {boots})" if left is not None else \
             "no boot is over yet, so there is no estimate"  # fmt: skip
         said += "; q leaves it running"
     else:
         why = f": {clean_line(progress.halted)}" if progress.halted else ": its driver ended without a word"
         said = f"{progress.status}{why}; r goes on where it stopped"
-    return Content.assemble(("→ ", "$primary"), (text.cut(said, width - 2), "bold"))
+    return Content.assemble(("→ ", "$primary"), (formatting.cut(said, width - 2), "bold"))
 
 
 def arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
@@ -161,14 +166,14 @@ def _columns(cells: Sequence[str], first: int, wide: bool, style: str) -> Conten
 
 def _cell(figure: Figure | None, digits: int, wide: bool, unit: str = "") -> str:
     if figure is None:
-        return text.UNKNOWN
+        return formatting.UNKNOWN
     return f"{figure.median:.{digits}f}{unit}{_spread(figure) if wide else ''}"
 
 
 def _time(figure: Figure | None, wide: bool) -> str:
     if figure is None:
-        return text.UNKNOWN
-    shown = f"{figure.median:.1f} s" if figure.median < 60 else text.duration(figure.median)
+        return formatting.UNKNOWN
+    shown = f"{figure.median:.1f} s" if figure.median < 60 else formatting.duration(figure.median)
     return shown + (_spread(figure) if wide else "")
 
 
@@ -213,7 +218,7 @@ def ranges(one: Comparison, width: int) -> Content:
     for kind, ratio, style in rows:
         color = colour(one.b) if ratio.excludes_one else "$foreground 70%"
         drawn = ab_text.interval(ratio, most, room)
-        head = f"{text.middle(kind, name):<{name}} "
+        head = f"{formatting.middle(kind, name):<{name}} "
         parts = [(part, MUTED if part == "│" else color) for part in re.split("(│)", drawn)]
         lines.append(Content.assemble((head, style), *parts, (f" {figures[kind]}", style)))
     return Content("\n").join([*lines, Content.assemble((f"{'':{name}} {ab_text.axis(most, room)}", MUTED))])
@@ -228,7 +233,7 @@ def starts(report: AbReport, shown: Sequence[int], width: int) -> Content:
     room = max(4, width - 27)
     lines, before = [], ""
     for row in bars:
-        said = f"{row.seconds:.1f} s" if row.seconds < 60 else text.duration(row.seconds)
+        said = f"{row.seconds:.1f} s" if row.seconds < 60 else formatting.duration(row.seconds)
         title = row.what if row.what != before else ""
         before = row.what
         drawn = (bar(row.seconds / longest, room) or "▏").ljust(room)

@@ -12,8 +12,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from dflash_tui.common.formatting import cut, duration
 from dflash_tui.core.alarms import Alarm
-from dflash_tui.text import cut, duration
 from dflash_tui.tui.widgets import MUTED
 
 NONE = "no alarm"

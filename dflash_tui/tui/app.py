@@ -22,15 +22,16 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerError
 
 from dflash_tui import ab_words
-from dflash_tui.core import experiments, log_file, plain, private, server_process
-from dflash_tui.core.own_secrets import hidden
+from dflash_tui.common import private_files, sanitizer
+from dflash_tui.common.errors import DflashError, starved
+from dflash_tui.common.formatting import duration, how_to_return
+from dflash_tui.common.own_secrets import hidden
+from dflash_tui.core import experiments, log_file, server_process
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.player import Player
 from dflash_tui.core.progress import Progress
 from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
-from dflash_tui.errors import DflashError, starved
-from dflash_tui.text import duration, how_to_return
 from dflash_tui.tui import ending, threads
 from dflash_tui.tui.ab import AbScreen
 from dflash_tui.tui.compare import CompareScreen
@@ -116,7 +117,7 @@ class DflashApp(App[str]):
         if said := starved(sys.exc_info()[1]):
             self.panic(Text(f"dflash-tui: error: {said}"))
         else:
-            self.panic(Text(plain.shown(hidden(traceback.format_exc()))))
+            self.panic(Text(sanitizer.shown(hidden(traceback.format_exc()))))
 
     def _check_resize(self) -> None:
         """Hold a size of the terminal back until the screens have taken the one before.
@@ -386,7 +387,7 @@ class DflashApp(App[str]):
             path = run.folder / "report.md"
             self.copy_to_clipboard(text)
             try:
-                private.write(path, text.encode())
+                private_files.write(path, text.encode())
             except OSError as error:
                 do = "the clipboard has the report, if the terminal allows OSC 52"
                 failed = DflashError(f"{path} cannot be written", evidence=error.strerror or str(error), do=do)

@@ -26,7 +26,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from dflash_tui.text import ago
+from dflash_tui.common.formatting import ago
 
 _SGR = re.compile(r"\x1b\[([0-9;]*)m")
 _HUGE = 1e15

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from dflash_tui.common.errors import DflashError
+from dflash_tui.common.formatting import gib
 from dflash_tui.core import fit as fits
 from dflash_tui.core import plan as plans
 from dflash_tui.core import setup as setups
@@ -16,8 +18,6 @@ from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode, Recipe, Status
 from dflash_tui.core.setup import Setup
-from dflash_tui.errors import DflashError
-from dflash_tui.text import gib
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
     from dflash_tui.core.gpu import Gpu, Probe

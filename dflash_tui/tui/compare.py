@@ -15,11 +15,12 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from dflash_tui import ab_text, report_markdown, text
-from dflash_tui.core import experiments, private
+from dflash_tui import ab_text, report_markdown
+from dflash_tui.common import formatting, private_files
+from dflash_tui.common.errors import DflashError
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.core import experiments
 from dflash_tui.core.findings import AbReport, Comparison, Standing, Sweep, Word
-from dflash_tui.core.plain import clean_line
-from dflash_tui.errors import DflashError
 from dflash_tui.tui import abview
 from dflash_tui.tui.chart import Chart, Line
 from dflash_tui.tui.dialogs import ErrorDialog
@@ -143,7 +144,7 @@ class CompareScreen(Screen[None]):
         values = [("tok/s", "series-a", [point.tok_s for point in sweep.points])]
         values += [("", "series-dim", [getattr(point, end) for point in sweep.points]) for end in ("low", "high")]
         names = [
-            f"{text.middle(clean_line(design.arms[point.arm].name), 8)}{_MARKS[sweep.standing(point.arm)]}"
+            f"{formatting.middle(clean_line(design.arms[point.arm].name), 8)}{_MARKS[sweep.standing(point.arm)]}"
             for point in sweep.points
         ]
         chart.title = f"by {clean_line(design.vary)}: = as fast as the best, ? not decided, ★ recommended"
@@ -192,7 +193,7 @@ class CompareScreen(Screen[None]):
 
 
 def _write(path: Path, said: str) -> None:
-    private.write(path, said.encode())
+    private_files.write(path, said.encode())
 
 
 def head(report: AbReport, place: int) -> Content:
@@ -209,6 +210,6 @@ def head(report: AbReport, place: int) -> Content:
     synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
     incomplete = [] if report.complete else [(" NOT COMPLETE", "bold $error")]
     return Content.assemble(
-        ("A/B ", "bold"), (text.middle(clean_line(design.recipe), 28), "bold $primary"), *synthetic, *incomplete,
+        ("A/B ", "bold"), (formatting.middle(clean_line(design.recipe), 28), "bold $primary"), *synthetic, *incomplete,
         (which, "bold"), f"  {' · '.join(filter(None, facts))}",
     )  # fmt: skip

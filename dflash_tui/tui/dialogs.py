@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
-from dflash_tui.errors import DflashError
+from dflash_tui.common.errors import DflashError
 from dflash_tui.tui.failure import failure
 
 

@@ -16,10 +16,10 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from dflash_tui import ab_text
+from dflash_tui.common.formatting import cut, middle
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import experiments
-from dflash_tui.core.plain import clean_line
 from dflash_tui.core.progress import Progress
-from dflash_tui.text import cut, middle
 from dflash_tui.tui.abview import STATUS
 from dflash_tui.tui.widgets import MUTED
 

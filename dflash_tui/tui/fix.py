@@ -15,13 +15,13 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from dflash_tui.common.errors import DflashError
 from dflash_tui.core import again, server
 from dflash_tui.core import plan as plans
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
-from dflash_tui.errors import DflashError
 from dflash_tui.tui.doctor import Doctor
 from dflash_tui.tui.widgets import MUTED
 

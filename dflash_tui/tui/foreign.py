@@ -10,8 +10,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.content import Content
 
+from dflash_tui.common.formatting import middle
 from dflash_tui.core.foreign import Server
-from dflash_tui.text import middle
 from dflash_tui.tui.live import RunScreen
 from dflash_tui.tui.widgets import MUTED, Display, Requests
 

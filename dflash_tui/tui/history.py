@@ -16,9 +16,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from dflash_tui import starts
+from dflash_tui.common.formatting import UNKNOWN, duration, middle, number, plural
 from dflash_tui.core import compared, history
 from dflash_tui.core.compared import Difference, Kind
-from dflash_tui.text import UNKNOWN, duration, middle, number, plural
 from dflash_tui.tui.widgets import MUTED
 
 _NAME = 20

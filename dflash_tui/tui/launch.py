@@ -18,14 +18,14 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from dflash_tui import __version__
+from dflash_tui.common.errors import DflashError
+from dflash_tui.common.formatting import plural
 from dflash_tui.core import inventory, recipe_files, registry, server, server_process
 from dflash_tui.core import plan as plans
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode, Recipe
 from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
-from dflash_tui.errors import DflashError
-from dflash_tui.text import plural
 from dflash_tui.tui import planview
 from dflash_tui.tui.abplan import AbPlan
 from dflash_tui.tui.choice import MOST_TOKENS, Choice

@@ -13,6 +13,7 @@ from textual.containers import Container, VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Footer
 
+from dflash_tui.common.errors import DflashError
 from dflash_tui.core import history
 from dflash_tui.core.alarms import alarms
 from dflash_tui.core.events import PROBE, AnyEvent, Step
@@ -22,7 +23,6 @@ from dflash_tui.core.positions import advise
 from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
-from dflash_tui.errors import DflashError
 from dflash_tui.tui import charts, figures
 from dflash_tui.tui.alarms import AlarmDialog
 from dflash_tui.tui.alarms import lines as alarm_lines

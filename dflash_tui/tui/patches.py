@@ -16,14 +16,14 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from dflash_tui.common.errors import DflashError
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import asking, inventory
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import aims, change, commit, files
 from dflash_tui.core.patching.commit import Trouble
 from dflash_tui.core.patching.states import Found, State
-from dflash_tui.core.plain import clean_line
 from dflash_tui.core.plan import Plan
-from dflash_tui.errors import DflashError
 from dflash_tui.tui.dialogs import Confirm, ErrorDialog
 from dflash_tui.tui.widgets import MUTED
 

@@ -16,11 +16,12 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from dflash_tui.core import export, paths, recording, registry, server_process
+from dflash_tui.common import paths
+from dflash_tui.common.errors import DflashError
+from dflash_tui.common.formatting import duration, middle, plural
+from dflash_tui.core import export, recording, registry, server_process
 from dflash_tui.core.events import Exited, Stopping
 from dflash_tui.core.run import Run
-from dflash_tui.errors import DflashError
-from dflash_tui.text import duration, middle, plural
 from dflash_tui.tui.dialogs import ErrorDialog
 from dflash_tui.tui.history import HistoryScreen
 from dflash_tui.tui.widgets import MUTED

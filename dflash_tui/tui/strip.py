@@ -8,8 +8,8 @@ from textual.app import RenderResult
 from textual.content import Content
 from textual.widget import Widget
 
+from dflash_tui.common.formatting import cut, number
 from dflash_tui.core.cycle import Cycle, Finished
-from dflash_tui.text import cut, number
 from dflash_tui.tui.widgets import MUTED
 
 _BLOCKS = "▁▂▃▄▅▆▇█"

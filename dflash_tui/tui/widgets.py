@@ -8,10 +8,10 @@ from textual.app import RenderResult
 from textual.content import Content
 from textual.widget import Widget
 
+from dflash_tui.common.formatting import UNKNOWN, cut, duration, number
 from dflash_tui.core.events import RequestDone
 from dflash_tui.core.positions import Advice
 from dflash_tui.core.startup import PhaseSpan
-from dflash_tui.text import UNKNOWN, cut, duration, number
 
 NEEDS = (60, 18)
 MUTED = "$foreground 60%"

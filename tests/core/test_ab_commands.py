@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from dflash_tui import ab_words, cli
 from dflash_tui.ab_design import designed
+from dflash_tui.common.errors import UsageError
 from dflash_tui.core import experiments
 from dflash_tui.core.ab_estimate import Estimate
 from dflash_tui.core.experiment import Boot, BootBegan, BootEnded, Halted
-from dflash_tui.errors import UsageError
 from dflash_tui.parser import build_parser
 
 

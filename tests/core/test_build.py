@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 from msgspec.structs import replace
 
-from dflash_tui.core import paths, prepare
+from dflash_tui.common import paths
+from dflash_tui.core import prepare
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.events import Preparing
 from tests.experiments import a_plan

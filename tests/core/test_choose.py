@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from dflash_tui.common.errors import UsageError
 from dflash_tui.core.gpu import Gpu, allowed, choose
 from dflash_tui.core.hardware import Hardware
-from dflash_tui.errors import UsageError
 
 GIB = 1 << 30
 

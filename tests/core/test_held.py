@@ -10,16 +10,18 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.core import paths, registry, server
+from dflash_tui.common import paths
+from dflash_tui.common.errors import ServerFailed
+from dflash_tui.core import registry, server
 from dflash_tui.core.held import Held
-from dflash_tui.errors import ServerFailed
 from tests.launched import free_port, made
 
 _KILLED = """
 import os, signal, sys
-from dflash_tui.core import private, server
+from dflash_tui.common import private_files
+from dflash_tui.core import server
 from tests.launched import made
-private.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # as it is about to write the record
+private_files.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # as it is about to write the record
 server.launch(made(int(sys.argv[1]), "log"), engine="fake")
 """
 

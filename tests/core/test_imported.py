@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from dflash_tui.common.errors import UsageError
 from dflash_tui.core import imported
-from dflash_tui.errors import UsageError
 
 DATA = Path(__file__).parents[1] / "data" / "imported"
 

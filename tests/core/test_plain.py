@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dflash_tui.core import outside, plain
+from dflash_tui.common import sanitizer, untrusted_json
+from dflash_tui.common.errors import DflashError
 from dflash_tui.core.events import Health, HealthChanged, decode_recorded, encode
 from dflash_tui.core.vllm_log import LogReader
-from dflash_tui.errors import DflashError
 from tests import escapes
 
 TEXTS = escapes.texts()
@@ -25,7 +25,7 @@ def test_the_terminal_of_these_tests_notices():
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_text_stays_in_its_line(name):
     """Cleaned or written as it is, it changes its own line and nothing else; nothing is rung, named or answered."""
-    for text in (plain.clean_line(TEXTS[name]), plain.shown(TEXTS[name]), plain.lines(TEXTS[name])):
+    for text in (sanitizer.clean_line(TEXTS[name]), sanitizer.shown(TEXTS[name]), sanitizer.lines(TEXTS[name])):
         assert not escapes.acting(text)
         rows, asked = escapes.shown(f"one\n[{text}]\ntwo")
         assert not asked
@@ -43,20 +43,20 @@ def test_bytes_that_are_no_text_are_lines_of_a_log(name):
 
 def test_marks_do_not_pile_up():
     """Three on a letter are all that a language needs; those of a language stay."""
-    assert len(plain.clean_line(TEXTS["combining"])) == 4
+    assert len(sanitizer.clean_line(TEXTS["combining"])) == 4
     for seen in ("Việt Nam", "ế", "กำลัง", "שָׁלוֹם", "नमस्ते", "❤️"):
-        assert plain.clean_line(seen) == seen
+        assert sanitizer.clean_line(seen) == seen
 
 
 @settings(max_examples=300, deadline=None, database=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
 def test_json_that_is_shown_is_the_same_json(text):
     """What is escaped for the terminal is what JSON means by it; a text is not changed twice."""
-    written = plain.shown(msgspec.json.encode([text]).decode())
+    written = sanitizer.shown(msgspec.json.encode([text]).decode())
     assert not escapes.acting(written)
     assert json.loads(written) == [text]
-    assert plain.clean_line(plain.clean_line(text)) == plain.clean_line(text)
-    assert not escapes.acting(plain.clean_line(text))
+    assert sanitizer.clean_line(sanitizer.clean_line(text)) == sanitizer.clean_line(text)
+    assert not escapes.acting(sanitizer.clean_line(text))
 
 
 def test_what_is_recorded_is_plain_when_it_is_read():
@@ -72,7 +72,7 @@ def test_what_is_recorded_is_plain_when_it_is_read():
 def test_json_that_is_none_is_one_kind_of_error(data):
     """Whatever is wrong with a file, its reader has one thing to catch."""
     with pytest.raises(msgspec.MsgspecError):
-        outside.decode(data, msgspec.json.Decoder(dict[str, int]))
+        untrusted_json.decode(data, msgspec.json.Decoder(dict[str, int]))
 
 
 def test_an_error_quotes_nobody_as_he_is():

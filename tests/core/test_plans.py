@@ -11,13 +11,14 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from dflash_tui import plan_text
-from dflash_tui.core import gpu, paths, recipe_files, setup
+from dflash_tui.common import paths
+from dflash_tui.common.errors import UsageError
+from dflash_tui.core import gpu, recipe_files, setup
 from dflash_tui.core import plan as plans
 from dflash_tui.core.gpu import Probe
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import files
 from dflash_tui.core.recipe import EngineSpec
-from dflash_tui.errors import UsageError
 from dflash_tui.launch import planner
 from dflash_tui.parser import build_parser
 

@@ -15,12 +15,13 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui import headless
-from dflash_tui.core import inventory, paths, preflight_launch, preflight_machine, recipe_files, registry, server, setup
+from dflash_tui.common import paths
+from dflash_tui.common.errors import PreflightFailed
+from dflash_tui.core import inventory, preflight_launch, preflight_machine, recipe_files, registry, server, setup
 from dflash_tui.core import plan as plans
 from dflash_tui.core.checks import Check, Level, Situation, fail
 from dflash_tui.core.hub import Access, Model
 from dflash_tui.core.recipe import Mode, Standing, Status
-from dflash_tui.errors import PreflightFailed
 from dflash_tui.launch.planner import Planned
 from tests.launched import free_port
 from tests.situations import DESKTOP, engine_in, situation

@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui import cli
-from dflash_tui.core import experiments, paths, private, recipe_files, registry, server, server_process, setup
+from dflash_tui.common import paths, private_files
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.core import experiments, recipe_files, registry, server, server_process, setup
 from dflash_tui.core import plan as plans
-from dflash_tui.errors import DflashError, UsageError
 from tests import escapes, world
 from tests.experiments import a_design, a_plan
 
@@ -71,8 +72,8 @@ def test_a_folder_of_another_user_is_refused_in_words(tmp_path):
 def test_who_owns_a_folder_is_asked_of_the_system(tmp_path, monkeypatch):
     """The same without being root."""
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
-    assert "belongs to another user" in private.distrusted(tmp_path)
-    assert private.distrusted(tmp_path / "gone") == ""
+    assert "belongs to another user" in private_files.distrusted(tmp_path)
+    assert private_files.distrusted(tmp_path / "gone") == ""
 
 
 @pytest.mark.parametrize("identity", ["../../../precious", "..", "another"])

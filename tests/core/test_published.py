@@ -8,8 +8,9 @@ import msgspec
 import pytest
 import yaml
 
-from dflash_tui.core import paths, recipe_files, setup
+from dflash_tui.common import paths
 from dflash_tui.core import plan as plans
+from dflash_tui.core import recipe_files, setup
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.recipe import layers
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.core import paths, recipe_files
+from dflash_tui.common import paths
+from dflash_tui.common.errors import RecipeError, UsageError
+from dflash_tui.core import recipe_files
 from dflash_tui.core.recipe import layers
-from dflash_tui.errors import RecipeError, UsageError
 
 DEMO = paths.bundled("recipes") / "demo-cpu.yaml"
 FULL = """\

@@ -12,9 +12,10 @@ import yaml
 from hatchling.builders.wheel import WheelBuilder
 
 from dflash_tui import cli, recipe_commands
-from dflash_tui.core import paths, recipe, recipe_files, yamlfile
+from dflash_tui.common import paths, yaml_loader
+from dflash_tui.common.errors import RecipeError
+from dflash_tui.core import recipe, recipe_files
 from dflash_tui.core.hardware import Hardware
-from dflash_tui.errors import RecipeError
 from tests.core.test_recipe import FULL, MISTAKES
 
 RECIPES = paths.bundled("recipes")
@@ -177,12 +178,12 @@ def validator() -> jsonschema.Draft202012Validator:
 @pytest.mark.parametrize("name", [*SHIPPED, "_template"])
 def test_every_shipped_recipe_fits_the_schema(name, validator):
     """An editor that knows the schema finds no fault with it."""
-    validator.validate(yamlfile.value((RECIPES / f"{name}.yaml").read_text()))
+    validator.validate(yaml_loader.value((RECIPES / f"{name}.yaml").read_text()))
 
 
 def test_the_schema_finds_what_the_structs_find(validator, tmp_path):
     """Types, patterns, bounds, unknown and missing keys; no mistake is found that the loader would not find."""
-    validator.validate(yamlfile.value(FULL))
+    validator.validate(yaml_loader.value(FULL))
     of_structs = ("expected `", "matching regex", "unknown key", "did you mean", "missing required", "invalid enum")
     missed = []
     for old, new, key, _ in MISTAKES:
@@ -191,7 +192,7 @@ def test_the_schema_finds_what_the_structs_find(validator, tmp_path):
         with pytest.raises(RecipeError) as caught:
             recipe_files.load(path)
         if any(word in str(caught.value) for word in of_structs) and validator.is_valid(
-            yamlfile.value(path.read_text())
+            yaml_loader.value(path.read_text())
         ):
             missed.append(key)
     assert missed == []

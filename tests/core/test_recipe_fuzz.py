@@ -14,13 +14,14 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dflash_tui.core import fit, paths, recipe_files, server, setup
+from dflash_tui.common import paths
+from dflash_tui.common.errors import RecipeError, ServerFailed, UsageError
+from dflash_tui.core import fit, recipe_files, server, setup
 from dflash_tui.core import plan as plans
 from dflash_tui.core.fit import Machine
 from dflash_tui.core.hardware import TYPICAL, Hardware
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Recipe
-from dflash_tui.errors import RecipeError, ServerFailed, UsageError
 from tests.core.test_recipe import FULL
 
 # Not derandomized: every run may find something new, and what it found is printed. FUZZ_TIMES=100 looks longer.

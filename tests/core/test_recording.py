@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.core import recording, server_process
 from dflash_tui.core.events import (
     AnyEvent,
@@ -29,7 +30,6 @@ from dflash_tui.core.player import Player
 from dflash_tui.core.recording import LOG, MOST_PACKED, RUN, SAMPLES
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
-from dflash_tui.errors import DflashError, UsageError
 
 
 def folded(events) -> RunState:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash_tui.core import redact
+from dflash_tui.common import redaction
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ from dflash_tui.core import redact
 )  # fmt: skip
 def test_a_secret_is_left_out(text, expected):
     """Wherever a log, a command or an address holds a secret, it goes and what is around it stays."""
-    assert redact.without_secrets(text) == expected
+    assert redaction.without_secrets(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_secret_is_left_out(text, expected):
 )
 def test_what_is_no_secret_stays(text):
     """A log without its figures would help nobody."""
-    assert redact.without_secrets(text) == text
+    assert redaction.without_secrets(text) == text
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_what_is_no_secret_stays(text):
 )
 def test_prompts_and_answers_are_left_out(head):
     """Line by line, whatever the client called its request."""
-    told = redact.without_quotes(f"before\n{head}prompt: 'PRIVATE', output: 'PRIVATE'\nafter")
-    assert told == f"before\n{head}{redact.LEFT_OUT}\nafter"
+    told = redaction.without_quotes(f"before\n{head}prompt: 'PRIVATE', output: 'PRIVATE'\nafter")
+    assert told == f"before\n{head}{redaction.LEFT_OUT}\nafter"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_prompts_and_answers_are_left_out(head):
 )  # fmt: skip
 def test_a_name_tells(name, secret):
     """In either case of letters; a variable about tokens holds none."""
-    assert redact.is_secret(name) is secret
+    assert redaction.is_secret(name) is secret
 
 
 @pytest.mark.parametrize("part", ["x-", "token ", "http://", "Received request ", "--a", "KEY_", "Request ", "?a&"])
@@ -88,7 +88,7 @@ def test_a_name_tells(name, secret):
 def test_a_hostile_line_takes_no_longer_than_another(part):
     """Nothing is searched again and again in a line of a megabyte; hours would pass."""
     line = part * (1_000_000 // len(part)) + " prompt"
-    redact.without_secrets(redact.without_quotes(line))
+    redaction.without_secrets(redaction.without_quotes(line))
 
 
 def test_a_command_and_an_environment_lose_their_secrets():
@@ -103,9 +103,13 @@ def test_a_command_and_an_environment_lose_their_secrets():
         "x",
         "--trust-remote-code",
     )
-    assert redact.words(argv) == (*argv[:2], redact.LEFT_OUT, *argv[3:])
-    assert redact.words(("vllm", "hf_abcdefghijklmnopqrstuv", "--api-key")) == ("vllm", redact.LEFT_OUT, "--api-key")
+    assert redaction.words(argv) == (*argv[:2], redaction.LEFT_OUT, *argv[3:])
+    assert redaction.words(("vllm", "hf_abcdefghijklmnopqrstuv", "--api-key")) == (
+        "vllm",
+        redaction.LEFT_OUT,
+        "--api-key",
+    )
     env = {"HF_TOKEN": "x", "VLLM_X": "Bearer abcdefghijkl", "OMP_NUM_THREADS": "2"}
-    assert redact.variables(env) == {
-        "HF_TOKEN": redact.LEFT_OUT, "VLLM_X": f"Bearer {redact.LEFT_OUT}", "OMP_NUM_THREADS": "2"
+    assert redaction.variables(env) == {
+        "HF_TOKEN": redaction.LEFT_OUT, "VLLM_X": f"Bearer {redaction.LEFT_OUT}", "OMP_NUM_THREADS": "2"
     }  # fmt: skip

@@ -2,10 +2,10 @@
 
 import pytest
 
+from dflash_tui.common.errors import UsageError
 from dflash_tui.core import plan, recipe_files, restart, setup
 from dflash_tui.core.recipe import Restart
 from dflash_tui.core.state import RunState
-from dflash_tui.errors import UsageError
 from dflash_tui.words import restart_line
 
 POLICY = Restart(times=2, within_s=100, wait_s=10)

@@ -5,6 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from dflash_tui.common.errors import UsageError
 from dflash_tui.core import plan as plans
 from dflash_tui.core import recipe_files, setup
 from dflash_tui.core.hardware import Hardware
@@ -24,7 +25,6 @@ from dflash_tui.core.recipe import (
     Target,
 )
 from dflash_tui.core.setup import Setup, resolve
-from dflash_tui.errors import UsageError
 
 RECIPE = Recipe(
     name="mine",

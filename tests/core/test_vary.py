@@ -2,8 +2,8 @@
 
 import pytest
 
+from dflash_tui.common.errors import UsageError
 from dflash_tui.core import vary
-from dflash_tui.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from statistics import fmean
 import pytest
 
 from dflash_tui.ab_design import designed
+from dflash_tui.common.redaction import LEFT_OUT
 from dflash_tui.core import (
     ab,
     ab_start,
@@ -27,7 +28,6 @@ from dflash_tui.core import (
 )
 from dflash_tui.core.experiment import Boot, Design, Halted, Measured
 from dflash_tui.core.progress import Progress
-from dflash_tui.core.redact import LEFT_OUT
 from dflash_tui.parser import build_parser
 from tests import fake_engine
 from tests.launched import free_port

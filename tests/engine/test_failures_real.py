@@ -22,7 +22,8 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from dflash_tui.core import observe, paths, processes, recipe_files, registry, server, server_process
+from dflash_tui.common import paths
+from dflash_tui.core import observe, processes, recipe_files, registry, server, server_process
 from dflash_tui.core.events import Phase
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.postmortem import Postmortem

@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets import Static
 
-from dflash_tui.core import flags, inventory, paths, plan, recipe_files, registry, setup
+from dflash_tui.common import paths
+from dflash_tui.core import flags, inventory, plan, recipe_files, registry, setup
 from dflash_tui.core.inventory import Options
 from dflash_tui.core.plan import Plan
 from dflash_tui.tui.app import DflashApp

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dflash_tui.core import paths, recipe_files, registry
+from dflash_tui.common import paths
+from dflash_tui.core import recipe_files, registry
 from tests import hub_server
 
 pytestmark = pytest.mark.vllm

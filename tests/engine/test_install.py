@@ -13,9 +13,9 @@ import pytest
 import uv
 from msgspec.structs import replace
 
+from dflash_tui.common.errors import EngineError
 from dflash_tui.core import engine, plan, recipe_files, setup
 from dflash_tui.core.events import Preparing
-from dflash_tui.errors import EngineError
 
 COMMAND = [sys.executable, "-m", "dflash_tui"]
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from dflash_tui.common import paths
+from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.core import engine as engines
-from dflash_tui.core import inventory, paths, plan, preflight_launch, recipe_files, server, setup
+from dflash_tui.core import inventory, plan, preflight_launch, recipe_files, server, setup
 from dflash_tui.core.engine import Engine
-from dflash_tui.errors import EngineError, UsageError
 from tests.launched import free_port
 from tests.situations import DESKTOP, engine_in, situation
 

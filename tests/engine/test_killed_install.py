@@ -20,7 +20,8 @@ import psutil
 import pytest
 import uv
 
-from dflash_tui.core import inventory, paths, plan, recipe_files, setup
+from dflash_tui.common import paths
+from dflash_tui.core import inventory, plan, recipe_files, setup
 from dflash_tui.core.engine import Engine
 
 COMMAND = [sys.executable, "-m", "dflash_tui", "engine", "install"]

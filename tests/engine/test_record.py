@@ -14,11 +14,12 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui import headless
+from dflash_tui.common import private_files
+from dflash_tui.common.errors import DflashError
 from dflash_tui.core import (
     log_file,
     observe,
     postmortem,
-    private,
     probe,
     processes,
     record,
@@ -38,7 +39,6 @@ from dflash_tui.core.events import (
     RequestDone,
     Sampled,
 )
-from dflash_tui.errors import DflashError
 from tests.launched import free_port, made, recorded, until, watching
 
 
@@ -223,7 +223,7 @@ def test_what_cannot_be_recorded_is_not_launched(launch, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(private, "write", full)
+    monkeypatch.setattr(private_files, "write", full)
     with pytest.raises(DflashError, match="nothing was launched"):
         launch()
     children = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from dflash_tui.common.errors import DflashError
 from dflash_tui.core import observe, registry, server_process
 from dflash_tui.core.events import Health, Sampled
-from dflash_tui.errors import DflashError
 from tests.launched import recorded, until, watching
 
 

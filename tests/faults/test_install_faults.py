@@ -14,7 +14,8 @@ import psutil
 import pytest
 import uv
 
-from dflash_tui.core import inventory, paths, registry
+from dflash_tui.common import paths
+from dflash_tui.core import inventory, registry
 
 # uv up to where it installs; then it has begun, and takes its time.
 SLOW_UV = """#!/bin/sh

@@ -4,7 +4,8 @@ import resource
 import time
 from functools import partial
 
-from dflash_tui.core import answers, record
+from dflash_tui.common import bounded_http
+from dflash_tui.core import record
 from dflash_tui.core.alarms import alarms
 from dflash_tui.core.events import Health, Sampled
 from dflash_tui.core.state import RunState
@@ -17,7 +18,7 @@ def told(state: RunState, reason: str) -> bool:
 
 async def test_what_metrics_may_answer(launch, tmp_path, monkeypatch):
     """Each fault in turn on one server: an alarm with the reason, no reading, no harm; then all is well again."""
-    monkeypatch.setattr(answers, "WHOLE", 0.3)
+    monkeypatch.setattr(bounded_http, "WHOLE", 0.3)
     monkeypatch.setattr(record, "SAMPLE_INTERVAL", 0.1)
     word = tmp_path / "word"
     word.write_text("")

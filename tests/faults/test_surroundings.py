@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.core import paths, registry, server, server_process
-from dflash_tui.errors import UsageError
+from dflash_tui.common import paths
+from dflash_tui.common.errors import UsageError
+from dflash_tui.core import registry, server, server_process
 from tests import fake_engine
 from tests.launched import free_port
 from tests.terminals import ENTER, PANEL

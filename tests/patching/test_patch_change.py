@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from dflash_tui.common.errors import PatchError
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import change, files, states, store, trial
 from dflash_tui.core.patching.files import Edit, FileEdits, Patch
 from dflash_tui.core.patching.states import State
-from dflash_tui.errors import PatchError
 from tests.patching.conftest import CPU_FILE, build
 
 OTHER = "utils/other.py"

@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from dflash_tui import cli
-from dflash_tui.core import paths
+from dflash_tui.common import paths
 from dflash_tui.core.patching import files
 from tests import stand_in, wheels
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from dflash_tui.common.errors import PatchError
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import change, commit, states, store, trial
 from dflash_tui.core.patching.states import State
-from dflash_tui.errors import PatchError
 from tests.killing import killed_at
 from tests.patching.pair import Act, acts, copy_of, sources, start, tree
 

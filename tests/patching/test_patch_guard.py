@@ -13,9 +13,9 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from dflash_tui.common.errors import PatchError
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import change, guard, states
-from dflash_tui.errors import PatchError
 from tests.patching.conftest import CPU_FILE, build
 
 WORKER = """

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
+from dflash_tui.common.errors import PatchError
 from dflash_tui.core.patching import files, signs, text
 from dflash_tui.core.patching.files import Edit, FileEdits, Sign
-from dflash_tui.errors import PatchError
 
 METHOD = "class Backend:\n    @classmethod\n    def able(cls) -> bool:\n        {}\n"
 

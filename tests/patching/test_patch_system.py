@@ -15,11 +15,12 @@ import msgspec
 import pytest
 import uv
 
-from dflash_tui.core import asking, paths
+from dflash_tui.common import paths
+from dflash_tui.common.errors import PatchError
+from dflash_tui.core import asking
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import change, files, store
 from dflash_tui.core.patching.files import Patch
-from dflash_tui.errors import PatchError
 from tests.patching.conftest import CPU_FILE, record_line
 from tests.patching.pair import TEXTS, sources, tree
 

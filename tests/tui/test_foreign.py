@@ -10,10 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dflash_tui.core import answers, foreign
+from dflash_tui.common import bounded_http
+from dflash_tui.common.errors import UsageError
+from dflash_tui.core import foreign
 from dflash_tui.core.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
 from dflash_tui.core.foreign import Server
-from dflash_tui.errors import UsageError
 from dflash_tui.tui.app import DflashApp
 from tests import recordings
 from tests.tui.conftest import HOSTILE
@@ -110,7 +111,7 @@ async def test_the_key_comes_from_its_variable_only(server, monkeypatch):
         ("/health", (401, b""), "DFLASH_TUI_API_KEY may hold a key"),
         ("/health", (302, b""), "/health: HTTP 302"),
         ("/metrics", (200, b"<html>hello</html>"), "no counter of a vLLM server"),
-        ("/metrics", (200, b"x" * (answers.BODY_LIMIT + 1)), "more than 4 MiB"),
+        ("/metrics", (200, b"x" * (bounded_http.BODY_LIMIT + 1)), "more than 4 MiB"),
         ("/metrics", (404, b""), "/metrics: HTTP 404"),
     ],
 )

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.core import inventory, paths, recipe_files, setup
+from dflash_tui.common import paths
+from dflash_tui.core import inventory, recipe_files, setup
 from dflash_tui.core import plan as plans
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.hardware import Hardware

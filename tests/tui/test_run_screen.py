@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 from textual.widgets import Log
 
+from dflash_tui.common.errors import EngineError
 from dflash_tui.core.events import (
     Counters,
     Exited,
@@ -13,7 +14,6 @@ from dflash_tui.core.events import (
     Sampled,
     Suspended,
 )
-from dflash_tui.errors import EngineError
 from dflash_tui.tui.chart import Chart
 from tests.tui.conftest import HOSTILE, a_run, traffic
 from tests.tui.panel import app, feed, text

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from dflash_tui.common.errors import PatchError, UsageError
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import commit, files, guard, states, store, text, trial, units
@@ -18,7 +19,6 @@ from dflash_tui.core.patching.commit import Change
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.patching.states import Found, State
 from dflash_tui.core.patching.store import Applied
-from dflash_tui.errors import PatchError, UsageError
 
 
 class Done(msgspec.Struct, frozen=True):

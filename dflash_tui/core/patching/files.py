@@ -12,11 +12,11 @@ import msgspec
 from msgspec import Meta
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from dflash_tui.core import paths, yamlfile
+from dflash_tui.common import paths, yaml_loader
+from dflash_tui.common.errors import RecipeError, UsageError
+from dflash_tui.common.type_registration import know
 from dflash_tui.core.hardware import Hardware
-from dflash_tui.core.known import know
 from dflash_tui.core.recipe import EnvName, Link, Name, Prose, Text
-from dflash_tui.errors import RecipeError, UsageError
 
 RelativePath = Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_]+\.py$(?!\n)")]
 DottedName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$(?!\n)")]
@@ -174,17 +174,17 @@ def _files() -> dict[str, Path]:
 @lru_cache(maxsize=64)
 def _read(path: Path, _changed: int) -> Patch:
     """Return the patch in the file; the panel asks at every draw."""
-    patch = yamlfile.load(path, Patch)
+    patch = yaml_loader.load(path, Patch)
     if patch.name not in {"", path.stem}:
-        raise yamlfile.wrong(path, ["name"], f"expected '{path.stem}', as the file is called")
+        raise yaml_loader.wrong(path, ["name"], f"expected '{path.stem}', as the file is called")
     try:
         SpecifierSet(patch.versions)
     except InvalidSpecifier as error:
-        raise yamlfile.wrong(path, ["versions"], str(error)) from None
+        raise yaml_loader.wrong(path, ["versions"], str(error)) from None
     if len(set(patch.paths)) < len(patch.files):
-        raise yamlfile.wrong(path, ["files"], "a file is named twice")
+        raise yaml_loader.wrong(path, ["files"], "a file is named twice")
     for index, file in enumerate(patch.files):
         for number, edit in enumerate(file.edits):
             if edit.old == edit.new:
-                raise yamlfile.wrong(path, ["files", index, "edits", number], "old and new are the same")
+                raise yaml_loader.wrong(path, ["files", index, "edits", number], "old and new are the same")
     return msgspec.structs.replace(patch, name=path.stem)

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
+from dflash_tui.common.errors import EngineError, PatchError
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import builds, commit, files, guard, signs, store, text
@@ -15,7 +16,6 @@ from dflash_tui.core.patching.builds import Build
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.patching.store import Applied
 from dflash_tui.core.patching.text import Fit
-from dflash_tui.errors import EngineError, PatchError
 
 
 class State(StrEnum):

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_tui.common.errors import PatchError
+from dflash_tui.common.type_registration import know
 from dflash_tui.core import asking
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.known import know
 from dflash_tui.core.patching.files import RelativePath
-from dflash_tui.errors import PatchError
 
 MANIFEST = "dflash-patches.json"
 PRISTINE = "dflash-pristine"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_tui.common.errors import EngineError, PatchError
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import asking
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.plain import clean_line
-from dflash_tui.errors import EngineError, PatchError
 
 
 def run(engine: Engine, texts: Mapping[str, bytes]) -> str:

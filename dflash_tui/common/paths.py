@@ -7,7 +7,7 @@ from pathlib import Path
 
 import platformdirs
 
-from dflash_tui.errors import UsageError
+from dflash_tui.common.errors import UsageError
 
 _APP = "dflash-tui"
 # The folder of this package, in a checkout or in site-packages; what is shipped lies in it.

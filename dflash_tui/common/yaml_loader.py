@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from dflash_tui.errors import RecipeError
+from dflash_tui.common.errors import RecipeError
 
 SIZE_LIMIT = 256 * 1024
 DEPTH_LIMIT = 16

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from dflash_tui.core import plain
+from dflash_tui.common import sanitizer
 
 T = TypeVar("T")
 # What texts in JSON can hold that is not plain; quoted quotes, backslashes and slashes are.
@@ -23,6 +23,8 @@ def decode(data: bytes, decoder: msgspec.json.Decoder[T], *, one_line: bool = Fa
     try:
         if not _SUSPECT.search(data):  # nearly all that is read, and some is every second
             return decoder.decode(data)
-        return msgspec.convert(plain.cleaned(msgspec.json.decode(data), one_line=one_line), decoder.type, str_keys=True)
+        return msgspec.convert(
+            sanitizer.cleaned(msgspec.json.decode(data), one_line=one_line), decoder.type, str_keys=True
+        )
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from None

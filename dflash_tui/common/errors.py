@@ -16,8 +16,8 @@ from __future__ import annotations
 import errno
 import os
 
-from dflash_tui.core import plain
-from dflash_tui.core.own_secrets import hidden
+from dflash_tui.common import sanitizer
+from dflash_tui.common.own_secrets import hidden
 
 
 class DflashError(Exception):
@@ -29,7 +29,11 @@ class DflashError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, *, evidence: str = "", do: str = "") -> None:
-        self.what, self.evidence, self.do = plain.lines(what), plain.lines(hidden(evidence)), plain.lines(do)
+        self.what, self.evidence, self.do = (
+            sanitizer.lines(what),
+            sanitizer.lines(hidden(evidence)),
+            sanitizer.lines(do),
+        )
         super().__init__(self.what)
 
     def __str__(self) -> str:

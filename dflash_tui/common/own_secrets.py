@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from dflash_tui.core.redact import LEFT_OUT, is_secret, without_secrets
+from dflash_tui.common.redaction import LEFT_OUT, is_secret, without_secrets
 
 _SHORTEST = 8
 
