@@ -12,11 +12,12 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.own_secrets import hide, values
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import processes, registry, server_process
+from dflash_tui.core import registry, server_process
 from dflash_tui.core.run import Run
+from dflash_tui.machine import processes
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that `ps` does not owe
-    from dflash_tui.core import gpu
+    from dflash_tui.machine import gpus as machine_gpus
 
 
 _LONGEST_LINE = 1 << 20
@@ -24,9 +25,9 @@ _LONGEST_LINE = 1 << 20
 
 def gpus(args: argparse.Namespace) -> int:
     """`gpus`: print the GPUs, or the sentence that says why there are none."""
-    from dflash_tui.core import gpu
+    from dflash_tui.machine import gpus as machine_gpus
 
-    found = gpu.probe()
+    found = machine_gpus.probe()
     if args.json:
         print_json(found)
         return 0
@@ -51,7 +52,7 @@ def gpus(args: argparse.Namespace) -> int:
     return 0
 
 
-def _gpu_row(card: gpu.Gpu) -> tuple[str, ...]:
+def _gpu_row(card: machine_gpus.Gpu) -> tuple[str, ...]:
     return (
         str(card.index),
         card.name or formatting.UNKNOWN,

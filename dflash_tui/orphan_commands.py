@@ -13,8 +13,8 @@ from dflash_tui.common import formatting
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import processes, system
-from dflash_tui.core.system import Orphan
+from dflash_tui.machine import processes, system
+from dflash_tui.machine.system import Orphan
 
 _GRACE = 5.0
 

@@ -13,14 +13,15 @@ from dflash_tui.common import formatting
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import gpu, inventory
+from dflash_tui.core import inventory
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import aims, change, commit, files, states
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.patching.states import Found, State
 from dflash_tui.core.plan import Plan
 from dflash_tui.launch.planner import planned
+from dflash_tui.machine import gpus
+from dflash_tui.machine.hardware import Hardware
 
 
 class Scope(NamedTuple):
@@ -89,8 +90,8 @@ def _hardware(wanted: str | None) -> Hardware | None:
     if wanted in set(Hardware):
         return Hardware(wanted)
     if wanted:
-        return gpu.choose(gpu.probe_allowed().gpus, wanted, 1)[0].hardware
-    kinds = {card.hardware for card in gpu.probe_allowed().gpus if not card.trouble}
+        return gpus.choose(gpus.probe_allowed().gpus, wanted, 1)[0].hardware
+    kinds = {card.hardware for card in gpus.probe_allowed().gpus if not card.trouble}
     return kinds.pop() if len(kinds) == 1 else None
 
 

@@ -10,8 +10,9 @@ import msgspec
 
 from dflash_tui.common import formatting
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import preflight, system
+from dflash_tui.core import preflight
 from dflash_tui.launch.planner import fit_of, planned
+from dflash_tui.machine import system
 from dflash_tui.plan_text import describe
 from dflash_tui.words import check_line, verdict
 

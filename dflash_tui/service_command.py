@@ -10,9 +10,10 @@ from pathlib import Path
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import UsageError
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import again, release, server, system, unit
+from dflash_tui.core import again, release, server, unit
 from dflash_tui.core.recipe import Restart
 from dflash_tui.launch.planner import Planned, fit_of, planned
+from dflash_tui.machine import system
 from dflash_tui.words import restart_limit
 
 # Where programs, engines, models and runs are: the user's systemd does not know what the shell has set. None is secret.

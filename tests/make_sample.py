@@ -31,10 +31,10 @@ from dflash_tui.core.events import (
     Stopping,
     encode,
 )
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode
 from dflash_tui.core.run import Run
+from dflash_tui.machine.hardware import Hardware
 
 _TIMED = re.compile(r"^ *(\d+\.\d+) ?(.*)$")
 _STAMP = re.compile(r"(?:INFO|WARNING) (\d\d-\d\d \d\d:\d\d:\d\d) \[")

@@ -9,9 +9,9 @@ from dflash_tui.core import plan as plans
 from dflash_tui.core import recipe_files, setup
 from dflash_tui.core.checks import Situation
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.gpu import Gpu, Probe
-from dflash_tui.core.hardware import TYPICAL, Hardware
 from dflash_tui.core.hub import Model
+from dflash_tui.machine.gpus import Gpu, Probe
+from dflash_tui.machine.hardware import TYPICAL, Hardware
 
 GIB = 1 << 30
 DESKTOP = Gpu(0, "RTX 5090", "GPU-a", "12.0", Hardware.RTX_5090, memory_total=32 * GIB, memory_used=GIB)

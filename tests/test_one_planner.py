@@ -8,11 +8,12 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 from dflash_tui.common import paths
-from dflash_tui.core import gpu, recipe_files
-from dflash_tui.core.gpu import Gpu, Probe
-from dflash_tui.core.hardware import Hardware
+from dflash_tui.core import recipe_files
 from dflash_tui.core.plan import Plan
 from dflash_tui.launch import planner
+from dflash_tui.machine import gpus
+from dflash_tui.machine.gpus import Gpu, Probe
+from dflash_tui.machine.hardware import Hardware
 from dflash_tui.parser import build_parser
 from dflash_tui.tui.choice import Choice
 from tests.situations import a_gpu
@@ -44,7 +45,7 @@ def machine(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def has(*cards: Gpu) -> None:
-        monkeypatch.setattr(gpu, "probe", lambda: Probe(cards, "580.95"))
+        monkeypatch.setattr(gpus, "probe", lambda: Probe(cards, "580.95"))
 
     return has
 
@@ -56,7 +57,7 @@ def by_command(name: str, variant: str) -> Plan:
 
 def by_panel(name: str, variant: str) -> Plan:
     recipe, choice = recipe_files.find(name), Choice()
-    choice.probe = gpu.probe_allowed()
+    choice.probe = gpus.probe_allowed()
     choice.changes(recipe).variant = variant
     return choice.plan(recipe)
 

@@ -24,7 +24,6 @@ from dflash_tui.core import (
     experiments,
     inventory,
     prepare,
-    processes,
     registry,
     server,
     server_process,
@@ -34,6 +33,7 @@ from dflash_tui.core.experiment import BootEnded, Design, Finished, Halted
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
+from dflash_tui.machine import processes
 
 # With less than this nothing can be measured: a log, some samples.
 _LEAST_DISK = 64 << 20

@@ -14,7 +14,7 @@ from typing import TypeVar
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, EngineError, starved
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core.processes import clean_environment
+from dflash_tui.machine.processes import clean_environment
 
 IMPORT_PATIENCE = 180.0  # importing vLLM took 13 s on two CPU cores and 25 s on a fresh GPU machine
 _DO = "reinstall it"

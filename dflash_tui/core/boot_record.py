@@ -9,12 +9,13 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.redaction import LEFT_OUT, is_secret, without_secrets
-from dflash_tui.core import gpu, inventory, processes
+from dflash_tui.core import inventory
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.experiment import Arm, Boot
 from dflash_tui.core.patching import files, store
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
+from dflash_tui.machine import gpus, processes
 
 # By this a server is known as one of an experiment, whatever became of the driver that launched it.
 MARK = "DFLASH_TUI_EXPERIMENT"
@@ -49,7 +50,7 @@ def marked(plan: Plan, arm: Arm, experiment: str, cache: Path | None) -> Plan:
 def told(boot: Boot, run: Run, cache: Path | None) -> Boot:
     """Return the boot with all that it was launched with; asks the engine and the driver, for seconds at most."""
     engine = inventory.find(Path(run.plan.engine_folder))
-    probe = gpu.Probe() if run.plan.on_cpu else gpu.probe_allowed()
+    probe = gpus.Probe() if run.plan.on_cpu else gpus.probe_allowed()
     cards = [card for card in probe.gpus if not run.plan.gpus or card.uuid in run.plan.gpus]
     return replace(
         boot,

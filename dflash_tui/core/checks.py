@@ -13,10 +13,10 @@ from dflash_tui.core import fit as fits
 from dflash_tui.core import hub, kv_cache
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.fit import Fit, Machine
-from dflash_tui.core.gpu import Gpu, Probe
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Config
 from dflash_tui.core.setup import Setup
+from dflash_tui.machine.gpus import Gpu, Probe
 
 
 class Level(StrEnum):

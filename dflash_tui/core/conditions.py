@@ -12,7 +12,7 @@ from typing import NamedTuple
 import psutil
 from msgspec.structs import replace
 
-from dflash_tui.core import gpu, registry, server_process, system
+from dflash_tui.core import registry, server_process
 from dflash_tui.core.events import GpuLoad, GpusSampled
 from dflash_tui.core.experiment import Conditions
 from dflash_tui.core.kept import Kept
@@ -20,6 +20,7 @@ from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.core.track import LONGEST_GAP
+from dflash_tui.machine import gpus, system
 
 _POWER = {True: "battery", False: "mains", None: ""}
 _NEAR_GPU, _NEAR = 512 << 20, 0.03
@@ -120,7 +121,7 @@ def _disturbs(other: Run, run: Run) -> bool:
 
 def memory(plan: Plan) -> Memory:
     """Return the memory of the machine, and that of the plan's GPUs."""
-    cards = () if plan.on_cpu else gpu.look() or ()
+    cards = () if plan.on_cpu else gpus.look() or ()
     ours = [card for card in cards if not plan.gpus or card.uuid in plan.gpus]
     used = {card.uuid: card.memory_used for card in ours if card.memory_used is not None and not card.unified}
     return Memory(psutil.virtual_memory().available, used)

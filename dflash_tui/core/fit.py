@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from packaging.version import Version
 
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.kv_cache import STEP, Cache
 from dflash_tui.core.recipe import Config, Mode
 from dflash_tui.core.setup import Setup
+from dflash_tui.machine.hardware import Hardware
 
 if TYPE_CHECKING:  # the arithmetic itself asks no driver
-    from dflash_tui.core.gpu import Gpu
+    from dflash_tui.machine.gpus import Gpu
 
 GIB = 1 << 30
 # vLLM's own defaults, engine/arg_utils.py and config/cache.py of 0.20.2 to 0.33.0.

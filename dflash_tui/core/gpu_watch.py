@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dflash_tui.core.events import Foreign, GpuLoad
-from dflash_tui.core.gpu import Gpu, Holder
+from dflash_tui.machine.gpus import Gpu, Holder
 
 
 def loads(cards: Sequence[Gpu], pids: set[int], uuids: Sequence[str] = ()) -> tuple[GpuLoad, ...]:

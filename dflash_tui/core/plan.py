@@ -14,12 +14,12 @@ from packaging.version import Version
 
 from dflash_tui.common import paths
 from dflash_tui.core import setup as setups
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import builds
 from dflash_tui.core.patching import files as patch_files
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.recipe import Band, EngineSpec, FlagValue, Mode, Recipe, Restart, Standing, Status
 from dflash_tui.core.setup import Setup
+from dflash_tui.machine.hardware import Hardware
 
 HOST = setups.HOST
 # What every plan has beside what a recipe says, and why.

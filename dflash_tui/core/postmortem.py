@@ -6,7 +6,7 @@ import msgspec
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import gib, plural
-from dflash_tui.core import again, diagnosis, processes, remedy, server, server_process
+from dflash_tui.core import again, diagnosis, remedy, server, server_process
 from dflash_tui.core import recipe_files as recipes
 from dflash_tui.core.diagnosis import Diagnosis
 from dflash_tui.core.recipe import Recipe
@@ -14,6 +14,7 @@ from dflash_tui.core.recording import Recording
 from dflash_tui.core.remedy import Remedy
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
+from dflash_tui.machine import processes
 
 
 class Postmortem(msgspec.Struct, frozen=True):

@@ -8,11 +8,12 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common.errors import PreflightFailed
-from dflash_tui.core import asking, gpu, hub, inventory, preflight_launch, preflight_machine
+from dflash_tui.core import asking, hub, inventory, preflight_launch, preflight_machine
 from dflash_tui.core.checks import Check, Level, Situation, local_files
-from dflash_tui.core.gpu import Gpu, Probe
 from dflash_tui.core.plan import Plan, gpus_needed
 from dflash_tui.core.setup import Setup
+from dflash_tui.machine import gpus
+from dflash_tui.machine.gpus import Gpu, Probe
 
 __all__ = ["Check", "Level", "Report", "local_files", "look", "run", "run_machine"]
 
@@ -42,7 +43,7 @@ class Report(msgspec.Struct, frozen=True):
 
 async def look(setup: Setup, plan: Plan, *, bare: bool = False) -> Situation:
     """Return what launching `plan` would meet here; the hub is asked about the models, for ten seconds at most."""
-    ask = gpu.probe if bare else gpu.probe_allowed
+    ask = gpus.probe if bare else gpus.probe_allowed
     probing = asyncio.to_thread(ask) if bare or not plan.on_cpu else asyncio.sleep(0, Probe())
     finding = asyncio.to_thread(inventory.find, Path(plan.engine_folder))
     asking = asyncio.gather(*(hub.look(model.name, model.revision) for model in plan.models))

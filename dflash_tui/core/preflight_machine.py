@@ -9,14 +9,15 @@ from pathlib import Path
 
 from dflash_tui.common import formatting
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import hub_cache, preflight_memory, system
+from dflash_tui.core import hub_cache, preflight_memory
 from dflash_tui.core.checks import Check, Situation, fail, local_files, ok, warn
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.gpu import Gpu
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import files
 from dflash_tui.core.plan import gpus_needed
 from dflash_tui.core.recipe import Mode
+from dflash_tui.machine import system
+from dflash_tui.machine.gpus import Gpu
+from dflash_tui.machine.hardware import Hardware
 
 _CPU_DEMO = "dflash-tui --recipe demo-cpu runs on the CPU"
 _SLOW_DISK = 500e6  # bytes/s; an NVMe disk reads several GB/s, a USB 3 one 0.4

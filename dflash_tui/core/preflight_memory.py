@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dflash_tui.common import formatting
-from dflash_tui.core import system
 from dflash_tui.core.checks import Check, Situation, fail, ok, warn
 from dflash_tui.core.fit import Fit
+from dflash_tui.machine import system
 
 _OF_DEMO = 3 << 30  # measured: 2.2 GiB for the demo with 1 GiB of KV cache
 _MUCH_SWAP = 1 << 30

@@ -17,10 +17,10 @@ from dflash_tui.core.events import Preparing, Step
 from dflash_tui.core.patching import aims, change, commit, files, states, store
 from dflash_tui.core.patching.states import State
 from dflash_tui.core.plan import Plan
-from dflash_tui.core.processes import clean_environment
 from dflash_tui.core.recipe import EngineSpec, Status
 from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
+from dflash_tui.machine.processes import clean_environment
 
 _LAST_LINES = 5
 _WORDS = {

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from dflash_tui.common.type_registration import know
-from dflash_tui.core.hardware import Hardware
+from dflash_tui.machine.hardware import Hardware
 
 # `$` alone would let a line feed pass at the end; JSON Schema has no `\Z`.
 _END = r"$(?!\n)"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import httpx
 
 from dflash_tui.common import bounded_http
-from dflash_tui.core import log_file, probe, processes, server_process, system, vllm_metrics, workload
+from dflash_tui.core import log_file, probe, server_process, vllm_metrics, workload
 from dflash_tui.core.events import (
     Counters,
     Health,
@@ -24,6 +24,7 @@ from dflash_tui.core.events import (
 from dflash_tui.core.lease import Lease
 from dflash_tui.core.run import Run
 from dflash_tui.core.watch import IDLE_INTERVAL, Watch
+from dflash_tui.machine import processes, system
 
 SAMPLE_INTERVAL = 1.0
 WARM_UP_AGAIN = 30.0

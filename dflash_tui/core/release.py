@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dflash_tui.common.formatting import gib
-from dflash_tui.core import gpu, server, server_process
+from dflash_tui.core import server, server_process
 from dflash_tui.core.run import Run
+from dflash_tui.machine import gpus
 
 PATIENCE = 30.0
 _INTERVAL = 0.5
@@ -51,22 +52,22 @@ async def stop(run: Run, tell: Callable[[str], None]) -> tuple[float, str]:
 
 def _look(run: Run) -> _Held | None:
     pids = frozenset(process.pid for process in server_process.members(run))
-    cards = gpu.look() or ()
+    cards = gpus.look() or ()
     ours = _listed(cards, pids)
     return _Held(pids, ours, _used(cards)) if ours else None
 
 
 def _left(held: _Held) -> int:
     """Return the bytes that are not back: those still listed as ours, or by which the whole has not fallen."""
-    cards = gpu.look()
+    cards = gpus.look()
     if cards is None:  # the driver does not answer, or is gone
         return 0
     return max(_listed(cards, held.pids), held.ours - (held.all - _used(cards)))
 
 
-def _listed(cards: tuple[gpu.Gpu, ...], pids: frozenset[int]) -> int:
+def _listed(cards: tuple[gpus.Gpu, ...], pids: frozenset[int]) -> int:
     return sum(holder.memory or 0 for card in cards for holder in card.processes or () if holder.pid in pids)
 
 
-def _used(cards: tuple[gpu.Gpu, ...]) -> int:
+def _used(cards: tuple[gpus.Gpu, ...]) -> int:
     return sum(card.memory_used or 0 for card in cards)

@@ -11,7 +11,6 @@ import msgspec
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.redaction import is_secret, looks_secret
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.recipe import (
     Band,
     Drafter,
@@ -29,6 +28,7 @@ from dflash_tui.core.recipe import (
     Target,
 )
 from dflash_tui.core.recipe_files import RESERVED_SPECULATION, engine_of, reserved, unusable
+from dflash_tui.machine.hardware import Hardware
 
 STOCK = "stock"
 HOST = "127.0.0.1"

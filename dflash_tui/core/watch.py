@@ -8,9 +8,10 @@ import time
 
 import psutil
 
-from dflash_tui.core import activity, gpu, gpu_watch, log_file, processes, server_process
+from dflash_tui.core import activity, gpu_watch, log_file, server_process
 from dflash_tui.core.events import GpusSampled, MemorySampled, Suspended
 from dflash_tui.core.run import Run
+from dflash_tui.machine import gpus, processes
 
 IDLE_INTERVAL = 10.0
 _MEMBERS_INTERVAL = 5.0
@@ -42,7 +43,7 @@ class Watch:
         if suspended != self._suspended:
             self._suspended = suspended
             log_file.record(self._run, Suspended(time.time(), suspended))
-        cards = None if self._run.plan.on_cpu else await asyncio.to_thread(gpu.look)
+        cards = None if self._run.plan.on_cpu else await asyncio.to_thread(gpus.look)
         if cards:
             self._take_gpus(cards, now)
         if sample := self._memory_now(cards):
@@ -51,7 +52,7 @@ class Watch:
                 self._memory, self._memory_at = sample, now
                 log_file.record(self._run, sample)
 
-    def _take_gpus(self, cards: tuple[gpu.Gpu, ...], now: float) -> None:
+    def _take_gpus(self, cards: tuple[gpus.Gpu, ...], now: float) -> None:
         pids = {process.pid for process in self.members}
         sample = GpusSampled(time.time(), gpu_watch.loads(cards, pids, self._run.plan.gpus))
         moved = self._gpus is None or gpu_watch.moved(self._gpus.gpus, sample.gpus)
@@ -59,9 +60,9 @@ class Watch:
             self._gpus, self._gpus_at = sample, now
             log_file.record(self._run, sample)
 
-    def _memory_now(self, cards: tuple[gpu.Gpu, ...] | None) -> MemorySampled | None:
+    def _memory_now(self, cards: tuple[gpus.Gpu, ...] | None) -> MemorySampled | None:
         machine = psutil.virtual_memory()
-        if cards and (use := gpu.use_of(cards, {process.pid for process in self.members})):
+        if cards and (use := gpus.use_of(cards, {process.pid for process in self.members})):
             shared = any(card.unified for card in cards)
             return MemorySampled(time.time(), use.used, use.total, use.source, machine.available if shared else None)
         if self._memory and self._memory.source != "resident":

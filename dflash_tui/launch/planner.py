@@ -12,17 +12,18 @@ import yaml
 
 from dflash_tui.common import yaml_loader
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import again, checks, gpu, hub, inventory, recipe_files
+from dflash_tui.core import again, checks, hub, inventory, recipe_files
 from dflash_tui.core import plan as plans
 from dflash_tui.core import setup as setups
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.fit import Fit, Machine, machine_of
-from dflash_tui.core.gpu import Gpu, Probe
-from dflash_tui.core.hardware import TYPICAL, Hardware
 from dflash_tui.core.patching import states
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import EngineSpec, Mode, Recipe
 from dflash_tui.core.setup import Setup
+from dflash_tui.machine import gpus
+from dflash_tui.machine.gpus import Gpu, Probe
+from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.parser import build_parser
 
 
@@ -44,7 +45,7 @@ def planned(args: argparse.Namespace) -> Planned:
     found = inventory.named(args.engine) if args.engine else None
     spec = _spec(found) if found else recipe_files.engine_of(args.vllm) if args.vllm else None
     settings = parse_settings(args.settings or [])
-    probe = Probe() if recipe.for_cpu else gpu.probe_allowed()
+    probe = Probe() if recipe.for_cpu else gpus.probe_allowed()
     hardware, cards = _where(args.gpu, recipe, probe)
 
     def resolve() -> Setup:
@@ -60,7 +61,7 @@ def planned(args: argparse.Namespace) -> Planned:
     setup = resolve()
     usable = sum(not card.trouble for card in probe.gpus)
     if cards and (count := min(plans.gpus_needed(setup.flags), usable)) != len(cards):
-        cards = gpu.choose(probe.gpus, args.gpu, count)
+        cards = gpus.choose(probe.gpus, args.gpu, count)
     plan = plans.make(
         setup,
         mode=Mode(args.mode) if args.mode else None,
@@ -117,7 +118,7 @@ def _where(wanted: str | None, recipe: Recipe, probe: Probe) -> tuple[Hardware |
         classes = ", ".join(kind.value for kind in recipe.hardware) or "gb10, h100"
         raise UsageError(f"there is no GPU called '{wanted}'", do=f"a class is planned for without one: {classes}")
     if wanted or any(not card.trouble for card in probe.gpus):
-        cards = gpu.choose(probe.gpus, wanted, 1 + (wanted or "").count(","))
+        cards = gpus.choose(probe.gpus, wanted, 1 + (wanted or "").count(","))
         return cards[0].hardware, cards
     return None, ()
 

@@ -50,7 +50,7 @@ from dflash_tui.tui.widgets import NEEDS
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
     from dflash_tui.core.foreign import Server
-    from dflash_tui.core.gpu import Probe
+    from dflash_tui.machine.gpus import Probe
     from dflash_tui.tui.palette import Panel
 
 _GUARD = Guard()

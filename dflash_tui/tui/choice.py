@@ -14,13 +14,13 @@ from dflash_tui.core import fit as fits
 from dflash_tui.core import plan as plans
 from dflash_tui.core import setup as setups
 from dflash_tui.core.fit import Fit
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode, Recipe, Status
 from dflash_tui.core.setup import Setup
+from dflash_tui.machine.hardware import Hardware
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
-    from dflash_tui.core.gpu import Gpu, Probe
+    from dflash_tui.machine.gpus import Gpu, Probe
 
 MOST_TOKENS = 64
 

@@ -36,9 +36,9 @@ from dflash_tui.tui.recipe_list import Entries, RecipeList
 from dflash_tui.tui.widgets import Display, TooSmall
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
-    from dflash_tui.core.gpu import Probe
     from dflash_tui.core.history import Ready
     from dflash_tui.core.hub import Model
+    from dflash_tui.machine.gpus import Probe
 
 _SETTLED = 0.4  # seconds on a recipe before the hub is asked about its models
 
@@ -344,6 +344,6 @@ def living() -> list[Run]:
 
 def probe() -> Probe:
     """Return what NVML says."""
-    from dflash_tui.core import gpu  # noqa: PLC0415 - 80 ms that the first paint need not wait for
+    from dflash_tui.machine import gpus  # noqa: PLC0415 - 80 ms that the first paint need not wait for
 
-    return gpu.probe_allowed()
+    return gpus.probe_allowed()

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core.gpu import Gpu, allowed, choose
-from dflash_tui.core.hardware import Hardware
+from dflash_tui.machine.gpus import Gpu, allowed, choose
+from dflash_tui.machine.hardware import Hardware
 
 GIB = 1 << 30
 

@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from dflash_tui.core import conditions, processes, registry, server_process
+from dflash_tui.core import conditions, registry, server_process
 from dflash_tui.core.conditions import Processors
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
+from dflash_tui.machine import processes
 from tests.boots import plan
 
 

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from dflash_tui.core import fit, recipe_files, setup
 from dflash_tui.core.fit import GIB, Fit, Machine
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.recipe import Config, EngineSpec, Mode
 from dflash_tui.core.setup import Setup
+from dflash_tui.machine.hardware import Hardware
 from tests import recordings
 
 H200 = Machine(Hardware.H200, int(139.8 * GIB), int(139.29 * GIB), unified=False)

@@ -9,10 +9,11 @@ import msgspec
 import psutil
 import pytest
 
-from dflash_tui.core import nvml, plan, recipe_files, setup, watch
-from dflash_tui.core.gpu import Gpu, Holder, Probe
-from dflash_tui.core.hardware import Hardware
+from dflash_tui.core import plan, recipe_files, setup, watch
 from dflash_tui.core.run import Run
+from dflash_tui.machine import nvml
+from dflash_tui.machine.gpus import Gpu, Holder, Probe
+from dflash_tui.machine.hardware import Hardware
 from tests import stand_in
 
 GIB = 1 << 30
@@ -128,7 +129,7 @@ def test_the_table(stand_in_nvml):
 
 USE = f"""
 import json
-from dflash_tui.core import gpu
+from dflash_tui.machine import gpus as gpu
 print(json.dumps([gpu.use_of(gpu.look() or (), pids) for pids in ({{{PID}}}, {{1 << 30}})]))
 """
 
@@ -158,15 +159,15 @@ def test_memory_of_processes_that_share_it(stand_in_nvml):
 
 HANG = """
 import json, os, pathlib, threading
-from dflash_tui.core import gpu
-first = gpu.probe(patience=0.3).why_none
+from dflash_tui.machine import gpus
+first = gpus.probe(patience=0.3).why_none
 # Without being turned away at once these would wait for an hour, and the test with them.
-turned_away = [gpu.probe(patience=3600).why_none, gpu.look(patience=3600)]
+turned_away = [gpus.probe(patience=3600).why_none, gpus.look(patience=3600)]
 threads = threading.active_count()
 pathlib.Path(os.environ["STAND_IN_UNTIL"]).touch()
-while gpu.probe().why_none:
+while gpus.probe().why_none:
     pass
-print(json.dumps([first, *turned_away, threads, gpu.probe().gpus[0].name, threading.active_count()]))
+print(json.dumps([first, *turned_away, threads, gpus.probe().gpus[0].name, threading.active_count()]))
 """
 
 
@@ -181,13 +182,13 @@ def test_a_driver_that_hangs_keeps_nobody(stand_in_nvml, tmp_path):
 
 MENDED = """
 import json, os
-from dflash_tui.core import gpu, nvml
+from dflash_tui.machine import gpus, nvml
 nvml.RENEWAL = 0.0
-seen = [gpu.probe().why_none]
+seen = [gpus.probe().why_none]
 for machine in ("lost", "two-h200"):
     os.environ["STAND_IN_NVML"] = machine
-    gpu.probe()
-    seen.append([bool(card.trouble) for card in gpu.probe().gpus])
+    gpus.probe()
+    seen.append([bool(card.trouble) for card in gpus.probe().gpus])
 print(json.dumps(seen))
 """
 

@@ -4,16 +4,17 @@ import psutil
 import pytest
 
 from dflash_tui.core.events import Foreign, GpuLoad
-from dflash_tui.core.gpu import Gpu, Holder
 from dflash_tui.core.gpu_watch import loads, moved
+from dflash_tui.machine.gpus import Gpu, Holder
 from tests import stand_in
 
 PID = str(psutil.Process().pid)
 ASK = """
 import json, sys
-from dflash_tui.core import gpu, gpu_watch
+from dflash_tui.machine import gpus
+from dflash_tui.core import gpu_watch
 import msgspec
-print(msgspec.json.encode(gpu_watch.loads(gpu.look(), {pids}, {uuids})).decode())
+print(msgspec.json.encode(gpu_watch.loads(gpus.look(), {pids}, {uuids})).decode())
 """
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash_tui.core.hardware import TYPICAL, Hardware, classify
+from dflash_tui.machine.hardware import TYPICAL, Hardware, classify
 
 GIB = 1 << 30
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.core import observe, postmortem, processes, server_process
+from dflash_tui.core import observe, postmortem, server_process
+from dflash_tui.machine import processes
 from tests import stand_in
 from tests.faults.test_file_faults import ended
 
@@ -20,7 +21,8 @@ ROOT = Path(__file__).parents[2]
 STOP = """
 import asyncio, json, os, sys
 from msgspec.structs import replace
-from dflash_tui.core import nvml, release, server, server_process
+from dflash_tui.machine import nvml
+from dflash_tui.core import release, server, server_process
 from tests.launched import made
 release.PATIENCE, release._INTERVAL = float(sys.argv[1]), 0.05
 run = server.launch(replace(made(18_600, "deaf"), on_cpu=False), engine="fake")

@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from dflash_tui.core import system
+from dflash_tui.machine import system
 
 MIB = 1 << 20
 

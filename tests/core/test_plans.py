@@ -13,13 +13,14 @@ from packaging.specifiers import SpecifierSet
 from dflash_tui import plan_text
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import gpu, recipe_files, setup
 from dflash_tui.core import plan as plans
-from dflash_tui.core.gpu import Probe
-from dflash_tui.core.hardware import Hardware
+from dflash_tui.core import recipe_files, setup
 from dflash_tui.core.patching import files
 from dflash_tui.core.recipe import EngineSpec
 from dflash_tui.launch import planner
+from dflash_tui.machine import gpus
+from dflash_tui.machine.gpus import Probe
+from dflash_tui.machine.hardware import Hardware
 from dflash_tui.parser import build_parser
 
 PLANS = Path(__file__).parents[1] / "data" / "plans"
@@ -49,7 +50,7 @@ def described(words: list[str]) -> str:
 @pytest.mark.parametrize(("recipe", "hardware", "profile", "variant"), CHOICES)
 def test_a_plan_reads_as_it_did(recipe, hardware, profile, variant, monkeypatch, pytestconfig):  # noqa: PLR0917
     """A machine without a GPU plans for any; the whole text is compared, the command above all."""
-    monkeypatch.setattr(gpu, "probe", Probe)
+    monkeypatch.setattr(gpus, "probe", Probe)
     choice = ["--gpu", hardware, "--profile", profile, *(["--variant", variant] if variant else [])]
     text = described([recipe, *choice])
     path = PLANS / f"{'.'.join([recipe, hardware, profile, *([variant] if variant else [])])}.txt"

@@ -11,8 +11,9 @@ import msgspec
 import psutil
 import pytest
 
-from dflash_tui.core import gpu, plan, preflight, recipe_files, setup
+from dflash_tui.core import plan, preflight, recipe_files, setup
 from dflash_tui.core.preflight import Check, Level
+from dflash_tui.machine import gpus
 from tests import stand_in
 
 RECIPE = "gemma-4-26b-a4b"
@@ -216,7 +217,7 @@ def test_an_orphan_is_shown_with_its_memory(doctor, tree):
 
 def test_the_demo_asks_nothing_of_a_gpu(monkeypatch):
     """Neither the driver nor the hub: its launch waits for nothing that it does not need."""
-    monkeypatch.setattr(gpu, "probe", None)
+    monkeypatch.setattr(gpus, "probe", None)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     made = setup.resolve(recipe_files.find("demo-cpu"))
     report = asyncio.run(preflight.run(made, plan.make(made)))

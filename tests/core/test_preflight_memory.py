@@ -5,11 +5,12 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.core import preflight_memory, system
+from dflash_tui.core import preflight_memory
 from dflash_tui.core.checks import Check, Level, Situation
-from dflash_tui.core.gpu import Gpu
 from dflash_tui.core.hub import Access, Model
-from dflash_tui.core.system import Memory
+from dflash_tui.machine import system
+from dflash_tui.machine.gpus import Gpu
+from dflash_tui.machine.system import Memory
 from tests.situations import DESKTOP, GB10, GIB, situation
 
 RECIPE = "gemma-4-26b-a4b"

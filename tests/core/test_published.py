@@ -11,8 +11,8 @@ import yaml
 from dflash_tui.common import paths
 from dflash_tui.core import plan as plans
 from dflash_tui.core import recipe_files, setup
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.recipe import layers
+from dflash_tui.machine.hardware import Hardware
 
 DATA = Path(__file__).parents[1] / "data" / "published.yaml"
 

@@ -15,7 +15,7 @@ from dflash_tui import cli, recipe_commands
 from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.errors import RecipeError
 from dflash_tui.core import recipe, recipe_files
-from dflash_tui.core.hardware import Hardware
+from dflash_tui.machine.hardware import Hardware
 from tests.core.test_recipe import FULL, MISTAKES
 
 RECIPES = paths.bundled("recipes")

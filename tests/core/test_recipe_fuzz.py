@@ -19,9 +19,9 @@ from dflash_tui.common.errors import RecipeError, ServerFailed, UsageError
 from dflash_tui.core import fit, recipe_files, server, setup
 from dflash_tui.core import plan as plans
 from dflash_tui.core.fit import Machine
-from dflash_tui.core.hardware import TYPICAL, Hardware
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Recipe
+from dflash_tui.machine.hardware import TYPICAL, Hardware
 from tests.core.test_recipe import FULL
 
 # Not derandomized: every run may find something new, and what it found is printed. FUZZ_TIMES=100 looks longer.

@@ -4,21 +4,22 @@ import shlex
 
 import pytest
 
-from dflash_tui.core import again, gpu, postmortem, recipe_files, remedy
+from dflash_tui.core import again, postmortem, recipe_files, remedy
 from dflash_tui.core.diagnosis import diagnose
 from dflash_tui.core.events import Exited, Launched
-from dflash_tui.core.gpu import Probe
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.state import RunState
 from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.launch import planner
+from dflash_tui.machine import gpus
+from dflash_tui.machine.gpus import Probe
 from dflash_tui.parser import build_parser
 from tests.core.test_diagnosis import CPU, GPU, of
 
 
 @pytest.fixture(autouse=True)
 def no_gpu(folders, monkeypatch):
-    monkeypatch.setattr(gpu, "probe", Probe)
+    monkeypatch.setattr(gpus, "probe", Probe)
 
 
 def planned(*words: str) -> Plan:

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from dflash_tui.common.errors import UsageError
 from dflash_tui.core import plan as plans
 from dflash_tui.core import recipe_files, setup
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import (
     Band,
@@ -25,6 +24,7 @@ from dflash_tui.core.recipe import (
     Target,
 )
 from dflash_tui.core.setup import Setup, resolve
+from dflash_tui.machine.hardware import Hardware
 
 RECIPE = Recipe(
     name="mine",

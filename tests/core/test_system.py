@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dflash_tui.core import system
-from dflash_tui.core.system import Disk, Memory
+from dflash_tui.machine import system
+from dflash_tui.machine.system import Disk, Memory
 
 KIB, MIB = 1 << 10, 1 << 20
 MEMINFO = """\

@@ -20,7 +20,6 @@ from dflash_tui.core import (
     ab_start,
     boot_record,
     experiments,
-    processes,
     recording,
     registry,
     run_report,
@@ -28,6 +27,7 @@ from dflash_tui.core import (
 )
 from dflash_tui.core.experiment import Boot, Design, Halted, Measured
 from dflash_tui.core.progress import Progress
+from dflash_tui.machine import processes
 from dflash_tui.parser import build_parser
 from tests import fake_engine
 from tests.launched import free_port

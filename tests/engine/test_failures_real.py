@@ -23,12 +23,13 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from dflash_tui.common import paths
-from dflash_tui.core import observe, processes, recipe_files, registry, server, server_process
+from dflash_tui.core import observe, recipe_files, registry, server, server_process
 from dflash_tui.core.events import Phase
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.run import Run
 from dflash_tui.launch import planner
+from dflash_tui.machine import processes
 from dflash_tui.parser import build_parser
 from dflash_tui.tui.app import DflashApp
 from tests.tui.panel import NO_GPU, failure_of, text, wait_for, words

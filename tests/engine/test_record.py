@@ -21,7 +21,6 @@ from dflash_tui.core import (
     observe,
     postmortem,
     probe,
-    processes,
     record,
     server,
     server_process,
@@ -39,6 +38,7 @@ from dflash_tui.core.events import (
     RequestDone,
     Sampled,
 )
+from dflash_tui.machine import processes
 from tests.launched import free_port, made, recorded, until, watching
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import builds, files
 from dflash_tui.core.patching.builds import Build
+from dflash_tui.machine.hardware import Hardware
 
 TORCH = """from typing import Optional
 __version__ = '2.11.0'

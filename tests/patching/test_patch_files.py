@@ -12,11 +12,11 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError, RecipeError, UsageError
 from dflash_tui.core import plan as plans
 from dflash_tui.core import recipe_files, setup
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import files, text
 from dflash_tui.core.patching.files import Edit, FileEdits
 from dflash_tui.core.patching.text import Fit
 from dflash_tui.core.recipe import layers
+from dflash_tui.machine.hardware import Hardware
 
 SHIPPED = sorted(path.stem for path in paths.bundled("patches").glob("*.yaml"))
 

@@ -4,9 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.core import recipe_files
-from dflash_tui.core.gpu import Gpu, Probe
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.recipe import Mode
+from dflash_tui.machine.gpus import Gpu, Probe
+from dflash_tui.machine.hardware import Hardware
 from dflash_tui.tui.choice import Choice, Suits
 from tests.situations import a_gpu
 from tests.tui.conftest import a_recipe

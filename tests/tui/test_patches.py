@@ -9,9 +9,9 @@ from dflash_tui.common import paths
 from dflash_tui.core import inventory, recipe_files, setup
 from dflash_tui.core import plan as plans
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import files, states, store
 from dflash_tui.core.patching.states import State
+from dflash_tui.machine.hardware import Hardware
 from dflash_tui.tui import patches
 from dflash_tui.tui.dialogs import Confirm
 from tests.patching.conftest import CPU_FILE, build

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import PatchError, UsageError
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import commit, files, guard, states, store, text, trial, units
 from dflash_tui.core.patching.base import Base
 from dflash_tui.core.patching.commit import Change
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.patching.states import Found, State
 from dflash_tui.core.patching.store import Applied
+from dflash_tui.machine.hardware import Hardware
 
 
 class Done(msgspec.Struct, frozen=True):

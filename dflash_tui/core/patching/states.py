@@ -9,13 +9,13 @@ import msgspec
 
 from dflash_tui.common.errors import EngineError, PatchError
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import builds, commit, files, guard, signs, store, text
 from dflash_tui.core.patching.base import Base
 from dflash_tui.core.patching.builds import Build
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.patching.store import Applied
 from dflash_tui.core.patching.text import Fit
+from dflash_tui.machine.hardware import Hardware
 
 
 class State(StrEnum):

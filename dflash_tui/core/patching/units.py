@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from dflash_tui.common.errors import PatchError, UsageError
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.hardware import Hardware
 from dflash_tui.core.patching import files, states, store
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.patching.states import THERE, State
+from dflash_tui.machine.hardware import Hardware
 
 
 def ours(engine: Engine) -> set[str]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import psutil
 
 from dflash_tui.common import sanitizer
-from dflash_tui.core import processes
+from dflash_tui.machine import processes
 
 _ROOT = Path("/")
 _PROBE_BYTES = 256 << 20

@@ -12,8 +12,8 @@ import pynvml
 
 from dflash_tui.common import sanitizer
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import nvml
-from dflash_tui.core.hardware import Hardware, classify
+from dflash_tui.machine import nvml
+from dflash_tui.machine.hardware import Hardware, classify
 
 
 class Holder(msgspec.Struct, frozen=True):
