@@ -11,9 +11,9 @@ from dflash_tui.common.errors import DflashError, ServerFailed
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.console import print_data, print_status
 from dflash_tui.core import experiments
-from dflash_tui.core.events import encode
 from dflash_tui.core.experiment import Design, Happened
 from dflash_tui.core.findings import AbReport
+from dflash_tui.events import encode
 
 _INTERVAL = 0.2
 

@@ -10,10 +10,10 @@ from dflash_tui.common import formatting
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import experiments
 from dflash_tui.core.ab_estimate import Estimate
-from dflash_tui.core.events import Event, RequestDone
 from dflash_tui.core.experiment import Boot, BootBegan, BootEnded, Design, Halted, Happened, Measured
 from dflash_tui.core.findings import AbReport
 from dflash_tui.core.progress import ATTEMPTS
+from dflash_tui.events import Event, RequestDone
 
 _STAGES = {"cold": "the first request, alone", "warm-up": "warm-up, not counted", "round": "measured"}
 

@@ -12,11 +12,11 @@ from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.console import print_data, print_status
 from dflash_tui.core import log_file, observe, record, registry, server_process, suites, vllm_bench, workload
 from dflash_tui.core.bench_figures import Measured
-from dflash_tui.core.events import Health, RequestDone, encode
 from dflash_tui.core.imported import Imported
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.core.suites import Suite
+from dflash_tui.events import Health, RequestDone, encode
 from dflash_tui.machine import processes
 
 # What the turn that does not count is taken to last at most: seconds.

@@ -7,9 +7,9 @@ from statistics import fmean
 
 from dflash_tui.common import formatting
 from dflash_tui.core.bench_figures import Figures, Measured, Spread
-from dflash_tui.core.events import RequestDone
 from dflash_tui.core.stats import LEVEL
 from dflash_tui.core.vllm_bench import Compared
+from dflash_tui.events import RequestDone
 
 KIND_WIDTH = 12
 

@@ -7,7 +7,11 @@ from typing import ClassVar
 
 from dflash_tui.common import formatting
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core.events import (
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.preflight import Check
+from dflash_tui.core.state import RunState
+from dflash_tui.core.track import LONGEST_GAP
+from dflash_tui.events import (
     WARM_UP,
     AnyEvent,
     Event,
@@ -20,10 +24,6 @@ from dflash_tui.core.events import (
     RequestDone,
     encode,
 )
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.preflight import Check
-from dflash_tui.core.state import RunState
-from dflash_tui.core.track import LONGEST_GAP
 
 
 class PlanMade(Event, frozen=True, tag="plan"):

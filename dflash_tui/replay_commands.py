@@ -8,9 +8,9 @@ import time
 
 from dflash_tui.console import print_data, print_status
 from dflash_tui.core import recording
-from dflash_tui.core.events import encode
 from dflash_tui.core.player import PANEL_SPEED, Player
 from dflash_tui.core.recording import Recording
+from dflash_tui.events import encode
 from dflash_tui.panel_command import panel
 
 _LONG_SILENCE = 3600.0

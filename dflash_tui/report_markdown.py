@@ -9,9 +9,9 @@ from dflash_tui import ab_text, verdict_words
 from dflash_tui.common import formatting
 from dflash_tui.common.redaction import LEFT_OUT, is_secret
 from dflash_tui.core import again
-from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import Boot, Conditions
 from dflash_tui.core.findings import AbReport, Comparison
+from dflash_tui.events import RequestDone
 from dflash_tui.markdown import block, bullets, code, said, table
 
 _AXIS = 41

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import msgspec
 
 from dflash_tui.common import formatting
-from dflash_tui.core.events import RequestDone
 from dflash_tui.core.findings import AbReport
 from dflash_tui.core.imported import Imported, Measured
 from dflash_tui.core.run_report import RunReport
+from dflash_tui.events import RequestDone
 from dflash_tui.markdown import said, table
 
 _WHY = "the flags, versions, patches, prompts and the machine of {} are not recorded in it"

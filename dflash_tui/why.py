@@ -8,10 +8,10 @@ from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.common.formatting import middle
 from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.core import death, observe, postmortem, registry, upstream_report
-from dflash_tui.core.events import Event
 from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
+from dflash_tui.events import Event
 
 _QUOTED = 400
 

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from dflash_tui.core import experiments, recipe_files, setup
 from dflash_tui.core import plan as plans
-from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import Arm, Boot, BootBegan, BootEnded, Conditions, Design, Happened, Measured
 from dflash_tui.core.findings import AbReport
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode
+from dflash_tui.events import RequestDone
 
 BASE = 1795224240.0  # 2026-11-21 01:24:00 UTC
 KINDS = {"Q&A": 1.0, "Code": 1.35, "JSON": 1.2, "Math": 0.9, "LongCode": 1.5}

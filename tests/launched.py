@@ -13,10 +13,10 @@ import httpx
 from msgspec.structs import replace
 
 from dflash_tui.core import observe, plan, recipe_files, server, setup
-from dflash_tui.core.events import decode_recorded
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
+from dflash_tui.events import decode_recorded
 
 FAKE = Path(__file__).parent / "fake_server.py"
 

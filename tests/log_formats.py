@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from dflash_tui.core.events import Phase
+from dflash_tui.events import Phase
 
 BACKENDS, MONITOR, DECORATORS = "compilation/backends.py", "compilation/monitor.py", "compilation/decorators.py"
 RUNNER, RUNNER_2 = "v1/worker/gpu_model_runner.py", "v1/worker/gpu/model_runner.py"

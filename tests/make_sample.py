@@ -18,7 +18,10 @@ import msgspec
 
 from dflash_tui.common import paths
 from dflash_tui.core import vllm_metrics
-from dflash_tui.core.events import (
+from dflash_tui.core.plan import Plan
+from dflash_tui.core.recipe import Mode
+from dflash_tui.core.run import Run
+from dflash_tui.events import (
     WARM_UP,
     Counters,
     Event,
@@ -31,9 +34,6 @@ from dflash_tui.core.events import (
     Stopping,
     encode,
 )
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import Mode
-from dflash_tui.core.run import Run
 from dflash_tui.machine.hardware import Hardware
 
 _TIMED = re.compile(r"^ *(\d+\.\d+) ?(.*)$")

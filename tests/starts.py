@@ -1,9 +1,9 @@
 """Recorded starts as states and as history, for the tests of what is shown of a start."""
 
-from dflash_tui.core.events import AnyEvent, Launched
 from dflash_tui.core.expected import Start
 from dflash_tui.core.state import RunState
 from dflash_tui.core.vllm_log import LogReader
+from dflash_tui.events import AnyEvent, Launched
 from tests import recordings
 
 COMPILED = "h200-vllm-0.26.0/g26-dflash-compile"

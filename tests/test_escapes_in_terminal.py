@@ -13,7 +13,7 @@ import pyte
 
 from dflash_tui.common import sanitizer
 from dflash_tui.core import observe
-from dflash_tui.core.events import Health
+from dflash_tui.events import Health
 from tests import escapes, world
 from tests.terminals import Terminal
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from dflash_tui.core.events import Activity
+from dflash_tui.events import Activity
 
 
 def sample(members: Iterable[psutil.Process], log: Path, at: float) -> Activity:

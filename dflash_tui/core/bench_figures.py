@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dflash_tui.core import vllm_metrics
-from dflash_tui.core.events import Counters, Event, RequestDone
 from dflash_tui.core.run import Run
 from dflash_tui.core.suites import Suite
+from dflash_tui.events import Counters, Event, RequestDone
 
 # Fewer values than this have no 5th and 95th percentile that is not their least and greatest.
 _PERCENTILES_FROM = 20

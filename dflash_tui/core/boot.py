@@ -26,12 +26,12 @@ from dflash_tui.core import (
     sending,
     server,
 )
-from dflash_tui.core.events import WARM_UP, Event, Health, Preparing, RequestDone
 from dflash_tui.core.experiment import Boot, BootBegan, Design, Measured
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
 from dflash_tui.core.state import RunState
+from dflash_tui.events import WARM_UP, Event, Health, Preparing, RequestDone
 
 # A start that takes longer than any published one, with a slow disk and a cold cache, hangs.
 PATIENCE = 5400.0

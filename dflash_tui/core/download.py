@@ -20,8 +20,8 @@ from dflash_tui.common import formatting, paths
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.type_registration import know
 from dflash_tui.core import hub, hub_api, hub_cache
-from dflash_tui.core.events import Preparing, Step
 from dflash_tui.core.hub import Access, Model
+from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.processes import clean_environment
 
 _RESERVE = 1_000_000_000

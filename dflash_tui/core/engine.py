@@ -19,8 +19,8 @@ import uv
 
 from dflash_tui.common.errors import EngineError
 from dflash_tui.common.type_registration import know
-from dflash_tui.core.events import Preparing, Step
 from dflash_tui.core.recipe import EngineSpec
+from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.processes import clean_environment
 
 Report = Callable[[Preparing], None]

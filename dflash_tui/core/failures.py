@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dflash_tui.core.events import Problem
+from dflash_tui.events import Problem
 
 
 class Failure(NamedTuple):

@@ -22,7 +22,7 @@ from dflash_tui.common.bounded_http import FAILED, WHOLE, Refused
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import vllm_metrics
-from dflash_tui.core.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
+from dflash_tui.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
 
 # Never an argument: those can be read by everybody on the machine.
 KEY_VARIABLE = "DFLASH_TUI_API_KEY"

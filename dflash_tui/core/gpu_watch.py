@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dflash_tui.core.events import Foreign, GpuLoad
+from dflash_tui.events import Foreign, GpuLoad
 from dflash_tui.machine.gpus import Gpu, Holder
 
 

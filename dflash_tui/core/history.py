@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from dflash_tui.core import expected as expectations
 from dflash_tui.core import registry, server_process
-from dflash_tui.core.events import Recorded, Step, decode_recorded
 from dflash_tui.core.expected import Guess, Start, expect
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.core.vllm_log import LogReader
+from dflash_tui.events import Recorded, Step, decode_recorded
 
 _CHUNK = 1 << 18
 # The first request comes within minutes of the launch; a log that is not up by then was not going to be.

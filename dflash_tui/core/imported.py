@@ -12,7 +12,7 @@ from msgspec import Meta
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.type_registration import know
-from dflash_tui.core.events import Amount, Whole
+from dflash_tui.events import Amount, Whole
 
 SIZE_LIMIT = 64 << 20  # with --save-detailed every gap between two chunks is in it
 _Count = Annotated[int, Meta(ge=0, le=1 << 40)]

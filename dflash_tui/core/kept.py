@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar, overload
 
-from dflash_tui.core.events import LogLine
+from dflash_tui.events import LogLine
 
 DENSE = 3700.0
 THIN_STEP = 600.0

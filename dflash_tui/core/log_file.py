@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_tui.common import private_files
-from dflash_tui.core.events import Event, encode
+from dflash_tui.events import Event, encode
 
 if TYPE_CHECKING:  # a run knows where its log is
     from dflash_tui.core.run import Run

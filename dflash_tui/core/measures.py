@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from dflash_tui.core import stats
-from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import Arm, Boot, Design
 from dflash_tui.core.stats import CLOSEST, ONE_TEXT, Cell, Difference, Logs
+from dflash_tui.events import RequestDone
 
 STEPS, TOKENS, AL = "steps/s", "tok/s", "AL"
 # Plans that differ in one of these may draft or accept other tokens.

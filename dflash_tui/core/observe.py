@@ -20,10 +20,10 @@ import httpx
 
 from dflash_tui.common import bounded_http, own_secrets
 from dflash_tui.core import death, log_file, record, server_process, vllm_metrics
-from dflash_tui.core.events import AnyEvent, Autopsy, Counters, Exited, Stopping, decode_recorded
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.core.vllm_log import LogReader
+from dflash_tui.events import AnyEvent, Autopsy, Counters, Exited, Stopping, decode_recorded
 from dflash_tui.machine import processes
 
 LOG_INTERVAL = 0.25

@@ -13,13 +13,13 @@ from dflash_tui.common.errors import DflashError, PatchError, UsageError
 from dflash_tui.core import asking, download, flags, hub, inventory, server
 from dflash_tui.core import engine as engines
 from dflash_tui.core.engine import Engine, Report
-from dflash_tui.core.events import Preparing, Step
 from dflash_tui.core.patching import aims, change, commit, files, states, store
 from dflash_tui.core.patching.states import State
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import EngineSpec, Status
 from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
+from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.processes import clean_environment
 
 _LAST_LINES = 5

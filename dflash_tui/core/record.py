@@ -12,7 +12,10 @@ import httpx
 
 from dflash_tui.common import bounded_http
 from dflash_tui.core import log_file, probe, server_process, vllm_metrics, workload
-from dflash_tui.core.events import (
+from dflash_tui.core.lease import Lease
+from dflash_tui.core.run import Run
+from dflash_tui.core.watch import IDLE_INTERVAL, Watch
+from dflash_tui.events import (
     Counters,
     Health,
     HealthChanged,
@@ -21,9 +24,6 @@ from dflash_tui.core.events import (
     Sampled,
     decode_recorded,
 )
-from dflash_tui.core.lease import Lease
-from dflash_tui.core.run import Run
-from dflash_tui.core.watch import IDLE_INTERVAL, Watch
 from dflash_tui.machine import processes, system
 
 SAMPLE_INTERVAL = 1.0

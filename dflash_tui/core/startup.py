@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dflash_tui.core.events import (
+from dflash_tui.events import (
     WARM_UP,
     Activity,
     Compiled,

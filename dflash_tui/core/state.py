@@ -8,7 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from dflash_tui.core.events import (
+from dflash_tui.core.failures import SYMPTOMS
+from dflash_tui.core.finished import FinishedLog
+from dflash_tui.core.histogram import difference
+from dflash_tui.core.kept import Kept, KeptLines, Timed, ends
+from dflash_tui.core.startup import PhaseSpan, Startup
+from dflash_tui.core.track import LONGEST_GAP, Track
+from dflash_tui.core.vllm_metrics import Rates
+from dflash_tui.events import (
     Activity,
     AnyEvent,
     Autopsy,
@@ -35,13 +42,6 @@ from dflash_tui.core.events import (
     Stopping,
     Suspended,
 )
-from dflash_tui.core.failures import SYMPTOMS
-from dflash_tui.core.finished import FinishedLog
-from dflash_tui.core.histogram import difference
-from dflash_tui.core.kept import Kept, KeptLines, Timed, ends
-from dflash_tui.core.startup import PhaseSpan, Startup
-from dflash_tui.core.track import LONGEST_GAP, Track
-from dflash_tui.core.vllm_metrics import Rates
 
 KEPT_REQUESTS = 500
 _PROBLEMS_KEPT = 100

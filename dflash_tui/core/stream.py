@@ -13,7 +13,7 @@ import msgspec
 from dflash_tui.common.own_secrets import hidden
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.type_registration import know
-from dflash_tui.core.events import MOST, RequestDone
+from dflash_tui.events import MOST, RequestDone
 
 _SAID_LIMIT = 300
 # Of an answer, whose beginnings are compared.

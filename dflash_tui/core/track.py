@@ -10,9 +10,9 @@ import math
 from bisect import bisect_right
 from typing import NamedTuple
 
-from dflash_tui.core.events import Counters
 from dflash_tui.core.kept import SET_BACK, Kept, ends
 from dflash_tui.core.vllm_metrics import Rates, rates
+from dflash_tui.events import Counters
 
 # A recorder writes at least every 10 s; a longer silence is a hole, not a zero.
 LONGEST_GAP = 15.0

@@ -18,10 +18,10 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import imported, stats
 from dflash_tui.core.bench_figures import Measured
-from dflash_tui.core.events import Event
 from dflash_tui.core.imported import Imported
 from dflash_tui.core.run import Run
 from dflash_tui.core.stats import Cell, Ratio
+from dflash_tui.events import Event
 from dflash_tui.machine import processes
 
 # Options of `vllm serve` that say how the tokenizer is found.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from dflash_tui.core import vllm_words
-from dflash_tui.core.events import AnyEvent, Compiled, Noted, Phase, Progressed, Stated
+from dflash_tui.events import AnyEvent, Compiled, Noted, Phase, Progressed, Stated
 
 # What a model of two has each: the second is the drafter's.
 _OF_A_MODEL = frozenset({"checkpoint_size", "weights_download", "weights_loading"})

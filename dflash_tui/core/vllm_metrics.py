@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.core.events import MOST, MOST_POSITIONS, Counters, Histogram
+from dflash_tui.events import MOST, MOST_POSITIONS, Counters, Histogram
 
 _SPEC = "vllm:spec_decode_num_"
 _WANTED = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from dflash_tui.core import vllm_words
-from dflash_tui.core.events import Phase
+from dflash_tui.events import Phase
 
 _PATTERNS = tuple((mark, re.compile(mark.pattern)) for mark in vllm_words.MARKS)
 _SECOND_MODEL = re.compile(rf"{vllm_words.CHECKPOINT}|{vllm_words.SHARDS}")

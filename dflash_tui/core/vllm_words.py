@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dflash_tui.core.events import Phase
+from dflash_tui.events import Phase
 
 # The part of the model that a line of torch.compile is about, from 0.32 on.
 TAG = r"(?:\[(?P<part>[\w./:-]+)\] )?"

@@ -9,8 +9,8 @@ import time
 import psutil
 
 from dflash_tui.core import activity, gpu_watch, log_file, server_process
-from dflash_tui.core.events import GpusSampled, MemorySampled, Suspended
 from dflash_tui.core.run import Run
+from dflash_tui.events import GpusSampled, MemorySampled, Suspended
 from dflash_tui.machine import gpus, processes
 
 IDLE_INTERVAL = 10.0

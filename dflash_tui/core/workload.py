@@ -15,9 +15,9 @@ import msgspec
 
 from dflash_tui.common import bounded_http
 from dflash_tui.core import vllm_metrics
-from dflash_tui.core.events import PROBE, WARM_UP, Counters, RequestDone
 from dflash_tui.core.stream import Stream, said
 from dflash_tui.core.suites import Prompt, Suite
+from dflash_tui.events import PROBE, WARM_UP, Counters, RequestDone
 
 _TIMEOUT = httpx.Timeout(30.0, read=600.0)
 _WARM_UP = Prompt(WARM_UP, "Say hello.", 8)

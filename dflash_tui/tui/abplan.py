@@ -18,11 +18,11 @@ from dflash_tui.common.formatting import percent, plural
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import again, server
 from dflash_tui.core import vary as varying
-from dflash_tui.core.events import Preparing
 from dflash_tui.core.experiment import Design
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
 from dflash_tui.core.setup import Setup
+from dflash_tui.events import Preparing
 from dflash_tui.tui.dialogs import Confirm
 from dflash_tui.tui.failure import failure
 from dflash_tui.tui.widgets import MUTED

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 
 from dflash_tui.common.formatting import GIB, number, of, percent
-from dflash_tui.core.events import GpuLoad, GpusSampled
 from dflash_tui.core.state import RunState, held
 from dflash_tui.core.track import LONGEST_GAP, Reading
 from dflash_tui.core.vllm_metrics import Rates
+from dflash_tui.events import GpuLoad, GpusSampled
 from dflash_tui.tui.chart import Line, nice
 
 # The order in which a key goes through them where there is room for one only.

@@ -10,7 +10,7 @@ from rich.style import Style
 from rich.text import Text
 
 from dflash_tui.core.benign import why_benign
-from dflash_tui.core.events import LogLine
+from dflash_tui.events import LogLine
 from dflash_tui.tui import figures
 
 _NOTE = f"{'':11}↳ no harm: "

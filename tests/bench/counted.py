@@ -13,9 +13,9 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from dflash_tui.core import observe, recording, registry, server
-from dflash_tui.core.events import Counters, Health
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
+from dflash_tui.events import Counters, Health
 from tests.bench.terminal import COMMAND
 
 STREAMS = 16

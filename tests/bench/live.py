@@ -22,7 +22,9 @@ import msgspec
 import psutil
 
 from dflash_tui.core import log_file, plan, recipe_files, server, setup
-from dflash_tui.core.events import (
+from dflash_tui.core.run import Run
+from dflash_tui.core.state import RunState
+from dflash_tui.events import (
     AnyEvent,
     Counters,
     GpuLoad,
@@ -33,8 +35,6 @@ from dflash_tui.core.events import (
     RequestDone,
     Sampled,
 )
-from dflash_tui.core.run import Run
-from dflash_tui.core.state import RunState
 from tests import recordings
 from tests.bench.terminal import Terminal, spread
 from tests.tui.conftest import a_run, latencies, recorded

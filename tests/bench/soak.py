@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from dflash_tui.core import recording
-from dflash_tui.core.events import encode
+from dflash_tui.events import encode
 from tests.bench.live import HOUR, load
 from tests.bench.terminal import Terminal
 

@@ -7,7 +7,7 @@ import time
 import psutil
 
 from dflash_tui.core import activity
-from dflash_tui.core.events import Activity, decode_recorded, encode
+from dflash_tui.events import Activity, decode_recorded, encode
 
 WORK = """
 import os, subprocess, sys, time

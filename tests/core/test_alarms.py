@@ -3,7 +3,8 @@
 import pytest
 
 from dflash_tui.core.alarms import HANGS_AFTER, Alarm, alarms
-from dflash_tui.core.events import (
+from dflash_tui.core.state import RunState
+from dflash_tui.events import (
     PROBE,
     AnyEvent,
     Counters,
@@ -20,7 +21,6 @@ from dflash_tui.core.events import (
     Stopping,
     Suspended,
 )
-from dflash_tui.core.state import RunState
 
 GIB = 1 << 30
 LAUNCHED = Launched(0.0, "run", "toy", 1, 8000, "eager", num_speculative_tokens=7)

@@ -6,9 +6,9 @@ import pytest
 
 from dflash_tui.core import recording, vllm_metrics
 from dflash_tui.core.alarms import alarms
-from dflash_tui.core.events import AnyEvent, Exited, Health, HealthChanged, Launched, Sampled
 from dflash_tui.core.state import RunState
 from dflash_tui.core.vllm_log import LogReader
+from dflash_tui.events import AnyEvent, Exited, Health, HealthChanged, Launched, Sampled
 from tests import recordings
 
 SAMPLE = recording.find("sample")

@@ -9,8 +9,8 @@ import pytest
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.core import export, log_file, recording, server_process
-from dflash_tui.core.events import Exited, HealthChanged, RequestDone, Stopping
 from dflash_tui.core.run import Run
+from dflash_tui.events import Exited, HealthChanged, RequestDone, Stopping
 
 TOKEN = "hf_" + "aB3dE5" * 6
 SECRETS = (TOKEN, "hunter2hunter2", "s3cret-of-the-proxy", "opensesame", "The prompt of a user", "an answer of it")

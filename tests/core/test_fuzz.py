@@ -12,11 +12,11 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.sanitizer import LINE_LIMIT
 from dflash_tui.core import vllm_metrics
-from dflash_tui.core.events import Event, LogLine, encode
 from dflash_tui.core.patching import files
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.state import RunState
 from dflash_tui.core.vllm_log import LogReader
+from dflash_tui.events import Event, LogLine, encode
 from tests import escapes, recordings
 
 # Not derandomized: every run may find something new, and what it found is printed. FUZZ_TIMES=100 looks longer.

@@ -3,8 +3,8 @@
 import psutil
 import pytest
 
-from dflash_tui.core.events import Foreign, GpuLoad
 from dflash_tui.core.gpu_watch import loads, moved
+from dflash_tui.events import Foreign, GpuLoad
 from dflash_tui.machine.gpus import Gpu, Holder
 from tests import stand_in
 

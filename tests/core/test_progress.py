@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.core import experiments, plan, recipe_files, setup, vary
-from dflash_tui.core.events import RequestDone
 from dflash_tui.core.experiment import (
     Arm,
     Boot,
@@ -18,6 +17,7 @@ from dflash_tui.core.experiment import (
     Measured,
 )
 from dflash_tui.core.progress import fold
+from dflash_tui.events import RequestDone
 
 
 def designed(words: str = "mode=eager,compile", boots: int = 2) -> Design:

@@ -13,7 +13,11 @@ import pytest
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.core import recording, server_process
-from dflash_tui.core.events import (
+from dflash_tui.core.player import Player
+from dflash_tui.core.recording import LOG, MOST_PACKED, RUN, SAMPLES
+from dflash_tui.core.run import Run
+from dflash_tui.core.state import RunState
+from dflash_tui.events import (
     AnyEvent,
     Exited,
     Health,
@@ -26,10 +30,6 @@ from dflash_tui.core.events import (
     decode_recorded,
     encode,
 )
-from dflash_tui.core.player import Player
-from dflash_tui.core.recording import LOG, MOST_PACKED, RUN, SAMPLES
-from dflash_tui.core.run import Run
-from dflash_tui.core.state import RunState
 
 
 def folded(events) -> RunState:

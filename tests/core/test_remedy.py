@@ -6,10 +6,10 @@ import pytest
 
 from dflash_tui.core import again, postmortem, recipe_files, remedy
 from dflash_tui.core.diagnosis import diagnose
-from dflash_tui.core.events import Exited, Launched
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.state import RunState
 from dflash_tui.core.vllm_log import LogReader
+from dflash_tui.events import Exited, Launched
 from dflash_tui.launch import planner
 from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Probe

@@ -5,7 +5,9 @@ import math
 import pytest
 
 from dflash_tui.core.diagnosis import diagnose
-from dflash_tui.core.events import (
+from dflash_tui.core.state import RunState
+from dflash_tui.core.vllm_log import LogReader
+from dflash_tui.events import (
     WARM_UP,
     Autopsy,
     Counters,
@@ -22,8 +24,6 @@ from dflash_tui.core.events import (
     decode_recorded,
     encode,
 )
-from dflash_tui.core.state import RunState
-from dflash_tui.core.vllm_log import LogReader
 from tests import recordings
 
 

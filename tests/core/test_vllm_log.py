@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import pytest
 
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
-from dflash_tui.core.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem, Progressed, Stated
 from dflash_tui.core.failures import root_cause
 from dflash_tui.core.vllm_log import LogReader
+from dflash_tui.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem, Progressed, Stated
 from tests import recordings
 
 STAMP = re.compile(r"INFO (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) ")

@@ -16,8 +16,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dflash_tui.core import observe, registry, server, server_process
-from dflash_tui.core.events import Phase
 from dflash_tui.core.run import Run
+from dflash_tui.events import Phase
 
 pytestmark = pytest.mark.vllm
 COMMAND = [sys.executable, "-m", "dflash_tui"]

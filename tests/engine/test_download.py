@@ -17,7 +17,7 @@ import pytest
 from dflash_tui.common.errors import DflashError
 from dflash_tui.core import download, hub, hub_cache
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.events import Preparing, Step, encode
+from dflash_tui.events import Preparing, Step, encode
 from tests import hub_server
 from tests.hub_server import COMMIT, Hub
 

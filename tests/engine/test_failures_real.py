@@ -24,10 +24,10 @@ from textual.pilot import Pilot
 
 from dflash_tui.common import paths
 from dflash_tui.core import observe, recipe_files, registry, server, server_process
-from dflash_tui.core.events import Phase
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.run import Run
+from dflash_tui.events import Phase
 from dflash_tui.launch import planner
 from dflash_tui.machine import processes
 from dflash_tui.parser import build_parser

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import EngineError
 from dflash_tui.core import engine, plan, recipe_files, setup
-from dflash_tui.core.events import Preparing
+from dflash_tui.events import Preparing
 
 COMMAND = [sys.executable, "-m", "dflash_tui"]
 

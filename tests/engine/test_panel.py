@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from textual.widgets import Log
 
 from dflash_tui.core import observe, recipe_files, registry, server_process
-from dflash_tui.core.events import Health, Phase
+from dflash_tui.events import Health, Phase
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.chart import Chart
 from tests.tui.panel import text

@@ -29,7 +29,7 @@ from dflash_tui.core import (
 )
 from dflash_tui.core.alarms import alarms
 from dflash_tui.core.diagnosis import diagnose
-from dflash_tui.core.events import (
+from dflash_tui.events import (
     PROBE,
     Activity,
     Exited,

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from dflash_tui.core import server_process, workload
-from dflash_tui.core.events import Counters, Health, Sampled
 from dflash_tui.core.state import RunState
+from dflash_tui.events import Counters, Health, Sampled
 from tests.launched import recorded, until, watching
 
 DAY = 86_400.0

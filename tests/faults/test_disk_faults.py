@@ -15,7 +15,7 @@ import pytest
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.core import observe, registry, server_process
-from dflash_tui.core.events import Health, Sampled
+from dflash_tui.events import Health, Sampled
 from tests.launched import recorded, until, watching
 
 

@@ -19,10 +19,10 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.core import log_file, observe, recording, registry, server_process, workload
-from dflash_tui.core.events import Health, HealthChanged, LogLine, Sampled
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.core.suites import Prompt
+from dflash_tui.events import Health, HealthChanged, LogLine, Sampled
 from tests.launched import made, recorded, until, watching
 
 MIB = 1 << 20

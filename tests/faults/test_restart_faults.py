@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from dflash_tui.core import observe, registry, server_process
-from dflash_tui.core.events import Sampled
 from dflash_tui.core.run import Run
+from dflash_tui.events import Sampled
 from tests import fake_engine, launched, units
 from tests.launched import free_port
 

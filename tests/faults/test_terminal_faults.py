@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from dflash_tui.core import server_process, workload
-from dflash_tui.core.events import Health, Sampled
 from dflash_tui.core.run import Run
+from dflash_tui.events import Health, Sampled
 from tests.launched import recorded, until, watching
 from tests.terminals import ENTER, LEAVE, NO_MOUSE, PANEL
 

@@ -17,10 +17,10 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError, UsageError
 from dflash_tui.common.sanitizer import LINE_LIMIT
 from dflash_tui.core import recipe_files, vllm_metrics
-from dflash_tui.core.events import AnyEvent, LatenciesSampled, LogLine, Sampled, decode_recorded, encode
 from dflash_tui.core.patching import files, text
 from dflash_tui.core.state import RunState
 from dflash_tui.core.vllm_log import LogReader
+from dflash_tui.events import AnyEvent, LatenciesSampled, LogLine, Sampled, decode_recorded, encode
 from tests import escapes, recordings
 from tests.core.test_recipe_fuzz import every_plan, is_sound
 

@@ -17,11 +17,11 @@ from dflash_tui.core import plan as plans
 from dflash_tui.core import preflight_launch, prepare, recipe_files, registry, server, setup
 from dflash_tui.core.checks import Check, Level
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.events import Preparing
 from dflash_tui.core.patching import change, files, guard, store
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
+from dflash_tui.events import Preparing
 from tests.patching.conftest import CPU_FILE
 from tests.patching.pair import tree
 from tests.situations import situation

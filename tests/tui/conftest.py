@@ -8,7 +8,10 @@ import pytest
 
 from dflash_tui.core import plan as plans
 from dflash_tui.core import setup
-from dflash_tui.core.events import (
+from dflash_tui.core.recipe import Drafter, EngineSpec, Mode, Recipe, Status, Target
+from dflash_tui.core.run import Run
+from dflash_tui.core.vllm_log import LogReader
+from dflash_tui.events import (
     AnyEvent,
     Counters,
     Exited,
@@ -24,9 +27,6 @@ from dflash_tui.core.events import (
     Sampled,
     Step,
 )
-from dflash_tui.core.recipe import Drafter, EngineSpec, Mode, Recipe, Status, Target
-from dflash_tui.core.run import Run
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.tui import launch
 from tests import recordings
 

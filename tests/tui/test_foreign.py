@@ -13,8 +13,8 @@ import pytest
 from dflash_tui.common import bounded_http
 from dflash_tui.common.errors import UsageError
 from dflash_tui.core import foreign
-from dflash_tui.core.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
 from dflash_tui.core.foreign import Server
+from dflash_tui.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
 from dflash_tui.tui.app import DflashApp
 from tests import recordings
 from tests.tui.conftest import HOSTILE

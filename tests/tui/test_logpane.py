@@ -7,8 +7,8 @@ import pytest
 
 from dflash_tui.core import vllm_log
 from dflash_tui.core.benign import why_benign
-from dflash_tui.core.events import LogLine, Problem
 from dflash_tui.core.kept import KEPT_BYTES, KEPT_LINES
+from dflash_tui.events import LogLine, Problem
 from dflash_tui.tui.logpane import LogPane
 from tests import recordings
 from tests.tui.conftest import HOSTILE, a_run

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 from textual.widgets import Log
 
 from dflash_tui.common.errors import EngineError
-from dflash_tui.core.events import (
+from dflash_tui.events import (
     Counters,
     Exited,
     Health,

@@ -8,8 +8,8 @@ import pytest
 from textual.widgets import OptionList
 
 from dflash_tui.core import log_file, recording
-from dflash_tui.core.events import Exited, Stopping
 from dflash_tui.core.run import Run
+from dflash_tui.events import Exited, Stopping
 from dflash_tui.machine import processes
 from dflash_tui.tui.runs import RunList, look, shown
 from tests import recordings

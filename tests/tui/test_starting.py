@@ -5,9 +5,9 @@ import pytest
 from textual.containers import VerticalScroll
 
 from dflash_tui.core import history, log_file
-from dflash_tui.core.events import WARM_UP, Health, HealthChanged, Preparing, RequestDone, Step
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
+from dflash_tui.events import WARM_UP, Health, HealthChanged, Preparing, RequestDone, Step
 from dflash_tui.tui.starting import startup
 from tests import recordings, starts
 from tests.tui.conftest import BASE, a_run
