@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from dflash_tui.common import paths
-from dflash_tui.core import vllm_metrics
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode
 from dflash_tui.core.run import Run
@@ -35,6 +34,7 @@ from dflash_tui.events import (
     encode,
 )
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.vllm_output import metrics
 
 _TIMED = re.compile(r"^ *(\d+\.\d+) ?(.*)$")
 _STAMP = re.compile(r"(?:INFO|WARNING) (\d\d-\d\d \d\d:\d\d:\d\d) \[")
@@ -66,7 +66,7 @@ def samples(folder: Path, log: str, summary: dict[str, Any], start: float) -> li
         last = row["t"]
         events.append(MemorySampled(start + last, row["mem"]["used"], row["mem"]["total"], "GPU, all"))
         text = "\n".join(f"{name} {value}" for name, value in (row.get("m") or {}).items())
-        if counters := vllm_metrics.parse(text):
+        if counters := metrics.parse(text):
             events.append(Sampled(start + last, counters))
     # The access log names a streamed request when its answer begins, which is at once.
     begun = [at for at, line in timed(log) if at is not None and '"POST /v1/chat/completions HTTP/1.1" 200' in line]

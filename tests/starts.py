@@ -2,8 +2,8 @@
 
 from dflash_tui.core.expected import Start
 from dflash_tui.core.state import RunState
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import AnyEvent, Launched
+from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings
 
 COMPILED = "h200-vllm-0.26.0/g26-dflash-compile"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dflash_tui.core.cycle import Finished
 from dflash_tui.core.recipe import Band, Mode
-from dflash_tui.core.vllm_metrics import Rates
+from dflash_tui.vllm_output.metrics import Rates
 
 _LAST = 10
 _LEAST_STEPS = 100

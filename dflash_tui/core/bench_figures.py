@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dflash_tui.core import vllm_metrics
 from dflash_tui.core.run import Run
 from dflash_tui.core.suites import Suite
 from dflash_tui.events import Counters, Event, RequestDone
+from dflash_tui.vllm_output import metrics
 
 # Fewer values than this have no 5th and 95th percentile that is not their least and greatest.
 _PERCENTILES_FROM = 20
@@ -104,7 +104,7 @@ class Measured(Event, frozen=True, tag="measured"):
     ) -> Measured:
         """Return the sum of `done`; acceptance comes from the server's counters before and after."""
         good, seconds = [request for request in done if not request.error], busy(done)
-        rates = vllm_metrics.rates(before, after, max(seconds, 1e-3)) if before and after else None
+        rates = metrics.rates(before, after, max(seconds, 1e-3)) if before and after else None
         tokens = sum(request.tokens for request in good)
         by_kind = {kind: [r for r in done if r.kind == kind] for kind in dict.fromkeys(r.kind for r in done)}
         return cls(

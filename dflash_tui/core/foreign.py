@@ -21,8 +21,8 @@ from dflash_tui.common import bounded_http
 from dflash_tui.common.bounded_http import FAILED, WHOLE, Refused
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import vllm_metrics
 from dflash_tui.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
+from dflash_tui.vllm_output import metrics
 
 # Never an argument: those can be read by everybody on the machine.
 KEY_VARIABLE = "DFLASH_TUI_API_KEY"
@@ -71,7 +71,7 @@ class Server:
                     self.about = await self._introduce(client)
         except (Refused, *FAILED) as error:
             return self._changed(Health.UNHEALTHY, clean_line(str(error) or type(error).__name__))
-        found = await asyncio.to_thread(vllm_metrics.scrape, text.decode(errors="replace"))
+        found = await asyncio.to_thread(metrics.scrape, text.decode(errors="replace"))
         if found is None:
             return self._changed(Health.UNHEALTHY, "/metrics has no counter of a vLLM server")
         now = time.time()

@@ -13,8 +13,8 @@ from dflash_tui.core.expected import Guess, Start, expect
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import Recorded, Step, decode_recorded
+from dflash_tui.vllm_output.log_reader import LogReader
 
 _CHUNK = 1 << 18
 # The first request comes within minutes of the launch; a log that is not up by then was not going to be.

@@ -19,12 +19,13 @@ from pathlib import Path
 import httpx
 
 from dflash_tui.common import bounded_http, own_secrets
-from dflash_tui.core import death, log_file, record, server_process, vllm_metrics
+from dflash_tui.core import death, log_file, record, server_process
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import AnyEvent, Autopsy, Counters, Exited, Stopping, decode_recorded
 from dflash_tui.machine import processes
+from dflash_tui.vllm_output import metrics
+from dflash_tui.vllm_output.log_reader import LogReader
 
 LOG_INTERVAL = 0.25
 # Some hundred lines: what a panel reads at once delays the next key press.
@@ -113,7 +114,7 @@ async def read_counters(run: Run) -> Counters | None:
     """Return the server's counters now, or None when it does not answer."""
     with contextlib.suppress(bounded_http.Refused, *bounded_http.FAILED):
         async with httpx.AsyncClient(base_url=run.url, timeout=5.0, trust_env=False) as client:
-            return vllm_metrics.parse((await bounded_http.get(client, "/metrics")).decode(errors="replace"))
+            return metrics.parse((await bounded_http.get(client, "/metrics")).decode(errors="replace"))
     return None
 
 

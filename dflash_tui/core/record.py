@@ -11,7 +11,7 @@ from collections.abc import Callable
 import httpx
 
 from dflash_tui.common import bounded_http
-from dflash_tui.core import log_file, probe, server_process, vllm_metrics, workload
+from dflash_tui.core import log_file, probe, server_process, workload
 from dflash_tui.core.lease import Lease
 from dflash_tui.core.run import Run
 from dflash_tui.core.watch import IDLE_INTERVAL, Watch
@@ -25,6 +25,7 @@ from dflash_tui.events import (
     decode_recorded,
 )
 from dflash_tui.machine import processes, system
+from dflash_tui.vllm_output import metrics
 
 SAMPLE_INTERVAL = 1.0
 WARM_UP_AGAIN = 30.0
@@ -118,7 +119,7 @@ class _Recorder:
         # Counters that cannot be read leave a hole in the charts; they say nothing of a server's health.
         try:
             text = await bounded_http.get(client, "/metrics")
-            found = await asyncio.to_thread(vllm_metrics.scrape, text.decode(errors="replace"))
+            found = await asyncio.to_thread(metrics.scrape, text.decode(errors="replace"))
             detail = "" if found else "/metrics has no counter of a vLLM server"
         except (bounded_http.Refused, *bounded_http.FAILED) as error:
             found, detail = None, _words("/metrics", error)
@@ -143,7 +144,7 @@ class _Recorder:
             self._health, self._detail = health, detail
             log_file.record(self._run, HealthChanged(time.time(), health, detail))
 
-    def _take(self, found: vllm_metrics.Scrape | None) -> None:
+    def _take(self, found: metrics.Scrape | None) -> None:
         """Record what changed of a reading, and every ten seconds."""
         if found is None:
             return

@@ -22,8 +22,8 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.type_registration import know
 from dflash_tui.core import log_file, registry, server_process
 from dflash_tui.core.run import Run
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
+from dflash_tui.vllm_output.log_reader import LogReader
 
 SAMPLE = "sample"
 RUN, LOG, SAMPLES = "run.json", log_file.NAME, "samples.jsonl"

@@ -13,8 +13,8 @@ from dflash_tui.core.experiment import Conditions
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recording import Recording
 from dflash_tui.core.state import RunState
-from dflash_tui.core.vllm_metrics import Rates
 from dflash_tui.events import OURS, RequestDone
+from dflash_tui.vllm_output.metrics import Rates
 
 
 class RunReport(msgspec.Struct, frozen=True):

@@ -8,13 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from dflash_tui.core.failures import SYMPTOMS
 from dflash_tui.core.finished import FinishedLog
-from dflash_tui.core.histogram import difference
 from dflash_tui.core.kept import Kept, KeptLines, Timed, ends
 from dflash_tui.core.startup import PhaseSpan, Startup
 from dflash_tui.core.track import LONGEST_GAP, Track
-from dflash_tui.core.vllm_metrics import Rates
 from dflash_tui.events import (
     Activity,
     AnyEvent,
@@ -42,6 +39,9 @@ from dflash_tui.events import (
     Stopping,
     Suspended,
 )
+from dflash_tui.vllm_output.histogram import difference
+from dflash_tui.vllm_output.known_failures import SYMPTOMS
+from dflash_tui.vllm_output.metrics import Rates
 
 KEPT_REQUESTS = 500
 _PROBLEMS_KEPT = 100

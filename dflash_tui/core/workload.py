@@ -14,10 +14,10 @@ import httpx
 import msgspec
 
 from dflash_tui.common import bounded_http
-from dflash_tui.core import vllm_metrics
 from dflash_tui.core.stream import Stream, said
 from dflash_tui.core.suites import Prompt, Suite
 from dflash_tui.events import PROBE, WARM_UP, Counters, RequestDone
+from dflash_tui.vllm_output import metrics
 
 _TIMEOUT = httpx.Timeout(30.0, read=600.0)
 _WARM_UP = Prompt(WARM_UP, "Say hello.", 8)
@@ -170,7 +170,7 @@ async def _measured(
 
 async def _counters(client: httpx.AsyncClient) -> Counters | None:
     with contextlib.suppress(bounded_http.Refused, *bounded_http.FAILED):
-        return vllm_metrics.parse((await bounded_http.get(client, "/metrics")).decode(errors="replace"))
+        return metrics.parse((await bounded_http.get(client, "/metrics")).decode(errors="replace"))
     return None
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dflash_tui.common.formatting import GIB, number, of, percent
 from dflash_tui.core.state import RunState, held
 from dflash_tui.core.track import LONGEST_GAP, Reading
-from dflash_tui.core.vllm_metrics import Rates
 from dflash_tui.events import GpuLoad, GpusSampled
 from dflash_tui.tui.chart import Line, nice
+from dflash_tui.vllm_output.metrics import Rates
 
 # The order in which a key goes through them where there is room for one only.
 NAMES = ("tok_s", "acceptance", "memory", "gpu")

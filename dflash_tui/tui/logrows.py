@@ -9,9 +9,9 @@ import msgspec
 from rich.style import Style
 from rich.text import Text
 
-from dflash_tui.core.benign import why_benign
 from dflash_tui.events import LogLine
 from dflash_tui.tui import figures
+from dflash_tui.vllm_output.benign_warnings import why_benign
 
 _NOTE = f"{'':11}↳ no harm: "
 _RANKS = {"WARNING": 1, "ERROR": 2, "CRITICAL": 2}

@@ -15,7 +15,7 @@ import msgspec
 from dflash_tui.core import observe, plan, recipe_files, setup
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
-from dflash_tui.core.vllm_log import LogReader
+from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings
 
 START = recordings.raw("h200-vllm-0.26.0/g26-dflash-compile")

@@ -4,11 +4,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from dflash_tui.core import recording, vllm_metrics
+from dflash_tui.core import recording
 from dflash_tui.core.alarms import alarms
 from dflash_tui.core.state import RunState
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import AnyEvent, Exited, Health, HealthChanged, Launched, Sampled
+from dflash_tui.vllm_output import metrics
+from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings
 
 SAMPLE = recording.find("sample")
@@ -50,7 +51,7 @@ def logged(name: str) -> Iterable[AnyEvent]:
 
 def sample(name: str, which: str, at: float) -> Iterable[AnyEvent]:
     if (recordings.FOLDER / name / f"metrics_{which}.txt").exists():
-        counters = vllm_metrics.parse(recordings.metrics(name, which))
+        counters = metrics.parse(recordings.metrics(name, which))
         assert counters is not None
         yield Sampled(at, counters)
 

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from dflash_tui.core.diagnosis import UNKNOWN, diagnose
-from dflash_tui.core.failures import KNOWN, SYMPTOMS, explain
 from dflash_tui.core.recipe import Failure
 from dflash_tui.core.state import RunState
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import Autopsy, Exited, Health, HealthChanged, Launched, MemorySampled, Stopping
+from dflash_tui.vllm_output.known_failures import KNOWN, SYMPTOMS, explain
+from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings
 
 CPU, GPU = "cpu-vllm-0.32.0", "h200-vllm-0.26.0"

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.sanitizer import LINE_LIMIT
-from dflash_tui.core import vllm_metrics
 from dflash_tui.core.patching import files
 from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.state import RunState
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import Event, LogLine, encode
+from dflash_tui.vllm_output import metrics
+from dflash_tui.vllm_output.log_reader import LogReader
 from tests import escapes, recordings
 
 # Not derandomized: every run may find something new, and what it found is printed. FUZZ_TIMES=100 looks longer.
@@ -78,7 +78,7 @@ def test_any_metrics_give_counters_that_can_be_reckoned_with(data):
             odd_texts.map('vllm:spec_decode_num_drafts_total{{position="{}"}} 1'.format),
         )
         lines[place] = data.draw(change)
-    found = vllm_metrics.scrape("\n".join(lines))
+    found = metrics.scrape("\n".join(lines))
     if found:
         for figure in msgspec.to_builtins(found.counters).values():
             figures = figure if isinstance(figure, list) else [figure]

@@ -11,8 +11,8 @@ from dflash_tui.core import plan as plans
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.recipe import Mode
 from dflash_tui.core.run import Run
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import WARM_UP, AnyEvent, Phase, Preparing, RequestDone, Step, encode
+from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings
 
 BEGAN = 1795224240.0  # 01:24:00, when the recording was made, so that its stamps fit

@@ -4,8 +4,8 @@ import pytest
 
 from dflash_tui.core.kept import KEPT_BYTES, KEPT_LINES, THIN_EVERY
 from dflash_tui.core.state import RunState
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import LogLine
+from dflash_tui.vllm_output.log_reader import LogReader
 from tests.bench.live import HOUR, load
 
 

@@ -7,8 +7,8 @@ import pytest
 import requests
 from packaging.version import Version
 
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import Compiled, Noted, Phase, PhaseStarted, Stated
+from dflash_tui.vllm_output.log_reader import LogReader
 from tests import wheels
 from tests.log_formats import FORMATS, PATHS, TAG, Format, Meaning, render, strings
 

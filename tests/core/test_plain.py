@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from dflash_tui.common import sanitizer, untrusted_json
 from dflash_tui.common.errors import DflashError
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import Health, HealthChanged, decode_recorded, encode
+from dflash_tui.vllm_output.log_reader import LogReader
 from tests import escapes
 
 TEXTS = escapes.texts()

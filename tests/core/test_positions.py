@@ -6,7 +6,7 @@ from dflash_tui.core.band import choose, compare
 from dflash_tui.core.cycle import Finished
 from dflash_tui.core.positions import LEAST_STEPS, advise
 from dflash_tui.core.recipe import Band, Mode
-from dflash_tui.core.vllm_metrics import Rates
+from dflash_tui.vllm_output.metrics import Rates
 
 
 def test_the_first_useless_position_adds_too_little():

@@ -8,12 +8,12 @@ from dflash_tui.core import again, postmortem, recipe_files, remedy
 from dflash_tui.core.diagnosis import diagnose
 from dflash_tui.core.plan import Plan
 from dflash_tui.core.state import RunState
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import Exited, Launched
 from dflash_tui.launch import planner
 from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Probe
 from dflash_tui.parser import build_parser
+from dflash_tui.vllm_output.log_reader import LogReader
 from tests.core.test_diagnosis import CPU, GPU, of
 
 

@@ -5,8 +5,8 @@ from collections import defaultdict
 import pytest
 import yaml
 
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import AnyEvent, Compiled, Noted, PhaseStarted, Progressed, Stated
+from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings
 
 EXPECTED = yaml.safe_load((recordings.FOLDER.parent / "startup.yaml").read_text(encoding="utf-8"))

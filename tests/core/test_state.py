@@ -6,7 +6,6 @@ import pytest
 
 from dflash_tui.core.diagnosis import diagnose
 from dflash_tui.core.state import RunState
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import (
     WARM_UP,
     Autopsy,
@@ -24,6 +23,7 @@ from dflash_tui.events import (
     decode_recorded,
     encode,
 )
+from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings
 
 

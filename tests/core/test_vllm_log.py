@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import pytest
 
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
-from dflash_tui.core.failures import root_cause
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem, Progressed, Stated
+from dflash_tui.vllm_output.known_failures import root_cause
+from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings
 
 STAMP = re.compile(r"INFO (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) ")

@@ -5,8 +5,8 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.core.vllm_metrics import parse, rates
 from dflash_tui.events import Counters
+from dflash_tui.vllm_output.metrics import parse, rates
 from tests import recordings
 
 PAIRS = ["cpu-vllm-0.32.0/dflash", "h200-vllm-0.26.0/g26-dflash-compile"]

@@ -16,11 +16,12 @@ import msgspec
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError, UsageError
 from dflash_tui.common.sanitizer import LINE_LIMIT
-from dflash_tui.core import recipe_files, vllm_metrics
+from dflash_tui.core import recipe_files
 from dflash_tui.core.patching import files, text
 from dflash_tui.core.state import RunState
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import AnyEvent, LatenciesSampled, LogLine, Sampled, decode_recorded, encode
+from dflash_tui.vllm_output import metrics as vllm_output_metrics
+from dflash_tui.vllm_output.log_reader import LogReader
 from tests import escapes, recordings
 from tests.core.test_recipe_fuzz import every_plan, is_sound
 
@@ -42,7 +43,7 @@ def log(data: bytes) -> None:
 def metrics(data: bytes) -> None:
     """A body of /metrics, of which the first half was there a second before: finite figures, or none."""
     lines = data.decode(errors="replace").split("\n")
-    before, after = (vllm_metrics.scrape("\n".join(part)) for part in (lines[: len(lines) // 2], lines))
+    before, after = (vllm_output_metrics.scrape("\n".join(part)) for part in (lines[: len(lines) // 2], lines))
     if not after:
         return
     told: list[Sampled | LatenciesSampled] = [
@@ -50,7 +51,7 @@ def metrics(data: bytes) -> None:
         LatenciesSampled(_STARTED + 1, after.ttft, after.tpot),
     ]
     if before:
-        vllm_metrics.rates(before.counters, after.counters, 1.0)
+        vllm_output_metrics.rates(before.counters, after.counters, 1.0)
         told.insert(0, Sampled(_STARTED, before.counters))
     _finite(msgspec.to_builtins(after))
     _folded(told)
@@ -202,7 +203,7 @@ def seeds(target: str) -> Iterator[bytes]:
         case "metrics":
             for name in ("cpu-vllm-0.32.0/dflash", "h200-vllm-0.26.0/g26-dflash-compile"):
                 told = recordings.metrics(name, "end").splitlines(keepends=True)
-                yield "".join(line for line in told if line.startswith(vllm_metrics._NAMES)).encode()
+                yield "".join(line for line in told if line.startswith(vllm_output_metrics._NAMES)).encode()
         case "recipe" | "patch":
             kind = "recipes" if target == "recipe" else "patches"
             yield from (path.read_bytes() for path in paths.bundled(kind).glob("*.yaml"))

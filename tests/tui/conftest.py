@@ -10,7 +10,6 @@ from dflash_tui.core import plan as plans
 from dflash_tui.core import setup
 from dflash_tui.core.recipe import Drafter, EngineSpec, Mode, Recipe, Status, Target
 from dflash_tui.core.run import Run
-from dflash_tui.core.vllm_log import LogReader
 from dflash_tui.events import (
     AnyEvent,
     Counters,
@@ -28,6 +27,7 @@ from dflash_tui.events import (
     Step,
 )
 from dflash_tui.tui import launch
+from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings
 
 BASE = 1795224240.0  # 2026-11-21 01:24:00 UTC

@@ -5,11 +5,11 @@ import tracemalloc
 
 import pytest
 
-from dflash_tui.core import vllm_log
-from dflash_tui.core.benign import why_benign
 from dflash_tui.core.kept import KEPT_BYTES, KEPT_LINES
 from dflash_tui.events import LogLine, Problem
 from dflash_tui.tui.logpane import LogPane
+from dflash_tui.vllm_output import log_reader
+from dflash_tui.vllm_output.benign_warnings import why_benign
 from tests import recordings
 from tests.tui.conftest import HOSTILE, a_run
 from tests.tui.panel import app, feed, text
@@ -29,7 +29,7 @@ def lines(now: float, count: int, level: str = "INFO", words: str = "line") -> l
 
 
 def warnings(name: str) -> list[str]:
-    reader = vllm_log.LogReader(0.0, 0.0)
+    reader = log_reader.LogReader(0.0, 0.0)
     events = reader.feed(recordings.raw(name) + b"\n")
     return [event.text for event in events if isinstance(event, LogLine) and event.level == "WARNING"]
 
@@ -41,7 +41,7 @@ def test_every_warning_of_a_run_that_worked_is_explained(name):
 
 @pytest.mark.parametrize("name", [name for name in recordings.names() if "fail" in name])
 def test_no_cause_of_a_failure_is_called_harmless(name):
-    reader = vllm_log.LogReader(0.0, 0.0)
+    reader = log_reader.LogReader(0.0, 0.0)
     events = reader.feed(recordings.raw(name) + b"\n")
     problems = [event.text for event in events if isinstance(event, Problem)]
     assert problems

@@ -9,19 +9,19 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from dflash_tui.core import vllm_words
 from dflash_tui.events import AnyEvent, Compiled, Noted, Phase, Progressed, Stated
+from dflash_tui.vllm_output import log_patterns
 
 # What a model of two has each: the second is the drafter's.
 _OF_A_MODEL = frozenset({"checkpoint_size", "weights_download", "weights_loading"})
 
-_FIGURES = tuple((name, unit, re.compile(pattern)) for name, unit, pattern in vllm_words.FIGURES)
-_NOTES = tuple((name, re.compile(pattern)) for name, pattern in vllm_words.NOTES)
-_RUNNERS = tuple((name, re.compile(pattern)) for name, pattern in vllm_words.RUNNERS)
-_STEPS = tuple((name, re.compile(pattern)) for name, pattern in vllm_words.STEPS)
-_BARS = tuple((phase, re.compile(pattern)) for phase, pattern in vllm_words.BARS)
+_FIGURES = tuple((name, unit, re.compile(pattern)) for name, unit, pattern in log_patterns.FIGURES)
+_NOTES = tuple((name, re.compile(pattern)) for name, pattern in log_patterns.NOTES)
+_RUNNERS = tuple((name, re.compile(pattern)) for name, pattern in log_patterns.RUNNERS)
+_STEPS = tuple((name, re.compile(pattern)) for name, pattern in log_patterns.STEPS)
+_BARS = tuple((phase, re.compile(pattern)) for phase, pattern in log_patterns.BARS)
 _CLOCK = re.compile(r" \[(?:(\d+):)?(\d+):(\d+)[<,]")
-_PART = re.compile(vllm_words.CACHE_FOLDER)
+_PART = re.compile(log_patterns.CACHE_FOLDER)
 _DRAFTER = "drafter "
 
 

@@ -15,10 +15,10 @@ from functools import lru_cache
 
 from dflash_tui.common.own_secrets import hide
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
-from dflash_tui.core.failures import recognise
-from dflash_tui.core.vllm_facts import Facts, progress
-from dflash_tui.core.vllm_phases import Phases
 from dflash_tui.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem
+from dflash_tui.vllm_output.known_failures import recognise
+from dflash_tui.vllm_output.log_facts import Facts, progress
+from dflash_tui.vllm_output.log_phases import Phases
 
 _BUFFER_LIMIT = 1 << 20
 _PROCESS = r"(?:\((?:[^()=]* )?pid=\d+[^()]*\)\s*)"

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 
-from dflash_tui.core import vllm_words
 from dflash_tui.events import Phase
+from dflash_tui.vllm_output import log_patterns
 
-_PATTERNS = tuple((mark, re.compile(mark.pattern)) for mark in vllm_words.MARKS)
-_SECOND_MODEL = re.compile(rf"{vllm_words.CHECKPOINT}|{vllm_words.SHARDS}")
-_MODEL_LOADED = re.compile(vllm_words.MODEL_LOADED)
-_COMPILING_ALL, _COMPILED_ALL = re.compile(vllm_words.COMPILING_ALL), re.compile(vllm_words.COMPILED_ALL)
-_LOADED = re.compile(vllm_words.LOADED)
-_EAGER = re.compile(rf"{vllm_words.NOT_COMPILED}|Initializing a V1 LLM .*\benforce_eager=True")
+_PATTERNS = tuple((mark, re.compile(mark.pattern)) for mark in log_patterns.MARKS)
+_SECOND_MODEL = re.compile(rf"{log_patterns.CHECKPOINT}|{log_patterns.SHARDS}")
+_MODEL_LOADED = re.compile(log_patterns.MODEL_LOADED)
+_COMPILING_ALL, _COMPILED_ALL = re.compile(log_patterns.COMPILING_ALL), re.compile(log_patterns.COMPILED_ALL)
+_LOADED = re.compile(log_patterns.LOADED)
+_EAGER = re.compile(rf"{log_patterns.NOT_COMPILED}|Initializing a V1 LLM .*\benforce_eager=True")
 _DRAFTS = re.compile(r"Initializing a V1 LLM .*\bspeculative_config=SpeculativeConfig\(.*?\bmodel='[^']")
 
 # Nothing goes back from one stage to an earlier one; within the fifth, work alternates.
