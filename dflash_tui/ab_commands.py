@@ -13,9 +13,9 @@ from dflash_tui.common import formatting
 from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.core import ab, ab_estimate, ab_start, experiments, prepare, server
 from dflash_tui.core.experiment import Design
-from dflash_tui.core.setup import Setup
 from dflash_tui.events import Preparing
 from dflash_tui.lines import PreparingLines
+from dflash_tui.planning.resolution import Setup
 
 
 def command(args: argparse.Namespace) -> int:

@@ -11,11 +11,12 @@ from msgspec.structs import replace
 
 from dflash_tui import __version__
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import again, experiments, fit, measures, server, suites, vary
+from dflash_tui.core import experiments, measures, server, suites, vary
 from dflash_tui.core.experiment import Arm, Design
-from dflash_tui.core.setup import Setup
 from dflash_tui.core.vary import Varied
 from dflash_tui.launch import planner
+from dflash_tui.planning import memory, request
+from dflash_tui.planning.resolution import Setup
 
 # What of a plan makes a launch what it is.
 DECISIVE = ("argv", "env", "patches", "unpatched", "engine_folder", "models_folder", "gpus", "port")
@@ -37,7 +38,7 @@ def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
     made = planner.planned(args)
     base = made.plan
     port = base.port if args.port else server.free_port(base.port)
-    options = again.options(base, {"--port": str(port)})
+    options = request.options(base, {"--port": str(port)})
     arms, setups = _arms(varied, options)
     name = args.suite or _suite(setups)
     now, suite = time.time(), suites.load(name)
@@ -59,7 +60,7 @@ def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
         own_cache=not args.keep_cache,
         synthetic="; ".join(dict.fromkeys(arm.plan.synthetic for arm in arms if arm.plan.synthetic)),
     )
-    launch = again.line(options, None if args.port else {"--port": None})[1:]
+    launch = request.line(options, None if args.port else {"--port": None})[1:]
     return replace(design, command=_command(design, launch, args.vary, boots)), setups
 
 
@@ -76,7 +77,7 @@ def _command(design: Design, launch: list[str], varied: str, boots: int) -> str:
 
 def _suite(setups: list[Setup]) -> str:
     """Return the suite for who asks for none: `field`, or `quick` where a server of some arm takes no long context."""
-    lengths = [length for setup in setups if (length := fit.max_model_len(setup)) is not None]
+    lengths = [length for setup in setups if (length := memory.max_model_len(setup)) is not None]
     return "quick" if min(lengths, default=_ROOM) < _ROOM else "field"
 
 
@@ -97,7 +98,7 @@ def _arms(varied: Varied, options: dict[str, str]) -> tuple[tuple[Arm, ...], lis
             raise UsageError(
                 f"--vary {varied.key}: {name}: {error.what}", evidence=error.evidence, do=error.do
             ) from None
-        arm = Arm(name, again.changed(options, changes), made.plan)
+        arm = Arm(name, request.changed(options, changes), made.plan)
         if alike := next((one for one in arms if _alike(one, arm) and one.options != arm.options), None):
             what = f"--vary {varied.key}: {alike.name} and {name} come to the same launch"
             raise UsageError(what, do=f"--vary {varied.key}={name},{name} compares a launch with itself")

@@ -10,9 +10,9 @@ from dflash_tui.ab_design import DECISIVE
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.core import ab, experiments
 from dflash_tui.core.experiment import Arm, Design
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.setup import Setup
 from dflash_tui.launch import planner
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.resolution import Setup
 
 
 def main(identity: str) -> int:

@@ -16,9 +16,10 @@ from dflash_tui.console import print_data, print_status
 from dflash_tui.core import engine as engines
 from dflash_tui.core import inventory
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import change, commit, files, states
+from dflash_tui.core.patching import change, commit, states
 from dflash_tui.launch.planner import planned
 from dflash_tui.lines import PreparingLines
+from dflash_tui.planning import patch_file
 
 
 def engine(args: argparse.Namespace) -> int:
@@ -58,7 +59,7 @@ def install(args: argparse.Namespace) -> int:
     else:
         found = asyncio.run(engines.install(spec, folder, PreparingLines(as_json=args.json)))
     if made.plan.patches and found.patchable:
-        done = change.apply([files.load(name) for name in made.plan.patches], found, made.plan.hardware)
+        done = change.apply([patch_file.load(name) for name in made.plan.patches], found, made.plan.hardware)
         print_status(f"patches applied now: {', '.join(done.names) or 'none, they are in already'}")
     print_data(msgspec.json.encode(found).decode() if args.json else found.folder)
     return 0
@@ -68,7 +69,7 @@ def inspect(args: argparse.Namespace) -> int:
     """Print what an engine holds, by its own Python, and how every shipped patch stands in it."""
     found = inventory.named(args.engine)
     held = inventory.describe(found.python)
-    patches, unusable = files.known()
+    patches, unusable = patch_file.known()
     stand = [states.find(patch, found) for patch in patches]
     left = commit.trouble(found)
     if args.json:

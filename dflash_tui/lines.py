@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from dflash_tui.common import formatting
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core.plan import Plan
 from dflash_tui.core.preflight import Check
 from dflash_tui.core.state import RunState
 from dflash_tui.core.track import LONGEST_GAP
@@ -24,6 +23,7 @@ from dflash_tui.events import (
     RequestDone,
     encode,
 )
+from dflash_tui.planning.plan import Plan
 
 
 class PlanMade(Event, frozen=True, tag="plan"):

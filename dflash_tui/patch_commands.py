@@ -15,13 +15,14 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.core import inventory
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import aims, change, commit, files, states
-from dflash_tui.core.patching.files import Patch
+from dflash_tui.core.patching import aims, change, commit, states
 from dflash_tui.core.patching.states import Found, State
-from dflash_tui.core.plan import Plan
 from dflash_tui.launch.planner import planned
 from dflash_tui.machine import gpus
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Patch
+from dflash_tui.planning.plan import Plan
 
 
 class Scope(NamedTuple):
@@ -60,7 +61,7 @@ def _scope(args: argparse.Namespace) -> Scope:
     if args.settings and not args.recipe:
         raise UsageError("--set changes a recipe, and none is named", do="dflash-tui recipes")
     plan: Plan | None = None
-    known, unusable = files.known()
+    known, unusable = patch_file.known()
     if args.recipe:
         plan = planned(args).plan
         engine = inventory.find(Path(plan.engine_folder))
@@ -68,7 +69,7 @@ def _scope(args: argparse.Namespace) -> Scope:
             raise UsageError(
                 f"the engine of {args.recipe} is not installed", do=f"dflash-tui engine install {args.recipe}"
             )
-        patches = [files.load(one.name) for one in aims.found(plan, engine)]
+        patches = [patch_file.load(one.name) for one in aims.found(plan, engine)]
         hardware: Hardware | None = plan.hardware
     elif args.engine:
         engine, hardware = inventory.named(args.engine), _hardware(args.gpu)
@@ -76,7 +77,7 @@ def _scope(args: argparse.Namespace) -> Scope:
     else:
         raise UsageError("name a recipe, or an engine with --engine", do="dflash-tui engine list")
     if args.only:
-        patches, plan = [files.load(name) for name in args.only if name not in _by_name_alone(args, engine)], None
+        patches, plan = [patch_file.load(name) for name in args.only if name not in _by_name_alone(args, engine)], None
     return Scope(engine, patches, hardware, unusable, plan)
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from dflash_tui.common import formatting
 from dflash_tui.core import history, inventory
-from dflash_tui.core import plan as plans
 from dflash_tui.launch.planner import Planned, fit_of
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import plan as plans
 from dflash_tui.words import band_line, memory_line, ready_line, restart_line
 
 

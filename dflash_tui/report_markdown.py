@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dflash_tui import ab_text, verdict_words
 from dflash_tui.common import formatting
 from dflash_tui.common.redaction import LEFT_OUT, is_secret
-from dflash_tui.core import again
 from dflash_tui.core.experiment import Boot, Conditions
 from dflash_tui.core.findings import AbReport, Comparison
 from dflash_tui.events import RequestDone
 from dflash_tui.markdown import block, bullets, code, said, table
+from dflash_tui.planning import request
 
 _AXIS = 41
 _BAR = 40
@@ -184,7 +184,7 @@ def _launched(report: AbReport) -> Iterator[str]:
     for arm, made in enumerate(report.design.arms):
         boot = next((boot for boot in report.boots if boot.arm == arm and boot.argv), None)
         yield f"### {said(ab_text.name(report.design, arm))}"
-        yield block(again.command(made.plan, made.options), "", *_command(made.plan.argv, made.plan.env, boot))
+        yield block(request.command(made.plan, made.options), "", *_command(made.plan.argv, made.plan.env, boot))
         if boot:
             patches = ", ".join(f"{code(name)} {code(sha[:_DIGITS])}" for name, sha in boot.patches.items())
             versions = ", ".join(f"{said(name)} {said(version)}" for name, version in boot.versions.items())

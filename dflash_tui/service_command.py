@@ -10,10 +10,11 @@ from pathlib import Path
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import UsageError
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import again, release, server, unit
-from dflash_tui.core.recipe import Restart
+from dflash_tui.core import release, server, unit
 from dflash_tui.launch.planner import Planned, fit_of, planned
 from dflash_tui.machine import system
+from dflash_tui.planning import request
+from dflash_tui.planning.recipe import Restart
 from dflash_tui.words import restart_limit
 
 # Where programs, engines, models and runs are: the user's systemd does not know what the shell has set. None is secret.
@@ -78,7 +79,7 @@ def _words(args: argparse.Namespace, made: Planned) -> list[str]:
     """Return the words of the `up` that does what these options ask for; its port stays the same, for the clients."""
     changes = {"--port": str(made.plan.port)} | ({"--engine": made.plan.engine_folder} if args.engine else {})
     changes |= {"--force": args.force} if args.force else {}
-    return [*again.words(made.plan, {**changes, "--every": str(args.every)}), "--foreground"]
+    return [*request.words(made.plan, {**changes, "--every": str(args.every)}), "--foreground"]
 
 
 def _secrets() -> Path:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dflash_tui.common import formatting
-from dflash_tui.core.fit import Fit
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import Band, Restart
-from dflash_tui.core.setup import Setup
+from dflash_tui.planning.memory import Fit
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import Band, Restart
+from dflash_tui.planning.resolution import Setup
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint is spared
     from dflash_tui.core.history import Ready

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from dflash_tui.core.experiment import Arm, Boot, Conditions, Design
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import Mode
 from dflash_tui.events import RequestDone
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import Mode
 
 AT_REST = Conditions(at=0.0, power="mains", throttle=(), foreign=())
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from dflash_tui.core import ab_start, engine, experiments, plan, recipe_files, registry, server, server_process, setup
+from dflash_tui.core import ab_start, engine, experiments, registry, server, server_process
 from dflash_tui.core.run import Run
+from dflash_tui.planning import plan, recipe_loader, resolution
 from tests import launched, stand_in
 from tests.terminals import Terminal
 
@@ -108,7 +109,7 @@ def demo_engine(engine_data) -> engine.Engine:
     """Return the kept demo engine, built when it is absent."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_DATA_HOME", str(engine_data))
-        spec = setup.resolve(recipe_files.find("demo-cpu")).engine
+        spec = resolution.resolve(recipe_loader.find("demo-cpu")).engine
         return asyncio.run(engine.install(spec, plan.engine_folder(spec), lambda _event: None))
 
 

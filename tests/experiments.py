@@ -6,13 +6,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dflash_tui.core import experiments, recipe_files, setup
-from dflash_tui.core import plan as plans
+from dflash_tui.core import experiments
 from dflash_tui.core.experiment import Arm, Boot, BootBegan, BootEnded, Conditions, Design, Happened, Measured
 from dflash_tui.core.findings import AbReport
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import Mode
 from dflash_tui.events import RequestDone
+from dflash_tui.planning import plan as plans
+from dflash_tui.planning import recipe_loader, resolution
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import Mode
 
 BASE = 1795224240.0  # 2026-11-21 01:24:00 UTC
 KINDS = {"Q&A": 1.0, "Code": 1.35, "JSON": 1.2, "Math": 0.9, "LongCode": 1.5}
@@ -20,7 +21,9 @@ KINDS = {"Q&A": 1.0, "Code": 1.35, "JSON": 1.2, "Math": 0.9, "LongCode": 1.5}
 
 def a_plan(mode: str = "eager", tokens: int = 7, **changes) -> Plan:
     """Return the plan of the demo recipe in a mode."""
-    made = plans.make(setup.resolve(recipe_files.find("demo-cpu")), mode=Mode(mode), num_speculative_tokens=tokens)
+    made = plans.make(
+        resolution.resolve(recipe_loader.find("demo-cpu")), mode=Mode(mode), num_speculative_tokens=tokens
+    )
     return replace(made, **changes)
 
 

@@ -12,11 +12,12 @@ from typing import Any
 import httpx
 from msgspec.structs import replace
 
-from dflash_tui.core import observe, plan, recipe_files, server, setup
-from dflash_tui.core.plan import Plan
+from dflash_tui.core import observe, server
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.events import decode_recorded
+from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.planning.plan import Plan
 
 FAKE = Path(__file__).parent / "fake_server.py"
 
@@ -29,7 +30,7 @@ def free_port(wanted: int) -> int:
 
 def made(port: int, *words: str) -> Plan:
     argv = (sys.executable, str(FAKE), str(port), *words)
-    return replace(plan.make(setup.resolve(recipe_files.find("demo-cpu"))), argv=argv, port=port)
+    return replace(plan.make(resolution.resolve(recipe_loader.find("demo-cpu"))), argv=argv, port=port)
 
 
 @asynccontextmanager

@@ -17,8 +17,6 @@ from typing import Any
 import msgspec
 
 from dflash_tui.common import paths
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import Mode
 from dflash_tui.core.run import Run
 from dflash_tui.events import (
     WARM_UP,
@@ -34,6 +32,8 @@ from dflash_tui.events import (
     encode,
 )
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import Mode
 from dflash_tui.vllm_output import metrics
 
 _TIMED = re.compile(r"^ *(\d+\.\d+) ?(.*)$")

@@ -4,8 +4,9 @@ import asyncio
 import os
 from pathlib import Path
 
-from dflash_tui.core import recipe_files, recording
+from dflash_tui.core import recording
 from dflash_tui.core.player import Player
+from dflash_tui.planning import recipe_loader
 from dflash_tui.tui.app import DflashApp
 from tests.recordings import RUNS
 from tests.tui.panel import NO_GPU, text, wait_for
@@ -43,7 +44,7 @@ async def draw(name: str, folder: Path) -> None:
 async def draw_dialog(name: str, folder: Path) -> None:
     """Write what a key shows of a recipe on a machine without a GPU where nothing is installed yet, as an SVG."""
     recipe, key, words = DIALOGS[name]
-    panel = DflashApp(load=lambda: {recipe: recipe_files.find(recipe)}, probe=lambda: NO_GPU)
+    panel = DflashApp(load=lambda: {recipe: recipe_loader.find(recipe)}, probe=lambda: NO_GPU)
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: recipe in text(panel))
         await pilot.press(key)

@@ -9,8 +9,8 @@ import msgspec
 import uv
 
 from dflash_tui.core import engine
-from dflash_tui.core.recipe import EngineSpec
-from dflash_tui.core.releases import Release
+from dflash_tui.planning.recipe import EngineSpec
+from dflash_tui.planning.releases import Release
 
 PYTHON = (3, 12)
 MACHINES = ("x86_64", "aarch64")

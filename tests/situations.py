@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.core import plan as plans
-from dflash_tui.core import recipe_files, setup
 from dflash_tui.core.checks import Situation
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.hub import Model
 from dflash_tui.machine.gpus import Gpu, Probe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
+from dflash_tui.planning import plan as plans
+from dflash_tui.planning import recipe_loader, resolution
 
 GIB = 1 << 30
 DESKTOP = Gpu(0, "RTX 5090", "GPU-a", "12.0", Hardware.RTX_5090, memory_total=32 * GIB, memory_used=GIB)
@@ -44,7 +44,7 @@ def situation(
 ) -> Situation:
     """Return what launching `recipe` on `gpus` would meet."""
     hardware = gpus[0].hardware if gpus else Hardware.CPU
-    made = setup.resolve(recipe_files.find(recipe), hardware, settings=settings or {}, **choices)
+    made = resolution.resolve(recipe_loader.find(recipe), hardware, settings=settings or {}, **choices)
     plan = plans.make(made, engine=Path(engine.folder) if engine else None)
     return Situation(made, plan, Probe(gpus, driver), gpus, engine, models)
 

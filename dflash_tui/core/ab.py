@@ -30,10 +30,10 @@ from dflash_tui.core import (
     verdict,
 )
 from dflash_tui.core.experiment import BootEnded, Design, Finished, Halted
-from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
-from dflash_tui.core.setup import Setup
 from dflash_tui.machine import processes
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.resolution import Setup
 
 # With less than this nothing can be measured: a log, some samples.
 _LEAST_DISK = 64 << 20

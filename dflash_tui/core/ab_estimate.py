@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dflash_tui.core import experiments, history
 from dflash_tui.core.experiment import Arm, Boot, Design
-from dflash_tui.core.setup import Setup
+from dflash_tui.planning.resolution import Setup
 
 
 class Estimate(NamedTuple):

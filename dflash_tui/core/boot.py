@@ -27,11 +27,11 @@ from dflash_tui.core import (
     server,
 )
 from dflash_tui.core.experiment import Boot, BootBegan, Design, Measured
-from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
-from dflash_tui.core.setup import Setup
 from dflash_tui.core.state import RunState
 from dflash_tui.events import WARM_UP, Event, Health, Preparing, RequestDone
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.resolution import Setup
 
 # A start that takes longer than any published one, with a slow disk and a cold cache, hangs.
 PATIENCE = 5400.0

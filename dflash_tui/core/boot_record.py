@@ -12,10 +12,11 @@ from dflash_tui.common.redaction import LEFT_OUT, is_secret, without_secrets
 from dflash_tui.core import inventory
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.experiment import Arm, Boot
-from dflash_tui.core.patching import files, store
-from dflash_tui.core.plan import Plan
+from dflash_tui.core.patching import store
 from dflash_tui.core.run import Run
 from dflash_tui.machine import gpus, processes
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.plan import Plan
 
 # By this a server is known as one of an experiment, whatever became of the driver that launched it.
 MARK = "DFLASH_TUI_EXPERIMENT"
@@ -93,7 +94,7 @@ def _patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:
     for name in names:
         digest = hashlib.sha256()
         try:
-            for path in files.load(name).paths:
+            for path in patch_file.load(name).paths:
                 digest.update(store.read(engine, path) or b"")
         except DflashError:
             continue

@@ -9,14 +9,15 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import fit as fits
-from dflash_tui.core import hub, kv_cache
+from dflash_tui.core import hub
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.fit import Fit, Machine
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import Config
-from dflash_tui.core.setup import Setup
 from dflash_tui.machine.gpus import Gpu, Probe
+from dflash_tui.planning import kv_cache
+from dflash_tui.planning import memory as fits
+from dflash_tui.planning.memory import Fit, Machine
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import Config
+from dflash_tui.planning.resolution import Setup
 
 
 class Level(StrEnum):

@@ -19,9 +19,9 @@ import uv
 
 from dflash_tui.common.errors import EngineError
 from dflash_tui.common.type_registration import know
-from dflash_tui.core.recipe import EngineSpec
 from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.processes import clean_environment
+from dflash_tui.planning.recipe import EngineSpec
 
 Report = Callable[[Preparing], None]
 MARKER = "dflash-engine.json"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dflash_tui.core.plan import Plan
 from dflash_tui.events import Amount, Event, RequestDone, Whole
+from dflash_tui.planning.plan import Plan
 
 
 class Arm(msgspec.Struct, frozen=True):

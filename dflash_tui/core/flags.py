@@ -6,7 +6,7 @@ import difflib
 import json
 
 from dflash_tui.core.inventory import Options
-from dflash_tui.core.plan import Plan
+from dflash_tui.planning.plan import Plan
 
 FIX = "correct the recipe, or take a flag away with --set NAME=null"
 

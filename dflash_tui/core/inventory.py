@@ -19,7 +19,7 @@ from dflash_tui.core import engine as engines
 from dflash_tui.core import registry, server_process
 from dflash_tui.core.asking import IMPORT_PATIENCE, ask
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.recipe_files import FIRST_WITH_DFLASH
+from dflash_tui.planning.recipe_loader import FIRST_WITH_DFLASH
 
 _INSTALLED_PATIENCE = 30.0
 

@@ -6,15 +6,16 @@ import msgspec
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import gib, plural
-from dflash_tui.core import again, diagnosis, remedy, server, server_process
-from dflash_tui.core import recipe_files as recipes
+from dflash_tui.core import diagnosis, remedy, server, server_process
 from dflash_tui.core.diagnosis import Diagnosis
-from dflash_tui.core.recipe import Recipe
 from dflash_tui.core.recording import Recording
 from dflash_tui.core.remedy import Remedy
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.machine import processes
+from dflash_tui.planning import recipe_loader as recipes
+from dflash_tui.planning import request
+from dflash_tui.planning.recipe import Recipe
 
 
 class Postmortem(msgspec.Struct, frozen=True):
@@ -45,7 +46,7 @@ def of(run: Run, state: RunState) -> Postmortem | None:
 
 
 def _command(run: Run, helps: Remedy) -> str:
-    line = again.command(run.plan, helps.changes)
+    line = request.command(run.plan, helps.changes)
     return f"export {helps.needs}=…; {line}" if helps.needs else line
 
 

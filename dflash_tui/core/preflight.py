@@ -10,10 +10,10 @@ import msgspec
 from dflash_tui.common.errors import PreflightFailed
 from dflash_tui.core import asking, hub, inventory, preflight_launch, preflight_machine
 from dflash_tui.core.checks import Check, Level, Situation, local_files
-from dflash_tui.core.plan import Plan, gpus_needed
-from dflash_tui.core.setup import Setup
 from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Gpu, Probe
+from dflash_tui.planning.plan import Plan, gpus_needed
+from dflash_tui.planning.resolution import Setup
 
 __all__ = ["Check", "Level", "Report", "local_files", "look", "run", "run_machine"]
 

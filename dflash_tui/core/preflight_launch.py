@@ -12,15 +12,16 @@ from packaging.version import Version
 
 from dflash_tui.common import formatting, paths
 from dflash_tui.common.errors import EngineError, UsageError
-from dflash_tui.core import flags, hub, hub_cache, inventory, preflight_ray, releases, server
-from dflash_tui.core import setup as setups
+from dflash_tui.core import flags, hub, hub_cache, inventory, preflight_ray, server
 from dflash_tui.core.checks import Check, Situation, fail, ok, warn
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import aims, commit, files, guard, states
+from dflash_tui.core.patching import aims, commit, guard, states
 from dflash_tui.core.patching.commit import Trouble
 from dflash_tui.core.patching.states import Found, State
-from dflash_tui.core.recipe import EngineSpec, Recipe, Status
 from dflash_tui.core.run import KEY_VARIABLE
+from dflash_tui.planning import patch_file, releases
+from dflash_tui.planning import resolution as setups
+from dflash_tui.planning.recipe import EngineSpec, Recipe, Status
 
 _SPARE = 1_000_000_000
 _FILES = 4096
@@ -60,7 +61,7 @@ def _carried(situation: Situation) -> bool:
     What was added by hand, or is for one machine's kernels, does not.
     """
     by_hand = {key.removeprefix("patches.") for key in situation.setup.changed}
-    own = [name for name in situation.plan.patches if name not in by_hand and not files.load(name).hardware]
+    own = [name for name in situation.plan.patches if name not in by_hand and not patch_file.load(name).hardware]
     return bool(own) and not set(situation.plan.unpatched) & set(_all_patches(situation.setup.recipe))
 
 
@@ -145,7 +146,7 @@ def _patches(situation: Situation) -> Iterator[Check]:
     if engine and not half:
         yield from _unwanted(situation, engine, there)
     for name in plan.patches:
-        patch = files.load(name)
+        patch = patch_file.load(name)
         if patch.together_with and not set(patch.together_with) & {*plan.patches, *there}:
             yield fail("patch", f"{name} makes no sense without {' or '.join(patch.together_with)}",
                        f"--set patches.{patch.together_with[0]}=true, or --set patches.{name}=false")  # fmt: skip

@@ -12,12 +12,12 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import hub_cache, preflight_memory
 from dflash_tui.core.checks import Check, Situation, fail, local_files, ok, warn
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import files
-from dflash_tui.core.plan import gpus_needed
-from dflash_tui.core.recipe import Mode
 from dflash_tui.machine import system
 from dflash_tui.machine.gpus import Gpu
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.plan import gpus_needed
+from dflash_tui.planning.recipe import Mode
 
 _CPU_DEMO = "dflash-tui --recipe demo-cpu runs on the CPU"
 _SLOW_DISK = 500e6  # bytes/s; an NVMe disk reads several GB/s, a USB 3 one 0.4
@@ -108,7 +108,7 @@ def _foreign(card: Gpu, name: str) -> Iterator[Check]:
 
 def _patch_files() -> Iterator[Check]:
     """A file that is no patch stops only the recipes that name it; those are refused when they are planned."""
-    for name, why in files.known()[1].items():
+    for name, why in patch_file.known()[1].items():
         yield warn("patch file", f"{name} is unusable: {clean_line(why)}", "mend it, or move it away")
 
 

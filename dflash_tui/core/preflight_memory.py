@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from dflash_tui.common import formatting
 from dflash_tui.core.checks import Check, Situation, fail, ok, warn
-from dflash_tui.core.fit import Fit
 from dflash_tui.machine import system
+from dflash_tui.planning.memory import Fit
 
 _OF_DEMO = 3 << 30  # measured: 2.2 GiB for the demo with 1 GiB of KV cache
 _MUCH_SWAP = 1 << 30

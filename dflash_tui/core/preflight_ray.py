@@ -11,8 +11,8 @@ import msgspec
 from dflash_tui.common import formatting, paths
 from dflash_tui.common.type_registration import know
 from dflash_tui.core.checks import Check, Situation, fail, ok, warn
-from dflash_tui.core.plan import gpus_needed
 from dflash_tui.machine.processes import clean_environment
+from dflash_tui.planning.plan import gpus_needed
 
 _PATIENCE = 60.0
 _START = "on the first host: ray start --head --port=6379; on the others: ray start --address=FIRST_HOST:6379"

@@ -13,14 +13,15 @@ from dflash_tui.common.errors import DflashError, PatchError, UsageError
 from dflash_tui.core import asking, download, flags, hub, inventory, server
 from dflash_tui.core import engine as engines
 from dflash_tui.core.engine import Engine, Report
-from dflash_tui.core.patching import aims, change, commit, files, states, store
+from dflash_tui.core.patching import aims, change, commit, states, store
 from dflash_tui.core.patching.states import State
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import EngineSpec, Status
 from dflash_tui.core.run import Run
-from dflash_tui.core.setup import Setup
 from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.processes import clean_environment
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import EngineSpec, Status
+from dflash_tui.planning.resolution import Setup
 
 _LAST_LINES = 5
 _WORDS = {
@@ -197,7 +198,7 @@ def _launch_now(plan: Plan, engine: Engine, prepared: list[Preparing], forced: s
                          do="leave the setting away, or use an engine of ours")  # fmt: skip
     if late := aims.leaving(plan, engine):
         raise PatchError(f"{', '.join(late)} was brought in by somebody else meanwhile", do="launch again")
-    found = [states.find(files.load(name), engine, plan.hardware) for name in plan.patches]
+    found = [states.find(patch_file.load(name), engine, plan.hardware) for name in plan.patches]
     if gone := [one.name for one in found if one.state is State.NEEDED]:
         raise PatchError(f"{', '.join(gone)} was taken out by somebody else meanwhile", do="launch again")
     if drifted := [one for one in found if one.state is State.DRIFTED]:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 import msgspec
 from packaging.version import Version
 
-from dflash_tui.core import releases
 from dflash_tui.core.diagnosis import UNKNOWN, Diagnosis
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import Mode
-from dflash_tui.core.recipe_files import RESERVED_FLAGS as _SET_BY_US
+from dflash_tui.planning import releases
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.recipe_loader import RESERVED_FLAGS as _SET_BY_US
 
 # What is free now may be less in a moment.
 _MARGIN = 0.98

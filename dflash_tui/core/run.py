@@ -10,8 +10,8 @@ import msgspec
 
 from dflash_tui.common import paths
 from dflash_tui.core import log_file
-from dflash_tui.core.plan import HOST, Plan
 from dflash_tui.events import Launched, Preparing
+from dflash_tui.planning.plan import HOST, Plan
 
 # Where vLLM itself looks for the key that requests must have.
 KEY_VARIABLE = "VLLM_API_KEY"

@@ -21,11 +21,11 @@ from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, ServerFailed, UsageError, starved
 from dflash_tui.core import log_file, registry, server_process
 from dflash_tui.core.held import Held
-from dflash_tui.core.plan import HOST, Plan
 from dflash_tui.core.registry import RUN_FILE
 from dflash_tui.core.run import KEY_VARIABLE, Run
 from dflash_tui.events import Exited, Preparing, Stopping
 from dflash_tui.machine import processes, system
+from dflash_tui.planning.plan import HOST, Plan
 
 # vLLM ends within 5 s when it ends at all; SIGTERM during a stream hung in 7 of 15 tries on 0.32.0.
 STOP_GRACE = 15.0

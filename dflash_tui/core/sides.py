@@ -15,8 +15,8 @@ from dflash_tui.core import verdict
 from dflash_tui.core.confounds import options_of
 from dflash_tui.core.experiment import Arm, Boot, Design
 from dflash_tui.core.findings import AbReport, Comparison, Confound, Word
-from dflash_tui.core.plan import Plan
 from dflash_tui.core.run_report import RunReport
+from dflash_tui.planning.plan import Plan
 
 VARY = "run"  # what is varied when nothing was meant to be
 _ALIKE = {"digest": "the prompts", "seed": "the seed", "temperature": "the temperature", "scale": "the answers' length",

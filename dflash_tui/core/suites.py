@@ -16,8 +16,8 @@ from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.type_registration import know
-from dflash_tui.core.recipe import PLAIN_TEXT
 from dflash_tui.events import PROBE, WARM_UP
+from dflash_tui.planning.recipe import PLAIN_TEXT
 
 _CONTEXT_LIMIT = 8 << 20
 MT_BENCH = "mt-bench"

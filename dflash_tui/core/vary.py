@@ -8,8 +8,8 @@ import yaml
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.redaction import is_secret, looks_secret
-from dflash_tui.core.again import Changes
-from dflash_tui.core.recipe import Mode
+from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.request import Changes
 
 DEFAULT = "mode=eager,compile"
 _OPTIONS = ("mode", "profile", "variant", "vllm", "engine")

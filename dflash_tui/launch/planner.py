@@ -12,19 +12,20 @@ import yaml
 
 from dflash_tui.common import yaml_loader
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import again, checks, hub, inventory, recipe_files
-from dflash_tui.core import plan as plans
-from dflash_tui.core import setup as setups
+from dflash_tui.core import checks, hub, inventory
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.fit import Fit, Machine, machine_of
 from dflash_tui.core.patching import states
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import EngineSpec, Mode, Recipe
-from dflash_tui.core.setup import Setup
 from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Gpu, Probe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.parser import build_parser
+from dflash_tui.planning import plan as plans
+from dflash_tui.planning import recipe_loader, request
+from dflash_tui.planning import resolution as setups
+from dflash_tui.planning.memory import Fit, Machine, machine_of
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import EngineSpec, Mode, Recipe
+from dflash_tui.planning.resolution import Setup
 
 
 class Planned(NamedTuple):
@@ -41,9 +42,9 @@ def planned(args: argparse.Namespace) -> Planned:
     Raises:
         UsageError: a name or a setting is wrong.
     """
-    recipe = recipe_files.find(args.recipe)
+    recipe = recipe_loader.find(args.recipe)
     found = inventory.named(args.engine) if args.engine else None
-    spec = _spec(found) if found else recipe_files.engine_of(args.vllm) if args.vllm else None
+    spec = _spec(found) if found else recipe_loader.engine_of(args.vllm) if args.vllm else None
     settings = parse_settings(args.settings or [])
     probe = Probe() if recipe.for_cpu else gpus.probe_allowed()
     hardware, cards = _where(args.gpu, recipe, probe)
@@ -74,18 +75,18 @@ def planned(args: argparse.Namespace) -> Planned:
     return Planned(setup, msgspec.structs.replace(plan, asked=_asked(args)), cards)
 
 
-def replanned(options: Mapping[str, str], changes: again.Changes | None = None) -> Planned:
+def replanned(options: Mapping[str, str], changes: request.Changes | None = None) -> Planned:
     """Return the plan that options of `up` lead to, as `core.again` has them, with `changes`.
 
     Raises:
         UsageError: the recipe is gone, or does not take one of them any more.
     """
-    return planned(build_parser().parse_args(again.line(options, changes)))
+    return planned(build_parser().parse_args(request.line(options, changes)))
 
 
 def _asked(args: argparse.Namespace) -> dict[str, str]:
     """Return the options of the plan, as `core.again` has them; the file of a recipe by its whole path."""
-    is_file = recipe_files.path_of(args.recipe) == Path(args.recipe)
+    is_file = recipe_loader.path_of(args.recipe) == Path(args.recipe)
     found = {"": str(Path(args.recipe).absolute()) if is_file else args.recipe}
     for name in ("profile", "variant", "mode", "port", "num_speculative_tokens", "gpu", "vllm", "engine"):
         if (value := getattr(args, name)) not in {None, ""}:

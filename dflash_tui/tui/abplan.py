@@ -16,13 +16,14 @@ from textual.widgets import Input, Static
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import percent, plural
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import again, server
+from dflash_tui.core import server
 from dflash_tui.core import vary as varying
 from dflash_tui.core.experiment import Design
-from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
-from dflash_tui.core.setup import Setup
 from dflash_tui.events import Preparing
+from dflash_tui.planning import request
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.resolution import Setup
 from dflash_tui.tui.dialogs import Confirm
 from dflash_tui.tui.failure import failure
 from dflash_tui.tui.widgets import MUTED
@@ -49,7 +50,7 @@ def plan_ab(plan: Plan, vary: str, boots: int) -> Planned:
     from dflash_tui.core import ab_estimate, ab_start  # noqa: PLC0415 - as above
     from dflash_tui.parser import build_parser  # noqa: PLC0415 - as above
 
-    words = ["ab", "run", *again.words(plan)[1:], "--vary", vary, "--boots", str(boots)]
+    words = ["ab", "run", *request.words(plan)[1:], "--vary", vary, "--boots", str(boots)]
     design, setups = ab_design.designed(build_parser().parse_args(words))
     in_the_way = ab_start.servers_in_the_way(design)
     said = ab_words.plan(design, ab_estimate.of(design, setups), [run.id for run in in_the_way])

@@ -27,11 +27,11 @@ from dflash_tui.common.errors import DflashError, starved
 from dflash_tui.common.formatting import duration, how_to_return
 from dflash_tui.common.own_secrets import hidden
 from dflash_tui.core import experiments, log_file, server_process
-from dflash_tui.core.plan import Plan
 from dflash_tui.core.player import Player
 from dflash_tui.core.progress import Progress
 from dflash_tui.core.run import Run
-from dflash_tui.core.setup import Setup
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.resolution import Setup
 from dflash_tui.tui import ending, threads
 from dflash_tui.tui.ab import AbScreen
 from dflash_tui.tui.compare import CompareScreen

@@ -10,14 +10,14 @@ import msgspec
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import gib
-from dflash_tui.core import fit as fits
-from dflash_tui.core import plan as plans
-from dflash_tui.core import setup as setups
-from dflash_tui.core.fit import Fit
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import Mode, Recipe, Status
-from dflash_tui.core.setup import Setup
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import memory as fits
+from dflash_tui.planning import plan as plans
+from dflash_tui.planning import resolution as setups
+from dflash_tui.planning.memory import Fit
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import Mode, Recipe, Status
+from dflash_tui.planning.resolution import Setup
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
     from dflash_tui.machine.gpus import Gpu, Probe

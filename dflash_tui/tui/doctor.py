@@ -13,8 +13,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.setup import Setup
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.resolution import Setup
 from dflash_tui.tui.widgets import MUTED
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared

@@ -16,12 +16,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.core import again, server
-from dflash_tui.core import plan as plans
-from dflash_tui.core.plan import Plan
+from dflash_tui.core import server
 from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.run import Run
-from dflash_tui.core.setup import Setup
+from dflash_tui.planning import plan as plans
+from dflash_tui.planning import request
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.resolution import Setup
 from dflash_tui.tui.doctor import Doctor
 from dflash_tui.tui.widgets import MUTED
 
@@ -138,7 +139,7 @@ class Fix(ModalScreen[Launch | None]):
             self.dismiss((setup, plan, reason))
 
 
-def plan_again(run: Run, changes: again.Changes) -> tuple[Setup, Plan]:
+def plan_again(run: Run, changes: request.Changes) -> tuple[Setup, Plan]:
     """Return the setup and the plan of launching `run` again with `changes`, on a free port unless one was asked for.
 
     Raises:
@@ -147,7 +148,7 @@ def plan_again(run: Run, changes: again.Changes) -> tuple[Setup, Plan]:
     from dflash_tui.launch import planner  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
     from dflash_tui.parser import build_parser  # noqa: PLC0415 - as above
 
-    args = build_parser().parse_args(again.words(run.plan, changes))
+    args = build_parser().parse_args(request.words(run.plan, changes))
     made = planner.planned(args)
     if not args.port and (port := server.free_port(made.plan.port)) != made.plan.port:
         args.port = port

@@ -20,12 +20,13 @@ from textual.widgets import Footer, Static
 from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import plural
-from dflash_tui.core import inventory, recipe_files, registry, server, server_process
-from dflash_tui.core import plan as plans
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import Mode, Recipe
+from dflash_tui.core import inventory, registry, server, server_process
 from dflash_tui.core.run import Run
-from dflash_tui.core.setup import Setup
+from dflash_tui.planning import plan as plans
+from dflash_tui.planning import recipe_loader
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import Mode, Recipe
+from dflash_tui.planning.resolution import Setup
 from dflash_tui.tui import planview
 from dflash_tui.tui.abplan import AbPlan
 from dflash_tui.tui.choice import MOST_TOKENS, Choice
@@ -329,9 +330,9 @@ class LaunchScreen(Screen[None]):
 def load_all() -> Entries:
     """Return every recipe by name, or why its file does not load."""
     found: Entries = {}
-    for name, path in recipe_files.files().items():
+    for name, path in recipe_loader.files().items():
         try:
-            found[name] = recipe_files.load(path)
+            found[name] = recipe_loader.load(path)
         except DflashError as error:
             found[name] = error
     return found

@@ -11,8 +11,8 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
 from dflash_tui.core import recording, registry, server_process
-from dflash_tui.core.recipe import Recipe
 from dflash_tui.core.run import Run
+from dflash_tui.planning.recipe import Recipe
 from dflash_tui.tui.history import HistoryScreen
 from dflash_tui.tui.launch import LaunchScreen
 

@@ -20,10 +20,11 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import asking, inventory
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import aims, change, commit, files
+from dflash_tui.core.patching import aims, change, commit
 from dflash_tui.core.patching.commit import Trouble
 from dflash_tui.core.patching.states import Found, State
-from dflash_tui.core.plan import Plan
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.plan import Plan
 from dflash_tui.tui.dialogs import Confirm, ErrorDialog
 from dflash_tui.tui.widgets import MUTED
 
@@ -62,7 +63,7 @@ class Looked(NamedTuple):
 def look(plan: Plan) -> Looked:
     """Return how the patches of `plan` stand; without an engine what its files say."""
     engine = inventory.find(Path(plan.engine_folder))
-    _, unusable = files.known()
+    _, unusable = patch_file.known()
     if engine is None:
         planned = [Found(name, State.NEEDED) for name in plan.patches]
         left = [Found(name, State.NOT_APPLICABLE, why) for name, why in plan.unneeded.items()]
@@ -72,7 +73,7 @@ def look(plan: Plan) -> Looked:
     if trouble and trouble.mends_itself:  # what half of a change looks like says nothing
         return Looked(engine, (), "", trouble, unusable)
     found = tuple(aims.found(plan, engine))
-    fitting = [files.load(one.name) for one in found if one.state in {State.NEEDED, State.APPLIED}]
+    fitting = [patch_file.load(one.name) for one in found if one.state in {State.NEEDED, State.APPLIED}]
     diffs = "".join(change.preview(fitting, engine, plan.hardware).values())
     drift = "".join(f"{one.name} expects other text:\n{one.drift}" for one in found if one.drift)
     return Looked(engine, found, drift + diffs, trouble, unusable)
@@ -81,7 +82,7 @@ def look(plan: Plan) -> Looked:
 def _edits(name: str) -> str:
     """Return the edits of a patch as the lines of a diff; where they stand is known once the engine is installed."""
     said = []
-    for file in files.load(name).files:
+    for file in patch_file.load(name).files:
         said.append(f"--- a/vllm/{file.path}\n+++ b/vllm/{file.path}\n")
         for edit in file.edits:
             said += [f"-{line}\n" for line in edit.old.splitlines()] + [f"+{line}\n" for line in edit.new.splitlines()]
@@ -106,7 +107,9 @@ def shown(looked: Looked) -> Content:
 def _row(found: Found) -> Content:
     mark, style = _MARKS[found.state]
     why = f": {found.why}" if found.why else ""
-    title = f"  {files.load(found.name).title}\n" if found.state not in {State.UPSTREAM, State.NOT_APPLICABLE} else ""
+    title = (
+        f"  {patch_file.load(found.name).title}\n" if found.state not in {State.UPSTREAM, State.NOT_APPLICABLE} else ""
+    )
     head = Content.assemble((mark, style), (found.name, "bold"), f"  {_WORDS[found.state]}{why}")
     return Content.assemble(head, "\n", (title.rstrip("\n"), MUTED)) if title else head
 

@@ -11,7 +11,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.core.recipe import Recipe
+from dflash_tui.planning.recipe import Recipe
 from dflash_tui.tui import planview
 from dflash_tui.tui.choice import Choice, Suits
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import msgspec
 import psutil
 
-from dflash_tui.core import log_file, plan, recipe_files, server, setup
+from dflash_tui.core import log_file, server
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.events import (
@@ -35,6 +35,7 @@ from dflash_tui.events import (
     RequestDone,
     Sampled,
 )
+from dflash_tui.planning import plan, recipe_loader, resolution
 from tests import recordings
 from tests.bench.terminal import Terminal, spread
 from tests.tui.conftest import a_run, latencies, recorded
@@ -125,7 +126,7 @@ def terminal(args: argparse.Namespace) -> None:
     """Attach to a server that answers like a real one, with a GPU that this program plays."""
     for name, words in (("at rest", []), ("at work", ["busy"])):
         port = server.free_port(18_300)
-        made = plan.make(setup.resolve(recipe_files.find("demo-cpu")), port=port)
+        made = plan.make(resolution.resolve(recipe_loader.find("demo-cpu")), port=port)
         argv = (sys.executable, str(FAKE), str(port), *words, f"like={METRICS}")
         run = server.launch(msgspec.structs.replace(made, argv=argv), engine="played")
         panel = None

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.core import observe, plan, recipe_files, setup
+from dflash_tui.core import observe
 from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
+from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings
 
@@ -58,7 +59,7 @@ def main() -> None:
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     traffic = START.split(b"Application startup complete.\n")[1].split(b"[shutdown]")[0].rsplit(b"\n", 1)[0] + b"\n"
     failing = FAILING[FAILING.index(b"EngineCore encountered a fatal error") :].split(b"\n", 1)[1] + b"\n"
-    made = plan.make(setup.resolve(recipe_files.find("demo-cpu")))
+    made = plan.make(resolution.resolve(recipe_loader.find("demo-cpu")))
     for kind, lines in (("traffic", traffic), ("tracebacks", failing)):
         data = log(megabytes, lines)
         measured(f"{megabytes} MB of {kind}: reader and state", lambda data=data: events_of(data))  # type: ignore[misc]

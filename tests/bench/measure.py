@@ -22,9 +22,10 @@ from pathlib import Path
 import httpx
 import psutil
 
-from dflash_tui.core import engine, plan, prepare, recipe_files, registry, server, server_process, setup
-from dflash_tui.core.plan import Plan
+from dflash_tui.core import engine, prepare, registry, server, server_process
 from dflash_tui.core.run import Run
+from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.planning.plan import Plan
 from tests.bench.terminal import COMMAND, Terminal, spread
 
 
@@ -104,7 +105,7 @@ def start_observed(made: Plan) -> tuple[float, float]:
 def observe(args: argparse.Namespace) -> None:
     import asyncio
 
-    spec = setup.resolve(recipe_files.find("demo-cpu"))
+    spec = resolution.resolve(recipe_loader.find("demo-cpu"))
     made = plan.make(spec, port=server.free_port(8741))
     if engine.find(plan.engine_folder(spec.engine)) is None or not Path(made.models_folder).is_dir():
         run = asyncio.run(prepare.bring_up(spec, made, lambda _event: None))

@@ -20,8 +20,8 @@ import httpx
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
-from dflash_tui.core import releases
-from dflash_tui.core.releases import Release
+from dflash_tui.planning import releases
+from dflash_tui.planning.releases import Release
 from tests.resolution import GLIBC, MACHINES, PYTHON, Package, Wheel, resolve
 
 BYTE_CODE = 1.29

@@ -10,7 +10,7 @@ from dflash_tui.core.agreement import agreement
 from dflash_tui.core.confounds import find
 from dflash_tui.core.experiment import Boot, Conditions
 from dflash_tui.core.findings import Word
-from dflash_tui.core.recipe import Mode
+from dflash_tui.planning.recipe import Mode
 from tests.boots import boots, design, modes, plan
 
 SPEEDS = [10.0, 12.0, 12.1, 10.1]

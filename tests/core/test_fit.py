@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.core import fit, recipe_files, setup
-from dflash_tui.core.fit import GIB, Fit, Machine
-from dflash_tui.core.recipe import Config, EngineSpec, Mode
-from dflash_tui.core.setup import Setup
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import memory, recipe_loader, resolution
+from dflash_tui.planning.memory import GIB, Fit, Machine
+from dflash_tui.planning.recipe import Config, EngineSpec, Mode
+from dflash_tui.planning.resolution import Setup
 from tests import recordings
 
 H200 = Machine(Hardware.H200, int(139.8 * GIB), int(139.29 * GIB), unified=False)
@@ -19,13 +19,13 @@ SMALL = Config(num_hidden_layers=8, num_key_value_heads=4, head_dim=64, hidden_s
 def gemma(vllm: str = "0.26.0", **flags: Any) -> Setup:
     """Return the shipped recipe of the shape that was recorded, with the flags of the recordings."""
     given = {"max-model-len": 16384, "max-num-batched-tokens": 16384, "gpu-memory-utilization": 0.8} | flags
-    found = recipe_files.find("gemma-4-26b-a4b")
-    return setup.resolve(found, Hardware.H200, engine=EngineSpec(vllm=vllm, packages=("vllm",)), settings=given)
+    found = recipe_loader.find("gemma-4-26b-a4b")
+    return resolution.resolve(found, Hardware.H200, engine=EngineSpec(vllm=vllm, packages=("vllm",)), settings=given)
 
 
 def made(machine: Machine = H200, *, tokens: int = 15, mode: Mode = Mode.EAGER, vllm: str = "0.26.0", **flags) -> Fit:
     given = {name.replace("_", "-"): value for name, value in flags.items()}
-    return fit.estimate(gemma(vllm, **given), machine, mode=mode, tokens=tokens)
+    return memory.estimate(gemma(vllm, **given), machine, mode=mode, tokens=tokens)
 
 
 def share(found: Fit, name: str) -> int:
@@ -97,14 +97,14 @@ def test_what_is_unknown_is_named_and_not_counted():
     """The sums are lower bounds then; nothing unknown passes for nothing."""
     found = gemma()
     nothing = replace(found, target=replace(found.target, size_gb=None, config=None))
-    bare = fit.estimate(nothing, H200, mode=Mode.EAGER, tokens=15)
+    bare = memory.estimate(nothing, H200, mode=Mode.EAGER, tokens=15)
     assert bare.unknown == ("weights", "activations", "KV cache")
     assert (bare.kv_needed, bare.requests, bare.longest) == (None, None, None)
     drafter = replace(found, drafter=replace(found.drafter, size_gb=None, config=None))
-    part = fit.estimate(drafter, H200, mode=Mode.EAGER, tokens=15)
+    part = memory.estimate(drafter, H200, mode=Mode.EAGER, tokens=15)
     assert part.unknown == ("drafter", "KV cache of the drafter")
-    assert part.kv_needed == fit.estimate(found, H200, mode=Mode.EAGER, tokens=0).kv_needed
-    assert fit.estimate(drafter, H200, mode=Mode.EAGER, tokens=0).unknown == ()
+    assert part.kv_needed == memory.estimate(found, H200, mode=Mode.EAGER, tokens=0).kv_needed
+    assert memory.estimate(drafter, H200, mode=Mode.EAGER, tokens=0).unknown == ()
     assert made(kv_cache_dtype="nvfp4").unknown == ("KV cache",)
 
 
@@ -112,14 +112,16 @@ def test_files_on_this_machine_win_over_the_recipe():
     """Their sizes and their config.json are what is loaded; a quantization while loading is said by the recipe."""
     found = gemma()
     model = replace(SMALL, max_position_embeddings=4096)
-    here = fit.estimate(found, H200, mode=Mode.EAGER, tokens=15, target=model, target_bytes=10**9, drafter_bytes=10**8)
+    here = memory.estimate(
+        found, H200, mode=Mode.EAGER, tokens=15, target=model, target_bytes=10**9, drafter_bytes=10**8
+    )
     assert [(part.name, part.size, part.source) for part in here.shares[:2]] == [
         ("weights", 10**9, "files"),
         ("drafter", 10**8, "files"),
     ]
     assert share(here, "activations") == int(0.8 * GIB) + 7 * 1024 * 1000 * 4 + 16384 * 512 * 34
     quantized = replace(found, weights_gb=30.0)
-    shares = fit.estimate(quantized, H200, mode=Mode.EAGER, tokens=15, target_bytes=10**9).shares
+    shares = memory.estimate(quantized, H200, mode=Mode.EAGER, tokens=15, target_bytes=10**9).shares
     assert (shares[0].size, shares[0].source) == (30 * 10**9, "recipe")
 
 
@@ -155,7 +157,7 @@ def test_a_cache_of_given_size(amount):
 def test_lengths_as_vllm_reads_them(written, length):
     """Its own suffixes, and `_` for `-`, of which the last one counts."""
     assert made(max_model_len=written).max_model_len == length
-    assert fit.estimate(gemma(max_model_len=written), H200, mode=Mode.EAGER, tokens=15).max_model_len == length
+    assert memory.estimate(gemma(max_model_len=written), H200, mode=Mode.EAGER, tokens=15).max_model_len == length
 
 
 @pytest.mark.parametrize("word", [-1, "auto"])
@@ -190,9 +192,9 @@ def test_without_a_length_it_is_the_model_s():
 def test_what_vllm_schedules_by_default(hardware, total, vllm, expected):
     """It goes by the memory and the name of the GPU."""
     plain = gemma(vllm, **{"max-num-batched-tokens": None})
-    assert fit.batch(plain, Machine(hardware, total, total, unified=False)) == expected
+    assert memory.batch(plain, Machine(hardware, total, total, unified=False)) == expected
     given = gemma(vllm, **{"max-num-batched-tokens": 4096, "max-num-seqs": 4})
-    assert fit.batch(given, Machine(hardware, total, total, unified=False)) == (4096, 4)
+    assert memory.batch(given, Machine(hardware, total, total, unified=False)) == (4096, 4)
 
 
 @pytest.mark.parametrize("name", ["gpu-memory-utilization", "max-num-seqs", "kv-cache-memory-bytes"])
@@ -202,4 +204,6 @@ def test_nonsense_is_for_vllm_to_refuse(name, value):
     settings = {name: None}
     found = gemma("0.26.0", **settings)
     odd = replace(found, flags={**found.flags, name: value})
-    assert fit.estimate(odd, H200, mode=Mode.EAGER, tokens=15) == fit.estimate(found, H200, mode=Mode.EAGER, tokens=15)
+    assert memory.estimate(odd, H200, mode=Mode.EAGER, tokens=15) == memory.estimate(
+        found, H200, mode=Mode.EAGER, tokens=15
+    )

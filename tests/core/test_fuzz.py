@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.sanitizer import LINE_LIMIT
-from dflash_tui.core.patching import files
-from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.state import RunState
 from dflash_tui.events import Event, LogLine, encode
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Patch
 from dflash_tui.vllm_output import metrics
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import escapes, recordings
@@ -110,7 +110,7 @@ def test_any_patch_file_is_a_patch_or_one_error(folders, data):
 
 def loaded() -> Patch | None:
     try:
-        return files.load("mine")
+        return patch_file.load("mine")
     except (RecipeError, UsageError) as error:
         said = str(error)
     assert not escapes.acting(said)

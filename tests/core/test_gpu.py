@@ -9,11 +9,12 @@ import msgspec
 import psutil
 import pytest
 
-from dflash_tui.core import plan, recipe_files, setup, watch
+from dflash_tui.core import watch
 from dflash_tui.core.run import Run
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, Holder, Probe
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import plan, recipe_loader, resolution
 from tests import stand_in
 
 GIB = 1 << 30
@@ -202,7 +203,7 @@ def test_a_driver_that_was_mended_is_found(stand_in_nvml):
 
 def test_a_driver_that_falls_silent_leaves_a_hole():
     """The recorder does not draw the processes' own memory where the GPU's was drawn before."""
-    made = msgspec.structs.replace(plan.make(setup.resolve(recipe_files.find("demo-cpu"))), on_cpu=False)
+    made = msgspec.structs.replace(plan.make(resolution.resolve(recipe_loader.find("demo-cpu"))), on_cpu=False)
     looking = watch.Watch(Run("nobody", made, 1, "boot:1", 0.0, 0.0, "vllm"))
     card = Gpu(0, memory_used=1, memory_total=2)
     sources = []

@@ -6,12 +6,13 @@ import msgspec
 import pytest
 
 from dflash_tui.cli import main
-from dflash_tui.core import history, recipe_files, registry, setup
-from dflash_tui.core import plan as plans
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import Mode
+from dflash_tui.core import history, registry
 from dflash_tui.core.run import Run
 from dflash_tui.events import WARM_UP, AnyEvent, Phase, Preparing, RequestDone, Step, encode
+from dflash_tui.planning import plan as plans
+from dflash_tui.planning import recipe_loader, resolution
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import Mode
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings
 
@@ -27,7 +28,7 @@ def unread(monkeypatch):
 
 
 def a_plan(**changes) -> Plan:
-    return msgspec.structs.replace(plans.make(setup.resolve(recipe_files.find("demo-cpu"))), **changes)
+    return msgspec.structs.replace(plans.make(resolution.resolve(recipe_loader.find("demo-cpu"))), **changes)
 
 
 def leave(plan: Plan, name: str, log: bytes, started: float = BEGAN, first: float | None = FIRST) -> None:

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.core import kv_cache
-from dflash_tui.core.kv_cache import Cache
-from dflash_tui.core.recipe import Config
+from dflash_tui.planning import kv_cache
+from dflash_tui.planning.kv_cache import Cache
+from dflash_tui.planning.recipe import Config
 from tests import recordings
 
 GIB = 1 << 30

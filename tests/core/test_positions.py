@@ -5,7 +5,7 @@ import pytest
 from dflash_tui.core.band import choose, compare
 from dflash_tui.core.cycle import Finished
 from dflash_tui.core.positions import LEAST_STEPS, advise
-from dflash_tui.core.recipe import Band, Mode
+from dflash_tui.planning.recipe import Band, Mode
 from dflash_tui.vllm_output.metrics import Rates
 
 

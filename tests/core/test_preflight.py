@@ -11,9 +11,10 @@ import msgspec
 import psutil
 import pytest
 
-from dflash_tui.core import plan, preflight, recipe_files, setup
+from dflash_tui.core import preflight
 from dflash_tui.core.preflight import Check, Level
 from dflash_tui.machine import gpus
+from dflash_tui.planning import plan, recipe_loader, resolution
 from tests import stand_in
 
 RECIPE = "gemma-4-26b-a4b"
@@ -219,7 +220,7 @@ def test_the_demo_asks_nothing_of_a_gpu(monkeypatch):
     """Neither the driver nor the hub: its launch waits for nothing that it does not need."""
     monkeypatch.setattr(gpus, "probe", None)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    made = setup.resolve(recipe_files.find("demo-cpu"))
+    made = resolution.resolve(recipe_loader.find("demo-cpu"))
     report = asyncio.run(preflight.run(made, plan.make(made)))
     assert report.failed == ()
     assert named(list(report.checks), "GPU").found == "none is needed on the CPU"

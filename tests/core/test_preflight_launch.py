@@ -17,12 +17,13 @@ from msgspec.structs import replace
 from dflash_tui import headless
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PreflightFailed
-from dflash_tui.core import inventory, preflight_launch, preflight_machine, recipe_files, registry, server, setup
-from dflash_tui.core import plan as plans
+from dflash_tui.core import inventory, preflight_launch, preflight_machine, registry, server
 from dflash_tui.core.checks import Check, Level, Situation, fail
 from dflash_tui.core.hub import Access, Model
-from dflash_tui.core.recipe import Mode, Standing, Status
 from dflash_tui.launch.planner import Planned
+from dflash_tui.planning import plan as plans
+from dflash_tui.planning import recipe_loader, resolution
+from dflash_tui.planning.recipe import Mode, Standing, Status
 from tests.launched import free_port
 from tests.situations import DESKTOP, engine_in, situation
 
@@ -55,7 +56,7 @@ def test_a_release_that_runs_the_pair_wrong():
     found = named(old, "vLLM")
     assert found.level is Level.FAIL
     version = found.fix.removeprefix("--vllm ")
-    spec = recipe_files.engine_of(version)
+    spec = recipe_loader.engine_of(version)
     assert "vLLM" not in [check.name for check in preflight_launch.checks(situation(RECIPE, DESKTOP, engine=None))]
     right = replace(old, plan=replace(old.plan, vllm=spec.vllm))
     assert "vLLM" not in [check.name for check in preflight_launch.checks(right)]
@@ -227,7 +228,9 @@ def test_a_patch_that_is_not_for_this_release():
         right = situation(recipe, DESKTOP, profile="seed")
         found = [check for check in preflight_launch.checks(right) if check.name in {"patch", "vLLM"}]
         assert [check.level for check in found] == [Level.OK, Level.OK]
-        made = setup.resolve(recipe_files.find(recipe), right.plan.hardware, engine=recipe_files.engine_of("0.23.0"))
+        made = resolution.resolve(
+            recipe_loader.find(recipe), right.plan.hardware, engine=recipe_loader.engine_of("0.23.0")
+        )
         other = replace(right, setup=made, plan=plans.make(made))
         found = [check for check in preflight_launch.checks(other) if check.name == "vLLM"]
         assert [check.level for check in found] == ([level] if level else [])
@@ -246,8 +249,8 @@ def test_a_patch_that_is_not_for_this_release():
 def test_an_old_release_needs_the_recipes_own_patches(vllm, settings, right):
     """Another one, or a part of them, does not make the pair run."""
     found = situation("gemma-4-26b-a4b", DESKTOP, engine=None, settings=settings)
-    made = setup.resolve(
-        found.setup.recipe, found.plan.hardware, engine=recipe_files.engine_of(vllm), settings=settings
+    made = resolution.resolve(
+        found.setup.recipe, found.plan.hardware, engine=recipe_loader.engine_of(vllm), settings=settings
     )
     checks = preflight_launch.checks(replace(found, setup=made, plan=plans.make(made)))
     assert right is not any(check.name == "vLLM" and check.level is Level.FAIL for check in checks)

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from dflash_tui import cli
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.core import experiments, recipe_files, registry, server, server_process, setup
-from dflash_tui.core import plan as plans
+from dflash_tui.core import experiments, registry, server, server_process
+from dflash_tui.planning import plan as plans
+from dflash_tui.planning import recipe_loader, resolution
 from tests import escapes, world
 from tests.experiments import a_design, a_plan
 
@@ -89,10 +90,10 @@ def test_an_experiment_cannot_name_another_folder(identity, tmp_path):
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "LD_LIBRARY_PATH"])
 def test_what_runs_other_code_is_said(name):
     """A recipe may set it, and nobody misses that it does."""
-    recipe = recipe_files.find("demo-cpu")
-    plan = plans.make(setup.resolve(replace(recipe, env={name: "/tmp/evil.so"})))
+    recipe = recipe_loader.find("demo-cpu")
+    plan = plans.make(resolution.resolve(replace(recipe, env={name: "/tmp/evil.so"})))
     assert any(warning.startswith(f"{name} is set") for warning in plan.warnings)
-    assert not any("is set, by which" in warning for warning in plans.make(setup.resolve(recipe)).warnings)
+    assert not any("is set, by which" in warning for warning in plans.make(resolution.resolve(recipe)).warnings)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_code_of_a_model_is_said(part, capsys):
         (paths.user_recipes() / f"{name}.yaml").write_text(text)
         assert cli.main(["plan", name]) == 0
         assert ("Python code that comes with the model is run" in capsys.readouterr().out) is (name == "trusting")
-    known = recipe_files.find("gemma-4-31b")
+    known = recipe_loader.find("gemma-4-31b")
     assert known.flags["trust-remote-code"]
     assert not any("comes with the model" in warning for warning in known.warnings)
 

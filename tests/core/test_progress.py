@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.core import experiments, plan, recipe_files, setup, vary
+from dflash_tui.core import experiments, vary
 from dflash_tui.core.experiment import (
     Arm,
     Boot,
@@ -18,11 +18,12 @@ from dflash_tui.core.experiment import (
 )
 from dflash_tui.core.progress import fold
 from dflash_tui.events import RequestDone
+from dflash_tui.planning import plan, recipe_loader, resolution
 
 
 def designed(words: str = "mode=eager,compile", boots: int = 2) -> Design:
     """Return an A/B of the demo."""
-    made = plan.make(setup.resolve(recipe_files.find("demo-cpu")))
+    made = plan.make(resolution.resolve(recipe_loader.find("demo-cpu")))
     varied = vary.parse(words)
     arms = tuple(Arm(name, {}, made) for name in varied.arms)
     return Design(

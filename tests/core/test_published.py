@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from dflash_tui.common import paths
-from dflash_tui.core import plan as plans
-from dflash_tui.core import recipe_files, setup
-from dflash_tui.core.recipe import layers
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import plan as plans
+from dflash_tui.planning import recipe_loader, resolution
+from dflash_tui.planning.recipe import layers
 
 DATA = Path(__file__).parents[1] / "data" / "published.yaml"
 
@@ -71,7 +71,7 @@ def options(words: Sequence[str]) -> dict[str, Any]:
 
 def ours(recipe: str, kind: Hardware, profile: str) -> tuple[dict[str, Any], dict[str, str]]:
     """The same of our plan, read from its words, and what it explains."""
-    made = setup.resolve(recipe_files.find(recipe), kind, profile=profile)
+    made = resolution.resolve(recipe_loader.find(recipe), kind, profile=profile)
     plan = plans.make(made)
     flags = options(plan.argv[3:])
     speculation = flags.pop("speculative-config")
@@ -120,7 +120,7 @@ def test_no_explanation_is_stale(recipe):
                 shown |= ours(recipe, kind, profile)[1].items()
                 for part in ("", profile, kind.value):
                     needed[part] = needed.get(part, set()) | found
-    for steps, layer in layers(recipe_files.find(recipe)):
+    for steps, layer in layers(recipe_loader.find(recipe)):
         part = str(steps[-1]) if steps else ""
         assert layer.differs.keys() <= needed.get(part, set()), part or recipe
         assert layer.differs.items() <= shown, f"{part}: another layer hides an explanation"
@@ -131,7 +131,7 @@ def test_every_shipped_recipe_has_its_publication():
     shipped = {path.stem for path in paths.bundled("recipes").glob("[!_]*.yaml")} - {"demo-cpu"}
     assert {published.recipe for published in ALL} == shipped
     for published in ALL:
-        known = recipe_files.find(published.recipe)
+        known = recipe_loader.find(published.recipe)
         assert set(published.classes) <= set(known.hardware)
         assert set(published.profiles) == set(known.profiles)
 

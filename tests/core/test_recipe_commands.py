@@ -14,8 +14,8 @@ from hatchling.builders.wheel import WheelBuilder
 from dflash_tui import cli, recipe_commands
 from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.errors import RecipeError
-from dflash_tui.core import recipe, recipe_files
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import recipe, recipe_loader
 from tests.core.test_recipe import FULL, MISTAKES
 
 RECIPES = paths.bundled("recipes")
@@ -190,7 +190,7 @@ def test_the_schema_finds_what_the_structs_find(validator, tmp_path):
         path = tmp_path / "mine.yaml"
         path.write_text(FULL.replace(old, new))
         with pytest.raises(RecipeError) as caught:
-            recipe_files.load(path)
+            recipe_loader.load(path)
         if any(word in str(caught.value) for word in of_structs) and validator.is_valid(
             yaml_loader.value(path.read_text())
         ):
@@ -200,7 +200,7 @@ def test_the_schema_finds_what_the_structs_find(validator, tmp_path):
 
 def test_templates_and_schema_are_in_the_wheel(tmp_path):
     """The wheel has the whole folder, and the template and the schema are not taken for recipes."""
-    assert {"_template", "recipe.schema"}.isdisjoint(recipe_files.files())
+    assert {"_template", "recipe.schema"}.isdisjoint(recipe_loader.files())
     root = Path(__file__).parents[2]
     [wheel] = WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -215,7 +215,7 @@ def test_the_readme_explains_every_key():
     fields = {name for kind in parts for name in kind.__struct_fields__}
     assert len(fields) > 50
     assert {name for name in fields if not re.search(rf"`(?:\w+\.)?{name}`", text)} == set()
-    for name in [*recipe_files.RESERVED_FLAGS, *(kind.value for kind in Hardware if kind is not Hardware.UNKNOWN)]:
+    for name in [*recipe_loader.RESERVED_FLAGS, *(kind.value for kind in Hardware if kind is not Hardware.UNKNOWN)]:
         assert f"`{name}`" in text
 
 

@@ -4,15 +4,16 @@ import shlex
 
 import pytest
 
-from dflash_tui.core import again, postmortem, recipe_files, remedy
+from dflash_tui.core import postmortem, remedy
 from dflash_tui.core.diagnosis import diagnose
-from dflash_tui.core.plan import Plan
 from dflash_tui.core.state import RunState
 from dflash_tui.events import Exited, Launched
 from dflash_tui.launch import planner
 from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Probe
 from dflash_tui.parser import build_parser
+from dflash_tui.planning import recipe_loader, request
+from dflash_tui.planning.plan import Plan
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.core.test_diagnosis import CPU, GPU, of
 
@@ -33,7 +34,7 @@ def after(text: str, plan: Plan, port: int | None = None) -> list[remedy.Remedy]
     for event in LogReader(0.0, 0.0).feed(f"{text}\n".encode()):
         state.apply(event)
     state.apply(Exited(9.0, 1))
-    found = diagnose(state, recipe_files.find(plan.recipe).failures)
+    found = diagnose(state, recipe_loader.find(plan.recipe).failures)
     assert found is not None
     return list(remedy.propose(found, plan, port))
 
@@ -109,7 +110,7 @@ def test_what_is_offered_can_be_launched(words, name, changes):
     """The command line is one that the parser takes, and it gives the changed plan."""
     plan = planned(*words)
     for helps in recorded(name, plan, port=8123):
-        line = shlex.split(again.command(plan, helps.changes))
+        line = shlex.split(request.command(plan, helps.changes))
         made = planner.planned(build_parser().parse_args(line[1:])).plan
         assert (made.argv == plan.argv and made.env == plan.env) is (not helps.changes), line
 
@@ -126,7 +127,7 @@ def test_what_is_offered_can_be_launched(words, name, changes):
 def test_a_plan_leads_to_itself(words):
     """The options that a plan keeps give the same plan once more."""
     plan = planned(*words)
-    assert planned(*again.words(plan)[1:]) == plan
+    assert planned(*request.words(plan)[1:]) == plan
 
 
 def test_a_run_of_before_is_worked_out():
@@ -134,15 +135,15 @@ def test_a_run_of_before_is_worked_out():
     import msgspec
 
     plan = msgspec.structs.replace(planned("demo-cpu", "--port", "8123"), asked={})
-    assert planned(*again.words(plan)[1:]).argv == plan.argv
+    assert planned(*request.words(plan)[1:]).argv == plan.argv
 
 
 def test_a_recipe_file_is_named_by_its_whole_path(tmp_path, monkeypatch):
     """The command works from anywhere."""
     path = tmp_path / "mine.yaml"
-    path.write_text(recipe_files.path_of("demo-cpu").read_text())
+    path.write_text(recipe_loader.path_of("demo-cpu").read_text())
     monkeypatch.chdir(tmp_path)
-    assert again.words(planned("./mine.yaml"))[1] == str(path)
+    assert request.words(planned("./mine.yaml"))[1] == str(path)
 
 
 def test_a_post_mortem_survives_a_recipe_that_is_gone(folders):

@@ -3,9 +3,10 @@
 import pytest
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import plan, recipe_files, restart, setup
-from dflash_tui.core.recipe import Restart
+from dflash_tui.core import restart
 from dflash_tui.core.state import RunState
+from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.planning.recipe import Restart
 from dflash_tui.words import restart_line
 
 POLICY = Restart(times=2, within_s=100, wait_s=10)
@@ -42,11 +43,11 @@ def test_the_wait_doubles_and_has_an_end():
 
 def test_it_is_off_unless_asked_for():
     """`--set` changes one key of it, null is its usual value, and the plan records and tells it."""
-    demo = recipe_files.find("demo-cpu")
-    usual = plan.make(setup.resolve(demo))
+    demo = recipe_loader.find("demo-cpu")
+    usual = plan.make(resolution.resolve(demo))
     assert (usual.restart, restart_line(usual.restart)) == (Restart(), "")
     settings = {"restart.times": 3, "restart.wait_s": None}
-    made = plan.make(setup.resolve(demo, settings=settings))
+    made = plan.make(resolution.resolve(demo, settings=settings))
     assert made.restart == Restart(times=3)
     assert made.argv == usual.argv
     assert restart_line(made.restart).startswith("after a crash, at most 3 times within ")
@@ -56,5 +57,5 @@ def test_it_is_off_unless_asked_for():
 def test_what_cannot_be_set_is_said(settings):
     """With the keys that there are."""
     with pytest.raises(UsageError, match="--set restart: ") as caught:
-        setup.resolve(recipe_files.find("demo-cpu"), settings=settings)
+        resolution.resolve(recipe_loader.find("demo-cpu"), settings=settings)
     assert caught.value.do.startswith("there is times, within_s, wait_s")

@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import plan as plans
-from dflash_tui.core import recipe_files, setup
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import (
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import plan as plans
+from dflash_tui.planning import recipe_loader, resolution
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import (
     Band,
     Config,
     Drafter,
@@ -23,8 +24,7 @@ from dflash_tui.core.recipe import (
     Status,
     Target,
 )
-from dflash_tui.core.setup import Setup, resolve
-from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning.resolution import Setup, resolve
 
 RECIPE = Recipe(
     name="mine",
@@ -235,7 +235,7 @@ def test_a_wrong_choice_is_named(choice, what, do):
 def test_a_choice_of_none_is_none():
     """A recipe without profiles has one called stock, and no variant."""
     plain = replace(RECIPE, engine=EngineSpec("0.33.0"), profiles={}, variants={})
-    assert setup.profiles(plain) == ("stock",)
+    assert resolution.profiles(plain) == ("stock",)
     assert resolve(plain).profile == "stock"
     with pytest.raises(UsageError, match="it has none"):
         resolve(plain, variant="x")
@@ -245,7 +245,7 @@ def test_what_is_taken_unasked():
     """The profile stock, the first class of hardware the recipe knows, no variant."""
     made = resolve(RECIPE)
     assert (made.profile, made.variant, made.hardware) == ("stock", "", Hardware.GB10)
-    assert setup.profiles(RECIPE) == ("stock", "seed")
+    assert resolution.profiles(RECIPE) == ("stock", "seed")
     assert resolve(replace(RECIPE, hardware={})).hardware is Hardware.UNKNOWN
 
 
@@ -273,7 +273,7 @@ def test_who_says_how_far_it_can_be_trusted():
 
 def test_what_was_reported_of_a_variant_elsewhere_says_nothing_here():
     """A standing that is about one class and profile makes the variant experimental on the others."""
-    recipe = recipe_files.find("gemma-4-31b")
+    recipe = recipe_loader.find("gemma-4-31b")
 
     def status(hardware: Hardware, profile: str) -> str:
         return resolve(recipe, hardware, profile=profile, variant="z-lab").standing.status.value
@@ -312,7 +312,7 @@ def test_without_drafted_tokens_it_is_the_baseline():
 
 def test_the_plan_is_the_exact_command():
     """The plan of the demo binds to this machine only and says how it drafts."""
-    demo = resolve(recipe_files.find("demo-cpu"))
+    demo = resolve(recipe_loader.find("demo-cpu"))
     made = plans.make(demo, mode=Mode.COMPILE, port=8123, num_speculative_tokens=3)
     assert made.argv[1] == "serve"
     assert (words(made, "--host"), words(made, "--port")) == ("127.0.0.1", "8123")
@@ -367,7 +367,7 @@ def test_a_server_sees_the_chosen_gpus_only(vllm, expected):
 
 def test_another_engine_spec_has_another_folder():
     """Engines are keyed by everything that goes into them, and by nothing else."""
-    spec = resolve(recipe_files.find("demo-cpu")).engine
+    spec = resolve(recipe_loader.find("demo-cpu")).engine
     assert plans.engine_folder(spec) == plans.engine_folder(replace(spec, download_mb=1))
     for change in (
         {"exclude_newer": "2026-01-01"},

@@ -8,8 +8,8 @@ import pytest
 from dflash_tui.core import verdict
 from dflash_tui.core.experiment import Boot, Design
 from dflash_tui.core.findings import AbReport, Comparison, Word
-from dflash_tui.core.plan import Plan
-from dflash_tui.core.recipe import Mode
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import Mode
 from tests.boots import KINDS, boot, boots, design, modes, plan, request
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from dflash_tui import verdict_words
-from dflash_tui.core import experiments, inventory, recipe_files, registry, server_process
+from dflash_tui.core import experiments, inventory, registry, server_process
 from dflash_tui.core.findings import Word
 from dflash_tui.core.patching import states
+from dflash_tui.planning import recipe_loader
 from dflash_tui.tui.abplan import AbPlan
 from dflash_tui.tui.app import DflashApp
 from tests.tui.panel import NO_GPU, text, wait_for
@@ -25,7 +26,7 @@ async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine
 
     Afterwards the engine has the patches that the recipe asks for.
     """
-    panel = DflashApp(probe=lambda: NO_GPU, load=lambda: {"demo-cpu": recipe_files.find("demo-cpu")})
+    panel = DflashApp(probe=lambda: NO_GPU, load=lambda: {"demo-cpu": recipe_loader.find("demo-cpu")})
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "demo-cpu" in text(panel))
         await pilot.press("a")

@@ -23,14 +23,15 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from dflash_tui.common import paths
-from dflash_tui.core import observe, recipe_files, registry, server, server_process
-from dflash_tui.core.plan import Plan
+from dflash_tui.core import observe, registry, server, server_process
 from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.core.run import Run
 from dflash_tui.events import Phase
 from dflash_tui.launch import planner
 from dflash_tui.machine import processes
 from dflash_tui.parser import build_parser
+from dflash_tui.planning import recipe_loader
+from dflash_tui.planning.plan import Plan
 from dflash_tui.tui.app import DflashApp
 from tests.tui.panel import NO_GPU, failure_of, text, wait_for, words
 
@@ -233,7 +234,7 @@ def test_a_killed_engine_and_a_taken_port(with_engine):
 
 async def _launched_beside(port: int) -> None:
     """Enter on a recipe whose port a server has asks first, and says which port the new one would get."""
-    recipe = replace(recipe_files.find("demo-cpu"), port=port)
+    recipe = replace(recipe_loader.find("demo-cpu"), port=port)
     panel = DflashApp(load=lambda: {"demo-cpu": recipe}, probe=lambda: NO_GPU)
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "demo-cpu" in text(panel) and "1 server running" in text(panel))

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from textual.widgets import Static
 
 from dflash_tui.common import paths
-from dflash_tui.core import flags, inventory, plan, recipe_files, registry, setup
+from dflash_tui.core import flags, inventory, registry
 from dflash_tui.core.inventory import Options
-from dflash_tui.core.plan import Plan
+from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.planning.plan import Plan
 from dflash_tui.tui.app import DflashApp
 from tests.tui.panel import NO_GPU, text, wait_for
 
@@ -34,7 +35,7 @@ def options(tmp_path_factory, demo_engine) -> Options:
 
 def made(*words: str, settings: dict[str, Any] | None = None) -> Plan:
     """Return the demo's plan with settings, and with words as a recipe of another release may have them."""
-    found = plan.make(setup.resolve(recipe_files.find("demo-cpu"), settings=settings or {}))
+    found = plan.make(resolution.resolve(recipe_loader.find("demo-cpu"), settings=settings or {}))
     return replace(found, argv=(*found.argv, *words))
 
 
@@ -121,7 +122,7 @@ def test_the_doctor_asks_the_engine_and_a_launch_believes_it(with_engine):
 
 async def _refused_on_the_launch_screen() -> None:
     """Enter shows what is wrong and what to do, and launches nothing unless somebody insists with a reason."""
-    recipe = recipe_files.find("demo-cpu")
+    recipe = recipe_loader.find("demo-cpu")
     recipe = replace(recipe, flags={**recipe.flags, "max-model-length": 4096})
     panel = DflashApp(load=lambda: {"demo-cpu": recipe}, probe=lambda: NO_GPU)
     async with panel.run_test(size=(80, 24)) as pilot:

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from dflash_tui.common import paths
-from dflash_tui.core import recipe_files, registry
+from dflash_tui.core import registry
+from dflash_tui.planning import recipe_loader
 from tests import hub_server
 
 pytestmark = pytest.mark.vllm
@@ -27,7 +28,7 @@ def built(folder: Path, python: Path) -> dict[str, dict[str, bytes]]:
 
 def recipe() -> None:
     """Write a recipe of the user's: the demo, with its models on the hub."""
-    told = yaml.safe_load(recipe_files.path_of("demo-cpu").read_text())
+    told = yaml.safe_load(recipe_loader.path_of("demo-cpu").read_text())
     del told["build"]
     told["bench_scale"] = 0.2
     told["target"]["model"], told["drafter"]["model"] = "demo/target", "demo/drafter"

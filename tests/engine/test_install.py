@@ -14,8 +14,9 @@ import uv
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import EngineError
-from dflash_tui.core import engine, plan, recipe_files, setup
+from dflash_tui.core import engine
 from dflash_tui.events import Preparing
+from dflash_tui.planning import plan, recipe_loader, resolution
 
 COMMAND = [sys.executable, "-m", "dflash_tui"]
 
@@ -24,7 +25,7 @@ COMMAND = [sys.executable, "-m", "dflash_tui"]
 def spec():
     """A spec of one small, pure package, with the sizes that it really has (rounded up)."""
     return replace(
-        setup.resolve(recipe_files.find("demo-cpu")).engine,
+        resolution.resolve(recipe_loader.find("demo-cpu")).engine,
         packages=("iniconfig==2.1.0",), overrides=(), torch_backend="",
         exclude_newer="", stands_in="iniconfig", vllm="2.1.0", download_mb=1, disk_mb=10,
     )  # fmt: skip

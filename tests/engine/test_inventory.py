@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from dflash_tui.common import paths
 from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.core import engine as engines
-from dflash_tui.core import inventory, plan, preflight_launch, recipe_files, server, setup
+from dflash_tui.core import inventory, preflight_launch, server
 from dflash_tui.core.engine import Engine
+from dflash_tui.planning import plan, recipe_loader, resolution
 from tests.launched import free_port
 from tests.situations import DESKTOP, engine_in, situation
 
@@ -200,7 +201,7 @@ def test_an_engine_that_is_in_use_stays(folders, ours):
     made = ours("vllm-cpu-0.32.0-aaaaaaaa")
     port = free_port(18_400)
     argv = (sys.executable, str(FAKE), str(port))
-    demo = plan.make(setup.resolve(recipe_files.find("demo-cpu")), port=port, engine=Path(made.folder))
+    demo = plan.make(resolution.resolve(recipe_loader.find("demo-cpu")), port=port, engine=Path(made.folder))
     run = server.launch(replace(demo, argv=argv), engine="fake")
     try:
         refused = dflash("remove", "vllm-cpu")

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Log
 
-from dflash_tui.core import observe, recipe_files, registry, server_process
+from dflash_tui.core import observe, registry, server_process
 from dflash_tui.events import Health, Phase
+from dflash_tui.planning import recipe_loader
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.chart import Chart
 from tests.tui.panel import text
@@ -35,7 +36,7 @@ def panel_of(pilot: Pilot[str]) -> DflashApp:
 
 async def test_launch_traffic_leave_attach_stop(with_engine):
     """Enter launches, `b` makes the figures move, `q` leaves the server, attaching shows the same, `S` ends it."""
-    recipe = replace(recipe_files.find("demo-cpu"), port=8771, bench_scale=0.2)
+    recipe = replace(recipe_loader.find("demo-cpu"), port=8771, bench_scale=0.2)
     panel = DflashApp(load=lambda: {"demo-cpu": recipe})
     async with panel.run_test(size=(120, 36)) as pilot:
         await until(pilot, lambda: "demo-cpu" in text(panel))

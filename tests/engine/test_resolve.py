@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 from packaging.version import Version
 
-from dflash_tui.core import recipe_files, releases, setup
-from dflash_tui.core.recipe import EngineSpec
-from dflash_tui.core.releases import Release
+from dflash_tui.planning import recipe_loader, releases, resolution
+from dflash_tui.planning.recipe import EngineSpec
+from dflash_tui.planning.releases import Release
 from tests.resolution import MACHINES, Package, resolve
 
-DEMO = setup.resolve(recipe_files.find("demo-cpu")).engine
+DEMO = resolution.resolve(recipe_loader.find("demo-cpu")).engine
 SPECS: dict[str, EngineSpec | Release] = {**releases.table(), "demo-cpu": DEMO}
 CASES = [(name, machine) for name in SPECS for machine in MACHINES]
 Case = tuple[str, str]

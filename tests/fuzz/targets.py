@@ -16,10 +16,10 @@ import msgspec
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError, UsageError
 from dflash_tui.common.sanitizer import LINE_LIMIT
-from dflash_tui.core import recipe_files
-from dflash_tui.core.patching import files, text
+from dflash_tui.core.patching import text
 from dflash_tui.core.state import RunState
 from dflash_tui.events import AnyEvent, LatenciesSampled, LogLine, Sampled, decode_recorded, encode
+from dflash_tui.planning import patch_file, recipe_loader
 from dflash_tui.vllm_output import metrics as vllm_output_metrics
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import escapes, recordings
@@ -64,7 +64,7 @@ def recipe(data: bytes) -> None:
     path = _folder() / "demo-cpu.yaml"
     path.write_bytes(data)
     try:
-        found = recipe_files.load(path)
+        found = recipe_loader.load(path)
     except UsageError as error:
         _told(str(error), f"{path}:")
         return
@@ -76,9 +76,9 @@ def patch(data: bytes) -> None:
     """A patch's file: it names files inside of vLLM and edits a text or refuses to, or one error says why not."""
     path = _folder() / "mine.yaml"
     path.write_bytes(data)
-    files._read.cache_clear()  # by the time of the change, which passes in steps
+    patch_file._read.cache_clear()  # by the time of the change, which passes in steps
     try:
-        found = files._read(path, 0)
+        found = patch_file._read(path, 0)
     except UsageError as error:
         _told(str(error), f"{path}:")
         return

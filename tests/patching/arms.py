@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dflash_tui.core.patching import files
+from dflash_tui.planning import patch_file
 from tests.wheels import Release, Texts
 
 MODELS = "model_executor/models"
@@ -59,7 +59,7 @@ def wanted() -> dict[Release, set[str]]:
     """Return the files to read of each release."""
     paths: dict[Release, set[str]] = defaultdict(set)
     for name, tried in TRIED.items():
-        patch = files.load(name)
+        patch = patch_file.load(name)
         for version in tried.releases:
             paths[patch.distribution, version] |= {*patch.paths, *tried.beside}
     paths[UPSTREAM] |= {DFLASH, *TRIED["gemma4-draft-mm-prefix"].beside}

@@ -13,9 +13,10 @@ import requests
 from msgspec.structs import replace
 
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import files, guard, signs, store, trial
-from dflash_tui.core.patching.files import Edit, FileEdits, Patch, Sign
+from dflash_tui.core.patching import guard, signs, store, trial
 from dflash_tui.core.patching.text import patched
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Edit, FileEdits, Patch, Sign
 from tests import wheels
 from tests.patching.arms import Arms, wanted
 from tests.patching.pair import TEXTS
@@ -66,8 +67,8 @@ def engine(tmp_path, pristine) -> Engine:
 
 
 @pytest.fixture
-def shipped() -> files.Patch:
-    return files.load("cpu-expand-kernel")
+def shipped() -> patch_file.Patch:
+    return patch_file.load("cpu-expand-kernel")
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def tried(releases) -> dict[wheels.Release, wheels.Texts]:
 def arms(request, tried) -> Arms:
     """A release as published and with a patch; `arms.on` says which."""
     name, version = request.param
-    patch = files.load(name)
+    patch = patch_file.load(name)
     published = tried[patch.distribution, version]
     return Arms(published, {**published, **patched([patch], published)})
 
@@ -121,8 +122,8 @@ def both(shipped, monkeypatch) -> Patch:
     """A patch of two files; what writes nothing (looking at processes, importing) is left out of the counting."""
     edits = tuple(FileEdits(path, (Edit(text, text.replace("1", "2")),)) for path, text in TEXTS.items())
     made: Patch = replace(shipped, name="both", files=edits)
-    load = files.load
-    monkeypatch.setattr(files, "load", lambda name: made if name == "both" else load(name))
+    load = patch_file.load
+    monkeypatch.setattr(patch_file, "load", lambda name: made if name == "both" else load(name))
     monkeypatch.setattr(guard, "in_use", lambda _engine: [])
     monkeypatch.setattr(trial, "run", lambda _engine, _texts: "")
     return made

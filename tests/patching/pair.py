@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import change, store
-from dflash_tui.core.patching.files import Patch
+from dflash_tui.planning.patch_file import Patch
 
 TEXTS = {"a/one.py": "x = 1\n", "b/two.py": "y = 1\n"}
 Tree = dict[str, bytes]

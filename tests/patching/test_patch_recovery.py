@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dflash_tui.common.errors import PatchError
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import change, commit, guard, states, store
-from dflash_tui.core.patching.files import Patch
+from dflash_tui.planning.patch_file import Patch
 from tests.patching.conftest import record_line
 from tests.patching.pair import TEXTS, tree
 

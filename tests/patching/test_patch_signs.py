@@ -4,8 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import PatchError
-from dflash_tui.core.patching import files, signs, text
-from dflash_tui.core.patching.files import Edit, FileEdits, Sign
+from dflash_tui.core.patching import signs, text
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Edit, FileEdits, Sign
 
 METHOD = "class Backend:\n    @classmethod\n    def able(cls) -> bool:\n        {}\n"
 
@@ -86,7 +87,7 @@ def test_a_function_that_returns_at_once():
 
 def test_source_beyond_the_parser_shows_nothing_and_is_refused():
     """Nested too deeply, the parser or the compiler gives up in one of two ways: neither is a traceback."""
-    patch = replace(files.load("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit("x = 1", "x = 2"),)),))
+    patch = replace(patch_file.load("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit("x = 1", "x = 2"),)),))
     for deep in ("-" * 40_000, "1 + " * 40_000, "(" * 150):
         source = f"x = 1\ny = {deep}1{')' * deep.count('(')}\n"
         seen(source, "attention.wish")
@@ -98,6 +99,6 @@ def test_source_beyond_the_parser_shows_nothing_and_is_refused():
 
 def test_a_byte_order_mark_is_python():
     """Windows editors write it, and Python reads it."""
-    patch = replace(files.load("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit("x = 1", "x = a.wish"),)),))
+    patch = replace(patch_file.load("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit("x = 1", "x = a.wish"),)),))
     after = text.patched([patch], {"a.py": "\ufeffx = 1\n"})
     assert seen(after["a.py"], "a.wish")

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import PatchError
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import change, files, states, store
-from dflash_tui.core.patching.files import Edit, FileEdits, Patch
+from dflash_tui.core.patching import change, states, store
 from dflash_tui.core.patching.states import Found, State
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Edit, FileEdits, Patch
 from tests import wheels
 from tests.patching.conftest import CPU_FILE, build
 
@@ -20,7 +21,7 @@ W8A8 = "model_executor/layers/quantization/utils/w8a8_utils.py"
 TRITON = "v1/attention/backends/triton_attn.py"
 DRAFTER = "model_executor/models/qwen3_dflash.py"
 NEXT = "model_executor/models/qwen3_next.py"
-GPU = [patch for patch in map(files.load, files.names()) if patch.distribution == "vllm"]
+GPU = [patch for patch in map(patch_file.load, patch_file.names()) if patch.distribution == "vllm"]
 NAMES = {
     "triton-non-causal",
     "dflash-draft-flash-attn",
@@ -85,7 +86,7 @@ def test_what_the_published_patcher_did_is_recognised(read, tmp_path):
         theirs = {name for name, one in found.items() if one.state is State.APPLIED_BY_OTHER}
         assert theirs == {"triton-non-causal", "dflash-draft-flash-attn", "gb10-cutlass-fp8"}
         assert all("we have no record of it" in found[name].why for name in theirs)
-        names = [files.load(name) for name in sorted(theirs)]
+        names = [patch_file.load(name) for name in sorted(theirs)]
         assert change.apply(names, engine).names == ()
 
 
@@ -129,7 +130,7 @@ def test_a_patch_that_a_later_method_overrides_does_not_fit(read, tmp_path):
     edit(engine, TRITON, before, no + before)
     found = stand(engine)["triton-non-causal"]
     assert (found.state, "a later definition" in found.why) == (State.DRIFTED, True)
-    units = [files.load(name) for name in ("triton-non-causal", "dflash-draft-flash-attn")]
+    units = [patch_file.load(name) for name in ("triton-non-causal", "dflash-draft-flash-attn")]
     with pytest.raises(PatchError, match="does not fit"):
         change.apply(units, engine)
     [mine] = units[0].files[0].edits
@@ -150,7 +151,7 @@ def test_one_of_two_functions_is_half_a_patch(read, tmp_path):
     found = stand(engine)["gb10-cutlass-fp8"]
     assert found.state is State.DRIFTED
     assert "+    return False\n" in found.drift
-    old = files.load("gb10-cutlass-fp8").files[0].edits[1]
+    old = patch_file.load("gb10-cutlass-fp8").files[0].edits[1]
     edit(engine, W8A8, old.old, old.new)
     assert "1 of its 2 edits are in already" in stand(engine)["gb10-cutlass-fp8"].drift
 
@@ -183,7 +184,7 @@ def test_a_file_as_published_is_upstreams_work(read, tmp_path):
     engine = installed(tmp_path / "e", read["0.24.0"], "0.23.0")  # as if it had come a release earlier
     assert stand(engine)["qwen3-next-eagle3"].state is State.UPSTREAM
     engine = installed(tmp_path / "f", read["0.22.0"], "0.23.0")
-    for one in files.load("qwen3-next-eagle3").files[0].edits:
+    for one in patch_file.load("qwen3-next-eagle3").files[0].edits:
         edit(engine, NEXT, one.old, one.new)
     assert stand(engine)["qwen3-next-eagle3"].state is State.APPLIED_BY_OTHER
 

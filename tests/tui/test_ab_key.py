@@ -7,9 +7,10 @@ import pytest
 from textual.pilot import Pilot
 
 from dflash_tui import verdict_words
-from dflash_tui.core import ab_start, experiments, recipe_files, registry, server_process
+from dflash_tui.core import ab_start, experiments, registry, server_process
 from dflash_tui.core.experiment import Design
-from dflash_tui.core.recipe import Recipe
+from dflash_tui.planning import recipe_loader
+from dflash_tui.planning.recipe import Recipe
 from dflash_tui.tui.abplan import AbPlan
 from dflash_tui.tui.app import DflashApp, farewell
 from dflash_tui.tui.dialogs import Confirm
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 def the_recipe(words: dict[int, list[str]]) -> Recipe:
     """Make an engine that is a process and nothing more, and return its recipe."""
     fake_engine.make(free_port(18_600), words)
-    return recipe_files.find(fake_engine.RECIPE)
+    return recipe_loader.find(fake_engine.RECIPE)
 
 
 async def planned(pilot: Pilot[str], vary: str = "") -> None:

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from dflash_tui.core import log_file, server_process
-from dflash_tui.core.recipe import Build, EngineSpec
 from dflash_tui.core.run import Run
 from dflash_tui.events import Exited
 from dflash_tui.machine import processes
+from dflash_tui.planning.recipe import Build, EngineSpec
 from dflash_tui.tui.app import DflashApp, farewell
 from dflash_tui.tui.dialogs import Confirm
 from dflash_tui.tui.doctor import Doctor

@@ -7,11 +7,11 @@ import pytest
 from textual.widgets import Input
 
 from dflash_tui.core import registry, server
-from dflash_tui.core.plan import Plan
 from dflash_tui.core.run import Run
 from dflash_tui.events import AnyEvent, Autopsy, Exited, LogLine, Problem
 from dflash_tui.launch import planner
 from dflash_tui.parser import build_parser
+from dflash_tui.planning.plan import Plan
 from dflash_tui.tui.dialogs import ErrorDialog
 from dflash_tui.tui.failure import FailurePane
 from dflash_tui.tui.fix import Fix, plan_again

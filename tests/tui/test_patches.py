@@ -6,12 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
-from dflash_tui.core import inventory, recipe_files, setup
-from dflash_tui.core import plan as plans
+from dflash_tui.core import inventory
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import files, states, store
+from dflash_tui.core.patching import states, store
 from dflash_tui.core.patching.states import State
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import patch_file, recipe_loader, resolution
+from dflash_tui.planning import plan as plans
 from dflash_tui.tui import patches
 from dflash_tui.tui.dialogs import Confirm
 from tests.patching.conftest import CPU_FILE, build
@@ -32,7 +33,7 @@ def engine(tmp_path, demo_engine: Engine, monkeypatch) -> Engine:
 
 async def test_they_are_shown_applied_and_taken_out(engine):
     """`p` shows state and diff, `a` applies, `R` takes out after a question; the files follow."""
-    shipped = files.load("cpu-expand-kernel")
+    shipped = patch_file.load("cpu-expand-kernel")
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(120, 36)) as pilot:
         await pilot.press("p")
@@ -92,7 +93,7 @@ async def test_a_broken_file_of_the_users_is_named(engine):
 
 def test_what_was_switched_off_is_not_shown_as_needed(engine):
     """Although it would fit: a launch does not apply it, so neither row nor diff says that it would."""
-    made = setup.resolve(recipe_files.find("demo-cpu"), settings={"patches.cpu-expand-kernel": False})
+    made = resolution.resolve(recipe_loader.find("demo-cpu"), settings={"patches.cpu-expand-kernel": False})
     looked = patches.look(plans.make(made))
     assert patches.shown(looked).plain == "· cpu-expand-kernel  not needed: left out by hand"
 
@@ -100,13 +101,13 @@ def test_what_was_switched_off_is_not_shown_as_needed(engine):
 def test_of_half_a_change_only_that_is_shown(engine):
     """How the patches stand in it says nothing."""
     Path(engine.folder, "dflash-patching.json").write_text('{"files": [], "manifest": []}')
-    plan = plans.make(setup.resolve(recipe_files.find("demo-cpu")))
+    plan = plans.make(resolution.resolve(recipe_loader.find("demo-cpu")))
     assert patches.shown(patches.look(plan)).plain.startswith("! an interrupted change")
 
 
 def test_before_the_engine_is_installed_the_files_of_the_patches_speak():
     """What would be applied, with its edits, and why the others are not."""
-    made = setup.resolve(recipe_files.find("gemma-4-31b"), Hardware.GB10, profile="seed")
+    made = resolution.resolve(recipe_loader.find("gemma-4-31b"), Hardware.GB10, profile="seed")
     seen = patches.shown(patches.look(plans.make(made))).plain
     assert "+ triton-non-causal  needed, a launch applies it" in seen
     assert "+    def supports_non_causal(cls) -> bool:" in seen

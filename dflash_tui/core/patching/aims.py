@@ -7,10 +7,11 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import files, states
-from dflash_tui.core.patching.files import Patch
+from dflash_tui.core.patching import states
 from dflash_tui.core.patching.states import Found, State
-from dflash_tui.core.plan import Plan
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Patch
+from dflash_tui.planning.plan import Plan
 
 
 class Aim(NamedTuple):
@@ -26,10 +27,10 @@ def of(plan: Plan) -> Aim:
     Raises:
         UsageError: a patch of the plan is gone or not valid.
     """
-    bring = [files.load(name) for name in plan.patches]
+    bring = [patch_file.load(name) for name in plan.patches]
     out = {}
-    for patch in files.known()[0]:
-        rival = next((other.name for other in bring if files.rivals(patch, other)), "")
+    for patch in patch_file.known()[0]:
+        rival = next((other.name for other in bring if patch_file.rivals(patch, other)), "")
         if patch.name not in plan.patches and (rival or patch.experimental):
             out[patch.name] = f"{rival} is its alternative" if rival else "an experiment, and not asked for"
     return Aim(bring, out | dict.fromkeys(plan.unpatched, "left out by hand"))
@@ -51,7 +52,7 @@ def found(plan: Plan, engine: Engine) -> list[Found]:
     ours = states.applied(engine)
     made = []
     for name in dict.fromkeys([*plan.patches, *reasons]):
-        one = states.find(files.load(name), engine, plan.hardware)
+        one = states.find(patch_file.load(name), engine, plan.hardware)
         if name not in plan.patches:
             if one.state is State.NEEDED or (one.state is State.DRIFTED and name not in ours):
                 one = Found(name, State.NOT_APPLICABLE, reasons[name])

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import guard, store
-from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.patching.store import Applied
+from dflash_tui.planning.patch_file import Patch
 
 
 class Base:

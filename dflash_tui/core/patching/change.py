@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import PatchError, UsageError
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import commit, files, guard, states, store, text, trial, units
+from dflash_tui.core.patching import commit, guard, states, store, text, trial, units
 from dflash_tui.core.patching.base import Base
 from dflash_tui.core.patching.commit import Change
-from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.patching.states import Found, State
 from dflash_tui.core.patching.store import Applied
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Patch
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -219,7 +220,7 @@ def _kept(name: str) -> Patch:
         PatchError: its file is gone or not valid by now, so that nothing can be rebuilt with it.
     """
     try:
-        return files.load(name)
+        return patch_file.load(name)
     except UsageError as error:
         raise PatchError(
             f"{name} is in the same file of vLLM, and what it changes there is not known any more",

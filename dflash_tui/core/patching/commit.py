@@ -19,9 +19,9 @@ from dflash_tui.common.errors import PatchError
 from dflash_tui.common.type_registration import know
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import guard, store
-from dflash_tui.core.patching.files import RelativePath
 from dflash_tui.core.patching.store import MANIFEST, PRISTINE, Applied, entries, read, sha256, target
 from dflash_tui.core.patching.writing import drop_byte_code, new, old, replace, sync, write
+from dflash_tui.planning.patch_file import RelativePath
 
 _JOURNAL = "dflash-patching.json"
 _COPY = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.dflash-new")  # the latter by a write that was killed

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from dflash_tui.core.patching.files import Sign
+from dflash_tui.planning.patch_file import Sign
 
 Texts = Mapping[str, str | None]  # by path; None for a file that is not there or is not text
 # Source that is nested too deeply ends Python's parser and compiler with the latter two.

@@ -9,13 +9,14 @@ import msgspec
 
 from dflash_tui.common.errors import EngineError, PatchError
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import builds, commit, files, guard, signs, store, text
+from dflash_tui.core.patching import commit, guard, signs, store, text
 from dflash_tui.core.patching.base import Base
-from dflash_tui.core.patching.builds import Build
-from dflash_tui.core.patching.files import Patch
 from dflash_tui.core.patching.store import Applied
 from dflash_tui.core.patching.text import Fit
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import patch_applicability, patch_file
+from dflash_tui.planning.patch_applicability import Build
+from dflash_tui.planning.patch_file import Patch
 
 
 class State(StrEnum):
@@ -51,13 +52,15 @@ class Checked(msgspec.Struct, frozen=True):
 
 def build_of(engine: Engine) -> Build:
     """Return what a patch has to know of the engine."""
-    return builds.build_of(engine.distribution, engine.vllm, engine.packages, torch_backend(engine))
+    return patch_applicability.build_of(engine.distribution, engine.vllm, engine.packages, torch_backend(engine))
 
 
 def torch_backend(engine: Engine) -> str:
     """Return what the engine's torch is built for (cu129, cpu); empty when that cannot be read."""
     try:
-        return builds.torch_backend((engine.site_packages / "torch" / "version.py").read_text(encoding="utf-8"))
+        return patch_applicability.torch_backend(
+            (engine.site_packages / "torch" / "version.py").read_text(encoding="utf-8")
+        )
     except (OSError, UnicodeDecodeError, EngineError):
         return ""
 
@@ -71,7 +74,7 @@ def find(patch: Patch, engine: Engine, hardware: Hardware | None = None) -> Foun
     build = build_of(engine)
     touched = {path for path, entry in store.manifest(engine).items() if patch.name in entry.patches}
     base = Base(engine, {*touched, *patch.paths, *(sign.path for sign in patch.signs)})
-    why = builds.unneeded(patch, build, hardware)
+    why = patch_applicability.unneeded(patch, build, hardware)
     editions = base.editions(patch)
     if editions == dict.fromkeys(patch.paths, patch.digest):  # also where nobody needs it: it can be taken out
         return Found(patch.name, State.APPLIED, why)
@@ -80,7 +83,7 @@ def find(patch: Patch, engine: Engine, hardware: Hardware | None = None) -> Foun
         mixed = "".join(f"{path} has edition {edition}\n" for path, edition in sorted(editions.items()))
         return Found(patch.name, State.DRIFTED, said, mixed)
     found = _there(patch, engine, build, base, why) or _absent(patch, build, base, why)
-    notes = [found.why, "" if found.state is State.NOT_APPLICABLE else builds.caveat(patch, build)]
+    notes = [found.why, "" if found.state is State.NOT_APPLICABLE else patch_applicability.caveat(patch, build)]
     if found.state is State.NEEDED and editions:
         notes.insert(1, "an older edition of it is in" if patch.digest not in editions.values() else "half of it is in")
     return msgspec.structs.replace(found, why="; ".join(filter(None, notes)))
@@ -94,7 +97,7 @@ def _there(patch: Patch, engine: Engine, build: Build, base: Base, why: str) -> 
     if patch.distribution != build.distribution:
         return None
     upstream, fit = signs.seen(patch.upstream, base.texts), text.fit(patch, base.texts)
-    if upstream and builds.reached(patch, build):
+    if upstream and patch_applicability.reached(patch, build):
         return Found(patch.name, State.UPSTREAM, why)
     upstream = upstream and not (fit is Fit.ABSENT and _anywhere(patch))
     exact = fit is Fit.PRESENT and text.in_effect(patch, base.texts)
@@ -104,7 +107,9 @@ def _there(patch: Patch, engine: Engine, build: Build, base: Base, why: str) -> 
     own = patch.paths if exact or other or not patch.upstream else (patch.upstream.path,)
     published = base.as_published(engine, own)
     if published is None:  # an editable installation has no RECORD of its files
-        published = upstream and (bool(builds.caveat(patch, build)) or not builds.covers(patch, build))
+        published = upstream and (
+            bool(patch_applicability.caveat(patch, build)) or not patch_applicability.covers(patch, build)
+        )
     if published:
         return Found(patch.name, State.UPSTREAM, "its source has it") if upstream or not why else None
     form = "its text is in" if exact else "it is in, in another form" if other else "its source has it"
@@ -130,11 +135,13 @@ def _anywhere(patch: Patch) -> bool:
 def _absent(patch: Patch, build: Build, base: Base, why: str) -> Found:
     """Return whether the engine needs what is not in."""
     fit = text.fit(patch, base.texts)
-    if not why and fit is not Fit.ABSENT and not builds.covers(patch, build):
-        why = f"{builds.out_of(patch)}; {builds.caveat(patch, build)}"
+    if not why and fit is not Fit.ABSENT and not patch_applicability.covers(patch, build):
+        why = f"{patch_applicability.out_of(patch)}; {patch_applicability.caveat(patch, build)}"
     if why:
         # A release that upstream's release has been reached by, but whose source does not show it, is just another.
-        return Found(patch.name, State.NOT_APPLICABLE, builds.out_of(patch) if why.startswith("upstream") else why)
+        return Found(
+            patch.name, State.NOT_APPLICABLE, patch_applicability.out_of(patch) if why.startswith("upstream") else why
+        )
     if fit is Fit.ABSENT and _works(patch, base):
         return Found(patch.name, State.NEEDED)
     if fit is not Fit.DRIFTED:
@@ -142,7 +149,7 @@ def _absent(patch: Patch, build: Build, base: Base, why: str) -> Found:
         return Found(patch.name, State.DRIFTED, undone)
     misses = f"the text it replaces is not exactly once in {', '.join(patch.paths)}"
     said = "; ".join(base.unreadable[path] for path in patch.paths if path in base.unreadable) or misses
-    if builds.caveat(patch, build):  # reinstalling would not help
+    if patch_applicability.caveat(patch, build):  # reinstalling would not help
         said += f" (to launch without it: --set patches.{patch.name}=false)"
     return Found(patch.name, State.DRIFTED, said, text.drift(patch, base.texts, base.unreadable))
 
@@ -157,7 +164,7 @@ def _works(patch: Patch, base: Base) -> bool:
 
 def present(engine: Engine) -> tuple[str, ...]:
     """Return the names of all known patches that are in the engine, whoever brought them in."""
-    known, _ = files.known()
+    known, _ = patch_file.known()
     found = [find(patch, engine) for patch in known if patch.distribution == engine.distribution]
     return tuple(one.name for one in found if one.state in {State.APPLIED, State.APPLIED_BY_OTHER})
 
@@ -173,7 +180,7 @@ def verify(engine: Engine, only: Collection[str] | None = None) -> list[Checked]
 
     That is: as we left it, with an intact pristine copy that equals the wheel's RECORD; or as the RECORD has it.
     """
-    known = {path for patch in files.known()[0] for path in patch.paths}
+    known = {path for patch in patch_file.known()[0] for path in patch.paths}
     record = store.manifest(engine)
     wanted = known | set(record) if only is None else set(only)
     base, official = Base(engine, wanted), guard.recorded(engine)

@@ -20,7 +20,7 @@ from dflash_tui.common.errors import PatchError
 from dflash_tui.common.type_registration import know
 from dflash_tui.core import asking
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching.files import RelativePath
+from dflash_tui.planning.patch_file import RelativePath
 
 MANIFEST = "dflash-patches.json"
 PRISTINE = "dflash-pristine"

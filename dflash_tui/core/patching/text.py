@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from dflash_tui.common.errors import PatchError
-from dflash_tui.core.patching.files import Edit, Patch
 from dflash_tui.core.patching.signs import NOT_PYTHON, Texts, parsed, seen
+from dflash_tui.planning.patch_file import Edit, Patch
 
 _LOOKED_THROUGH = 100  # windows
 _WIDENED = 9  # windows, and lines

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from dflash_tui.common.errors import PatchError, UsageError
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import files, states, store
-from dflash_tui.core.patching.files import Patch
+from dflash_tui.core.patching import states, store
 from dflash_tui.core.patching.states import THERE, State
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import patch_file
+from dflash_tui.planning.patch_file import Patch
 
 
 def ours(engine: Engine) -> set[str]:
@@ -24,7 +25,7 @@ def ours(engine: Engine) -> set[str]:
 def _partners(name: str) -> set[str]:
     """Return the patches of which one has to be beside `name`; a file that is gone or broken by now names none."""
     try:
-        return set(files.load(name).together_with)
+        return set(patch_file.load(name).together_with)
     except UsageError:
         return set()
 
@@ -43,7 +44,7 @@ def check(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None, do
         partners = patch.together_with
         if not partners or names & set(partners):
             continue
-        if not any(states.find(files.load(name), engine, hardware).state in THERE for name in partners):
+        if not any(states.find(patch_file.load(name), engine, hardware).state in THERE for name in partners):
             raise PatchError(
                 f"patch {patch.name} makes no sense without {' or '.join(partners)}",
                 evidence=" ".join(patch.why.split()),
@@ -53,8 +54,8 @@ def check(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None, do
 
 def _refuse_rivals(patch: Patch, engine: Engine, hardware: Hardware | None, doomed: set[str]) -> None:
     """What is in already counts as well: an alternative has to go first."""
-    for other in files.known()[0]:
-        if other.name in doomed or not files.rivals(patch, other):
+    for other in patch_file.known()[0]:
+        if other.name in doomed or not patch_file.rivals(patch, other):
             continue
         state = states.find(other, engine, hardware).state
         if state in {State.APPLIED, State.APPLIED_BY_OTHER}:

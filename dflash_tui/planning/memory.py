@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from packaging.version import Version
 
-from dflash_tui.core.kv_cache import STEP, Cache
-from dflash_tui.core.recipe import Config, Mode
-from dflash_tui.core.setup import Setup
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning.kv_cache import STEP, Cache
+from dflash_tui.planning.recipe import Config, Mode
+from dflash_tui.planning.resolution import Setup
 
 if TYPE_CHECKING:  # the arithmetic itself asks no driver
     from dflash_tui.machine.gpus import Gpu

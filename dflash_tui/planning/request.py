@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from dflash_tui.core.plan import Plan
+from dflash_tui.planning.plan import Plan
 
 # None takes an option away.
 Changes = Mapping[str, str | None]

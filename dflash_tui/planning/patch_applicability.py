@@ -9,8 +9,8 @@ import msgspec
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from dflash_tui.core.patching.files import Patch
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning.patch_file import Patch
 
 # The wheels of vLLM on the index are built for CUDA 13 from this release on (its `_C.abi3.so` needs libcudart.so.13).
 _FIRST_WITH_CUDA_13 = Version("0.20.0")

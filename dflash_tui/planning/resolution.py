@@ -11,7 +11,8 @@ import msgspec
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.redaction import is_secret, looks_secret
-from dflash_tui.core.recipe import (
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning.recipe import (
     Band,
     Drafter,
     EngineSpec,
@@ -27,8 +28,7 @@ from dflash_tui.core.recipe import (
     Status,
     Target,
 )
-from dflash_tui.core.recipe_files import RESERVED_SPECULATION, engine_of, reserved, unusable
-from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning.recipe_loader import RESERVED_SPECULATION, engine_of, reserved, unusable
 
 STOCK = "stock"
 HOST = "127.0.0.1"

@@ -16,9 +16,9 @@ from packaging.version import Version
 from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.redaction import is_secret, looks_secret
-from dflash_tui.core import releases
-from dflash_tui.core.patching import files as patch_files
-from dflash_tui.core.recipe import PLAIN_TEXT, EngineSpec, Layer, OnHardware, Recipe, layers
+from dflash_tui.planning import patch_file as patch_files
+from dflash_tui.planning import releases
+from dflash_tui.planning.recipe import PLAIN_TEXT, EngineSpec, Layer, OnHardware, Recipe, layers
 
 FIRST_WITH_DFLASH = Version("0.20.0")
 RESERVED_FLAGS = frozenset(

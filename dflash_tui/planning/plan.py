@@ -13,13 +13,13 @@ import msgspec
 from packaging.version import Version
 
 from dflash_tui.common import paths
-from dflash_tui.core import setup as setups
-from dflash_tui.core.patching import builds
-from dflash_tui.core.patching import files as patch_files
-from dflash_tui.core.patching.files import Patch
-from dflash_tui.core.recipe import Band, EngineSpec, FlagValue, Mode, Recipe, Restart, Standing, Status
-from dflash_tui.core.setup import Setup
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import patch_applicability
+from dflash_tui.planning import patch_file as patch_files
+from dflash_tui.planning import resolution as setups
+from dflash_tui.planning.patch_file import Patch
+from dflash_tui.planning.recipe import Band, EngineSpec, FlagValue, Mode, Recipe, Restart, Standing, Status
+from dflash_tui.planning.resolution import Setup
 
 HOST = setups.HOST
 # What every plan has beside what a recipe says, and why.
@@ -206,11 +206,13 @@ def _built(recipe: Recipe) -> tuple[Path | None, Path | None]:
 def _patches(setup: Setup, *, patchable: bool) -> tuple[list[Patch], dict[str, str], dict[str, str]]:
     """Return the patches to apply, why each other one is not, and the variables that do without one."""
     spec = setup.engine
-    build = builds.from_index(builds.build_of(spec.distribution, spec.vllm, spec.packages, spec.torch_backend))
+    build = patch_applicability.from_index(
+        patch_applicability.build_of(spec.distribution, spec.vllm, spec.packages, spec.torch_backend)
+    )
     for name in setup.unpatched:
         patch_files.load(name)  # raises for a name that is none
     patches = {name: patch_files.load(name) for name in setup.patches}
-    reasons = {name: builds.unneeded(patch, build, setup.hardware) for name, patch in patches.items()}
+    reasons = {name: patch_applicability.unneeded(patch, build, setup.hardware) for name, patch in patches.items()}
     left_out = {name: why for name, why in reasons.items() if why}
     for name, patch in patches.items():
         if name not in left_out and patch.instead_of in patches:
@@ -254,7 +256,7 @@ def _speculation(setup: Setup, drafter: str, tokens: int, patches: Sequence[Patc
     words: dict[str, object] = {"method": "dflash", "model": drafter, "num_speculative_tokens": tokens}
     if setup.drafter.revision != "main":
         words["revision"] = setup.drafter.revision
-    known = builds.Build(setup.engine.distribution, setup.engine.vllm).release is not None
+    known = patch_applicability.Build(setup.engine.distribution, setup.engine.vllm).release is not None
     dropped = {key for patch in patches if known for key in patch.stands_for}
     return words | {key: value for key, value in setup.speculation.items() if key not in dropped}
 
