@@ -11,11 +11,12 @@ from dflash_tui import ab_follow, ab_words
 from dflash_tui.ab_design import designed
 from dflash_tui.common import formatting
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import ab, ab_estimate, ab_start, experiments, prepare, server
+from dflash_tui.core import ab, ab_estimate, ab_start, experiments, prepare
 from dflash_tui.core.experiment import Design
 from dflash_tui.events import Preparing
 from dflash_tui.lines import PreparingLines
 from dflash_tui.planning.resolution import Setup
+from dflash_tui.runs import lifecycle
 
 
 def command(args: argparse.Namespace) -> int:
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         print_status("nothing was started")
         return 0
     for each in in_the_way:
-        asyncio.run(server.stop(each))
+        asyncio.run(lifecycle.stop(each))
         print_status(f"{each.id} stopped")
     asyncio.run(_get(design, setups, as_json=args.json))
     ab_start.begin(design)

@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from dflash_tui import __version__
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import experiments, measures, server, suites, vary
+from dflash_tui.core import experiments, measures, suites, vary
 from dflash_tui.core.experiment import Arm, Design
 from dflash_tui.core.vary import Varied
 from dflash_tui.launch import planner
 from dflash_tui.planning import memory, request
 from dflash_tui.planning.resolution import Setup
+from dflash_tui.runs import lifecycle
 
 # What of a plan makes a launch what it is.
 DECISIVE = ("argv", "env", "patches", "unpatched", "engine_folder", "models_folder", "gpus", "port")
@@ -37,7 +38,7 @@ def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
         raise UsageError("--honest needs at least two boots per arm", do="leave --boots away, or --boots 2")
     made = planner.planned(args)
     base = made.plan
-    port = base.port if args.port else server.free_port(base.port)
+    port = base.port if args.port else lifecycle.free_port(base.port)
     options = request.options(base, {"--port": str(port)})
     arms, setups = _arms(varied, options)
     name = args.suite or _suite(setups)

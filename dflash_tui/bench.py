@@ -10,14 +10,15 @@ from typing import NamedTuple
 from dflash_tui import bench_lines
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import log_file, observe, record, registry, server_process, suites, vllm_bench, workload
+from dflash_tui.core import observe, record, suites, vllm_bench, workload
 from dflash_tui.core.bench_figures import Measured
 from dflash_tui.core.imported import Imported
-from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.core.suites import Suite
 from dflash_tui.events import Health, RequestDone, encode
 from dflash_tui.machine import processes
+from dflash_tui.runs import registry, run_files, server_process
+from dflash_tui.runs.run import Run
 
 # What the turn that does not count is taken to last at most: seconds.
 _WARM_UP = 600.0
@@ -50,7 +51,7 @@ class Bench(NamedTuple):
         )  # fmt: skip
         async with aclosing(requests):
             async for request in requests:
-                log_file.record(run, request)
+                run_files.record(run, request)
                 done.append(request)
                 if not self.as_json:
                     print_data(bench_lines.request_row(request))

@@ -12,9 +12,9 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.own_secrets import hide, values
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import registry, server_process
-from dflash_tui.core.run import Run
 from dflash_tui.machine import processes
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import Run
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that `ps` does not owe
     from dflash_tui.machine import gpus as machine_gpus

@@ -16,9 +16,8 @@ from dflash_tui.bench import Bench, first_answer, measure
 from dflash_tui.common import formatting
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import observe, postmortem, preflight, prepare, registry, release, server, server_process, suites
+from dflash_tui.core import observe, postmortem, preflight, prepare, release, suites
 from dflash_tui.core.preflight import Level
-from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.events import Health, encode
 from dflash_tui.launch.planner import Planned, planned
@@ -27,6 +26,8 @@ from dflash_tui.panel_command import panel
 from dflash_tui.plan_text import describe
 from dflash_tui.planning.recipe import Restart
 from dflash_tui.restarts import Restarts
+from dflash_tui.runs import lifecycle, registry, server_process
+from dflash_tui.runs.run import Run
 from dflash_tui.words import check_line
 
 # An engine that died answers badly for up to 7 s before its server ends.
@@ -39,10 +40,12 @@ def up(args: argparse.Namespace) -> int:
         raise UsageError("--foreground and --detach exclude each other", do="give one of them")
     made = planned(args)
     wanted = made.plan.port
-    if (port := server.free_port(wanted)) != wanted:
+    if (port := lifecycle.free_port(wanted)) != wanted:
         if args.port:
-            raise UsageError(f"port {wanted} is held by {server.holder(wanted)}", do=f"{port} is free: --port {port}")
-        print_status(f"port {wanted} is held by {server.holder(wanted)}, taking {port}")
+            raise UsageError(
+                f"port {wanted} is held by {lifecycle.holder(wanted)}", do=f"{port} is free: --port {port}"
+            )
+        print_status(f"port {wanted} is held by {lifecycle.holder(wanted)}, taking {port}")
         args.port = port
         made = planned(args)
     try:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dflash_tui.common import formatting
 from dflash_tui.common.errors import UsageError
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import compared, history, registry
+from dflash_tui.core import compared, history
 from dflash_tui.core.compared import Difference, Kind
 from dflash_tui.core.expected import Start
+from dflash_tui.runs import registry
 from dflash_tui.starts import spread
 
 

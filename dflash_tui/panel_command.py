@@ -10,7 +10,7 @@ from dflash_tui.console import print_data
 if TYPE_CHECKING:  # httpx alone costs 200 ms
     from dflash_tui.core.foreign import Server
     from dflash_tui.core.player import Player
-    from dflash_tui.core.run import Run
+    from dflash_tui.runs.run import Run
 
 
 def panel(run: Run | None = None, *, player: Player | None = None, foreign: Server | None = None) -> int:

@@ -75,7 +75,7 @@ def _wait(speed: float | None, began: float, played: float) -> None:
 def export(args: argparse.Namespace) -> int:
     """`export [RUN]`: write a run into one file and print its name."""
     from dflash_tui.core import export as exporting  # noqa: PLC0415 - as above
-    from dflash_tui.core import registry  # noqa: PLC0415 - as above
+    from dflash_tui.runs import registry  # noqa: PLC0415 - as above
 
     run = registry.find(args.run)
     path = exporting.write(run, args.output, with_prompts=args.with_prompts)

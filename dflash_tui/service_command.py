@@ -10,11 +10,12 @@ from pathlib import Path
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import UsageError
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import release, server, unit
+from dflash_tui.core import release, unit
 from dflash_tui.launch.planner import Planned, fit_of, planned
 from dflash_tui.machine import system
 from dflash_tui.planning import request
 from dflash_tui.planning.recipe import Restart
+from dflash_tui.runs import lifecycle
 from dflash_tui.words import restart_limit
 
 # Where programs, engines, models and runs are: the user's systemd does not know what the shell has set. None is secret.
@@ -55,7 +56,7 @@ def _unit(args: argparse.Namespace, made: Planned) -> str:
         environment=_environment(),
         secrets=secrets,
         restarts=_restarts(made.plan.restart),
-        patience=int(server.STOP_GRACE + release.PATIENCE) + _SLACK,
+        patience=int(lifecycle.STOP_GRACE + release.PATIENCE) + _SLACK,
         memory=unit.Memory(system.memory().total, fit.budget if fit and unified else None),
     )
 

@@ -7,11 +7,12 @@ import argparse
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.common.formatting import middle
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import death, observe, postmortem, registry, upstream_report
+from dflash_tui.core import death, observe, postmortem, upstream_report
 from dflash_tui.core.postmortem import Postmortem
-from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.events import Event
+from dflash_tui.runs import registry
+from dflash_tui.runs.run import Run
 
 _QUOTED = 400
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from dflash_tui.core import ab_start, engine, experiments, registry, server, server_process
-from dflash_tui.core.run import Run
+from dflash_tui.core import ab_start, engine, experiments
 from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.runs import lifecycle, registry, server_process
+from dflash_tui.runs.run import Run
 from tests import launched, stand_in
 from tests.terminals import Terminal
 
@@ -62,13 +63,13 @@ def launch() -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
 
     def start(*words: str, port: int | None = None) -> Run:
-        runs.append(server.launch(launched.made(port or launched.free_port(18_200), *words), engine="fake"))
+        runs.append(lifecycle.launch(launched.made(port or launched.free_port(18_200), *words), engine="fake"))
         return runs[-1]
 
     yield start
 
     async def end() -> None:
-        await asyncio.gather(*(server.stop(run, grace=0.1) for run in runs))
+        await asyncio.gather(*(lifecycle.stop(run, grace=0.1) for run in runs))
 
     asyncio.run(end())
 

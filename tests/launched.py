@@ -12,12 +12,13 @@ from typing import Any
 import httpx
 from msgspec.structs import replace
 
-from dflash_tui.core import observe, server
-from dflash_tui.core.run import Run
+from dflash_tui.core import observe
 from dflash_tui.core.state import RunState
 from dflash_tui.events import decode_recorded
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.planning.plan import Plan
+from dflash_tui.runs import lifecycle
+from dflash_tui.runs.run import Run
 
 FAKE = Path(__file__).parent / "fake_server.py"
 
@@ -25,7 +26,7 @@ FAKE = Path(__file__).parent / "fake_server.py"
 def free_port(wanted: int) -> int:
     """Return a free port from `wanted` on that no other pytest worker takes: two that look at once find the same."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    return server.free_port(wanted + 2000 * worker)
+    return lifecycle.free_port(wanted + 2000 * worker)
 
 
 def made(port: int, *words: str) -> Plan:

@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from dflash_tui.common import paths
-from dflash_tui.core.run import Run
 from dflash_tui.events import (
     WARM_UP,
     Counters,
@@ -34,6 +33,7 @@ from dflash_tui.events import (
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Mode
+from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output import metrics
 
 _TIMED = re.compile(r"^ *(\d+\.\d+) ?(.*)$")

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.core import experiments, recording
-from dflash_tui.core.run import Run
 from dflash_tui.core.verdict import report as judged
 from dflash_tui.events import Exited, Health, HealthChanged, RequestDone, encode
+from dflash_tui.runs.run import Run
 from tests.experiments import a_design, a_plan, boots, told, written
 
 RUN = "20261121-010221-toy"

@@ -24,16 +24,18 @@ from dflash_tui.core import (
     experiments,
     inventory,
     prepare,
-    registry,
-    server,
-    server_process,
     verdict,
 )
 from dflash_tui.core.experiment import BootEnded, Design, Finished, Halted
-from dflash_tui.core.run import Run
 from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
+from dflash_tui.runs import (
+    lifecycle,
+    registry,
+    server_process,
+)
+from dflash_tui.runs.run import Run
 
 # With less than this nothing can be measured: a log, some samples.
 _LEAST_DISK = 64 << 20
@@ -112,7 +114,7 @@ async def end_leftovers(design: Design) -> None:
     """End what servers a driver that was killed has left, those included that it had not written down yet."""
     for run in await asyncio.to_thread(leftovers, design):
         boot.note(f"{run.id} was left over; it is ended")
-        await server.stop(run)
+        await lifecycle.stop(run)
     for process in await asyncio.to_thread(_unrecorded, design):
         boot.note(f"pid {process.pid} was left over; it is ended")
         processes.send(process, signal.SIGKILL)

@@ -13,12 +13,13 @@ import psutil
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, PreflightFailed, UsageError
 from dflash_tui.common.formatting import cut
-from dflash_tui.core import ab, experiments, preflight, registry, server_process
+from dflash_tui.core import ab, experiments, preflight
 from dflash_tui.core.experiment import Design
-from dflash_tui.core.run import Run
 from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import Run
 
 _PATIENCE = 60.0
 # A server is given 15 s to end; putting a patch back in imports vLLM.

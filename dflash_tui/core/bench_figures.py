@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dflash_tui.core.run import Run
 from dflash_tui.core.suites import Suite
 from dflash_tui.events import Counters, Event, RequestDone
+from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output import metrics
 
 # Fewer values than this have no 5th and 95th percentile that is not their least and greatest.

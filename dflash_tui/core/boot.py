@@ -18,20 +18,22 @@ from dflash_tui.core import (
     boot_record,
     conditions,
     experiments,
-    log_file,
     observe,
     postmortem,
     preflight,
     prepare,
     sending,
-    server,
 )
 from dflash_tui.core.experiment import Boot, BootBegan, Design, Measured
-from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.events import WARM_UP, Event, Health, Preparing, RequestDone
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
+from dflash_tui.runs import (
+    lifecycle,
+    run_files,
+)
+from dflash_tui.runs.run import Run
 
 # A start that takes longer than any published one, with a slow disk and a cold cache, hangs.
 PATIENCE = 5400.0
@@ -92,7 +94,7 @@ async def boot(what: Ready, tell: Tell) -> Boot:
     except _Failed as error:
         made = replace(made, error=str(error))
     finally:
-        await server.stop(run)
+        await lifecycle.stop(run)
     if not await conditions.until_back(what.plan, free):
         note("the memory of the server has not come back within a minute")
     note(f"boot {what.number + 1}: prepared in {launched - began:.1f} s, {time.monotonic() - launched:.1f} s in all")
@@ -118,7 +120,7 @@ async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
         async def take(stage: str, requests: AsyncIterator[RequestDone]) -> tuple[RequestDone, ...]:
             taken = []
             async for request in requests:
-                log_file.record(run, request if stage == "round" else replace(request, kind=WARM_UP))
+                run_files.record(run, request if stage == "round" else replace(request, kind=WARM_UP))
                 tell(Measured(time.time(), what.number, stage, request))
                 taken.append(request)
                 if request.error.startswith(_REFUSED):

@@ -13,10 +13,10 @@ from dflash_tui.core import inventory
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.experiment import Arm, Boot
 from dflash_tui.core.patching import store
-from dflash_tui.core.run import Run
 from dflash_tui.machine import gpus, processes
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
+from dflash_tui.runs.run import Run
 
 # By this a server is known as one of an experiment, whatever became of the driver that launched it.
 MARK = "DFLASH_TUI_EXPERIMENT"

@@ -12,15 +12,15 @@ from typing import NamedTuple
 import psutil
 from msgspec.structs import replace
 
-from dflash_tui.core import registry, server_process
 from dflash_tui.core.experiment import Conditions
 from dflash_tui.core.kept import Kept
-from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.core.track import LONGEST_GAP
 from dflash_tui.events import GpuLoad, GpusSampled
 from dflash_tui.machine import gpus, system
 from dflash_tui.planning.plan import Plan
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import Run
 
 _POWER = {True: "battery", False: "mains", None: ""}
 _NEAR_GPU, _NEAR = 512 << 20, 0.03

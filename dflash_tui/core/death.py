@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core.run import Run
 from dflash_tui.events import Autopsy
+from dflash_tui.runs.run import Run
 
 # printk's clock and ours drift apart by seconds in a month.
 _SLACK = 10.0

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dflash_tui.core import expected as expectations
-from dflash_tui.core import registry, server_process
 from dflash_tui.core.expected import Guess, Start, expect
-from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.events import Recorded, Step, decode_recorded
 from dflash_tui.planning.plan import Plan
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.log_reader import LogReader
 
 _CHUNK = 1 << 18

@@ -16,10 +16,10 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.type_registration import know
 from dflash_tui.core import engine as engines
-from dflash_tui.core import registry, server_process
 from dflash_tui.core.asking import IMPORT_PATIENCE, ask
 from dflash_tui.core.engine import Engine
 from dflash_tui.planning.recipe_loader import FIRST_WITH_DFLASH
+from dflash_tui.runs import registry, server_process
 
 _INSTALLED_PATIENCE = 30.0
 

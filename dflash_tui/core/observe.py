@@ -19,11 +19,12 @@ from pathlib import Path
 import httpx
 
 from dflash_tui.common import bounded_http, own_secrets
-from dflash_tui.core import death, log_file, record, server_process
-from dflash_tui.core.run import Run
+from dflash_tui.core import death, record
 from dflash_tui.core.state import RunState
 from dflash_tui.events import AnyEvent, Autopsy, Counters, Exited, Stopping, decode_recorded
 from dflash_tui.machine import processes
+from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output import metrics
 from dflash_tui.vllm_output.log_reader import LogReader
 
@@ -212,6 +213,6 @@ async def _follow(run: Run, queue: _Queue) -> None:
         ends.append(await asyncio.to_thread(death.look, run, kills if was_alive else None))
     for event in ends:
         if was_alive:  # what nobody saw is worked out anew each time, never written down as a fact
-            log_file.record(run, event)
+            run_files.record(run, event)
         queue.put_nowait([event])
     queue.put_nowait(None)

@@ -6,16 +6,17 @@ import msgspec
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import gib, plural
-from dflash_tui.core import diagnosis, remedy, server, server_process
+from dflash_tui.core import diagnosis, remedy
 from dflash_tui.core.diagnosis import Diagnosis
 from dflash_tui.core.recording import Recording
 from dflash_tui.core.remedy import Remedy
-from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.machine import processes
 from dflash_tui.planning import recipe_loader as recipes
 from dflash_tui.planning import request
 from dflash_tui.planning.recipe import Recipe
+from dflash_tui.runs import lifecycle, server_process
+from dflash_tui.runs.run import Run
 
 
 class Postmortem(msgspec.Struct, frozen=True):
@@ -59,9 +60,9 @@ def _recipe(run: Run) -> Recipe | None:
 
 def _free_port(run: Run) -> int | None:
     try:
-        port = server.free_port(run.plan.port)
+        port = lifecycle.free_port(run.plan.port)
         # It may be free again by now, and whoever had it may come back.
-        return port if port != run.plan.port else server.free_port(port + 1)
+        return port if port != run.plan.port else lifecycle.free_port(port + 1)
     except DflashError:
         return None
 

@@ -12,16 +12,17 @@ from packaging.version import Version
 
 from dflash_tui.common import formatting, paths
 from dflash_tui.common.errors import EngineError, UsageError
-from dflash_tui.core import flags, hub, hub_cache, inventory, preflight_ray, server
+from dflash_tui.core import flags, hub, hub_cache, inventory, preflight_ray
 from dflash_tui.core.checks import Check, Situation, fail, ok, warn
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import aims, commit, guard, states
 from dflash_tui.core.patching.commit import Trouble
 from dflash_tui.core.patching.states import Found, State
-from dflash_tui.core.run import KEY_VARIABLE
 from dflash_tui.planning import patch_file, releases
 from dflash_tui.planning import resolution as setups
 from dflash_tui.planning.recipe import EngineSpec, Recipe, Status
+from dflash_tui.runs import lifecycle
+from dflash_tui.runs.run import KEY_VARIABLE
 
 _SPARE = 1_000_000_000
 _FILES = 4096
@@ -235,20 +236,20 @@ def _disk(situation: Situation) -> Iterator[Check]:
 def _port(situation: Situation) -> Iterator[Check]:
     wanted = situation.plan.port
     try:
-        free = server.free_port(wanted)
+        free = lifecycle.free_port(wanted)
     except UsageError as error:
         yield fail("port", error.what, error.do)
         return
     if free == wanted:
         yield ok("port", f"{wanted} is free")
         return
-    yield warn("port", f"{wanted} is held by {server.holder(wanted)}", f"{free} is the next free one: --port {free}")
+    yield warn("port", f"{wanted} is held by {lifecycle.holder(wanted)}", f"{free} is the next free one: --port {free}")
 
 
 def _key(situation: Situation) -> Iterator[Check]:
     if situation.plan.is_open:
         try:
-            server.needed_key(situation.plan)
+            lifecycle.needed_key(situation.plan)
         except UsageError as error:
             yield fail("key", error.what, error.do)
         else:

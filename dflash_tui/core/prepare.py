@@ -10,18 +10,19 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from dflash_tui.common.errors import DflashError, PatchError, UsageError
-from dflash_tui.core import asking, download, flags, hub, inventory, server
+from dflash_tui.core import asking, download, flags, hub, inventory
 from dflash_tui.core import engine as engines
 from dflash_tui.core.engine import Engine, Report
 from dflash_tui.core.patching import aims, change, commit, states, store
 from dflash_tui.core.patching.states import State
-from dflash_tui.core.run import Run
 from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.processes import clean_environment
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import EngineSpec, Status
 from dflash_tui.planning.resolution import Setup
+from dflash_tui.runs import lifecycle
+from dflash_tui.runs.run import Run
 
 _LAST_LINES = 5
 _WORDS = {
@@ -205,6 +206,6 @@ def _launch_now(plan: Plan, engine: Engine, prepared: list[Preparing], forced: s
         raise PatchError(f"{drifted[0].name} is needed, and does not fit the files of {engine.folder}",
                          evidence=drifted[0].why, do="see what differs: dflash-tui patch status")  # fmt: skip
     label = f"{engine.distribution} {engine.vllm}"
-    return server.launch(
+    return lifecycle.launch(
         plan, engine=label, patches=there, prepared=prepared, forced=forced, restarted_from=restarted_from
     )

@@ -11,9 +11,8 @@ from collections.abc import Callable
 import httpx
 
 from dflash_tui.common import bounded_http
-from dflash_tui.core import log_file, probe, server_process, workload
+from dflash_tui.core import probe, workload
 from dflash_tui.core.lease import Lease
-from dflash_tui.core.run import Run
 from dflash_tui.core.watch import IDLE_INTERVAL, Watch
 from dflash_tui.events import (
     Counters,
@@ -25,6 +24,8 @@ from dflash_tui.events import (
     decode_recorded,
 )
 from dflash_tui.machine import processes, system
+from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output import metrics
 
 SAMPLE_INTERVAL = 1.0
@@ -142,7 +143,7 @@ class _Recorder:
         failed = self._health is Health.UNHEALTHY and not self._warm and health is Health.HEALTHY
         if (health, detail) != (self._health, self._detail) and not failed:
             self._health, self._detail = health, detail
-            log_file.record(self._run, HealthChanged(time.time(), health, detail))
+            run_files.record(self._run, HealthChanged(time.time(), health, detail))
 
     def _take(self, found: metrics.Scrape | None) -> None:
         """Record what changed of a reading, and every ten seconds."""
@@ -151,7 +152,7 @@ class _Recorder:
         latencies = LatenciesSampled(time.time(), found.ttft, found.tpot)
         if (found.ttft or found.tpot) and not _same(latencies, self._latencies):
             self._latencies = latencies
-            log_file.record(self._run, latencies)
+            run_files.record(self._run, latencies)
         self._take_counters(found.counters)
 
     def _take_counters(self, counters: Counters) -> None:
@@ -165,15 +166,15 @@ class _Recorder:
         if changed or counters.running:
             self._rests_since = now
         if changed and before and before is not self._written:
-            log_file.record(self._run, before)
+            run_files.record(self._run, before)
         if changed or now - self._written_at >= IDLE_INTERVAL:
-            log_file.record(self._run, reading)
+            run_files.record(self._run, reading)
             self._written, self._written_at = reading, now
 
     async def _probe(self) -> None:
         """Ask for one token; whether it came is recorded, and what it means is for `alarms` to say."""
         done = await workload.probe(self._run.url, self._run.plan.served_name, probe.PATIENCE, key=self._run.key)
-        log_file.record(self._run, done)
+        run_files.record(self._run, done)
         self._rests_since = time.monotonic()
 
     async def _warm_up(self) -> None:
@@ -183,7 +184,7 @@ class _Recorder:
         fails is tried again after a while.
         """
         done = await workload.first(self._run.url, self._run.plan.served_name, key=self._run.key)
-        log_file.record(self._run, done)
+        run_files.record(self._run, done)
         self._warm = not done.error
         self._warm_up_due = time.monotonic() + WARM_UP_AGAIN
         self._change(Health.WARM if self._warm else Health.UNHEALTHY, done.error)

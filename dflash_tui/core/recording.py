@@ -20,13 +20,13 @@ from dflash_tui.common import own_secrets, paths, sanitizer
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.type_registration import know
-from dflash_tui.core import log_file, registry, server_process
-from dflash_tui.core.run import Run
 from dflash_tui.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
+from dflash_tui.runs import registry, run_files, server_process
+from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.log_reader import LogReader
 
 SAMPLE = "sample"
-RUN, LOG, SAMPLES = "run.json", log_file.NAME, "samples.jsonl"
+RUN, LOG, SAMPLES = "run.json", run_files.NAME, "samples.jsonl"
 # A log packs to a tenth or a fiftieth; what claims more than this is made to fill memory or time.
 MOST_PACKED = 200
 _SMALL = 16 << 20
@@ -126,7 +126,7 @@ class Recording(Run, frozen=True):
     def open(self, part: str) -> IO[bytes]:
         """Open one of the three parts for reading."""
         if self.folder.is_dir():
-            return (log_file.find(self.folder) if part == LOG else self.folder / part).open("rb")
+            return (run_files.find(self.folder) if part == LOG else self.folder / part).open("rb")
         with zipfile.ZipFile(self.folder) as archive:  # the part keeps the file open
             return archive.open(part)
 

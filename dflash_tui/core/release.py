@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dflash_tui.common.formatting import gib
-from dflash_tui.core import server, server_process
-from dflash_tui.core.run import Run
 from dflash_tui.machine import gpus
+from dflash_tui.runs import lifecycle, server_process
+from dflash_tui.runs.run import Run
 
 PATIENCE = 30.0
 _INTERVAL = 0.5
@@ -36,7 +36,7 @@ async def stop(run: Run, tell: Callable[[str], None]) -> tuple[float, str]:
         DflashError: a process of the server survived SIGKILL.
     """
     held = None if run.plan.on_cpu else await asyncio.to_thread(_look, run)
-    seconds = await server.stop(run)
+    seconds = await lifecycle.stop(run)
     if held is None:
         return seconds, ""
     deadline, told = time.monotonic() + PATIENCE, ""

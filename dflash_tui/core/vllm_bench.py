@@ -19,10 +19,10 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import imported, stats
 from dflash_tui.core.bench_figures import Measured
 from dflash_tui.core.imported import Imported
-from dflash_tui.core.run import Run
 from dflash_tui.core.stats import Cell, Ratio
 from dflash_tui.events import Event
 from dflash_tui.machine import processes
+from dflash_tui.runs.run import Run
 
 # Options of `vllm serve` that say how the tokenizer is found.
 _OF_TOKENIZER = ("--tokenizer", "--tokenizer-mode", "--trust-remote-code")

@@ -8,10 +8,11 @@ import time
 
 import psutil
 
-from dflash_tui.core import activity, gpu_watch, log_file, server_process
-from dflash_tui.core.run import Run
+from dflash_tui.core import activity, gpu_watch
 from dflash_tui.events import GpusSampled, MemorySampled, Suspended
 from dflash_tui.machine import gpus, processes
+from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs.run import Run
 
 IDLE_INTERVAL = 10.0
 _MEMBERS_INTERVAL = 5.0
@@ -38,11 +39,11 @@ class Watch:
         if starting and now - self._activity_at >= _ACTIVITY_INTERVAL:
             self._activity_at = now
             did = await asyncio.to_thread(activity.sample, self.members, self._run.log, time.time())
-            log_file.record(self._run, did)
+            run_files.record(self._run, did)
         suspended = tuple(process.pid for process in self.members if processes.suspended(process))
         if suspended != self._suspended:
             self._suspended = suspended
-            log_file.record(self._run, Suspended(time.time(), suspended))
+            run_files.record(self._run, Suspended(time.time(), suspended))
         cards = None if self._run.plan.on_cpu else await asyncio.to_thread(gpus.look)
         if cards:
             self._take_gpus(cards, now)
@@ -50,7 +51,7 @@ class Watch:
             moved = self._memory is None or abs(sample.used - self._memory.used) > sample.total / 500
             if moved or now - self._memory_at >= IDLE_INTERVAL:
                 self._memory, self._memory_at = sample, now
-                log_file.record(self._run, sample)
+                run_files.record(self._run, sample)
 
     def _take_gpus(self, cards: tuple[gpus.Gpu, ...], now: float) -> None:
         pids = {process.pid for process in self.members}
@@ -58,7 +59,7 @@ class Watch:
         moved = self._gpus is None or gpu_watch.moved(self._gpus.gpus, sample.gpus)
         if moved or now - self._gpus_at >= IDLE_INTERVAL:
             self._gpus, self._gpus_at = sample, now
-            log_file.record(self._run, sample)
+            run_files.record(self._run, sample)
 
     def _memory_now(self, cards: tuple[gpus.Gpu, ...] | None) -> MemorySampled | None:
         machine = psutil.virtual_memory()

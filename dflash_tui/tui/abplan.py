@@ -16,14 +16,14 @@ from textual.widgets import Input, Static
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import percent, plural
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import server
 from dflash_tui.core import vary as varying
 from dflash_tui.core.experiment import Design
-from dflash_tui.core.run import Run
 from dflash_tui.events import Preparing
 from dflash_tui.planning import request
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
+from dflash_tui.runs import lifecycle
+from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs import Confirm
 from dflash_tui.tui.failure import failure
 from dflash_tui.tui.widgets import MUTED
@@ -175,7 +175,7 @@ class AbPlan(ModalScreen[str | None]):
                 await prepare.get(setup, arm.plan, self.tell)
             for run in planned.in_the_way:
                 shown.update(Content.assemble((f"stopping {run.id} …", MUTED)))
-                await server.stop(run)
+                await lifecycle.stop(run)
             await asyncio.to_thread(ab_start.begin, planned.design)
         except (DflashError, OSError) as error:
             self.beginning = False

@@ -26,12 +26,13 @@ from dflash_tui.common import private_files, sanitizer
 from dflash_tui.common.errors import DflashError, starved
 from dflash_tui.common.formatting import duration, how_to_return
 from dflash_tui.common.own_secrets import hidden
-from dflash_tui.core import experiments, log_file, server_process
+from dflash_tui.core import experiments
 from dflash_tui.core.player import Player
 from dflash_tui.core.progress import Progress
-from dflash_tui.core.run import Run
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
+from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs.run import Run
 from dflash_tui.tui import ending, threads
 from dflash_tui.tui.ab import AbScreen
 from dflash_tui.tui.compare import CompareScreen
@@ -323,7 +324,7 @@ class DflashApp(App[str]):
             )
             async with aclosing(sent):
                 async for done in sent:
-                    log_file.record(run, done)
+                    run_files.record(run, done)
                     self.run_screen.send(run, kinds.pop(0))
         finally:
             self.run_screen.send(run, "")

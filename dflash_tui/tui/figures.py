@@ -10,10 +10,10 @@ from textual.content import Content
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import duration, middle, number, plural
 from dflash_tui.core import probe
-from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.events import PROBE, LogLine
 from dflash_tui.planning.plan import Plan
+from dflash_tui.runs.run import Run
 from dflash_tui.tui.widgets import MUTED
 
 _MARKS = {

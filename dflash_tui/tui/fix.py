@@ -16,13 +16,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.core import server
 from dflash_tui.core.postmortem import Postmortem
-from dflash_tui.core.run import Run
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import request
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
+from dflash_tui.runs import lifecycle
+from dflash_tui.runs.run import Run
 from dflash_tui.tui.doctor import Doctor
 from dflash_tui.tui.widgets import MUTED
 
@@ -130,7 +130,7 @@ class Fix(ModalScreen[Launch | None]):
         """End what is left, check the plan as every launch is checked, and hand it on."""
         if self.found.left:
             try:
-                await server.stop(self.run)
+                await lifecycle.stop(self.run)
             except DflashError as error:
                 self.query_one("#change", Static).update(Content(str(error)))
                 return
@@ -150,7 +150,7 @@ def plan_again(run: Run, changes: request.Changes) -> tuple[Setup, Plan]:
 
     args = build_parser().parse_args(request.words(run.plan, changes))
     made = planner.planned(args)
-    if not args.port and (port := server.free_port(made.plan.port)) != made.plan.port:
+    if not args.port and (port := lifecycle.free_port(made.plan.port)) != made.plan.port:
         args.port = port
         made = planner.planned(args)
     return made.setup, made.plan

@@ -20,13 +20,14 @@ from textual.widgets import Footer, Static
 from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import plural
-from dflash_tui.core import inventory, registry, server, server_process
-from dflash_tui.core.run import Run
+from dflash_tui.core import inventory
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Mode, Recipe
 from dflash_tui.planning.resolution import Setup
+from dflash_tui.runs import lifecycle, registry, server_process
+from dflash_tui.runs.run import Run
 from dflash_tui.tui import planview
 from dflash_tui.tui.abplan import AbPlan
 from dflash_tui.tui.choice import MOST_TOKENS, Choice
@@ -314,7 +315,7 @@ class LaunchScreen(Screen[None]):
             self.notify("this recipe does not load; the right side says why", severity="warning")
             return
         try:
-            plan = self.choice.plan(recipe, server.free_port(recipe.port) if launching else None)
+            plan = self.choice.plan(recipe, lifecycle.free_port(recipe.port) if launching else None)
             setup = self.choice.setup(recipe)
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))

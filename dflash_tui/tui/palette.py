@@ -10,9 +10,10 @@ from typing import NamedTuple, Protocol, cast
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
-from dflash_tui.core import recording, registry, server_process
-from dflash_tui.core.run import Run
+from dflash_tui.core import recording
 from dflash_tui.planning.recipe import Recipe
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import Run
 from dflash_tui.tui.history import HistoryScreen
 from dflash_tui.tui.launch import LaunchScreen
 

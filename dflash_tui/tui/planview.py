@@ -11,12 +11,12 @@ from textual.content import Content
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import GIB, UNKNOWN, duration, gib, gigabytes, megabytes, middle, number, plural
 from dflash_tui.core.engine import Engine
-from dflash_tui.core.run import Run
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning.memory import Fit
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import EngineSpec, Recipe
 from dflash_tui.planning.resolution import Setup
+from dflash_tui.runs.run import Run
 from dflash_tui.tui.choice import Choice, Suited
 from dflash_tui.tui.widgets import MUTED
 from dflash_tui.words import band_line, ready_line, restart_line

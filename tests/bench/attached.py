@@ -12,8 +12,9 @@ from statistics import fmean, stdev
 
 import httpx
 
-from dflash_tui.core import registry, server, stats
-from dflash_tui.core.run import Run
+from dflash_tui.core import stats
+from dflash_tui.runs import lifecycle, registry
+from dflash_tui.runs.run import Run
 from tests.bench.terminal import COMMAND, Terminal
 
 REQUESTS, TOKENS = 16, 120
@@ -74,7 +75,7 @@ def main() -> None:
         print(speed(registry.find(sys.argv[2])))
         return
     pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 10
-    subprocess.run([*COMMAND, "up", "demo-cpu", "--port", str(server.free_port(18_700)), "--detach"], check=True)
+    subprocess.run([*COMMAND, "up", "demo-cpu", "--port", str(lifecycle.free_port(18_700)), "--detach"], check=True)
     run = registry.runs()[-1]
     try:
         wait(run)

@@ -12,10 +12,11 @@ import time
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.core import observe, recording, registry, server
-from dflash_tui.core.run import Run
+from dflash_tui.core import observe, recording
 from dflash_tui.core.state import RunState
 from dflash_tui.events import Counters, Health
+from dflash_tui.runs import lifecycle, registry
+from dflash_tui.runs.run import Run
 from tests.bench.terminal import COMMAND
 
 STREAMS = 16
@@ -89,7 +90,7 @@ async def counted(run: Run, count: int) -> bool:
 
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
-    subprocess.run([*COMMAND, "up", "demo-cpu", "--port", str(server.free_port(18_700)), "--detach"], check=True)
+    subprocess.run([*COMMAND, "up", "demo-cpu", "--port", str(lifecycle.free_port(18_700)), "--detach"], check=True)
     run = registry.runs()[-1]
     try:
         same = asyncio.run(counted(run, count))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from dflash_tui.core import server
+from dflash_tui.runs import lifecycle
 from tests.bench import mortal, phases
 from tests.bench.audit import Home, Lie, audit
 
@@ -139,7 +139,7 @@ def main() -> int:
     for number, name in enumerate(order, 1):
         if home is None:
             home = Home(
-                Path(tempfile.mkdtemp(prefix="mortal-")), server.free_port(19_300 + 100 * (os.getpid() % 8)), real
+                Path(tempfile.mkdtemp(prefix="mortal-")), lifecycle.free_port(19_300 + 100 * (os.getpid() % 8)), real
             )
             home.said("engine", "install", home.recipe)
         try:

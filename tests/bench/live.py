@@ -21,8 +21,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import msgspec
 import psutil
 
-from dflash_tui.core import log_file, server
-from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.events import (
     AnyEvent,
@@ -36,6 +34,8 @@ from dflash_tui.events import (
     Sampled,
 )
 from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.runs import lifecycle, run_files
+from dflash_tui.runs.run import Run
 from tests import recordings
 from tests.bench.terminal import Terminal, spread
 from tests.tui.conftest import a_run, latencies, recorded
@@ -125,13 +125,13 @@ def day(_: argparse.Namespace) -> None:
 def terminal(args: argparse.Namespace) -> None:
     """Attach to a server that answers like a real one, with a GPU that this program plays."""
     for name, words in (("at rest", []), ("at work", ["busy"])):
-        port = server.free_port(18_300)
+        port = lifecycle.free_port(18_300)
         made = plan.make(resolution.resolve(recipe_loader.find("demo-cpu")), port=port)
         argv = (sys.executable, str(FAKE), str(port), *words, f"like={METRICS}")
-        run = server.launch(msgspec.structs.replace(made, argv=argv), engine="played")
+        run = lifecycle.launch(msgspec.structs.replace(made, argv=argv), engine="played")
         panel = None
         try:
-            log_file.record(run, HealthChanged(time.time(), Health.WARM))
+            run_files.record(run, HealthChanged(time.time(), Health.WARM))
             panel = Terminal("attach", run.id)
             _watch(run, panel, name, args.seconds, busy=bool(words))
         finally:
@@ -146,7 +146,7 @@ def _watch(run: Run, panel: Terminal, name: str, seconds: float, *, busy: bool) 
         if second == 8:
             before = panel.taken()
         if busy:
-            log_file.record(run, load(start, second)[1])
+            run_files.record(run, load(start, second)[1])
         panel.rest(1.0)
     share, rate = panel.since(before)
     resident = psutil.Process(panel.pid).memory_info().rss

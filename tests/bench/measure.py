@@ -22,10 +22,11 @@ from pathlib import Path
 import httpx
 import psutil
 
-from dflash_tui.core import engine, prepare, registry, server, server_process
-from dflash_tui.core.run import Run
+from dflash_tui.core import engine, prepare
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.planning.plan import Plan
+from dflash_tui.runs import lifecycle, registry, server_process
+from dflash_tui.runs.run import Run
 from tests.bench.terminal import COMMAND, Terminal, spread
 
 
@@ -106,11 +107,11 @@ def observe(args: argparse.Namespace) -> None:
     import asyncio
 
     spec = resolution.resolve(recipe_loader.find("demo-cpu"))
-    made = plan.make(spec, port=server.free_port(8741))
+    made = plan.make(spec, port=lifecycle.free_port(8741))
     if engine.find(plan.engine_folder(spec.engine)) is None or not Path(made.models_folder).is_dir():
         run = asyncio.run(prepare.bring_up(spec, made, lambda _event: None))
         wait_ready(run.url, run)
-        asyncio.run(server.stop(run))
+        asyncio.run(lifecycle.stop(run))
     start_bare(made)  # fills the caches
     bare, observed, cpu = [], [], []
     for pair in range(args.n):

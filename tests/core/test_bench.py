@@ -17,9 +17,9 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, ServerFailed
 from dflash_tui.core import imported, suites, vllm_bench
 from dflash_tui.core.imported import Imported
-from dflash_tui.core.run import Run
 from dflash_tui.core.suites import Prompt
 from dflash_tui.parser import build_parser
+from dflash_tui.runs.run import Run
 from tests.launched import free_port, wait_for_answer
 from tests.tui.conftest import a_run
 

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.core import export, log_file, recording, server_process
-from dflash_tui.core.run import Run
+from dflash_tui.core import export, recording
 from dflash_tui.events import Exited, HealthChanged, RequestDone, Stopping
+from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs.run import Run
 
 TOKEN = "hf_" + "aB3dE5" * 6
 SECRETS = (TOKEN, "hunter2hunter2", "s3cret-of-the-proxy", "opensesame", "The prompt of a user", "an answer of it")
@@ -39,7 +40,7 @@ def run() -> Run:
     made.folder.mkdir(parents=True)
     (made.folder / "run.json").write_bytes(msgspec.json.encode(made))
     made.log.write_bytes(LOG.encode("utf-8", "surrogateescape"))
-    log_file.record(made, RequestDone(made.started_at + 41, "Q&A", error="HTTP 401: Bearer opensesame"))
+    run_files.record(made, RequestDone(made.started_at + 41, "Q&A", error="HTTP 401: Bearer opensesame"))
     with made.samples.open("ab") as file:
         file.write(b'{"event":"coun')
     return made
@@ -101,7 +102,7 @@ def test_the_file_plays_as_the_run_does(run, tmp_path):
 
 def test_a_run_that_was_stopped_has_one_end(run, tmp_path):
     for event in (Stopping(run.started_at + 90), Exited(run.started_at + 91, 0)):
-        log_file.record(run, event)
+        run_files.record(run, event)
     run.samples.write_bytes(run.samples.read_bytes().replace(b'{"event":"coun', b""))
     events = list(recording.read(export.write(run, str(tmp_path / "a.zip"))).events())
     assert [event.code for event in events if isinstance(event, Exited)] == [0]
@@ -109,7 +110,7 @@ def test_a_run_that_was_stopped_has_one_end(run, tmp_path):
 
 def test_a_server_that_runs_is_exported_without_an_end(run, tmp_path, monkeypatch):
     monkeypatch.setattr(server_process, "alive", lambda _: True)
-    log_file.record(run, HealthChanged(run.started_at + 60, "warm"))  # type: ignore[arg-type]
+    run_files.record(run, HealthChanged(run.started_at + 60, "warm"))  # type: ignore[arg-type]
     events = list(recording.read(export.write(run, str(tmp_path / "a.zip"))).events())
     assert not any(isinstance(event, Exited) for event in events)
 

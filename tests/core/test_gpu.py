@@ -10,11 +10,11 @@ import psutil
 import pytest
 
 from dflash_tui.core import watch
-from dflash_tui.core.run import Run
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, Holder, Probe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.runs.run import Run
 from tests import stand_in
 
 GIB = 1 << 30

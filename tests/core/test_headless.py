@@ -8,8 +8,8 @@ import pytest
 
 from dflash_tui import headless
 from dflash_tui.common.errors import ServerFailed
-from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
+from dflash_tui.runs.run import Run
 from tests.tui.conftest import a_run
 
 LINES = 20_000

@@ -12,17 +12,17 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import ServerFailed
-from dflash_tui.core import registry, server
-from dflash_tui.core.held import Held
+from dflash_tui.runs import lifecycle, registry
+from dflash_tui.runs.gated_process import Held
 from tests.launched import free_port, made
 
 _KILLED = """
 import os, signal, sys
 from dflash_tui.common import private_files
-from dflash_tui.core import server
+from dflash_tui.runs import lifecycle
 from tests.launched import made
 private_files.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # as it is about to write the record
-server.launch(made(int(sys.argv[1]), "log"), engine="fake")
+lifecycle.launch(made(int(sys.argv[1]), "log"), engine="fake")
 """
 
 
@@ -78,6 +78,6 @@ def test_a_program_that_does_not_start_is_told_and_leaves_nothing(tmp_path, kind
         program.chmod(0o755 if kind == "no interpreter" else 0o644)
     plan = replace(made(free_port(18_250)), argv=(str(program), "serve"))
     with pytest.raises(ServerFailed, match="could not be started") as caught:
-        server.launch(plan, engine="fake")
+        lifecycle.launch(plan, engine="fake")
     assert caught.value.evidence in {"No such file or directory", "Permission denied"}
     assert list(paths.runs().iterdir()) == []

@@ -6,13 +6,14 @@ import msgspec
 import pytest
 
 from dflash_tui.cli import main
-from dflash_tui.core import history, registry
-from dflash_tui.core.run import Run
+from dflash_tui.core import history
 from dflash_tui.events import WARM_UP, AnyEvent, Phase, Preparing, RequestDone, Step, encode
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Mode
+from dflash_tui.runs import registry
+from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings
 

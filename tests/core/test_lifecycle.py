@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.core import observe, postmortem, server_process
+from dflash_tui.core import observe, postmortem
 from dflash_tui.machine import processes
+from dflash_tui.runs import server_process
 from tests import stand_in
 from tests.faults.test_file_faults import ended
 
@@ -22,10 +23,11 @@ STOP = """
 import asyncio, json, os, sys
 from msgspec.structs import replace
 from dflash_tui.machine import nvml
-from dflash_tui.core import release, server, server_process
+from dflash_tui.core import release
+from dflash_tui.runs import lifecycle, server_process
 from tests.launched import made
 release.PATIENCE, release._INTERVAL = float(sys.argv[1]), 0.05
-run = server.launch(replace(made(18_600, "deaf"), on_cpu=False), engine="fake")
+run = lifecycle.launch(replace(made(18_600, "deaf"), on_cpu=False), engine="fake")
 os.environ["STAND_IN_PID"] = str(run.pid)
 told = []
 def tell(line):

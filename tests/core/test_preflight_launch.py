@@ -17,13 +17,14 @@ from msgspec.structs import replace
 from dflash_tui import headless
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PreflightFailed
-from dflash_tui.core import inventory, preflight_launch, preflight_machine, registry, server
+from dflash_tui.core import inventory, preflight_launch, preflight_machine
 from dflash_tui.core.checks import Check, Level, Situation, fail
 from dflash_tui.core.hub import Access, Model
 from dflash_tui.launch.planner import Planned
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.planning.recipe import Mode, Standing, Status
+from dflash_tui.runs import lifecycle, registry
 from tests.launched import free_port
 from tests.situations import DESKTOP, engine_in, situation
 
@@ -187,7 +188,7 @@ def made(tmp_path, monkeypatch) -> Iterator[Planned]:
     plan = replace(found.plan, argv=argv, port=port, mode=Mode.COMPILE, patches=(), build_script="")
     yield Planned(found.setup, plan, ())
     for run in registry.runs():
-        asyncio.run(server.stop(run, grace=0.1))
+        asyncio.run(lifecycle.stop(run, grace=0.1))
 
 
 def up(made: Planned, force: str | None) -> int:

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from dflash_tui import cli
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.core import experiments, registry, server, server_process
+from dflash_tui.core import experiments
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, resolution
+from dflash_tui.runs import lifecycle, registry, server_process
 from tests import escapes, world
 from tests.experiments import a_design, a_plan
 
@@ -28,7 +29,7 @@ def umask(request):
 def test_runs_and_experiments_are_private_whatever_the_umask(umask):
     """Folders 0700, files 0600: those of a launch with its log, and those of an experiment."""
     plan = replace(a_plan(), argv=(sys.executable, "-c", "print(1)"))
-    run = server.launch(plan, engine="none")
+    run = lifecycle.launch(plan, engine="none")
     server_process.exit_code(run)
     experiments.append(experiments.create(a_design()), run.launched)
     root = paths.runs().parent
@@ -58,7 +59,7 @@ def test_a_folder_that_all_may_write_is_refused_in_words(tmp_path, capsys):
     assert "can be written by everybody" in capsys.readouterr().err
     paths.runs().chmod(0o777)
     with pytest.raises(DflashError, match="nothing is launched"):
-        server.launch(a_plan(), engine="none")
+        lifecycle.launch(a_plan(), engine="none")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError, ServerFailed, UsageError
-from dflash_tui.core import server
 from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning import memory, recipe_loader, resolution
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning.memory import Machine
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Recipe
+from dflash_tui.runs import lifecycle
 from tests.core.test_recipe import FULL
 
 # Not derandomized: every run may find something new, and what it found is printed. FUZZ_TIMES=100 looks longer.
@@ -213,7 +213,7 @@ def test_a_server_is_started_without_a_shell(monkeypatch, folders):
     changes = {"chat-template": "$(touch x); a 'b'", "env.X": "`id`"}
     plan = plans.make(resolution.resolve(recipe_loader.find("gemma-4-31b"), settings=changes))
     with pytest.raises(ServerFailed, match="could not be started"):
-        server.launch(plan, engine="vllm 0.33.0")
+        lifecycle.launch(plan, engine="vllm 0.33.0")
     assert not seen.get("shell")
     assert tuple(seen["argv"][-len(plan.argv) :]) == plan.argv
     assert "$(touch x); a 'b'" in seen["argv"]

@@ -12,10 +12,9 @@ import msgspec
 import pytest
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.core import recording, server_process
+from dflash_tui.core import recording
 from dflash_tui.core.player import Player
 from dflash_tui.core.recording import LOG, MOST_PACKED, RUN, SAMPLES
-from dflash_tui.core.run import Run
 from dflash_tui.core.state import RunState
 from dflash_tui.events import (
     AnyEvent,
@@ -30,6 +29,8 @@ from dflash_tui.events import (
     decode_recorded,
     encode,
 )
+from dflash_tui.runs import server_process
+from dflash_tui.runs.run import Run
 
 
 def folded(events) -> RunState:

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from dflash_tui.cli import main
-from dflash_tui.core.run import Run
 from dflash_tui.events import Event, Exited, Health, HealthChanged, Stopping, encode
+from dflash_tui.runs.run import Run
 from tests import recordings
 from tests.tui.conftest import a_run
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from dflash_tui.core import sending, suites, workload
-from dflash_tui.core.run import Run
 from dflash_tui.core.suites import Prompt
 from dflash_tui.events import RequestDone
+from dflash_tui.runs.run import Run
 from tests.boots import modes, plan
 from tests.launched import free_port, wait_for_answer
 

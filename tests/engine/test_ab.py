@@ -21,14 +21,16 @@ from dflash_tui.core import (
     boot_record,
     experiments,
     recording,
-    registry,
     run_report,
-    server_process,
 )
 from dflash_tui.core.experiment import Boot, Design, Halted, Measured
 from dflash_tui.core.progress import Progress
 from dflash_tui.machine import processes
 from dflash_tui.parser import build_parser
+from dflash_tui.runs import (
+    registry,
+    server_process,
+)
 from tests import fake_engine
 from tests.launched import free_port
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from dflash_tui import verdict_words
-from dflash_tui.core import experiments, inventory, registry, server_process
+from dflash_tui.core import experiments, inventory
 from dflash_tui.core.findings import Word
 from dflash_tui.core.patching import states
 from dflash_tui.planning import recipe_loader
+from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.abplan import AbPlan
 from dflash_tui.tui.app import DflashApp
 from tests.tui.panel import NO_GPU, text, wait_for

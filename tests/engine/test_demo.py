@@ -15,9 +15,10 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.core import observe, registry, server, server_process
-from dflash_tui.core.run import Run
+from dflash_tui.core import observe
 from dflash_tui.events import Phase
+from dflash_tui.runs import lifecycle, registry, server_process
+from dflash_tui.runs.run import Run
 
 pytestmark = pytest.mark.vllm
 COMMAND = [sys.executable, "-m", "dflash_tui"]
@@ -182,6 +183,6 @@ def test_a_killed_server_is_noticed_and_its_orphans_can_be_stopped(with_engine):
     _, told = watcher.communicate(timeout=60)
     assert watcher.returncode == 6, told
     assert "killed" in told
-    asyncio.run(server.stop(run))
+    asyncio.run(lifecycle.stop(run))
     assert server_process.members(run) == []
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in members)

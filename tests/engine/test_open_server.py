@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dflash_tui.core import registry, server_process
+from dflash_tui.runs import registry, server_process
 from tests import fake_engine
 from tests.engine.test_planted_token import PLANT, answers, in_files, listed
 from tests.launched import free_port

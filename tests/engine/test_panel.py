@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Log
 
-from dflash_tui.core import observe, registry, server_process
+from dflash_tui.core import observe
 from dflash_tui.events import Health, Phase
 from dflash_tui.planning import recipe_loader
+from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.chart import Chart
 from tests.tui.panel import text

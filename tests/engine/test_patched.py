@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.core import registry
+from dflash_tui.runs import registry
 
 pytestmark = pytest.mark.vllm
 PORT = "8761"

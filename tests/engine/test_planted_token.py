@@ -8,7 +8,8 @@ import httpx
 import psutil
 import pytest
 
-from dflash_tui.core import experiments, registry, server_process
+from dflash_tui.core import experiments
+from dflash_tui.runs import registry, server_process
 from tests import fake_engine
 from tests.launched import free_port
 from tests.test_escapes import told

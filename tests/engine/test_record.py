@@ -17,13 +17,10 @@ from dflash_tui import headless
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.core import (
-    log_file,
     observe,
     postmortem,
     probe,
     record,
-    server,
-    server_process,
     suites,
     workload,
 )
@@ -39,6 +36,11 @@ from dflash_tui.events import (
     Sampled,
 )
 from dflash_tui.machine import processes
+from dflash_tui.runs import (
+    lifecycle,
+    run_files,
+    server_process,
+)
 from tests.launched import free_port, made, recorded, until, watching
 
 
@@ -48,7 +50,7 @@ async def test_a_good_server_becomes_warm_and_is_measured_from_the_start_of_a_bu
     async with watching(run) as state:
         await until(lambda: state.health is Health.WARM)
         await asyncio.sleep(4)
-        log_file.record(run, await workload.first(run.url, "x"))
+        run_files.record(run, await workload.first(run.url, "x"))
         await until(lambda: len(state.requests) == 2 and state.readings[-1].counters.steps == 20)
     changes = [(b.at - a.at, (b.counters.steps or 0) - (a.counters.steps or 0)) for a, b in pairwise(state.readings)]
     assert all(seconds < 2.5 for seconds, steps in changes if steps)
@@ -98,7 +100,7 @@ async def test_another_server_on_the_port_is_not_taken_for_ours(launch):
         await asyncio.sleep(4)
         assert state.health is Health.STARTING
         assert not state.readings
-    assert server.free_port(first.plan.port) != first.plan.port
+    assert lifecycle.free_port(first.plan.port) != first.plan.port
 
 
 async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch, capsys):
@@ -115,7 +117,7 @@ async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch
     told = capsys.readouterr().err
     assert f"port {first.plan.port} is held by python" in told
     assert f"(pid {first.pid})" in told
-    assert f" --port {server.free_port(first.plan.port)}" in told
+    assert f" --port {lifecycle.free_port(first.plan.port)}" in told
     assert f"dflash-tui stop {ours.id}" in told
     assert "another program has the port" in told
 
@@ -129,7 +131,7 @@ ctypes.CDLL(None).pthread_exit(None)
 
 def test_the_exit_code_is_known_when_the_last_thread_is_gone(folders):
     """The first thread of a server ends before its others: it is dead by then, and its code is not there yet."""
-    run = server.launch(replace(made(18_299), argv=(sys.executable, "-c", THREADS)), engine="fake")
+    run = lifecycle.launch(replace(made(18_299), argv=(sys.executable, "-c", THREADS)), engine="fake")
     deadline = time.monotonic() + 30
     while server_process.alive(run):
         assert time.monotonic() < deadline
@@ -149,7 +151,7 @@ def test_ending_what_a_dead_server_left_does_not_make_it_a_wanted_end(launch):
     found = postmortem.of(run, observe.replay(run))
     assert found
     assert found.left.startswith("1 process of it still runs, with ")
-    asyncio.run(server.stop(run, grace=0.1))
+    asyncio.run(lifecycle.stop(run, grace=0.1))
     assert server_process.members(run) == []
     assert observe.replay(run).status == "failed"
 
@@ -157,7 +159,7 @@ def test_ending_what_a_dead_server_left_does_not_make_it_a_wanted_end(launch):
 def test_the_port_of_a_starting_server_is_not_given_away(launch):
     """A server binds its port long before it listens; the next launch gets another one."""
     run = launch("deaf")
-    assert server.free_port(run.plan.port) == run.plan.port + 1
+    assert lifecycle.free_port(run.plan.port) == run.plan.port + 1
 
 
 async def test_two_observers_see_the_same_and_ask_once(launch):
@@ -193,7 +195,7 @@ async def test_a_stubborn_server_and_its_children_end(launch):
     run = launch("stubborn")
     await until(lambda: len(server_process.members(run)) == 2)
     members = server_process.members(run)
-    await server.stop(run, grace=0.5)
+    await lifecycle.stop(run, grace=0.5)
     assert not any(processes.running(process) for process in members)
     state = observe.replay(run)
     assert (state.status, state.exit and state.exit.code) == ("stopped", -signal.SIGKILL)

@@ -5,9 +5,10 @@ import time
 
 import pytest
 
-from dflash_tui.core import server_process, workload
+from dflash_tui.core import workload
 from dflash_tui.core.state import RunState
 from dflash_tui.events import Counters, Health, Sampled
+from dflash_tui.runs import server_process
 from tests.launched import recorded, until, watching
 
 DAY = 86_400.0

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.core import observe, registry, server_process
+from dflash_tui.core import observe
 from dflash_tui.events import Health, Sampled
+from dflash_tui.runs import registry, server_process
 from tests.launched import recorded, until, watching
 
 

@@ -18,11 +18,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.core import log_file, observe, recording, registry, server_process, workload
-from dflash_tui.core.run import Run
+from dflash_tui.core import observe, recording, workload
 from dflash_tui.core.state import RunState
 from dflash_tui.core.suites import Prompt
 from dflash_tui.events import Health, HealthChanged, LogLine, Sampled
+from dflash_tui.runs import registry, run_files, server_process
+from dflash_tui.runs.run import Run
 from tests.launched import made, recorded, until, watching
 
 MIB = 1 << 20
@@ -221,12 +222,12 @@ def test_a_folder_that_is_gone_or_read_only_costs_samples_only(launch):
     for path in sorted(run.folder.iterdir()):
         path.unlink()
     run.folder.rmdir()
-    log_file.record(run, HealthChanged(1.0, Health.WARM))
+    run_files.record(run, HealthChanged(1.0, Health.WARM))
     assert observe.replay(run).health is Health.STARTING
     assert server_process.alive(run)
     with contextlib.suppress(OSError):
         run.folder.write_text("a file in its place")
-    log_file.record(run, HealthChanged(1.0, Health.WARM))
+    run_files.record(run, HealthChanged(1.0, Health.WARM))
     assert isinstance(next(iter(observe.replay(run).lines), None), LogLine | None)
     run.folder.unlink()
 

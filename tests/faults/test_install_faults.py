@@ -15,7 +15,8 @@ import pytest
 import uv
 
 from dflash_tui.common import paths
-from dflash_tui.core import inventory, registry
+from dflash_tui.core import inventory
+from dflash_tui.runs import registry
 
 # uv up to where it installs; then it has begun, and takes its time.
 SLOW_UV = """#!/bin/sh

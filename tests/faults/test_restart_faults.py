@@ -13,9 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
-from dflash_tui.core import observe, registry, server_process
-from dflash_tui.core.run import Run
+from dflash_tui.core import observe
 from dflash_tui.events import Sampled
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import Run
 from tests import fake_engine, launched, units
 from tests.launched import free_port
 

@@ -13,7 +13,7 @@ import pytest
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import registry, server, server_process
+from dflash_tui.runs import lifecycle, registry, server_process
 from tests import fake_engine
 from tests.launched import free_port
 from tests.terminals import ENTER, PANEL
@@ -168,6 +168,6 @@ def test_twenty_at_once(launch):
     assert registry.damaged() == {}
     listed = dflash("ps").stdout
     assert all(listed.count(f"{run.id} ") == 1 for run in runs)
-    assert server.free_port(base) == base + 20
+    assert lifecycle.free_port(base) == base + 20
     assert dflash("stop", runs[7].id).returncode == 0
     assert [server_process.alive(run) for run in runs] == [run is not runs[7] for run in runs]

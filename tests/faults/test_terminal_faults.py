@@ -11,9 +11,10 @@ import time
 import psutil
 import pytest
 
-from dflash_tui.core import server_process, workload
-from dflash_tui.core.run import Run
+from dflash_tui.core import workload
 from dflash_tui.events import Health, Sampled
+from dflash_tui.runs import server_process
+from dflash_tui.runs.run import Run
 from tests.launched import recorded, until, watching
 from tests.terminals import ENTER, LEAVE, NO_MOUSE, PANEL
 

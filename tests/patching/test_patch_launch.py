@@ -13,16 +13,17 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError
-from dflash_tui.core import preflight_launch, prepare, registry, server
+from dflash_tui.core import preflight_launch, prepare
 from dflash_tui.core.checks import Check, Level
 from dflash_tui.core.engine import Engine
 from dflash_tui.core.patching import change, guard, store
-from dflash_tui.core.run import Run
 from dflash_tui.events import Preparing
 from dflash_tui.planning import patch_file, recipe_loader, resolution
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
+from dflash_tui.runs import lifecycle, registry
+from dflash_tui.runs.run import Run
 from tests.patching.conftest import CPU_FILE
 from tests.patching.pair import tree
 from tests.situations import situation
@@ -45,7 +46,7 @@ def launch(plan: Plan, engine: Engine) -> tuple[Run, str]:
     try:
         assert guard.in_use(engine) == [f"{run.id} on port {plan.port}"]
     finally:
-        asyncio.run(server.stop(run))
+        asyncio.run(lifecycle.stop(run))
     return run, " ".join(event.text for event in said)
 
 
@@ -137,7 +138,7 @@ def test_the_doctor_sees_a_server_that_is_in_the_way(engine):
         assert waiting.id in found.found
         assert found.fix == "stop it first: dflash-tui stop"
     finally:
-        asyncio.run(server.stop(waiting))
+        asyncio.run(lifecycle.stop(waiting))
 
 
 def test_a_launch_ends_what_a_killed_change_left(engine):
@@ -173,7 +174,7 @@ def test_a_launch_waits_for_whoever_changes_the_files(engine):
         return await waiting
 
     run = asyncio.run(main())
-    asyncio.run(server.stop(run))
+    asyncio.run(lifecycle.stop(run))
     assert order == ["waited"]
 
 
@@ -182,7 +183,7 @@ def test_an_environment_without_leave_has_nothing_to_lock(engine):
     Path(engine.folder, "pyvenv.cfg").unlink()
     theirs = replace(engine, adopted=True, patchable=False)
     run = asyncio.run(prepare._launch(replace(made(engine), patches=()), theirs, [], ""))
-    asyncio.run(server.stop(run))
+    asyncio.run(lifecycle.stop(run))
 
 
 def test_a_launch_that_is_given_up_writes_nothing(engine, monkeypatch):
@@ -252,5 +253,5 @@ def test_a_run_records_patches_of_other_recipes(engine):
     change.apply([patch_file.load(NAME)], engine)
     plan = replace(made(engine), patches=())
     run = asyncio.run(prepare._launch(plan, engine, [], ""))
-    asyncio.run(server.stop(run))
+    asyncio.run(lifecycle.stop(run))
     assert run.patches == (NAME,)

@@ -7,10 +7,10 @@ from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.core.postmortem import Postmortem
-from dflash_tui.core.run import Run
 from dflash_tui.events import AnyEvent
 from dflash_tui.machine.gpus import Probe
 from dflash_tui.planning.recipe import Recipe
+from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
 
 NO_GPU = Probe(why_none="no NVIDIA GPU: the driver is not installed")

@@ -7,8 +7,9 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from dflash_tui.core import experiments, registry, verdict
+from dflash_tui.core import experiments, verdict
 from dflash_tui.core.experiment import BootBegan, Finished, Halted, Measured
+from dflash_tui.runs import registry
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.experiments import ExperimentList
 from tests.experiments import BASE, a_boot, a_design, a_plan, boots, told, written

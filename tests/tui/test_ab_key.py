@@ -7,10 +7,11 @@ import pytest
 from textual.pilot import Pilot
 
 from dflash_tui import verdict_words
-from dflash_tui.core import ab_start, experiments, registry, server_process
+from dflash_tui.core import ab_start, experiments
 from dflash_tui.core.experiment import Design
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.recipe import Recipe
+from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.abplan import AbPlan
 from dflash_tui.tui.app import DflashApp, farewell
 from dflash_tui.tui.dialogs import Confirm

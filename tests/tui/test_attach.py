@@ -8,11 +8,11 @@ import time
 import msgspec
 import pytest
 
-from dflash_tui.core import log_file, server_process
-from dflash_tui.core.run import Run
 from dflash_tui.events import Exited
 from dflash_tui.machine import processes
 from dflash_tui.planning.recipe import Build, EngineSpec
+from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp, farewell
 from dflash_tui.tui.dialogs import Confirm
 from dflash_tui.tui.doctor import Doctor
@@ -33,7 +33,7 @@ def written(run: Run, log: bytes = LOG) -> Run:
     (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
     run.log.write_bytes(log)
     for event in (*traffic(run.started_at + 90, 60), *five_requests(run.started_at + 140)):
-        log_file.record(run, event)
+        run_files.record(run, event)
     return run
 
 
@@ -50,7 +50,7 @@ def running():
 
 async def test_an_ended_run_is_replayed():
     run = written(a_run())
-    log_file.record(run, Exited(run.started_at + 160, 1))
+    run_files.record(run, Exited(run.started_at + 160, 1))
     panel = DflashApp(run=run, now=lambda: run.started_at + 170, probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "died while serving (exit code 1)" in text(panel))

@@ -5,10 +5,11 @@ from msgspec.structs import replace
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError, RecipeError
-from dflash_tui.core import experiments, registry
+from dflash_tui.core import experiments
 from dflash_tui.machine.gpus import Gpu, Holder, Probe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipe import Recipe
+from dflash_tui.runs import registry
 from dflash_tui.tui.dialogs import ErrorDialog
 from tests import escapes, world
 from tests.tui.conftest import a_recipe

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from textual.widgets import Input
 
-from dflash_tui.core import registry, server
-from dflash_tui.core.run import Run
 from dflash_tui.events import AnyEvent, Autopsy, Exited, LogLine, Problem
 from dflash_tui.launch import planner
 from dflash_tui.parser import build_parser
 from dflash_tui.planning.plan import Plan
+from dflash_tui.runs import lifecycle, registry
+from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs import ErrorDialog
 from dflash_tui.tui.failure import FailurePane
 from dflash_tui.tui.fix import Fix, plan_again
@@ -188,7 +188,7 @@ async def test_hostile_evidence_is_only_text():
 
 def test_a_launch_again_takes_a_free_port_unless_one_was_asked_for(folders, monkeypatch):
     """The port of before may be held by what is left."""
-    monkeypatch.setattr(server, "free_port", lambda wanted: int(wanted) + 5)
+    monkeypatch.setattr(lifecycle, "free_port", lambda wanted: int(wanted) + 5)
     _, plan = plan_again(a_run(asked=DEMO), {})
     assert plan.port == 8005
     _, plan = plan_again(a_run(asked=DEMO), {"--port": "8123"})

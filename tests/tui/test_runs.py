@@ -7,10 +7,11 @@ import msgspec
 import pytest
 from textual.widgets import OptionList
 
-from dflash_tui.core import log_file, recording
-from dflash_tui.core.run import Run
+from dflash_tui.core import recording
 from dflash_tui.events import Exited, Stopping
 from dflash_tui.machine import processes
+from dflash_tui.runs import run_files
+from dflash_tui.runs.run import Run
 from dflash_tui.tui.runs import RunList, look, shown
 from tests import recordings
 from tests.tui.conftest import HOSTILE, a_recipe, a_run
@@ -26,7 +27,7 @@ def written(name: str, after: float, *events, **changes) -> Run:
     (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
     run.log.write_bytes(LOG)
     for event in events:
-        log_file.record(run, event)
+        run_files.record(run, event)
     return run
 
 

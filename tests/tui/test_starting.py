@@ -4,10 +4,11 @@ import msgspec
 import pytest
 from textual.containers import VerticalScroll
 
-from dflash_tui.core import history, log_file
-from dflash_tui.core.run import Run
+from dflash_tui.core import history
 from dflash_tui.core.state import RunState
 from dflash_tui.events import WARM_UP, Health, HealthChanged, Preparing, RequestDone, Step
+from dflash_tui.runs import run_files
+from dflash_tui.runs.run import Run
 from dflash_tui.tui.starting import startup
 from tests import recordings, starts
 from tests.tui.conftest import BASE, a_run
@@ -28,7 +29,7 @@ def leave(run: Run, name: str, recording: str) -> None:
     before.folder.mkdir(parents=True)
     (before.folder / "run.json").write_bytes(msgspec.json.encode(before))
     before.log.write_bytes(recordings.raw(recording))
-    log_file.record(before, FIRST)
+    run_files.record(before, FIRST)
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import psutil
 
 from dflash_tui.common.errors import PatchError
-from dflash_tui.core import registry, server_process
 from dflash_tui.core.engine import Engine
+from dflash_tui.runs import registry, server_process
 
 
 def allow(engine: Engine, paths: Iterable[str]) -> None:

@@ -8,9 +8,9 @@ import msgspec
 
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import server_process
-from dflash_tui.core.run import VERSION, Run
 from dflash_tui.events import YEAR_2100
+from dflash_tui.runs import server_process
+from dflash_tui.runs.run import VERSION, Run
 
 RUN_FILE = "run.json"
 _RUN_LIMIT = 1 << 20

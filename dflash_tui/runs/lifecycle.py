@@ -19,13 +19,13 @@ import msgspec
 
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, ServerFailed, UsageError, starved
-from dflash_tui.core import log_file, registry, server_process
-from dflash_tui.core.held import Held
-from dflash_tui.core.registry import RUN_FILE
-from dflash_tui.core.run import KEY_VARIABLE, Run
 from dflash_tui.events import Exited, Preparing, Stopping
 from dflash_tui.machine import processes, system
 from dflash_tui.planning.plan import HOST, Plan
+from dflash_tui.runs import registry, run_files, server_process
+from dflash_tui.runs.gated_process import Held
+from dflash_tui.runs.registry import RUN_FILE
+from dflash_tui.runs.run import KEY_VARIABLE, Run
 
 # vLLM ends within 5 s when it ends at all; SIGTERM during a stream hung in 7 of 15 tries on 0.32.0.
 STOP_GRACE = 15.0
@@ -59,7 +59,7 @@ def launch(
     env |= {KEY_VARIABLE: key} if key else {}
     try:
         # Appended to, so that a log which somebody cuts goes on at its start, not behind a hole.
-        with open(folder / log_file.NAME, "ab", opener=private_files.opener) as log:
+        with open(folder / run_files.NAME, "ab", opener=private_files.opener) as log:
             held = Held(plan.argv, env, folder, log)
     except OSError as error:
         raise _not_started(plan, folder, error) from None
@@ -143,7 +143,7 @@ async def stop(run: Run, grace: float = STOP_GRACE) -> float:
     """
     began, lived = time.monotonic(), server_process.alive(run)
     if lived:  # who ends what a dead server left did not end the server
-        log_file.record(run, Stopping(time.time()))
+        run_files.record(run, Stopping(time.time()))
     known = await asyncio.to_thread(server_process.members, run)
     for process in known:
         if process.pid == run.pid:
@@ -164,7 +164,7 @@ async def stop(run: Run, grace: float = STOP_GRACE) -> float:
         raise DflashError(f"processes {names} of {run.id} survived SIGKILL", do="they wait in the kernel; see dmesg")
     server_process.alive(run)
     if lived:
-        log_file.record(run, Exited(time.time(), server_process.exit_code(run)))
+        run_files.record(run, Exited(time.time(), server_process.exit_code(run)))
     return time.monotonic() - began
 
 

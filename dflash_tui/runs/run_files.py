@@ -10,7 +10,7 @@ from dflash_tui.common import private_files
 from dflash_tui.events import Event, encode
 
 if TYPE_CHECKING:  # a run knows where its log is
-    from dflash_tui.core.run import Run
+    from dflash_tui.runs.run import Run
 
 NAME = "server.log"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common import paths
-from dflash_tui.core import log_file
 from dflash_tui.events import Launched, Preparing
 from dflash_tui.planning.plan import HOST, Plan
+from dflash_tui.runs import run_files
 
 # Where vLLM itself looks for the key that requests must have.
 KEY_VARIABLE = "VLLM_API_KEY"
@@ -49,7 +49,7 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def log(self) -> Path:
         """The file that holds all the server printed, by the name that it has now."""
-        return log_file.find(self.folder, self.pid)
+        return run_files.find(self.folder, self.pid)
 
     @property
     def samples(self) -> Path:

@@ -6,8 +6,8 @@ import subprocess
 
 import psutil
 
-from dflash_tui.core.run import Run
 from dflash_tui.machine import processes
+from dflash_tui.runs.run import Run
 
 # The first thread of a process may be gone this many seconds before the last.
 _LAST_THREADS = 5.0
