@@ -7,9 +7,9 @@ import time
 
 from dflash_tui.common import formatting
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core.alarms import Alarm, alarms
-from dflash_tui.core.state import RunState
 from dflash_tui.events import Event, encode
+from dflash_tui.run_state.alarms import Alarm, alarms
+from dflash_tui.run_state.state import RunState
 
 INTERVAL = 1.0
 

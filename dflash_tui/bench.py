@@ -13,10 +13,10 @@ from dflash_tui.console import print_data, print_status
 from dflash_tui.core import observe, record, suites, vllm_bench, workload
 from dflash_tui.core.bench_figures import Measured
 from dflash_tui.core.imported import Imported
-from dflash_tui.core.state import RunState
 from dflash_tui.core.suites import Suite
 from dflash_tui.events import Health, RequestDone, encode
 from dflash_tui.machine import processes
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, run_files, server_process
 from dflash_tui.runs.run import Run
 

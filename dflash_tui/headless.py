@@ -18,7 +18,6 @@ from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.console import print_data, print_status
 from dflash_tui.core import observe, postmortem, preflight, prepare, release, suites
 from dflash_tui.core.preflight import Level
-from dflash_tui.core.state import RunState
 from dflash_tui.events import Health, encode
 from dflash_tui.launch.planner import Planned, planned
 from dflash_tui.lines import Checked, Figures, Lines, PlanMade, PreparingLines
@@ -26,6 +25,7 @@ from dflash_tui.panel_command import panel
 from dflash_tui.plan_text import describe
 from dflash_tui.planning.recipe import Restart
 from dflash_tui.restarts import Restarts
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.words import check_line

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dflash_tui.common import formatting
 from dflash_tui.common.errors import UsageError
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import compared, history
-from dflash_tui.core.compared import Difference, Kind
-from dflash_tui.core.expected import Start
+from dflash_tui.core import history
+from dflash_tui.run_state import startup_comparison
+from dflash_tui.run_state.eta import Start
+from dflash_tui.run_state.startup_comparison import Difference, Kind
 from dflash_tui.runs import registry
 from dflash_tui.starts import spread
 
@@ -31,10 +32,10 @@ def command(args: argparse.Namespace) -> int:
         print_status("no server has come up on this machine yet")
         return 0
     print_data(_list(starts))
-    kinds = compared.kinds(starts)
+    kinds = startup_comparison.kinds(starts)
     print_data("")
     print_data(_medians(kinds))
-    for difference in compared.differences(kinds):
+    for difference in startup_comparison.differences(kinds):
         print_data(_sentence(difference))
     return 0
 
@@ -59,11 +60,11 @@ def _list(starts: Sequence[Start]) -> str:
 
 def _medians(kinds: Sequence[Kind]) -> str:
     """Return one row per recipe, engine, mode and cache: medians of the parts of a start, and of how many it is."""
-    parts = [name.upper() for name, _ in compared.PARTS]
+    parts = [name.upper() for name, _ in startup_comparison.PARTS]
     header = ("MEDIANS", "SETUP", "ENGINE", "MODE", "CACHE", "N", *parts, "FIRST", "READY", "FROM TO")
     rows = []
     for kind in kinds:
-        seconds = [formatting.duration(kind.part(phases)) for _, phases in compared.PARTS]
+        seconds = [formatting.duration(kind.part(phases)) for _, phases in startup_comparison.PARTS]
         times = (*seconds, formatting.number(kind.first, 1, "s"), formatting.duration(kind.ready), spread(kind))
         rows.append((*kind.pair, kind.mode, kind.cache or formatting.UNKNOWN, str(len(kind.starts)), *times))
     return formatting.table(header, rows, right=tuple(range(5, len(header))))

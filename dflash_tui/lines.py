@@ -8,8 +8,6 @@ from typing import ClassVar
 from dflash_tui.common import formatting
 from dflash_tui.console import print_data, print_status
 from dflash_tui.core.preflight import Check
-from dflash_tui.core.state import RunState
-from dflash_tui.core.track import LONGEST_GAP
 from dflash_tui.events import (
     WARM_UP,
     AnyEvent,
@@ -24,6 +22,8 @@ from dflash_tui.events import (
     encode,
 )
 from dflash_tui.planning.plan import Plan
+from dflash_tui.run_state.counters import LONGEST_GAP
+from dflash_tui.run_state.state import RunState
 
 
 class PlanMade(Event, frozen=True, tag="plan"):

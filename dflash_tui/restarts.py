@@ -8,9 +8,9 @@ import time
 from dflash_tui.common.errors import ServerFailed
 from dflash_tui.console import print_data, print_status
 from dflash_tui.core import postmortem, release, restart
-from dflash_tui.core.state import RunState
 from dflash_tui.events import Event, encode
 from dflash_tui.planning.recipe import Restart
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 from dflash_tui.words import restart_limit
 

@@ -7,12 +7,12 @@ from enum import Enum
 from typing import NamedTuple
 
 from dflash_tui.common import formatting
-from dflash_tui.core.compared import Kind
-from dflash_tui.core.expected import Expected, Guess, eta, launched_in
-from dflash_tui.core.silence import Silence, silence
-from dflash_tui.core.startup import PhaseSpan, Startup
-from dflash_tui.core.state import RunState
 from dflash_tui.events import Health, Phase, Step
+from dflash_tui.run_state.eta import Expected, Guess, eta, launched_in
+from dflash_tui.run_state.stall import Silence, silence
+from dflash_tui.run_state.startup import PhaseSpan, Startup
+from dflash_tui.run_state.startup_comparison import Kind
+from dflash_tui.run_state.state import RunState
 
 _GIB_IN_GB = 1.073741824
 _MEASURABLE = 0.05  # seconds; what was faster has no speed worth telling

@@ -9,8 +9,8 @@ from dflash_tui.common.formatting import middle
 from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.core import death, observe, postmortem, upstream_report
 from dflash_tui.core.postmortem import Postmortem
-from dflash_tui.core.state import RunState
 from dflash_tui.events import Event
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 

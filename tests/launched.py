@@ -13,10 +13,10 @@ import httpx
 from msgspec.structs import replace
 
 from dflash_tui.core import observe
-from dflash_tui.core.state import RunState
 from dflash_tui.events import decode_recorded
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.planning.plan import Plan
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
 

@@ -3,8 +3,8 @@
 import pytest
 
 from dflash_tui import starts as words
-from dflash_tui.core.expected import expect
 from dflash_tui.events import WARM_UP, Exited, Health, HealthChanged, RequestDone
+from dflash_tui.run_state.eta import expect
 from dflash_tui.starts import Mark
 from tests.starts import COMPILED, SILENT, start, state
 

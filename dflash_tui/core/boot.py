@@ -25,10 +25,10 @@ from dflash_tui.core import (
     sending,
 )
 from dflash_tui.core.experiment import Boot, BootBegan, Design, Measured
-from dflash_tui.core.state import RunState
 from dflash_tui.events import WARM_UP, Event, Health, Preparing, RequestDone
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import (
     lifecycle,
     run_files,

@@ -13,12 +13,12 @@ import psutil
 from msgspec.structs import replace
 
 from dflash_tui.core.experiment import Conditions
-from dflash_tui.core.kept import Kept
-from dflash_tui.core.state import RunState
-from dflash_tui.core.track import LONGEST_GAP
 from dflash_tui.events import GpuLoad, GpusSampled
 from dflash_tui.machine import gpus, system
 from dflash_tui.planning.plan import Plan
+from dflash_tui.run_state.counters import LONGEST_GAP
+from dflash_tui.run_state.retention import Kept
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 

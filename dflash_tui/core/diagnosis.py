@@ -11,9 +11,9 @@ from itertools import islice, takewhile
 import msgspec
 
 from dflash_tui.common.formatting import gib
-from dflash_tui.core.state import RunState
 from dflash_tui.events import LogLine, MemorySampled, Problem
 from dflash_tui.planning.recipe import Failure
+from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.known_failures import SYMPTOMS, explain, root_cause
 
 UNKNOWN = "unknown"

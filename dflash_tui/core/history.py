@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dflash_tui.core import expected as expectations
-from dflash_tui.core.expected import Guess, Start, expect
-from dflash_tui.core.state import RunState
 from dflash_tui.events import Recorded, Step, decode_recorded
 from dflash_tui.planning.plan import Plan
+from dflash_tui.run_state import eta as expectations
+from dflash_tui.run_state.eta import Guess, Start, expect
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.log_reader import LogReader

@@ -20,9 +20,9 @@ import httpx
 
 from dflash_tui.common import bounded_http, own_secrets
 from dflash_tui.core import death, record
-from dflash_tui.core.state import RunState
 from dflash_tui.events import AnyEvent, Autopsy, Counters, Exited, Stopping, decode_recorded
 from dflash_tui.machine import processes
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output import metrics

@@ -10,11 +10,11 @@ from dflash_tui.core import diagnosis, remedy
 from dflash_tui.core.diagnosis import Diagnosis
 from dflash_tui.core.recording import Recording
 from dflash_tui.core.remedy import Remedy
-from dflash_tui.core.state import RunState
 from dflash_tui.machine import processes
 from dflash_tui.planning import recipe_loader as recipes
 from dflash_tui.planning import request
 from dflash_tui.planning.recipe import Recipe
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, server_process
 from dflash_tui.runs.run import Run
 

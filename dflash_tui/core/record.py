@@ -11,7 +11,7 @@ from collections.abc import Callable
 import httpx
 
 from dflash_tui.common import bounded_http
-from dflash_tui.core import probe, workload
+from dflash_tui.core import workload
 from dflash_tui.core.lease import Lease
 from dflash_tui.core.watch import IDLE_INTERVAL, Watch
 from dflash_tui.events import (
@@ -24,6 +24,7 @@ from dflash_tui.events import (
     decode_recorded,
 )
 from dflash_tui.machine import processes, system
+from dflash_tui.run_state import idle_probe
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output import metrics
@@ -79,7 +80,7 @@ class _Recorder:
         self._latencies: LatenciesSampled | None = None
         self._watch = Watch(run)
         self._written_at = -math.inf  # by a clock that nobody sets, like all intervals
-        self._probe_after = probe.after()
+        self._probe_after = idle_probe.after()
         self._rests_since = time.monotonic()
         self._complain_at = time.monotonic() + PATIENCE
 
@@ -173,7 +174,7 @@ class _Recorder:
 
     async def _probe(self) -> None:
         """Ask for one token; whether it came is recorded, and what it means is for `alarms` to say."""
-        done = await workload.probe(self._run.url, self._run.plan.served_name, probe.PATIENCE, key=self._run.key)
+        done = await workload.probe(self._run.url, self._run.plan.served_name, idle_probe.PATIENCE, key=self._run.key)
         run_files.record(self._run, done)
         self._rests_since = time.monotonic()
 

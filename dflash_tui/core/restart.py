@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dflash_tui.common import private_files
 from dflash_tui.common.formatting import duration
 from dflash_tui.core.diagnosis import UNKNOWN
-from dflash_tui.core.state import RunState
 from dflash_tui.planning.recipe import Restart
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 
 LONGEST_WAIT = 300.0

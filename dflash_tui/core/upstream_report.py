@@ -14,9 +14,9 @@ from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.redaction import is_secret, without_quotes, without_secrets
 from dflash_tui.core.diagnosis import Diagnosis, cause_in_log, place_of
-from dflash_tui.core.state import RunState
 from dflash_tui.machine import gpus
 from dflash_tui.planning import plan as plans
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 
 _BEFORE, _AFTER = 30, 5

@@ -24,8 +24,8 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import experiments
 from dflash_tui.core.experiment import Design, Measured
 from dflash_tui.core.progress import Progress
-from dflash_tui.core.state import RunState
 from dflash_tui.events import RequestDone
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 from dflash_tui.tui import abview
 from dflash_tui.tui.dialogs import Confirm, ErrorDialog

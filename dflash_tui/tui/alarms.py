@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from dflash_tui.common.formatting import cut, duration
-from dflash_tui.core.alarms import Alarm
+from dflash_tui.run_state.alarms import Alarm
 from dflash_tui.tui.widgets import MUTED
 
 NONE = "no alarm"

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from dflash_tui.common.formatting import GIB, number, of, percent
-from dflash_tui.core.state import RunState, held
-from dflash_tui.core.track import LONGEST_GAP, Reading
 from dflash_tui.events import GpuLoad, GpusSampled
+from dflash_tui.run_state.counters import LONGEST_GAP, Reading
+from dflash_tui.run_state.state import RunState, held
 from dflash_tui.tui.chart import Line, nice
 from dflash_tui.vllm_output.metrics import Rates
 

@@ -9,10 +9,10 @@ from textual.content import Content
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import duration, middle, number, plural
-from dflash_tui.core import probe
-from dflash_tui.core.state import RunState
 from dflash_tui.events import PROBE, LogLine
 from dflash_tui.planning.plan import Plan
+from dflash_tui.run_state import idle_probe
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.widgets import MUTED
 
@@ -59,7 +59,7 @@ def probing(state: RunState, now: float) -> str:
     last = next((done for done in reversed(state.requests) if done.kind == PROBE), None)
     if last is not None:
         return f"at rest it was asked for a token {duration(now - last.at)} ago and took {number(last.total, 2, 's')}"
-    after = probe.after()
+    after = idle_probe.after()
     return f"at rest it is asked for a token every {duration(after)}" if math.isfinite(after) else ""
 
 

@@ -17,8 +17,9 @@ from textual.widgets import Static
 
 from dflash_tui import starts
 from dflash_tui.common.formatting import UNKNOWN, duration, middle, number, plural
-from dflash_tui.core import compared, history
-from dflash_tui.core.compared import Difference, Kind
+from dflash_tui.core import history
+from dflash_tui.run_state import startup_comparison
+from dflash_tui.run_state.startup_comparison import Difference, Kind
 from dflash_tui.tui.widgets import MUTED
 
 _NAME = 20
@@ -27,7 +28,7 @@ _FIRST = "first request"
 # A part looks the same in every bar; neighbours differ without colours, too.
 _LOOKS = {
     name: ("█▓"[place % 2], ("$series-a", "$series-b", "$series-c")[place % 3])
-    for place, name in enumerate([*(name for name, _ in compared.PARTS), _FIRST])
+    for place, name in enumerate([*(name for name, _ in startup_comparison.PARTS), _FIRST])
 }
 
 
@@ -55,7 +56,7 @@ class HistoryScreen(ModalScreen[None]):
         self.query_one("#head-of-starts", Static).update(Content.assemble(("starts", "bold"), head))
         shown, width = self.query_one("#compared", Static), self.query_one("#checks").size.width - 2
         none = Content.assemble(("no server has come up on this machine yet", MUTED))
-        shown.update(table(compared.kinds(found), width) if found else none)
+        shown.update(table(startup_comparison.kinds(found), width) if found else none)
 
 
 def table(known: Sequence[Kind], width: int) -> Content:
@@ -70,14 +71,14 @@ def table(known: Sequence[Kind], width: int) -> Content:
             rows.append(Content.assemble((f"({said}: the times are real, the model is not)", "$warning")))
         longest = max((total(kind) for kind in alike), default=0.0)
         rows += [row for kind in alike for row in of(kind, longest, width)]
-        rows += [_difference(difference) for difference in compared.differences(alike)]
+        rows += [_difference(difference) for difference in startup_comparison.differences(alike)]
         blocks.append(Content("\n").join(rows))
     return Content("\n\n").join(blocks)
 
 
 def parts(kind: Kind) -> list[tuple[str, float]]:
     """Return what the starts of a kind spent their time on, in seconds; what they had nothing of is left out."""
-    found = [(name, kind.part(phases)) for name, phases in compared.PARTS]
+    found = [(name, kind.part(phases)) for name, phases in startup_comparison.PARTS]
     return [(name, seconds) for name, seconds in (*found, (_FIRST, kind.first)) if seconds]
 
 

@@ -15,13 +15,13 @@ from textual.widgets import Footer
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.core import history
-from dflash_tui.core.alarms import alarms
-from dflash_tui.core.expected import Guess, Start, expect
-from dflash_tui.core.positions import advise
 from dflash_tui.core.postmortem import Postmortem
-from dflash_tui.core.state import RunState
 from dflash_tui.events import PROBE, AnyEvent, Step
 from dflash_tui.planning.plan import Plan
+from dflash_tui.run_state.alarms import alarms
+from dflash_tui.run_state.draft_advice import advise
+from dflash_tui.run_state.eta import Guess, Start, expect
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 from dflash_tui.tui import charts, figures
 from dflash_tui.tui.alarms import AlarmDialog

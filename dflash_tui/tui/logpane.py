@@ -15,8 +15,8 @@ from textual.strip import Strip
 from textual.widgets import Footer, Input, Log
 
 from dflash_tui.common.formatting import cut
-from dflash_tui.core.state import RunState
 from dflash_tui.events import LogLine
+from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.logrows import LogRows, styled
 
 LEVELS = ("all", "warnings and worse", "errors")

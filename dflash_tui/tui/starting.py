@@ -9,9 +9,9 @@ from textual.content import Content
 
 from dflash_tui import starts
 from dflash_tui.common.formatting import cut, duration, percent
-from dflash_tui.core.expected import WORTH_IT, Expected, Guess, coming
-from dflash_tui.core.state import RunState
 from dflash_tui.events import Preparing, Step
+from dflash_tui.run_state.eta import WORTH_IT, Expected, Guess, coming
+from dflash_tui.run_state.state import RunState
 from dflash_tui.starts import Mark, Row
 from dflash_tui.tui.widgets import MUTED, bar
 

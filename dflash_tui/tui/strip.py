@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from dflash_tui.common.formatting import cut, number
-from dflash_tui.core.cycle import Cycle, Finished
+from dflash_tui.run_state.slow_cycle import Cycle, Finished
 from dflash_tui.tui.widgets import MUTED
 
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -11,11 +11,11 @@ from textual.content import Content
 from textual.widget import Widget
 
 from dflash_tui.common.formatting import UNKNOWN, cut, gib, number, percent
-from dflash_tui.core.band import choose, compare
-from dflash_tui.core.state import RunState
-from dflash_tui.core.track import LONGEST_GAP, Reading
 from dflash_tui.events import Histogram
 from dflash_tui.planning.plan import Plan
+from dflash_tui.run_state.counters import LONGEST_GAP, Reading
+from dflash_tui.run_state.published_range import choose, compare
+from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.widgets import MUTED
 from dflash_tui.vllm_output.histogram import Quantile, quantile
 from dflash_tui.vllm_output.metrics import Rates

@@ -9,9 +9,9 @@ from textual.content import Content
 from textual.widget import Widget
 
 from dflash_tui.common.formatting import UNKNOWN, cut, duration, number
-from dflash_tui.core.positions import Advice
-from dflash_tui.core.startup import PhaseSpan
 from dflash_tui.events import RequestDone
+from dflash_tui.run_state.draft_advice import Advice
+from dflash_tui.run_state.startup import PhaseSpan
 
 NEEDS = (60, 18)
 MUTED = "$foreground 60%"

@@ -13,8 +13,8 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from dflash_tui.core import observe, recording
-from dflash_tui.core.state import RunState
 from dflash_tui.events import Counters, Health
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry
 from dflash_tui.runs.run import Run
 from tests.bench.terminal import COMMAND

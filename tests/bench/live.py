@@ -21,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import msgspec
 import psutil
 
-from dflash_tui.core.state import RunState
 from dflash_tui.events import (
     AnyEvent,
     Counters,
@@ -34,6 +33,7 @@ from dflash_tui.events import (
     Sampled,
 )
 from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, run_files
 from dflash_tui.runs.run import Run
 from tests import recordings

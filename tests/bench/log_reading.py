@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.core import observe
-from dflash_tui.core.state import RunState
 from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from dflash_tui import alarm_lines
-from dflash_tui.core.state import RunState
 from dflash_tui.events import Launched, Suspended
+from dflash_tui.run_state.state import RunState
 
 
 async def _announced(as_json: bool) -> None:

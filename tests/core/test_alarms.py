@@ -2,8 +2,6 @@
 
 import pytest
 
-from dflash_tui.core.alarms import HANGS_AFTER, Alarm, alarms
-from dflash_tui.core.state import RunState
 from dflash_tui.events import (
     PROBE,
     AnyEvent,
@@ -21,6 +19,8 @@ from dflash_tui.events import (
     Stopping,
     Suspended,
 )
+from dflash_tui.run_state.alarms import HANGS_AFTER, Alarm, alarms
+from dflash_tui.run_state.state import RunState
 
 GIB = 1 << 30
 LAUNCHED = Launched(0.0, "run", "toy", 1, 8000, "eager", num_speculative_tokens=7)

@@ -8,8 +8,8 @@ import pytest
 
 from dflash_tui.core import conditions
 from dflash_tui.core.conditions import Processors
-from dflash_tui.core.state import RunState
 from dflash_tui.machine import processes
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from tests.boots import plan

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dflash_tui.core.cycle import Finished, find
+from dflash_tui.run_state.slow_cycle import Finished, find
 
 # Gemma-4-26B-A4B with DFlash on an RTX 5090 Laptop GPU, tok/s of ten requests, "100 % reproducible".
 PUBLISHED = (221, 214, 218, 222, 230, 103, 59, 62, 62, 212)

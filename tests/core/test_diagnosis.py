@@ -5,9 +5,9 @@ import json
 import pytest
 
 from dflash_tui.core.diagnosis import UNKNOWN, diagnose
-from dflash_tui.core.state import RunState
 from dflash_tui.events import Autopsy, Exited, Health, HealthChanged, Launched, MemorySampled, Stopping
 from dflash_tui.planning.recipe import Failure
+from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.known_failures import KNOWN, SYMPTOMS, explain
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from dflash_tui.core.expected import MOST, Start, coming, eta, expect, launched_in, steps
 from dflash_tui.events import WARM_UP, Phase, Preparing, RequestDone, Step
+from dflash_tui.run_state.eta import MOST, Start, coming, eta, expect, launched_in, steps
 from tests.starts import COMPILED, start, state
 
 THREE = [start(COMPILED, factor) for factor in (1.0, 0.8, 1.1)]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dflash_tui.core.state import RunState
 from dflash_tui.events import PROBE, WARM_UP, Counters, RequestDone, Sampled
+from dflash_tui.run_state.state import RunState
 
 
 def counted(at: float, requests: int, tokens: float, seconds: float, steps: float, *, running: int = 0) -> Sampled:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.sanitizer import LINE_LIMIT
-from dflash_tui.core.state import RunState
 from dflash_tui.events import Event, LogLine, encode
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
+from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output import metrics
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import escapes, recordings

@@ -7,8 +7,8 @@ minutes (n = 5 looks, a second apart): eager 119.46 tok/s (119.40 to 119.51), co
 import pytest
 
 from dflash_tui.core import recording
-from dflash_tui.core.alarms import alarms
-from dflash_tui.core.state import RunState
+from dflash_tui.run_state.alarms import alarms
+from dflash_tui.run_state.state import RunState
 from tests.recordings import RUNS
 
 CLIENT = {"eager": 119.46, "compile": 626.63}

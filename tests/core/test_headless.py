@@ -8,7 +8,7 @@ import pytest
 
 from dflash_tui import headless
 from dflash_tui.common.errors import ServerFailed
-from dflash_tui.core.state import RunState
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 from tests.tui.conftest import a_run
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dflash_tui.core.band import choose, compare
-from dflash_tui.core.cycle import Finished
-from dflash_tui.core.positions import LEAST_STEPS, advise
 from dflash_tui.planning.recipe import Band, Mode
+from dflash_tui.run_state.draft_advice import LEAST_STEPS, advise
+from dflash_tui.run_state.published_range import choose, compare
+from dflash_tui.run_state.slow_cycle import Finished
 from dflash_tui.vllm_output.metrics import Rates
 
 

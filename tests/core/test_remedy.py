@@ -6,7 +6,6 @@ import pytest
 
 from dflash_tui.core import postmortem, remedy
 from dflash_tui.core.diagnosis import diagnose
-from dflash_tui.core.state import RunState
 from dflash_tui.events import Exited, Launched
 from dflash_tui.launch import planner
 from dflash_tui.machine import gpus
@@ -14,6 +13,7 @@ from dflash_tui.machine.gpus import Probe
 from dflash_tui.parser import build_parser
 from dflash_tui.planning import recipe_loader, request
 from dflash_tui.planning.plan import Plan
+from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.core.test_diagnosis import CPU, GPU, of
 

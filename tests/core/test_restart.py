@@ -4,9 +4,9 @@ import pytest
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.core import restart
-from dflash_tui.core.state import RunState
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.planning.recipe import Restart
+from dflash_tui.run_state.state import RunState
 from dflash_tui.words import restart_line
 
 POLICY = Restart(times=2, within_s=100, wait_s=10)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dflash_tui.core.silence import QUIET, STALLED, silence
 from dflash_tui.events import Activity
+from dflash_tui.run_state.stall import QUIET, STALLED, silence
 from tests import starts
 from tests.starts import SILENT
 

@@ -5,7 +5,6 @@ import math
 import pytest
 
 from dflash_tui.core.diagnosis import diagnose
-from dflash_tui.core.state import RunState
 from dflash_tui.events import (
     WARM_UP,
     Autopsy,
@@ -23,6 +22,7 @@ from dflash_tui.events import (
     decode_recorded,
     encode,
 )
+from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings
 

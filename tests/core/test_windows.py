@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import pytest
 
-from dflash_tui.core.kept import DENSE, LONGEST, THIN_EVERY, THIN_STEP, Kept
-from dflash_tui.core.state import RunState
-from dflash_tui.core.track import Track
 from dflash_tui.events import Counters, Histogram, LatenciesSampled
+from dflash_tui.run_state.counters import Track
+from dflash_tui.run_state.retention import DENSE, LONGEST, THIN_EVERY, THIN_STEP, Kept
+from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.histogram import difference, mean, quantile
 from dflash_tui.vllm_output.metrics import scrape
 from tests import recordings

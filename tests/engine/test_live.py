@@ -17,9 +17,10 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.core import alarms, observe
-from dflash_tui.core.state import RunState
+from dflash_tui.core import observe
 from dflash_tui.events import Health
+from dflash_tui.run_state import alarms
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui import charts

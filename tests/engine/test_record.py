@@ -19,12 +19,10 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.core import (
     observe,
     postmortem,
-    probe,
     record,
     suites,
     workload,
 )
-from dflash_tui.core.alarms import alarms
 from dflash_tui.core.diagnosis import diagnose
 from dflash_tui.events import (
     PROBE,
@@ -36,6 +34,8 @@ from dflash_tui.events import (
     Sampled,
 )
 from dflash_tui.machine import processes
+from dflash_tui.run_state import idle_probe
+from dflash_tui.run_state.alarms import alarms
 from dflash_tui.runs import (
     lifecycle,
     run_files,
@@ -333,8 +333,8 @@ async def test_a_suspended_server_is_seen_at_once_and_its_going_on(launch):
 async def test_a_resting_server_is_probed_and_a_dead_answer_is_an_alarm(launch, monkeypatch):
     """One token after a rest; a server that answers /health but not the probe hangs."""
     monkeypatch.setenv("DFLASH_TUI_PROBE", "1")
-    monkeypatch.setattr(probe, "_LEAST", 1.0)
-    monkeypatch.setattr(probe, "PATIENCE", 1.0)
+    monkeypatch.setattr(idle_probe, "_LEAST", 1.0)
+    monkeypatch.setattr(idle_probe, "PATIENCE", 1.0)
     run = launch("sleepy")
     async with watching(run) as state:
         await until(lambda: any(done.kind == PROBE for done in state.requests))
@@ -347,4 +347,4 @@ async def test_a_resting_server_is_probed_and_a_dead_answer_is_an_alarm(launch, 
 @pytest.mark.parametrize(("value", "after"), [("0", math.inf), ("-3", math.inf), ("3600", 3600.0), ("x", 600.0)])
 def test_probing_can_be_turned_off(monkeypatch, value, after):
     monkeypatch.setenv("DFLASH_TUI_PROBE", value)
-    assert probe.after() == after
+    assert idle_probe.after() == after

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from dflash_tui.core import workload
-from dflash_tui.core.state import RunState
 from dflash_tui.events import Counters, Health, Sampled
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
 from tests.launched import recorded, until, watching
 

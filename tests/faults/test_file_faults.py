@@ -19,9 +19,9 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.core import observe, recording, workload
-from dflash_tui.core.state import RunState
 from dflash_tui.core.suites import Prompt
 from dflash_tui.events import Health, HealthChanged, LogLine, Sampled
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, run_files, server_process
 from dflash_tui.runs.run import Run
 from tests.launched import made, recorded, until, watching

@@ -6,9 +6,9 @@ from functools import partial
 
 from dflash_tui.common import bounded_http
 from dflash_tui.core import record
-from dflash_tui.core.alarms import alarms
-from dflash_tui.core.state import RunState
 from dflash_tui.events import Health, Sampled
+from dflash_tui.run_state.alarms import alarms
+from dflash_tui.run_state.state import RunState
 from tests.launched import recorded, until, watching
 
 

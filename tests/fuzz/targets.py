@@ -17,9 +17,9 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError, UsageError
 from dflash_tui.common.sanitizer import LINE_LIMIT
 from dflash_tui.core.patching import text
-from dflash_tui.core.state import RunState
 from dflash_tui.events import AnyEvent, LatenciesSampled, LogLine, Sampled, decode_recorded, encode
 from dflash_tui.planning import patch_file, recipe_loader
+from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output import metrics as vllm_output_metrics
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import escapes, recordings

@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from dflash_tui.core import progress, verdict
 from dflash_tui.core.experiment import BootBegan
 from dflash_tui.core.findings import AbReport
-from dflash_tui.core.state import RunState
+from dflash_tui.run_state.state import RunState
 from dflash_tui.tui import ab
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.theme import LIGHT

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dflash_tui.core import history
-from dflash_tui.core.expected import Start
+from dflash_tui.run_state.eta import Start
 from dflash_tui.tui.history import HistoryScreen
 from dflash_tui.tui.runs import RunList
 from tests import starts

@@ -5,8 +5,8 @@ import tracemalloc
 
 import pytest
 
-from dflash_tui.core.kept import KEPT_BYTES, KEPT_LINES
 from dflash_tui.events import LogLine, Problem
+from dflash_tui.run_state.retention import KEPT_BYTES, KEPT_LINES
 from dflash_tui.tui.logpane import LogPane
 from dflash_tui.vllm_output import log_reader
 from dflash_tui.vllm_output.benign_warnings import why_benign

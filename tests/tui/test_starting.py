@@ -5,8 +5,8 @@ import pytest
 from textual.containers import VerticalScroll
 
 from dflash_tui.core import history
-from dflash_tui.core.state import RunState
 from dflash_tui.events import WARM_UP, Health, HealthChanged, Preparing, RequestDone, Step
+from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.starting import startup

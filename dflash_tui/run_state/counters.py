@@ -10,8 +10,8 @@ import math
 from bisect import bisect_right
 from typing import NamedTuple
 
-from dflash_tui.core.kept import SET_BACK, Kept, ends
 from dflash_tui.events import Counters
+from dflash_tui.run_state.retention import SET_BACK, Kept, ends
 from dflash_tui.vllm_output.metrics import Rates, rates
 
 # A recorder writes at least every 10 s; a longer silence is a hole, not a zero.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from dflash_tui.core.cycle import Cycle, Finished, find
-from dflash_tui.core.track import Reading
 from dflash_tui.events import OURS, Counters, RequestDone
+from dflash_tui.run_state.counters import Reading
+from dflash_tui.run_state.slow_cycle import Cycle, Finished, find
 
 KEPT = 400
 # Between the end of a request here and the reading that counts it.

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.core.startup import Startup
 from dflash_tui.events import Phase, Preparing, Step
+from dflash_tui.run_state.startup import Startup
 
 WORTH_IT = 0.5  # seconds; a step that was over sooner had nothing to do
 MOST = 5  # only the last starts count: what was true a month ago may be no more

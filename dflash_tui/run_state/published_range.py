@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dflash_tui.core.cycle import Finished
 from dflash_tui.planning.recipe import Band, Mode
+from dflash_tui.run_state.slow_cycle import Finished
 from dflash_tui.vllm_output.metrics import Rates
 
 _LAST = 10

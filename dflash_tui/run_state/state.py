@@ -8,10 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from dflash_tui.core.finished import FinishedLog
-from dflash_tui.core.kept import Kept, KeptLines, Timed, ends
-from dflash_tui.core.startup import PhaseSpan, Startup
-from dflash_tui.core.track import LONGEST_GAP, Track
 from dflash_tui.events import (
     Activity,
     AnyEvent,
@@ -39,6 +35,10 @@ from dflash_tui.events import (
     Stopping,
     Suspended,
 )
+from dflash_tui.run_state.counters import LONGEST_GAP, Track
+from dflash_tui.run_state.finished_requests import FinishedLog
+from dflash_tui.run_state.retention import Kept, KeptLines, Timed, ends
+from dflash_tui.run_state.startup import PhaseSpan, Startup
 from dflash_tui.vllm_output.histogram import difference
 from dflash_tui.vllm_output.known_failures import SYMPTOMS
 from dflash_tui.vllm_output.metrics import Rates

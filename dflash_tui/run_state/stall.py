@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dflash_tui.core.startup import Startup
 from dflash_tui.events import Activity, Phase
+from dflash_tui.run_state.startup import Startup
 
 QUIET = 15.0  # seconds without a line that are worth a word
 STALLED = 30.0  # ... and a warning, unless the processes work or such a start was as quiet before

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from dflash_tui.core.expected import Start
 from dflash_tui.events import Phase
+from dflash_tui.run_state.eta import Start
 
 # What of a start is told: names, and the phases that each sums up. The first request comes after them.
 PARTS: tuple[tuple[str, tuple[Phase, ...]], ...] = (

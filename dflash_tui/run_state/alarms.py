@@ -7,10 +7,10 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from dflash_tui.common.formatting import GIB, duration, gib, number, of, percent, plural
-from dflash_tui.core.kept import Kept, Timed
-from dflash_tui.core.state import RunState
-from dflash_tui.core.track import LONGEST_GAP, Reading
 from dflash_tui.events import PROBE, Counters, GpuLoad, Health
+from dflash_tui.run_state.counters import LONGEST_GAP, Reading
+from dflash_tui.run_state.retention import Kept, Timed
+from dflash_tui.run_state.state import RunState
 
 T = TypeVar("T", bound=Timed)
 
