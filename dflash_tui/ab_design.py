@@ -10,8 +10,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dflash_tui import __version__
+from dflash_tui.benchmark import suites
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import experiments, measures, suites, vary
+from dflash_tui.core import experiments, measures, vary
 from dflash_tui.core.experiment import Arm, Design
 from dflash_tui.core.vary import Varied
 from dflash_tui.launch import planner

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dflash_tui import verdict_words
+from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.common import formatting
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.core import summary
 from dflash_tui.core.experiment import Boot, Design
 from dflash_tui.core.findings import AbReport, Comparison, PromptRatio
-from dflash_tui.core.stats import Ratio
 from dflash_tui.core.summary import Figure, Summary
 
 MARKS = "●◆▲■▼★"  # one per arm, so that colour is never alone

@@ -8,12 +8,13 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from dflash_tui import bench_lines
+from dflash_tui.benchmark import client, suites, vllm_bench
+from dflash_tui.benchmark.imported_results import Imported
+from dflash_tui.benchmark.suites import Suite
+from dflash_tui.benchmark.summary import Measured
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import observe, record, suites, vllm_bench, workload
-from dflash_tui.core.bench_figures import Measured
-from dflash_tui.core.imported import Imported
-from dflash_tui.core.suites import Suite
+from dflash_tui.core import observe, record
 from dflash_tui.events import Health, RequestDone, encode
 from dflash_tui.machine import processes
 from dflash_tui.run_state.state import RunState
@@ -45,7 +46,7 @@ class Bench(NamedTuple):
         before = await observe.read_counters(run)
         if not self.as_json:
             print_data(bench_lines.request_row(None))
-        requests = workload.answer(
+        requests = client.answer(
             run.url, run.plan.served_name, self.suite, rounds=self.suite.rounds(self.rounds, streams), scale=self.scale,
             seed=self.seed, temperature=self.temperature, fixed=self.fixed, streams=streams, key=run.key,
         )  # fmt: skip
@@ -95,8 +96,8 @@ class Bench(NamedTuple):
     async def theirs(self, streams: int, seconds: float) -> Imported:
         """Return what `vllm bench serve` says of one level, which took us so many seconds."""
         asks = [
-            vllm_bench.Ask(workload.tagged(prompt, number, self.seed), workload.length(prompt, self.scale))
-            for prompt, number in workload.order(self.suite, self.suite.rounds(self.rounds, streams), self.seed)
+            vllm_bench.Ask(client.tagged(prompt, number, self.seed), client.length(prompt, self.scale))
+            for prompt, number in client.order(self.suite, self.suite.rounds(self.rounds, streams), self.seed)
         ]
         return await vllm_bench.serve(
             self.run, asks, seed=self.seed, temperature=self.temperature, streams=streams, patience=60 + 10 * seconds

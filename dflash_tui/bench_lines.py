@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
+from dflash_tui.benchmark.stats import LEVEL
+from dflash_tui.benchmark.summary import Figures, Measured, Spread
+from dflash_tui.benchmark.vllm_bench import Compared
 from dflash_tui.common import formatting
-from dflash_tui.core.bench_figures import Figures, Measured, Spread
-from dflash_tui.core.stats import LEVEL
-from dflash_tui.core.vllm_bench import Compared
 from dflash_tui.events import RequestDone
 
 KIND_WIDTH = 12

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from dflash_tui import why
 from dflash_tui.alarm_lines import announce
 from dflash_tui.bench import Bench, first_answer, measure
+from dflash_tui.benchmark import suites
 from dflash_tui.common import formatting
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import observe, postmortem, preflight, prepare, release, suites
+from dflash_tui.core import observe, postmortem, preflight, prepare, release
 from dflash_tui.core.preflight import Level
 from dflash_tui.events import Health, encode
 from dflash_tui.launch.planner import Planned, planned

@@ -11,13 +11,14 @@ import msgspec
 from msgspec.structs import replace
 
 from dflash_tui import report_markdown, run_markdown, side_by_side
+from dflash_tui.benchmark import imported_results
+from dflash_tui.benchmark.imported_results import Imported
 from dflash_tui.common import untrusted_json
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.redaction import variables, words
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import experiments, imported, recording, run_report, sides
+from dflash_tui.core import experiments, recording, run_report, sides
 from dflash_tui.core.findings import AbReport, misplaced
-from dflash_tui.core.imported import Imported
 from dflash_tui.core.run_report import RunReport
 from dflash_tui.core.sides import Side
 
@@ -127,7 +128,7 @@ def _file(name: str) -> AbReport | RunReport | Imported | None:
     for decoder in (_AB, _RUN):
         with contextlib.suppress(msgspec.MsgspecError):
             return _sound(path, untrusted_json.decode(data, decoder))
-    return imported.load(path)
+    return imported_results.load(path)
 
 
 def _sound(path: Path, report: AbReport | RunReport) -> AbReport | RunReport:

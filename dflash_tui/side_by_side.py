@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from dflash_tui.benchmark.imported_results import Imported, Measured
 from dflash_tui.common import formatting
 from dflash_tui.core.findings import AbReport
-from dflash_tui.core.imported import Imported, Measured
 from dflash_tui.core.run_report import RunReport
 from dflash_tui.events import RequestDone
 from dflash_tui.markdown import said, table

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from dflash_tui.benchmark.stats import UNSEEN, Ratio
 from dflash_tui.common import formatting
 from dflash_tui.core.experiment import Design
 from dflash_tui.core.findings import AbReport, BreakEven, Comparison, StartUp, Word
 from dflash_tui.core.measures import measured
-from dflash_tui.core.stats import UNSEEN, Ratio
 
 # Values that say by themselves what they are.
 _SPEAKING = {"mode", "profile", "variant", "run"}

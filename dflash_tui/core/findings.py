@@ -6,8 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.core.experiment import Boot, Design
-from dflash_tui.core.stats import Ratio
 
 
 class Word(StrEnum):

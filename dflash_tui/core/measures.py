@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from dflash_tui.core import stats
+from dflash_tui.benchmark import stats
+from dflash_tui.benchmark.stats import CLOSEST, ONE_TEXT, Cell, Difference, Logs
 from dflash_tui.core.experiment import Arm, Boot, Design
-from dflash_tui.core.stats import CLOSEST, ONE_TEXT, Cell, Difference, Logs
 from dflash_tui.events import RequestDone
 
 STEPS, TOKENS, AL = "steps/s", "tok/s", "AL"

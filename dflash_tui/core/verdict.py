@@ -9,12 +9,12 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
+from dflash_tui.benchmark.stats import Difference, Ratio
 from dflash_tui.core import confounds, payback, sweep
 from dflash_tui.core.agreement import agreement
 from dflash_tui.core.experiment import Boot, Design
 from dflash_tui.core.findings import AbReport, Comparison, PromptRatio, Word
 from dflash_tui.core.measures import AL, STEPS, TOKENS, difference, levels, measured, moves_drafts, of_boots, speculates
-from dflash_tui.core.stats import Difference, Ratio
 
 # A second question to the same boots: it is asked at a second level, so that both together err in one of twenty.
 _SURE = 0.99

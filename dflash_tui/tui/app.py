@@ -313,13 +313,13 @@ class DflashApp(App[str]):
     @work(group="prompts")
     async def send_prompts(self, run: Run) -> None:
         """Send the five prompts and record each result, so that every observer of the run sees it."""
-        from dflash_tui.core import suites, workload  # noqa: PLC0415 - as above
+        from dflash_tui.benchmark import client, suites  # noqa: PLC0415 - as above
 
         suite, scale = suites.load("quick"), run.plan.bench_scale
-        kinds = [*(prompt.kind for prompt, _ in workload.order(suite)), ""]
+        kinds = [*(prompt.kind for prompt, _ in client.order(suite)), ""]
         try:
             self.run_screen.send(run, kinds.pop(0))
-            sent = workload.answer(
+            sent = client.answer(
                 run.url, run.plan.served_name, suite, key=run.key, scale=scale, temperature=None, fixed=False
             )
             async with aclosing(sent):

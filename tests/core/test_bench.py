@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from dflash_tui import bench
+from dflash_tui.benchmark import imported_results, suites, vllm_bench
+from dflash_tui.benchmark.imported_results import Imported
+from dflash_tui.benchmark.suites import Prompt
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, ServerFailed
-from dflash_tui.core import imported, suites, vllm_bench
-from dflash_tui.core.imported import Imported
-from dflash_tui.core.suites import Prompt
 from dflash_tui.parser import build_parser
 from dflash_tui.runs.run import Run
 from tests.launched import free_port, wait_for_answer
@@ -118,7 +118,7 @@ async def test_who_begins_changes_from_turn_to_turn(serving, monkeypatch, capfd)
     async def serve(run: Run, asks: Iterable[vllm_bench.Ask], *, seed: int, **_: object) -> Imported:
         turns.append((seed, run.samples.read_text().count("\n") if run.samples.exists() else 0))
         prompts.update(ask.prompt for ask in asks)
-        return imported.load(RESULT)
+        return imported_results.load(RESULT)
 
     monkeypatch.setattr(vllm_bench, "serve", serve)
     await bench.measure(bench.Bench(serving, SUITE, 0.5, rounds=4, seed=3, fixed=True, with_vllm=True, as_json=True))

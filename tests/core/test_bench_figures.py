@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from dflash_tui import bench_lines
-from dflash_tui.core import suites
-from dflash_tui.core.bench_figures import Figures, Measured, Spread, busy
-from dflash_tui.core.imported import Imported
-from dflash_tui.core.imported import Measured as Theirs
-from dflash_tui.core.vllm_bench import Compared
+from dflash_tui.benchmark import suites
+from dflash_tui.benchmark.imported_results import Imported
+from dflash_tui.benchmark.imported_results import Measured as Theirs
+from dflash_tui.benchmark.summary import Figures, Measured, Spread, busy
+from dflash_tui.benchmark.vllm_bench import Compared
 from dflash_tui.events import Counters, RequestDone
 from tests.tui.conftest import a_run
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import pytest
 
+from dflash_tui.benchmark.stats import Cell, Difference, Logs, difference
 from dflash_tui.common import formatting
 from dflash_tui.core import vary, verdict
 from dflash_tui.core.findings import Word
-from dflash_tui.core.stats import Cell, Difference, Logs, difference
 from tests.boots import KINDS, boot, modes, request
 
 RUNS = 2000

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dflash_tui.core.stats import CLOSEST, SWING, UNSEEN, Cell, Difference, difference, quantile
+from dflash_tui.benchmark.stats import CLOSEST, SWING, UNSEEN, Cell, Difference, difference, quantile
 
 # Two-sided 95 % and 99 %, one-sided 80 %, by degrees of freedom: NIST/SEMATECH e-Handbook 1.3.6.7.2.
 TABLE = [

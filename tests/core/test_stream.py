@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dflash_tui.core.stream import Stream, said
+from dflash_tui.benchmark.sse import Stream, said
 
 GOOD = 'data: {"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}'
 
@@ -47,7 +47,7 @@ def test_an_error_in_the_stream_is_told():
 def test_the_time_between_chunks_is_measured(monkeypatch):
     """Ten gaps of 10 ms and one of 110: the median does not see it, the 95th percentile does."""
     clock = iter([0.0, *(n / 100 for n in range(1, 12)), 0.22, 0.22])
-    monkeypatch.setattr("dflash_tui.core.stream.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("dflash_tui.benchmark.sse.time.perf_counter", lambda: next(clock))
     piece = GOOD.replace('"completion_tokens": 3', '"completion_tokens": 43')
     done = taken(*[piece] * 12).result()
     assert done.ttft == pytest.approx(0.01)

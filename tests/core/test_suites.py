@@ -2,9 +2,9 @@
 
 import pytest
 
+from dflash_tui.benchmark import suites
 from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError, UsageError
-from dflash_tui.core import suites
 
 GOOD = "title: Mine\nprompts:\n  - {kind: Q, text: Hello there., max_tokens: 32}\n"
 

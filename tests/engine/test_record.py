@@ -14,14 +14,16 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui import headless
+from dflash_tui.benchmark import (
+    client,
+    suites,
+)
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.core import (
     observe,
     postmortem,
     record,
-    suites,
-    workload,
 )
 from dflash_tui.core.diagnosis import diagnose
 from dflash_tui.events import (
@@ -50,7 +52,7 @@ async def test_a_good_server_becomes_warm_and_is_measured_from_the_start_of_a_bu
     async with watching(run) as state:
         await until(lambda: state.health is Health.WARM)
         await asyncio.sleep(4)
-        run_files.record(run, await workload.first(run.url, "x"))
+        run_files.record(run, await client.first(run.url, "x"))
         await until(lambda: len(state.requests) == 2 and state.readings[-1].counters.steps == 20)
     changes = [(b.at - a.at, (b.counters.steps or 0) - (a.counters.steps or 0)) for a, b in pairwise(state.readings)]
     assert all(seconds < 2.5 for seconds, steps in changes if steps)
@@ -171,7 +173,7 @@ async def test_two_observers_see_the_same_and_ask_once(launch):
             assert len(recorded(run, RequestDone)) == 1
             assert list(first.readings)[:2] == list(second.readings)[:2]
         before = len(recorded(run, Sampled))
-        await workload.first(run.url, "x")
+        await client.first(run.url, "x")
         await until(lambda: len(recorded(run, Sampled)) > before)
 
 
@@ -185,7 +187,7 @@ async def test_a_suspended_recorder_loses_its_place(launch):
             pass
         other.send_signal(signal.SIGSTOP)
         async with watching(run) as state:
-            await workload.first(run.url, "x")
+            await client.first(run.url, "x")
             await until(lambda: bool(state.readings) and state.readings[-1].counters.steps == 20)
         other.kill()
 
@@ -274,7 +276,7 @@ async def test_a_bad_answer_is_a_failed_request(launch, word, error):
     """Whatever the server sends, a request ends with a sentence."""
     run = launch(word)
     await until(lambda: processes.listens(server_process.members(run), run.plan.port))
-    done = await workload.first(run.url, "x")
+    done = await client.first(run.url, "x")
     assert error in done.error
 
 
@@ -282,7 +284,7 @@ async def test_a_request_is_measured_by_its_usage(launch):
     """Forty tokens came in three chunks: the speed follows `usage`, not the chunks."""
     run = launch()
     await until(lambda: processes.listens(server_process.members(run), run.plan.port))
-    done = await workload.one(run.url, "x", suites.load("quick").prompts[0], scale=0.5)
+    done = await client.one(run.url, "x", suites.load("quick").prompts[0], scale=0.5)
     assert (done.kind, done.tokens, done.prompt_tokens, done.finish, done.error) == ("Q&A", 40, 9, "length", "")
     assert done.ttft is not None
     assert done.decode_tok_s is not None
@@ -292,7 +294,7 @@ async def test_a_request_is_measured_by_its_usage(launch):
 
 async def test_no_server_is_a_failed_request():
     """Nothing listens: the error names it."""
-    done = await workload.first(f"http://127.0.0.1:{free_port(18_900)}", "x")
+    done = await client.first(f"http://127.0.0.1:{free_port(18_900)}", "x")
     assert "ConnectError" in done.error
 
 
@@ -312,7 +314,7 @@ def test_a_bench_of_an_unwatched_server_leaves_its_counters(launch):
     assert recorded(run, Sampled)[-1].counters.steps == 60
     state = observe.replay(run)
     assert [(r.kind, r.acceptance_length) for r in state.finished.requests] == [
-        (prompt.kind, 4.0) for prompt, _ in workload.order(suites.load("quick"))
+        (prompt.kind, 4.0) for prompt, _ in client.order(suites.load("quick"))
     ]
 
 

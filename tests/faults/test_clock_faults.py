@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dflash_tui.core import workload
+from dflash_tui.benchmark import client
 from dflash_tui.events import Counters, Health, Sampled
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
@@ -52,7 +52,7 @@ async def test_recording_goes_on(launch, monkeypatch):
         for jump in (DAY, 0.0, -DAY, 0.0):
             offset[0] = jump
             before = len(recorded(run, Sampled))
-            await workload.first(run.url, "x")
+            await client.first(run.url, "x")
             await until(lambda before=before: len(recorded(run, Sampled)) > before + 1)  # type: ignore[misc]
             assert server_process.alive(run)
             assert abs(state.readings[-1].at - time.time()) < 15

@@ -18,8 +18,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.core import observe, recording, workload
-from dflash_tui.core.suites import Prompt
+from dflash_tui.benchmark import client
+from dflash_tui.benchmark.suites import Prompt
+from dflash_tui.core import observe, recording
 from dflash_tui.events import Health, HealthChanged, LogLine, Sampled
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, run_files, server_process
@@ -80,7 +81,7 @@ async def test_a_log_that_is_renamed_is_read_under_its_new_name(launch, rotated)
         if rotated != "renamed":
             log.touch()
         before = state.line_count
-        await workload.one(run.url, "x", Prompt("late", "after the rename", 8))
+        await client.one(run.url, "x", Prompt("late", "after the rename", 8))
         await until(lambda: "after the rename" in state.lines[-1].text)
         assert state.line_count == before + 1
         assert observe.replay(run).line_count == state.line_count
@@ -244,4 +245,4 @@ async def test_a_folder_that_is_deleted_under_its_observer(launch):
         assert not run.folder.exists()
     assert registry.runs() == []
     assert registry.damaged() == {}
-    assert (await workload.first(run.url, "x")).error == ""
+    assert (await client.first(run.url, "x")).error == ""

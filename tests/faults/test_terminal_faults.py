@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from dflash_tui.core import workload
+from dflash_tui.benchmark import client
 from dflash_tui.events import Health, Sampled
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
@@ -71,7 +71,7 @@ async def goes_on(run: Run) -> None:
     assert server_process.alive(run)
     before = len(recorded(run, Sampled))
     async with watching(run) as state:
-        await workload.first(run.url, "x")
+        await client.first(run.url, "x")
         await until(lambda: state.health is Health.WARM and len(recorded(run, Sampled)) > before, 20)
 
 

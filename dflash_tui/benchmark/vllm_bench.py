@@ -13,13 +13,13 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_tui.benchmark import imported_results, stats
+from dflash_tui.benchmark.imported_results import Imported
+from dflash_tui.benchmark.stats import Cell, Ratio
+from dflash_tui.benchmark.summary import Measured
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import imported, stats
-from dflash_tui.core.bench_figures import Measured
-from dflash_tui.core.imported import Imported
-from dflash_tui.core.stats import Cell, Ratio
 from dflash_tui.events import Event
 from dflash_tui.machine import processes
 from dflash_tui.runs.run import Run
@@ -102,7 +102,7 @@ async def serve(
             await process.wait()
     if code != 0 or not result.exists():
         raise DflashError("vllm bench serve failed", evidence=_last(log), do=f"its log: {log}")
-    return imported.load(result)
+    return imported_results.load(result)
 
 
 def _argv(run: Run, prompts: Path, result: Path) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dflash_tui.core.suites import Suite
+from dflash_tui.benchmark.suites import Suite
 from dflash_tui.events import Counters, Event, RequestDone
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output import metrics

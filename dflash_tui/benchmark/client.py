@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 
+from dflash_tui.benchmark.sse import Stream, said
+from dflash_tui.benchmark.suites import Prompt, Suite
 from dflash_tui.common import bounded_http
-from dflash_tui.core.stream import Stream, said
-from dflash_tui.core.suites import Prompt, Suite
 from dflash_tui.events import PROBE, WARM_UP, Counters, RequestDone
 from dflash_tui.vllm_output import metrics
 
