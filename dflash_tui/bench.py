@@ -14,9 +14,9 @@ from dflash_tui.benchmark.suites import Suite
 from dflash_tui.benchmark.summary import Measured
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import observe, record
 from dflash_tui.events import Health, RequestDone, encode
 from dflash_tui.machine import processes
+from dflash_tui.monitoring import observer, recorder
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, run_files, server_process
 from dflash_tui.runs.run import Run
@@ -43,7 +43,7 @@ class Bench(NamedTuple):
     async def level(self, streams: int) -> Measured:
         """Send the suite with so many requests under way, print and record each, and return what they sum up to."""
         run, done = self.run, list[RequestDone]()
-        before = await observe.read_counters(run)
+        before = await observer.read_counters(run)
         if not self.as_json:
             print_data(bench_lines.request_row(None))
         requests = client.answer(
@@ -58,7 +58,7 @@ class Bench(NamedTuple):
                     print_data(bench_lines.request_row(request))
                 elif not self.watched:
                     print_data(encode(request).decode())
-        measured = Measured.of(run, done, before, await observe.read_counters(run), self.suite)
+        measured = Measured.of(run, done, before, await observer.read_counters(run), self.suite)
         if self.as_json:
             print_data(encode(measured).decode())
         else:
@@ -124,7 +124,7 @@ async def _bench(asked: Bench) -> int:
     state, answered = RunState(), asyncio.Event()
 
     async def follow() -> None:
-        async with observe.observe(asked.run) as events:
+        async with observer.observe(asked.run) as events:
             async for event in events:
                 state.apply(event)
                 if state.health in {Health.WARM, Health.UNHEALTHY}:
@@ -134,7 +134,7 @@ async def _bench(asked: Bench) -> int:
     try:
         await first_answer(answered, following)
         await measure(asked)
-        await asyncio.sleep(2 * record.SAMPLE_INTERVAL)  # the last reading is recorded, too
+        await asyncio.sleep(2 * recorder.SAMPLE_INTERVAL)  # the last reading is recorded, too
         return 0
     finally:
         following.cancel()

@@ -68,14 +68,14 @@ def _gpu_row(card: machine_gpus.Gpu) -> tuple[str, ...]:
 
 def ps(args: argparse.Namespace) -> int:
     """`ps`: print the servers, newest last."""
-    from dflash_tui.core import observe
+    from dflash_tui.monitoring import observer
 
     rows = []
     for run in registry.runs():
         living = server_process.alive(run)
         if not living and not args.all:
             continue
-        state = observe.replay(run)
+        state = observer.replay(run)
         held = processes.resident(server_process.members(run)) if living else None
         age = time.time() - run.started_at
         if args.json:
@@ -115,7 +115,7 @@ def _remark(run: Run) -> str:
 
 def logs(args: argparse.Namespace) -> int:
     """`logs [RUN] [-f]`: print the log, free of control characters and of secrets in our environment."""
-    from dflash_tui.core.observe import LOG_INTERVAL
+    from dflash_tui.monitoring.observer import LOG_INTERVAL
 
     run = registry.find(args.run)
     if not run.log.exists():

@@ -17,11 +17,12 @@ from dflash_tui.benchmark import suites
 from dflash_tui.common import formatting
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import observe, postmortem, preflight, prepare, release
+from dflash_tui.core import postmortem, preflight, prepare, release
 from dflash_tui.core.preflight import Level
 from dflash_tui.events import Health, encode
 from dflash_tui.launch.planner import Planned, planned
 from dflash_tui.lines import Checked, Figures, Lines, PlanMade, PreparingLines
+from dflash_tui.monitoring import observer
 from dflash_tui.panel_command import panel
 from dflash_tui.plan_text import describe
 from dflash_tui.planning.recipe import Restart
@@ -160,7 +161,7 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
                 return _after_end(run, state, as_json=args.json)
             quick = Bench(run, suites.load("quick"), run.plan.bench_scale, as_json=args.json, watched=True)
             await measure(quick)
-            await asyncio.sleep(2 * observe.LOG_INTERVAL)  # let the recorded events through
+            await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
             if args.detach:
                 print_status(formatting.how_to_return(run.id))
                 return 0
@@ -186,7 +187,7 @@ async def _one_of(*tasks: asyncio.Task[None], aside: asyncio.Task[None]) -> None
 
 
 async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: Lines) -> None:
-    async with observe.batches(run) as batches:
+    async with observer.batches(run) as batches:
         async for batch in batches:
             for event in batch:
                 state.apply(event)

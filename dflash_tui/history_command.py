@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dflash_tui.common import formatting
 from dflash_tui.common.errors import UsageError
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import history
+from dflash_tui.monitoring import startup_history
 from dflash_tui.run_state import startup_comparison
 from dflash_tui.run_state.eta import Start
 from dflash_tui.run_state.startup_comparison import Difference, Kind
@@ -23,7 +23,7 @@ def command(args: argparse.Namespace) -> int:
     if args.recipe and args.recipe not in known:
         do = f"recorded: {', '.join(sorted(known))}" if known else "dflash-tui up RECIPE starts a server"
         raise UsageError(f"no start of '{args.recipe}' is recorded", do=do)
-    starts = history.starts(args.recipe or "")
+    starts = startup_history.starts(args.recipe or "")
     if args.json:
         for start in starts:
             print_json(start)

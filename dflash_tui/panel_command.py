@@ -8,8 +8,8 @@ from dflash_tui.common import paths
 from dflash_tui.console import print_data
 
 if TYPE_CHECKING:  # httpx alone costs 200 ms
-    from dflash_tui.core.foreign import Server
-    from dflash_tui.core.player import Player
+    from dflash_tui.monitoring.foreign_server import Server
+    from dflash_tui.monitoring.player import Player
     from dflash_tui.runs.run import Run
 
 

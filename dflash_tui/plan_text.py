@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from dflash_tui.common import formatting
-from dflash_tui.core import history, inventory
+from dflash_tui.core import inventory
 from dflash_tui.launch.planner import Planned, fit_of
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.monitoring import startup_history
 from dflash_tui.planning import plan as plans
 from dflash_tui.words import band_line, memory_line, ready_line, restart_line
 
@@ -41,7 +42,7 @@ def describe(made: Planned) -> str:
     if recipe.build:
         built = Path(plan.models_folder).is_dir()
         rows.append(("models", "built" if built else f"to build here: {recipe.build.size_mb} MB, a few seconds"))
-    if ready := ready_line(plan, setup, history.ready(plan)):
+    if ready := ready_line(plan, setup, startup_history.ready(plan)):
         rows.append(("ready", ready))
     if fit := fit_of(made):
         rows.append(("memory", memory_line(fit)))

@@ -7,10 +7,10 @@ import sys
 import time
 
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import recording
-from dflash_tui.core.player import PANEL_SPEED, Player
-from dflash_tui.core.recording import Recording
 from dflash_tui.events import encode
+from dflash_tui.monitoring import recording
+from dflash_tui.monitoring.player import PANEL_SPEED, Player
+from dflash_tui.monitoring.recording import Recording
 from dflash_tui.panel_command import panel
 
 _LONG_SILENCE = 3600.0
@@ -74,7 +74,7 @@ def _wait(speed: float | None, began: float, played: float) -> None:
 
 def export(args: argparse.Namespace) -> int:
     """`export [RUN]`: write a run into one file and print its name."""
-    from dflash_tui.core import export as exporting  # noqa: PLC0415 - as above
+    from dflash_tui.monitoring import export as exporting  # noqa: PLC0415 - as above
     from dflash_tui.runs import registry  # noqa: PLC0415 - as above
 
     run = registry.find(args.run)

@@ -17,10 +17,11 @@ from dflash_tui.common import untrusted_json
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.redaction import variables, words
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import experiments, recording, run_report, sides
+from dflash_tui.core import experiments, run_report, sides
 from dflash_tui.core.findings import AbReport, misplaced
 from dflash_tui.core.run_report import RunReport
 from dflash_tui.core.sides import Side
+from dflash_tui.monitoring import recording
 
 _AB: msgspec.json.Decoder[AbReport | RunReport] = msgspec.json.Decoder(AbReport)
 _RUN: msgspec.json.Decoder[AbReport | RunReport] = msgspec.json.Decoder(RunReport)

@@ -7,9 +7,10 @@ import argparse
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.common.formatting import middle
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import death, observe, postmortem, upstream_report
+from dflash_tui.core import postmortem, upstream_report
 from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.events import Event
+from dflash_tui.monitoring import kernel_log, observer
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
@@ -42,10 +43,10 @@ def why(args: argparse.Namespace) -> int:
 def _chosen(name: str | None) -> tuple[Run, RunState]:
     """Return the run and what is known of it."""
     for run in [registry.find(name)] if name else reversed(registry.runs()):
-        state = observe.replay(run)
+        state = observer.replay(run)
         if name or state.status in {"failed", "lost", "unhealthy"}:
             if state.autopsy is None and state.status == "failed":
-                state.apply(death.look(run, None))
+                state.apply(kernel_log.look(run, None))
             return run, state
     raise UsageError("no run has failed", do="dflash-tui ps --all lists the runs")
 

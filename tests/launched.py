@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 from msgspec.structs import replace
 
-from dflash_tui.core import observe
 from dflash_tui.events import decode_recorded
+from dflash_tui.monitoring import observer
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.state import RunState
@@ -37,7 +37,7 @@ def made(port: int, *words: str) -> Plan:
 @asynccontextmanager
 async def watching(run: Run) -> AsyncIterator[RunState]:
     """Observe `run` into a state for as long as the block lasts."""
-    async with observe.folded(run) as (state, _):
+    async with observer.folded(run) as (state, _):
         yield state
 
 

@@ -4,8 +4,8 @@ import asyncio
 import os
 from pathlib import Path
 
-from dflash_tui.core import recording
-from dflash_tui.core.player import Player
+from dflash_tui.monitoring import recording
+from dflash_tui.monitoring.player import Player
 from dflash_tui.planning import recipe_loader
 from dflash_tui.tui.app import DflashApp
 from tests.recordings import RUNS

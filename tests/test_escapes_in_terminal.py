@@ -12,8 +12,8 @@ import time
 import pyte
 
 from dflash_tui.common import sanitizer
-from dflash_tui.core import observe
 from dflash_tui.events import Health
+from dflash_tui.monitoring import observer
 from tests import escapes, world
 from tests.terminals import Terminal
 
@@ -121,7 +121,7 @@ def test_a_hostile_server_is_drawn_as_text_only(terminal, launch, tmp_path):
     run = launch(f"says={tmp_path / 'said'}")
     seen = Seen(terminal("attach", run.id))
     seen.until("warm-up")
-    while observe.replay(run).health is not Health.WARM:
+    while observer.replay(run).health is not Health.WARM:
         seen.until(escapes.SEEN, quiet=2)
     seen.until("warm-up", quiet=5)  # as long as a panel takes to read that, and more
     seen.panel.type("b")

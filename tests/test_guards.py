@@ -26,7 +26,7 @@ def modules(code: str) -> set[str]:
 def test_the_core_and_the_command_line_do_not_import_the_panel():
     """Headless over SSH pays for no Textual, and no engine's vLLM is imported into us."""
     loaded = modules(CORE)
-    assert "dflash_tui.core.observe" in loaded
+    assert "dflash_tui.monitoring.observer" in loaded
     roots = {name.partition(".")[0] for name in loaded}
     assert not roots & {"textual", "plotext", "vllm", "torch"}
     assert not any(name.startswith("dflash_tui.tui") for name in loaded)

@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui import cli, report_command
-from dflash_tui.core import experiments, recording, run_report, verdict
+from dflash_tui.core import experiments, run_report, verdict
 from dflash_tui.core.experiment import BootEnded
 from dflash_tui.core.findings import AbReport, Word
 from dflash_tui.core.run_report import RunReport
+from dflash_tui.monitoring import recording
 from tests.experiments import BASE, a_design, a_plan, boots
 from tests.recordings import RUNS
 from tests.test_report_markdown import a_report

@@ -8,9 +8,10 @@ import msgspec
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
-from dflash_tui.core import experiments, recording
+from dflash_tui.core import experiments
 from dflash_tui.core.verdict import report as judged
 from dflash_tui.events import Exited, Health, HealthChanged, RequestDone, encode
+from dflash_tui.monitoring import recording
 from dflash_tui.runs.run import Run
 from tests.experiments import a_design, a_plan, boots, told, written
 

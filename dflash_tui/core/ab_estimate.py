@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dflash_tui.core import experiments, history
+from dflash_tui.core import experiments
 from dflash_tui.core.experiment import Arm, Boot, Design
+from dflash_tui.monitoring import startup_history
 from dflash_tui.planning.resolution import Setup
 
 
@@ -56,7 +57,7 @@ def _amount(design: Design) -> tuple[object, ...]:
 
 
 def _start(arm: Arm, setup: Setup) -> tuple[float | None, str]:
-    if ready := history.ready(arm.plan):
+    if ready := startup_history.ready(arm.plan):
         return ready.seconds, "by earlier starts here"
     bands = [band for band in setup.expected if band.ready_s and band.mode in {None, arm.plan.mode}]
     if bands and bands[0].ready_s:

@@ -18,7 +18,6 @@ from dflash_tui.core import (
     boot_record,
     conditions,
     experiments,
-    observe,
     postmortem,
     preflight,
     prepare,
@@ -26,6 +25,7 @@ from dflash_tui.core import (
 )
 from dflash_tui.core.experiment import Boot, BootBegan, Design, Measured
 from dflash_tui.events import WARM_UP, Event, Health, Preparing, RequestDone
+from dflash_tui.monitoring import observer
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
 from dflash_tui.run_state.state import RunState
@@ -106,7 +106,7 @@ class _Failed(Exception):
 
 
 async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
-    async with observe.folded(run) as (state, over):
+    async with observer.folded(run) as (state, over):
         await _until_warm(run, state, over)
         up_at, design, suite = state.up_at, what.design, experiments.suite_of(what.design)
         made = replace(
@@ -131,12 +131,12 @@ async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
 
         cold = await take("cold", sending.cold(design, suite, run))
         await take("warm-up", sending.warm_up(design, suite, run))
-        since, before = time.time(), await observe.read_counters(run)
+        since, before = time.time(), await observer.read_counters(run)
         made = replace(made, cold_request=cold[0], before=conditions.of(run, state, since))
         worked = await asyncio.to_thread(conditions.processors, run)
         requests = await take("round", sending.measured(design, suite, run))
         others = conditions.others(worked, await asyncio.to_thread(conditions.processors, run))
-        after = await observe.read_counters(run)
+        after = await observer.read_counters(run)
         made = replace(made, requests=requests, others=others, after=conditions.of(run, state, since))
         if all(request.error for request in requests):
             raise _Failed(requests[-1].error)

@@ -8,9 +8,9 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import gib, plural
 from dflash_tui.core import diagnosis, remedy
 from dflash_tui.core.diagnosis import Diagnosis
-from dflash_tui.core.recording import Recording
 from dflash_tui.core.remedy import Remedy
 from dflash_tui.machine import processes
+from dflash_tui.monitoring.recording import Recording
 from dflash_tui.planning import recipe_loader as recipes
 from dflash_tui.planning import request
 from dflash_tui.planning.recipe import Recipe

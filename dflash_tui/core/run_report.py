@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from dflash_tui.common.redaction import variables, words
 from dflash_tui.core import conditions
 from dflash_tui.core.experiment import Conditions
-from dflash_tui.core.recording import Recording
 from dflash_tui.events import OURS, RequestDone
+from dflash_tui.monitoring.recording import Recording
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.metrics import Rates

@@ -55,9 +55,9 @@ def look(folder: Path) -> Seen:
     if current is None:
         return Seen(progress, None, ())
     if current.stage == "starting" and (run := next((r for r in registry.runs() if r.id == current.run), None)):
-        from dflash_tui.core import observe  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
+        from dflash_tui.monitoring import observer  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
 
-        start = observe.replay(run)
+        start = observer.replay(run)
     events = [
         event for event in experiments.events(folder) if isinstance(event, Measured) and event.at >= current.began
     ]

@@ -27,8 +27,8 @@ from dflash_tui.common.errors import DflashError, starved
 from dflash_tui.common.formatting import duration, how_to_return
 from dflash_tui.common.own_secrets import hidden
 from dflash_tui.core import experiments
-from dflash_tui.core.player import Player
 from dflash_tui.core.progress import Progress
+from dflash_tui.monitoring.player import Player
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
 from dflash_tui.runs import run_files, server_process
@@ -50,8 +50,8 @@ from dflash_tui.tui.theme import DARK, LIGHT, SERIES
 from dflash_tui.tui.widgets import NEEDS
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
-    from dflash_tui.core.foreign import Server
     from dflash_tui.machine.gpus import Probe
+    from dflash_tui.monitoring.foreign_server import Server
     from dflash_tui.tui.palette import Panel
 
 _GUARD = Guard()
@@ -166,7 +166,7 @@ class DflashApp(App[str]):
     @work(exclusive=True, group="observe")
     async def follow(self, run: Run) -> None:
         """Feed the run screen with the events of `run`."""
-        from dflash_tui.core.observe import observe  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
+        from dflash_tui.monitoring.observer import observe  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
 
         try:
             async with observe(run) as events:

@@ -11,7 +11,7 @@ from textual.binding import Binding
 from textual.content import Content
 
 from dflash_tui.common.formatting import middle
-from dflash_tui.core.foreign import Server
+from dflash_tui.monitoring.foreign_server import Server
 from dflash_tui.tui.live import RunScreen
 from dflash_tui.tui.widgets import MUTED, Display, Requests
 

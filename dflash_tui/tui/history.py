@@ -17,7 +17,7 @@ from textual.widgets import Static
 
 from dflash_tui import starts
 from dflash_tui.common.formatting import UNKNOWN, duration, middle, number, plural
-from dflash_tui.core import history
+from dflash_tui.monitoring import startup_history
 from dflash_tui.run_state import startup_comparison
 from dflash_tui.run_state.startup_comparison import Difference, Kind
 from dflash_tui.tui.widgets import MUTED
@@ -51,7 +51,7 @@ class HistoryScreen(ModalScreen[None]):
     @work(exclusive=True)
     async def look(self) -> None:
         """Read the starts, away from the screen's own thread: those of ended runs are read once."""
-        found = await asyncio.to_thread(history.starts)
+        found = await asyncio.to_thread(startup_history.starts)
         head = f"  {plural(len(found), 'start')} that came up here, medians to the first answer"
         self.query_one("#head-of-starts", Static).update(Content.assemble(("starts", "bold"), head))
         shown, width = self.query_one("#compared", Static), self.query_one("#checks").size.width - 2

@@ -38,9 +38,9 @@ from dflash_tui.tui.recipe_list import Entries, RecipeList
 from dflash_tui.tui.widgets import Display, TooSmall
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
-    from dflash_tui.core.history import Ready
     from dflash_tui.core.hub import Model
     from dflash_tui.machine.gpus import Probe
+    from dflash_tui.monitoring.startup_history import Ready
 
 _SETTLED = 0.4  # seconds on a recipe before the hub is asked about its models
 
@@ -155,11 +155,11 @@ class LaunchScreen(Screen[None]):
 
     async def _look_back(self) -> None:
         """Find out how long such a launch took before; an ended run is read once."""
-        from dflash_tui.core import history  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
+        from dflash_tui.monitoring import startup_history  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
 
         if isinstance(recipe := self.chosen, Recipe):
             plan = self.choice.plan(recipe)
-            self.before[plan.kind] = await asyncio.to_thread(history.ready, plan)
+            self.before[plan.kind] = await asyncio.to_thread(startup_history.ready, plan)
             self._draw_plan()
 
     @work(exclusive=True, group="models")

@@ -14,9 +14,9 @@ from textual.screen import Screen
 from textual.widgets import Footer
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.core import history
 from dflash_tui.core.postmortem import Postmortem
 from dflash_tui.events import PROBE, AnyEvent, Step
+from dflash_tui.monitoring import startup_history
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.alarms import alarms
 from dflash_tui.run_state.draft_advice import advise
@@ -112,8 +112,8 @@ class RunScreen(Screen[None]):
         """Look up how earlier starts like this one went, which may have to read their logs."""
         if plan := self.plan:
             but = self.run.id if self.run else ""
-            self.usual = await asyncio.to_thread(history.steps, plan, but)
-            self.earlier = await asyncio.to_thread(history.starts, kind=plan.kind, but=but)
+            self.usual = await asyncio.to_thread(startup_history.steps, plan, but)
+            self.earlier = await asyncio.to_thread(startup_history.starts, kind=plan.kind, but=but)
             self.changed = True
 
     def take(self, event: AnyEvent) -> None:

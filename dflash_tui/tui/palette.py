@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, cast
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
-from dflash_tui.core import recording
+from dflash_tui.monitoring import recording
 from dflash_tui.planning.recipe import Recipe
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run

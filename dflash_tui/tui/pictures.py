@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 
-from dflash_tui.core import recording
 from dflash_tui.core.findings import AbReport
-from dflash_tui.core.player import Player
+from dflash_tui.monitoring import recording
+from dflash_tui.monitoring.player import Player
 from dflash_tui.tui.app import DflashApp
 
 _SIZE = (120, 44)

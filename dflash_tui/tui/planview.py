@@ -22,9 +22,9 @@ from dflash_tui.tui.widgets import MUTED
 from dflash_tui.words import band_line, ready_line, restart_line
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
-    from dflash_tui.core.history import Ready
     from dflash_tui.core.hub import Model
     from dflash_tui.machine.gpus import Gpu, Probe
+    from dflash_tui.monitoring.startup_history import Ready
 
 _INDENT = 10
 _FIT = 24

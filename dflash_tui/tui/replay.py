@@ -15,8 +15,8 @@ from textual.widgets import Input
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import duration, middle
-from dflash_tui.core import recording
-from dflash_tui.core.player import PANEL_SPEED, Player
+from dflash_tui.monitoring import recording
+from dflash_tui.monitoring.player import PANEL_SPEED, Player
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.live import RunScreen
 from dflash_tui.tui.widgets import MUTED, Display, Requests, bar

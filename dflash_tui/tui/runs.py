@@ -19,8 +19,8 @@ from textual.widgets.option_list import Option
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import duration, middle, plural
-from dflash_tui.core import export, recording
 from dflash_tui.events import Exited, Stopping
+from dflash_tui.monitoring import export, recording
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs import ErrorDialog

@@ -12,8 +12,8 @@ import time
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.core import observe, recording
 from dflash_tui.events import Counters, Health
+from dflash_tui.monitoring import observer, recording
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry
 from dflash_tui.runs.run import Run
@@ -64,7 +64,7 @@ async def send(run: Run, count: int) -> tuple[int, int]:
 
 
 async def counted(run: Run, count: int) -> bool:
-    async with observe.folded(run) as (state, _):
+    async with observer.folded(run) as (state, _):
         while state.health is not Health.WARM:
             await asyncio.sleep(0.5)
         await asyncio.sleep(3)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.core import observe
+from dflash_tui.monitoring import observer
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
@@ -48,7 +48,7 @@ def events_of(data: bytes) -> int:
 async def attached(run: Run) -> RunState:
     """Return the state that an observer has when it has read all."""
     state = RunState()
-    async with observe.observe(run) as events:
+    async with observer.observe(run) as events:
         async for event in events:
             state.apply(event)
     return state

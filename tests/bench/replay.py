@@ -11,8 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from dflash_tui.core import recording
-from dflash_tui.core.player import Player
+from dflash_tui.monitoring import recording
+from dflash_tui.monitoring.player import Player
 from dflash_tui.tui.app import DflashApp
 from tests.bench.terminal import COLUMNS, COMMAND, ROWS, Terminal, spread
 from tests.tui.panel import NO_GPU

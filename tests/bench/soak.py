@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from dflash_tui.core import recording
 from dflash_tui.events import encode
+from dflash_tui.monitoring import recording
 from tests.bench.live import HOUR, load
 from tests.bench.terminal import Terminal
 

@@ -6,8 +6,8 @@ import time
 
 import psutil
 
-from dflash_tui.core import activity
 from dflash_tui.events import Activity, decode_recorded, encode
+from dflash_tui.monitoring import activity
 
 WORK = """
 import os, subprocess, sys, time

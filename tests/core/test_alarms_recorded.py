@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from dflash_tui.core import recording
 from dflash_tui.events import AnyEvent, Exited, Health, HealthChanged, Launched, Sampled
+from dflash_tui.monitoring import recording
 from dflash_tui.run_state.alarms import alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output import metrics

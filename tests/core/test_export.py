@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.core import export, recording
 from dflash_tui.events import Exited, HealthChanged, RequestDone, Stopping
+from dflash_tui.monitoring import export, recording
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
 

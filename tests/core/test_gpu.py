@@ -9,10 +9,10 @@ import msgspec
 import psutil
 import pytest
 
-from dflash_tui.core import watch
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, Holder, Probe
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.monitoring import sampler
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.runs.run import Run
 from tests import stand_in
@@ -204,7 +204,7 @@ def test_a_driver_that_was_mended_is_found(stand_in_nvml):
 def test_a_driver_that_falls_silent_leaves_a_hole():
     """The recorder does not draw the processes' own memory where the GPU's was drawn before."""
     made = msgspec.structs.replace(plan.make(resolution.resolve(recipe_loader.find("demo-cpu"))), on_cpu=False)
-    looking = watch.Watch(Run("nobody", made, 1, "boot:1", 0.0, 0.0, "vllm"))
+    looking = sampler.Watch(Run("nobody", made, 1, "boot:1", 0.0, 0.0, "vllm"))
     card = Gpu(0, memory_used=1, memory_total=2)
     sources = []
     for cards in (None, (card,), None):

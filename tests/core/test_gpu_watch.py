@@ -3,18 +3,18 @@
 import psutil
 import pytest
 
-from dflash_tui.core.gpu_watch import loads, moved
 from dflash_tui.events import Foreign, GpuLoad
 from dflash_tui.machine.gpus import Gpu, Holder
+from dflash_tui.monitoring.gpu_load import loads, moved
 from tests import stand_in
 
 PID = str(psutil.Process().pid)
 ASK = """
 import json, sys
 from dflash_tui.machine import gpus
-from dflash_tui.core import gpu_watch
+from dflash_tui.monitoring import gpu_load
 import msgspec
-print(msgspec.json.encode(gpu_watch.loads(gpus.look(), {pids}, {uuids})).decode())
+print(msgspec.json.encode(gpu_load.loads(gpus.look(), {pids}, {uuids})).decode())
 """
 
 

@@ -6,7 +6,7 @@ minutes (n = 5 looks, a second apart): eager 119.46 tok/s (119.40 to 119.51), co
 
 import pytest
 
-from dflash_tui.core import recording
+from dflash_tui.monitoring import recording
 from dflash_tui.run_state.alarms import alarms
 from dflash_tui.run_state.state import RunState
 from tests.recordings import RUNS

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.core import observe, postmortem
+from dflash_tui.core import postmortem
 from dflash_tui.machine import processes
+from dflash_tui.monitoring import observer
 from dflash_tui.runs import server_process
 from tests import stand_in
 from tests.faults.test_file_faults import ended
@@ -109,7 +110,7 @@ def test_a_run_of_another_boot_is_lost():
     run = ended()  # its process was born in a boot that was not this one
     assert not server_process.alive(run)
     assert server_process.members(run) == []
-    state = observe.replay(run)
+    state = observer.replay(run)
     assert state.status == "lost"
     found = postmortem.of(run, state)
     assert found

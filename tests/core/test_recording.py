@@ -12,9 +12,6 @@ import msgspec
 import pytest
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.core import recording
-from dflash_tui.core.player import Player
-from dflash_tui.core.recording import LOG, MOST_PACKED, RUN, SAMPLES
 from dflash_tui.events import (
     AnyEvent,
     Exited,
@@ -28,6 +25,9 @@ from dflash_tui.events import (
     decode_recorded,
     encode,
 )
+from dflash_tui.monitoring import recording
+from dflash_tui.monitoring.player import Player
+from dflash_tui.monitoring.recording import LOG, MOST_PACKED, RUN, SAMPLES
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run

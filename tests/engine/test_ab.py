@@ -20,12 +20,12 @@ from dflash_tui.core import (
     ab_start,
     boot_record,
     experiments,
-    recording,
     run_report,
 )
 from dflash_tui.core.experiment import Boot, Design, Halted, Measured
 from dflash_tui.core.progress import Progress
 from dflash_tui.machine import processes
+from dflash_tui.monitoring import recording
 from dflash_tui.parser import build_parser
 from dflash_tui.runs import (
     registry,

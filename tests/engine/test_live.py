@@ -17,8 +17,8 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.core import observe
 from dflash_tui.events import Health
+from dflash_tui.monitoring import observer
 from dflash_tui.run_state import alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
@@ -85,7 +85,7 @@ async def test_the_live_figures_and_alarms(with_engine):
     up = subprocess.run([*COMMAND, "up", "demo-cpu", *words], check=False, timeout=300)
     assert up.returncode == 0
     [run] = registry.runs()
-    async with observe.folded(run) as (state, _):
+    async with observer.folded(run) as (state, _):
         try:
             await until(lambda: state.health is Health.WARM, 240)
             await asyncio.sleep(12)

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Log
 
-from dflash_tui.core import observe
 from dflash_tui.events import Health, Phase
+from dflash_tui.monitoring import observer
 from dflash_tui.planning import recipe_loader
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.app import DflashApp
@@ -73,4 +73,4 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
         await pilot.press("y")
         await until(pilot, lambda: again.current_mode == "launch")
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in members)
-    assert observe.replay(run).status == "stopped"
+    assert observer.replay(run).status == "stopped"

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.core import observe
 from dflash_tui.events import Health, Sampled
+from dflash_tui.monitoring import observer
 from dflash_tui.runs import registry, server_process
 from tests.launched import recorded, until, watching
 
@@ -79,7 +79,7 @@ async def test_a_full_disk_under_a_living_server(launch, small):
         filler.unlink()
         await until(lambda: len(recorded(run, Sampled)) > known + 2, 20)
         assert any("recorded again" in line.text for line in state.lines)
-    assert observe.replay(run).status == "warm"
+    assert observer.replay(run).status == "warm"
     assert [run.id for run in registry.runs()] == [run.id]
     assert registry.damaged() == {}
 

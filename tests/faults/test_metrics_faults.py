@@ -5,8 +5,8 @@ import time
 from functools import partial
 
 from dflash_tui.common import bounded_http
-from dflash_tui.core import record
 from dflash_tui.events import Health, Sampled
+from dflash_tui.monitoring import recorder
 from dflash_tui.run_state.alarms import alarms
 from dflash_tui.run_state.state import RunState
 from tests.launched import recorded, until, watching
@@ -19,7 +19,7 @@ def told(state: RunState, reason: str) -> bool:
 async def test_what_metrics_may_answer(launch, tmp_path, monkeypatch):
     """Each fault in turn on one server: an alarm with the reason, no reading, no harm; then all is well again."""
     monkeypatch.setattr(bounded_http, "WHOLE", 0.3)
-    monkeypatch.setattr(record, "SAMPLE_INTERVAL", 0.1)
+    monkeypatch.setattr(recorder, "SAMPLE_INTERVAL", 0.1)
     word = tmp_path / "word"
     word.write_text("")
     run = launch(f"metrics={word}")
@@ -51,7 +51,7 @@ async def test_what_metrics_may_answer(launch, tmp_path, monkeypatch):
 
 async def test_counters_that_go_backwards_begin_anew(launch, tmp_path, monkeypatch):
     """As when a server was started again behind the same port: no rate spans the change."""
-    monkeypatch.setattr(record, "SAMPLE_INTERVAL", 0.1)
+    monkeypatch.setattr(recorder, "SAMPLE_INTERVAL", 0.1)
     word = tmp_path / "word"
     word.write_text("")
     run = launch(f"metrics={word}")

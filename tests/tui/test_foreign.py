@@ -12,9 +12,9 @@ import pytest
 
 from dflash_tui.common import bounded_http
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import foreign
-from dflash_tui.core.foreign import Server
 from dflash_tui.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
+from dflash_tui.monitoring import foreign_server
+from dflash_tui.monitoring.foreign_server import Server
 from dflash_tui.tui.app import DflashApp
 from tests import recordings
 from tests.tui.conftest import HOSTILE
@@ -66,7 +66,7 @@ class Foreign:
 
 @pytest.fixture
 def server(monkeypatch):
-    monkeypatch.setattr(foreign, "INTERVAL", 0.05)
+    monkeypatch.setattr(foreign_server, "INTERVAL", 0.05)
     made = Foreign()
     yield made
     made.close()
@@ -98,7 +98,7 @@ async def test_it_is_asked_for_four_things_and_nothing_else(server):
 
 
 async def test_the_key_comes_from_its_variable_only(server, monkeypatch):
-    monkeypatch.setenv(foreign.KEY_VARIABLE, "k-123")
+    monkeypatch.setenv(foreign_server.KEY_VARIABLE, "k-123")
     monkeypatch.setenv("OPENAI_API_KEY", "not-for-you")
     await first(Server(server.url), 2)
     assert server.keys == {"Bearer k-123"}
@@ -135,7 +135,7 @@ async def test_what_it_says_of_itself_may_be_anything(server, body):
 
 
 async def test_an_answer_that_never_ends_is_given_up(server, monkeypatch):
-    monkeypatch.setattr(foreign, "WHOLE", 0.3)
+    monkeypatch.setattr(foreign_server, "WHOLE", 0.3)
 
     def late() -> Answer:
         time.sleep(2)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from dflash_tui.core import history
+from dflash_tui.monitoring import startup_history
 from dflash_tui.run_state.eta import Start
 from dflash_tui.tui.history import HistoryScreen
 from dflash_tui.tui.runs import RunList
@@ -27,7 +27,7 @@ def some() -> list[Start]:
 @pytest.fixture
 def known(monkeypatch) -> list[Start]:
     found = some()
-    monkeypatch.setattr(history, "starts", lambda: found)
+    monkeypatch.setattr(startup_history, "starts", lambda: found)
     return found
 
 

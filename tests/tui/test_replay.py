@@ -2,8 +2,8 @@
 
 import pytest
 
-from dflash_tui.core import recording
-from dflash_tui.core.player import Player
+from dflash_tui.monitoring import recording
+from dflash_tui.monitoring.player import Player
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.strip import RequestStrip
 from tests.core.test_recording import Clock
@@ -99,7 +99,7 @@ async def test_no_key_of_a_replay_reaches_a_server(clock, monkeypatch):
     monkeypatch.setattr("dflash_tui.runs.lifecycle.stop", lambda *_: touched.append("stop"))
     monkeypatch.setattr("dflash_tui.runs.run_files.record", lambda *_: touched.append("record"))
     monkeypatch.setattr("dflash_tui.benchmark.client.answer", lambda *_, **__: touched.append("prompts"))
-    monkeypatch.setattr("dflash_tui.core.record.whenever_free", lambda *_: touched.append("recorder"))
+    monkeypatch.setattr("dflash_tui.monitoring.recorder.whenever_free", lambda *_: touched.append("recorder"))
     panel = playing(clock, at=145)
     async with panel.run_test(size=(120, 36)) as pilot:
         await caught_up(pilot)

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from textual.widgets import OptionList
 
-from dflash_tui.core import recording
 from dflash_tui.events import Exited, Stopping
 from dflash_tui.machine import processes
+from dflash_tui.monitoring import recording
 from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.runs import RunList, look, shown

@@ -6,9 +6,9 @@ import pytest
 from textual.pilot import Pilot
 
 from dflash_tui.common.errors import DflashError, RecipeError
-from dflash_tui.core import recording
-from dflash_tui.core.player import Player
 from dflash_tui.events import AnyEvent
+from dflash_tui.monitoring import recording
+from dflash_tui.monitoring.player import Player
 from dflash_tui.planning.recipe import Recipe
 from dflash_tui.tui import launch
 from dflash_tui.tui.app import DflashApp

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from textual.containers import VerticalScroll
 
-from dflash_tui.core import history
 from dflash_tui.events import WARM_UP, Health, HealthChanged, Preparing, RequestDone, Step
+from dflash_tui.monitoring import startup_history
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
@@ -20,7 +20,7 @@ FIRST = RequestDone(BASE + 100, WARM_UP, tokens=8, ttft=1.2, total=2.5)
 @pytest.fixture(autouse=True)
 def unread(monkeypatch):
     """Let no test see what another has read."""
-    monkeypatch.setattr(history, "_known", {})
+    monkeypatch.setattr(startup_history, "_known", {})
 
 
 def leave(run: Run, name: str, recording: str) -> None:

@@ -8,9 +8,9 @@ import time
 
 import psutil
 
-from dflash_tui.core import activity, gpu_watch
 from dflash_tui.events import GpusSampled, MemorySampled, Suspended
 from dflash_tui.machine import gpus, processes
+from dflash_tui.monitoring import activity, gpu_load
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
 
@@ -55,8 +55,8 @@ class Watch:
 
     def _take_gpus(self, cards: tuple[gpus.Gpu, ...], now: float) -> None:
         pids = {process.pid for process in self.members}
-        sample = GpusSampled(time.time(), gpu_watch.loads(cards, pids, self._run.plan.gpus))
-        moved = self._gpus is None or gpu_watch.moved(self._gpus.gpus, sample.gpus)
+        sample = GpusSampled(time.time(), gpu_load.loads(cards, pids, self._run.plan.gpus))
+        moved = self._gpus is None or gpu_load.moved(self._gpus.gpus, sample.gpus)
         if moved or now - self._gpus_at >= IDLE_INTERVAL:
             self._gpus, self._gpus_at = sample, now
             run_files.record(self._run, sample)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from dflash_tui.core.recording import Recording
 from dflash_tui.events import AnyEvent
+from dflash_tui.monitoring.recording import Recording
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 # How fast a panel plays unless told: a start of two minutes in half a minute.

@@ -17,9 +17,9 @@ import msgspec
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.redaction import LEFT_OUT, is_secret, without_quotes, without_secrets
-from dflash_tui.core import recording
-from dflash_tui.core.recording import LOG, RUN, SAMPLES
 from dflash_tui.events import Exited, encode
+from dflash_tui.monitoring import recording
+from dflash_tui.monitoring.recording import LOG, RUN, SAMPLES
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 

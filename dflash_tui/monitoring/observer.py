@@ -19,9 +19,9 @@ from pathlib import Path
 import httpx
 
 from dflash_tui.common import bounded_http, own_secrets
-from dflash_tui.core import death, record
 from dflash_tui.events import AnyEvent, Autopsy, Counters, Exited, Stopping, decode_recorded
 from dflash_tui.machine import processes
+from dflash_tui.monitoring import kernel_log, recorder
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
@@ -160,7 +160,7 @@ async def batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent]]]:
                 yield item
 
     # Not a TaskGroup: it would wrap every error of the caller's own block into a group.
-    recording = record.whenever_free(run, lambda line: queue.put_nowait([line]))
+    recording = recorder.whenever_free(run, lambda line: queue.put_nowait([line]))
     tasks = [asyncio.create_task(work) for work in (_follow(run, queue), recording)]
     for task in tasks:
         task.add_done_callback(lambda done: _pass_on(done, queue))
@@ -191,7 +191,7 @@ def _ended(run: Run) -> Exited:
 
 async def _follow(run: Run, queue: _Queue) -> None:
     queue.put_nowait(list(_opening(run)))
-    source, seen, was_alive, kills = _Source(run), set[type[AnyEvent]](), False, death.oom_kills()
+    source, seen, was_alive, kills = _Source(run), set[type[AnyEvent]](), False, kernel_log.oom_kills()
     while True:
         running = await asyncio.to_thread(server_process.alive, run)
         more = True
@@ -210,7 +210,7 @@ async def _follow(run: Run, queue: _Queue) -> None:
         ends.append(Exited(time.time(), code) if was_alive else _ended(run))
     lost = any(isinstance(end, Exited) and end.lost for end in ends)  # this boot's kernel knows nothing of it
     if not lost and not seen & {Autopsy, Stopping}:
-        ends.append(await asyncio.to_thread(death.look, run, kills if was_alive else None))
+        ends.append(await asyncio.to_thread(kernel_log.look, run, kills if was_alive else None))
     for event in ends:
         if was_alive:  # what nobody saw is worked out anew each time, never written down as a fact
             run_files.record(run, event)

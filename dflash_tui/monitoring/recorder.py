@@ -12,8 +12,6 @@ import httpx
 
 from dflash_tui.benchmark import client
 from dflash_tui.common import bounded_http
-from dflash_tui.core.lease import Lease
-from dflash_tui.core.watch import IDLE_INTERVAL, Watch
 from dflash_tui.events import (
     Counters,
     Health,
@@ -24,6 +22,8 @@ from dflash_tui.events import (
     decode_recorded,
 )
 from dflash_tui.machine import processes, system
+from dflash_tui.monitoring.recorder_lease import Lease
+from dflash_tui.monitoring.sampler import IDLE_INTERVAL, Watch
 from dflash_tui.run_state import idle_probe
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
