@@ -13,10 +13,10 @@ import msgspec
 from dflash_tui.common import formatting, paths
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import engine as engines
-from dflash_tui.core import inventory
-from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import change, commit, states
+from dflash_tui.engines import environments as engines
+from dflash_tui.engines import inventory
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import patcher, status, transaction
 from dflash_tui.launch.planner import planned
 from dflash_tui.lines import PreparingLines
 from dflash_tui.planning import patch_file
@@ -33,7 +33,7 @@ def listed(args: argparse.Namespace) -> int:
     rows = []
     for found in inventory.engines_here():
         size = None if found.adopted else inventory.size(found)
-        patched = states.applied(found)
+        patched = status.applied(found)
         if args.json:
             print_data(json.dumps(msgspec.to_builtins(found) | {"bytes": size, "patches": patched}))
         kind = "adopted" if found.adopted else time.strftime("%Y-%m-%d", time.localtime(found.installed_at))
@@ -59,7 +59,7 @@ def install(args: argparse.Namespace) -> int:
     else:
         found = asyncio.run(engines.install(spec, folder, PreparingLines(as_json=args.json)))
     if made.plan.patches and found.patchable:
-        done = change.apply([patch_file.load(name) for name in made.plan.patches], found, made.plan.hardware)
+        done = patcher.apply([patch_file.load(name) for name in made.plan.patches], found, made.plan.hardware)
         print_status(f"patches applied now: {', '.join(done.names) or 'none, they are in already'}")
     print_data(msgspec.json.encode(found).decode() if args.json else found.folder)
     return 0
@@ -70,8 +70,8 @@ def inspect(args: argparse.Namespace) -> int:
     found = inventory.named(args.engine)
     held = inventory.describe(found.python)
     patches, unusable = patch_file.known()
-    stand = [states.find(patch, found) for patch in patches]
-    left = commit.trouble(found)
+    stand = [status.find(patch, found) for patch in patches]
+    left = transaction.trouble(found)
     if args.json:
         patched = {one.name: one.state.value for one in stand} | dict.fromkeys(unusable, "unusable")
         known = {"patches": patched, "trouble": left.said if left else ""}
@@ -98,7 +98,7 @@ def remove(args: argparse.Namespace) -> int:
         print_status(f"removed what was left in {half}")
         return 0
     found = inventory.named(args.engine)
-    ours = states.applied(found)
+    ours = status.applied(found)
     inventory.remove(found)
     if not found.adopted:
         print_status(f"removed {found.folder}")

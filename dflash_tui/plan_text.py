@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dflash_tui.common import formatting
-from dflash_tui.core import inventory
+from dflash_tui.engines import inventory
 from dflash_tui.launch.planner import Planned, fit_of
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import startup_history

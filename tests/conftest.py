@@ -11,7 +11,8 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from dflash_tui.core import ab_start, engine, experiments
+from dflash_tui.core import ab_start, experiments
+from dflash_tui.engines import environments
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
@@ -106,12 +107,12 @@ def engine_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def demo_engine(engine_data) -> engine.Engine:
+def demo_engine(engine_data) -> environments.Engine:
     """Return the kept demo engine, built when it is absent."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_DATA_HOME", str(engine_data))
         spec = resolution.resolve(recipe_loader.find("demo-cpu")).engine
-        return asyncio.run(engine.install(spec, plan.engine_folder(spec), lambda _event: None))
+        return asyncio.run(environments.install(spec, plan.engine_folder(spec), lambda _event: None))
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common import paths
-from dflash_tui.core import engine as engines
-from dflash_tui.core import inventory
-from dflash_tui.core.engine import Engine
+from dflash_tui.engines import environments as engines
+from dflash_tui.engines import inventory
+from dflash_tui.engines.environments import Engine
 from dflash_tui.launch import planner
 from dflash_tui.parser import build_parser
 

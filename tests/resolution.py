@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import uv
 
-from dflash_tui.core import engine
+from dflash_tui.engines import environments
 from dflash_tui.planning.recipe import EngineSpec
 from dflash_tui.planning.releases import Release
 
@@ -47,7 +47,7 @@ def resolve(spec: EngineSpec | Release, machine: str, wheel_folder: Path | None 
 
     The recipe's `torch_backend` is left out: it is an index of its own.
     """
-    env = engine._environment() | {"UV_PYTHON_DOWNLOADS": "never", "UV_FIND_LINKS": str(wheel_folder or "")}
+    env = environments._environment() | {"UV_PYTHON_DOWNLOADS": "never", "UV_FIND_LINKS": str(wheel_folder or "")}
     with tempfile.TemporaryDirectory() as folder:
         overrides, lock = Path(folder, "overrides.txt"), Path(folder, "pylock.toml")
         overrides.write_text("\n".join(spec.overrides))

@@ -22,11 +22,11 @@ from dflash_tui.core import (
     boot,
     boot_record,
     experiments,
-    inventory,
     prepare,
     verdict,
 )
 from dflash_tui.core.experiment import BootEnded, Design, Finished, Halted
+from dflash_tui.engines import inventory
 from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup

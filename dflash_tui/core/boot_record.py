@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.redaction import LEFT_OUT, is_secret, without_secrets
-from dflash_tui.core import inventory
-from dflash_tui.core.engine import Engine
 from dflash_tui.core.experiment import Arm, Boot
-from dflash_tui.core.patching import store
+from dflash_tui.engines import inventory
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import ledger
 from dflash_tui.machine import gpus, processes
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
@@ -95,7 +95,7 @@ def _patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:
         digest = hashlib.sha256()
         try:
             for path in patch_file.load(name).paths:
-                digest.update(store.read(engine, path) or b"")
+                digest.update(ledger.read(engine, path) or b"")
         except DflashError:
             continue
         found[name] = digest.hexdigest()

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import hub
-from dflash_tui.core.engine import Engine
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.hub import model_lookup
 from dflash_tui.machine.gpus import Gpu, Probe
 from dflash_tui.planning import kv_cache
 from dflash_tui.planning import memory as fits
@@ -48,7 +48,7 @@ class Situation(msgspec.Struct, frozen=True):
     probe: Probe
     gpus: tuple[Gpu, ...]
     engine: Engine | None
-    models: tuple[hub.Model, ...]
+    models: tuple[model_lookup.Model, ...]
     bare: bool = False
 
     def fit(self, **changes: int | float) -> Fit | None:
@@ -58,7 +58,9 @@ class Situation(msgspec.Struct, frozen=True):
         return fit_of(setup, self.plan, fits.machine_of(self.gpus), self.models)
 
 
-def fit_of(setup: Setup, plan: Plan, machine: Machine | None, models: Sequence[hub.Model | None]) -> Fit | None:
+def fit_of(
+    setup: Setup, plan: Plan, machine: Machine | None, models: Sequence[model_lookup.Model | None]
+) -> Fit | None:
     """Return the memory arithmetic of a plan, by its models where they are known, else by what the recipe says.
 
     None on the CPU, or when the machine's memory is unknown.
@@ -98,12 +100,12 @@ def _check(name: str, level: Level, found: str, fix: str = "") -> Check:
     return Check(name, level, clean_line(found), clean_line(fix))
 
 
-def local_files(models: tuple[hub.Model, ...]) -> list[Path]:
+def local_files(models: tuple[model_lookup.Model, ...]) -> list[Path]:
     """Return the files of the models that are on this machine."""
     return [file for model in models if model.folder for file in Path(model.folder).rglob("*") if file.is_file()]
 
 
-def _config(model: hub.Model | None) -> Config | None:
+def _config(model: model_lookup.Model | None) -> Config | None:
     """Return what the model's config.json says, when it is on this machine."""
     if model is None or model.folder is None:
         return None

@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common.errors import PreflightFailed
-from dflash_tui.core import asking, hub, inventory, preflight_launch, preflight_machine
+from dflash_tui.core import preflight_launch, preflight_machine
 from dflash_tui.core.checks import Check, Level, Situation, local_files
+from dflash_tui.engines import engine_python, inventory
+from dflash_tui.engines.hub import model_lookup
 from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Gpu, Probe
 from dflash_tui.planning.plan import Plan, gpus_needed
@@ -46,7 +48,7 @@ async def look(setup: Setup, plan: Plan, *, bare: bool = False) -> Situation:
     ask = gpus.probe if bare else gpus.probe_allowed
     probing = asyncio.to_thread(ask) if bare or not plan.on_cpu else asyncio.sleep(0, Probe())
     finding = asyncio.to_thread(inventory.find, Path(plan.engine_folder))
-    asking = asyncio.gather(*(hub.look(model.name, model.revision) for model in plan.models))
+    asking = asyncio.gather(*(model_lookup.look(model.name, model.revision) for model in plan.models))
     probe, engine, models = await asyncio.gather(probing, finding, asking)
     return Situation(setup, plan, probe, _chosen(probe, setup, plan), engine, tuple(models), bare)
 
@@ -64,7 +66,7 @@ async def run(setup: Setup, plan: Plan, *, thorough: bool = False) -> Report:
     situation = await look(setup, plan)
     machine, launch = await asyncio.gather(
         asyncio.to_thread(preflight_machine.checks, situation, thorough=thorough),
-        asking.in_thread(lambda: preflight_launch.checks(situation, thorough=thorough)),
+        engine_python.in_thread(lambda: preflight_launch.checks(situation, thorough=thorough)),
     )
     return Report((*machine, *launch))
 

@@ -12,12 +12,14 @@ from packaging.version import Version
 
 from dflash_tui.common import formatting, paths
 from dflash_tui.common.errors import EngineError, UsageError
-from dflash_tui.core import flags, hub, hub_cache, inventory, preflight_ray
+from dflash_tui.core import preflight_ray
 from dflash_tui.core.checks import Check, Situation, fail, ok, warn
-from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import aims, commit, guard, states
-from dflash_tui.core.patching.commit import Trouble
-from dflash_tui.core.patching.states import Found, State
+from dflash_tui.engines import cli_flags, inventory
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.hub import cache, model_lookup
+from dflash_tui.engines.patching import patch_set, permissions, status, transaction
+from dflash_tui.engines.patching.status import Found, State
+from dflash_tui.engines.patching.transaction import Trouble
 from dflash_tui.planning import patch_file, releases
 from dflash_tui.planning import resolution as setups
 from dflash_tui.planning.recipe import EngineSpec, Recipe, Status
@@ -106,8 +108,8 @@ def _flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
         return
     if known is None:
         return
-    if wrong := flags.mistakes(situation.plan, known):
-        yield fail("flags", "; ".join(wrong), flags.FIX)
+    if wrong := cli_flags.mistakes(situation.plan, known):
+        yield fail("flags", "; ".join(wrong), cli_flags.FIX)
     else:
         yield ok("flags", f"vLLM {engine.vllm} knows all of them")
 
@@ -135,13 +137,13 @@ def _adopted(engine: Engine) -> Iterator[Check]:
 
 def _patches(situation: Situation) -> Iterator[Check]:
     plan, engine = situation.plan, situation.engine
-    there = states.present(engine) if engine else ()
-    left = commit.trouble(engine) if engine else None
+    there = status.present(engine) if engine else ()
+    left = transaction.trouble(engine) if engine else None
     half = left is not None and left.mends_itself  # which looks like anything
     if engine and left:
         yield _trouble(engine, left)
     for name in plan.unpatched:
-        if engine and not half and name in there and name not in states.applied(engine):
+        if engine and not half and name in there and name not in status.applied(engine):
             yield fail("patch", f"{name} was switched off, and is in {engine.folder} by other hands",
                        "leave the setting away, or use an engine of ours")  # fmt: skip
     if engine and not half:
@@ -154,7 +156,7 @@ def _patches(situation: Situation) -> Iterator[Check]:
         elif engine is None:
             yield ok("patch", f"{name} will be applied")
         else:
-            found = states.find(patch, engine, plan.hardware)
+            found = status.find(patch, engine, plan.hardware)
             if not half or found.state not in {State.DRIFTED, State.APPLIED_BY_OTHER}:
                 yield _patch(found, engine)
 
@@ -162,14 +164,14 @@ def _patches(situation: Situation) -> Iterator[Check]:
 def _unwanted(situation: Situation, engine: Engine, there: Collection[str]) -> Iterator[Check]:
     """What is in and the plan does not ask for: ours is taken out at the launch; what others did stays."""
     plan = situation.plan
-    leaving = aims.leaving(plan, engine)
+    leaving = patch_set.leaving(plan, engine)
     for name, why in leaving.items():
-        if users := guard.in_use(engine):
+        if users := permissions.in_use(engine):
             said = f"{name} has to come out ({why}), and a server runs from this engine: {', '.join(users)}"
             yield fail("patch", said, "stop it first: dflash-tui stop")
         else:
             yield ok("patch", f"{name} will be taken out: {why}")
-    for name, why in aims.of(plan).out.items():
+    for name, why in patch_set.of(plan).out.items():
         if name in there and name not in leaving and name not in plan.unpatched:
             yield warn("patch", f"{name} is in by other hands: {why}", f"take it out, or --set patches.{name}=true")
 
@@ -178,7 +180,7 @@ def _trouble(engine: Engine, left: Trouble) -> Check:
     """A launch mends what was only interrupted, unless a server runs from it."""
     if not left.mends_itself:
         return fail("patch", left.said, f"reinstall vLLM {engine.vllm} in {engine.folder}")
-    if users := guard.in_use(engine):
+    if users := permissions.in_use(engine):
         return fail("patch", left.said, f"stop {', '.join(users)} first: dflash-tui stop")
     return warn("patch", left.said)
 
@@ -191,7 +193,7 @@ def _patch(found: Found, engine: Engine) -> Check:
     if found.state is State.NEEDED and not engine.patchable:
         said = f"{found.name} is needed, and this environment was adopted without leave to patch it"
         return fail("patch", said, f"dflash-tui engine adopt --patch {engine.folder}")
-    if found.state is State.NEEDED and (users := guard.in_use(engine)):
+    if found.state is State.NEEDED and (users := permissions.in_use(engine)):
         said = f"{found.name} is needed, and a server runs from this engine: {', '.join(users)}"
         return fail("patch", said, "stop it first: dflash-tui stop")
     return ok("patch", f"{found.name}: {found.state.value}{f', {found.why}' if found.why else ''}")
@@ -209,7 +211,7 @@ def _models(situation: Situation) -> Iterator[Check]:
                      f"{formatting.gigabytes(model.total_bytes)} to download")  # fmt: skip
         else:
             evidence = f" ({model.detail})" if model.detail else ""
-            fix = hub.advice(model) or "choose a repository that holds a model"
+            fix = model_lookup.advice(model) or "choose a repository that holds a model"
             yield fail(role, f"{model.repo}: {model.access.value}{evidence}", fix)
 
 
@@ -217,7 +219,7 @@ def _disk(situation: Situation) -> Iterator[Check]:
     """The engine and the models may lie on one disk or on two."""
     needs: dict[int, tuple[Path, int]] = {}
     spec = situation.setup.engine
-    wanted = [(hub_cache.folder(), sum(model.missing_bytes or 0 for model in situation.models))]
+    wanted = [(cache.folder(), sum(model.missing_bytes or 0 for model in situation.models))]
     if situation.engine is None:
         wanted.append((paths.engines(), (spec.download_mb + spec.disk_mb) * 1_000_000))
     for folder, amount in wanted:
@@ -272,4 +274,4 @@ def _loadable(folder: Path) -> bool:
         names = [path.name for path in folder.iterdir()]
     except OSError:
         return False
-    return "config.json" in names and bool(hub_cache.weights_of(names))
+    return "config.json" in names and bool(cache.weights_of(names))

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from dflash_tui.common import formatting
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import hub_cache, preflight_memory
+from dflash_tui.core import preflight_memory
 from dflash_tui.core.checks import Check, Situation, fail, local_files, ok, warn
-from dflash_tui.core.engine import Engine
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.hub import cache
 from dflash_tui.machine import system
 from dflash_tui.machine.gpus import Gpu
 from dflash_tui.machine.hardware import Hardware
@@ -152,7 +153,7 @@ def _headers(engine: Engine | None) -> bool:
 
 def _storage(situation: Situation, *, thorough: bool) -> Iterator[Check]:
     files = local_files(situation.models)
-    place = files[0].parent if files else hub_cache.folder()
+    place = files[0].parent if files else cache.folder()
     disk = system.disk_of(Path(place))
     if disk.kind in {"usb", "network"}:
         slow = "a USB disk took 7 of 9.5 minutes of one published start"

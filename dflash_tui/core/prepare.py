@@ -10,11 +10,12 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from dflash_tui.common.errors import DflashError, PatchError, UsageError
-from dflash_tui.core import asking, download, flags, hub, inventory
-from dflash_tui.core import engine as engines
-from dflash_tui.core.engine import Engine, Report
-from dflash_tui.core.patching import aims, change, commit, states, store
-from dflash_tui.core.patching.states import State
+from dflash_tui.engines import cli_flags, engine_python, inventory
+from dflash_tui.engines import environments as engines
+from dflash_tui.engines.environments import Engine, Report
+from dflash_tui.engines.hub import download, model_lookup
+from dflash_tui.engines.patching import ledger, patch_set, patcher, status, transaction
+from dflash_tui.engines.patching.status import State
 from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.processes import clean_environment
 from dflash_tui.planning import patch_file
@@ -86,10 +87,12 @@ async def _flags(setup: Setup, plan: Plan, engine: Engine, report: Report, *, fo
     if setup.standing.status is Status.VERIFIED and not seen_by_vllm and not engine.adopted:
         return
     report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))
-    known = await asking.in_thread(lambda: inventory.options(engine))
-    wrong = flags.mistakes(plan, known)
+    known = await engine_python.in_thread(lambda: inventory.options(engine))
+    wrong = cli_flags.mistakes(plan, known)
     if wrong and not forced:
-        raise UsageError("this vLLM does not know what the recipe asks for", evidence="; ".join(wrong), do=flags.FIX)
+        raise UsageError(
+            "this vLLM does not know what the recipe asks for", evidence="; ".join(wrong), do=cli_flags.FIX
+        )
     words = "; ".join(wrong) or f"vLLM {engine.vllm} knows every flag of the plan"
     report(Preparing(time.time(), Step.CHECK, words, 1.0, done=True))
 
@@ -97,7 +100,7 @@ async def _flags(setup: Setup, plan: Plan, engine: Engine, report: Report, *, fo
 async def _fetch(plan: Plan, engine: Engine, report: Report) -> None:
     """Fetch what the hub has of the plan's models and the cache lacks."""
     for model in plan.models:
-        found = await hub.look(model.name, model.revision)
+        found = await model_lookup.look(model.name, model.revision)
         if not found.complete:
             await download.download(found, engine.python, report)
 
@@ -158,16 +161,16 @@ async def patch(plan: Plan, engine: Engine, report: Report) -> None:
 
     What a killed change left half done is finished or undone first, also for a plan without patches.
     """
-    aim, leaving, trouble = aims.of(plan), aims.leaving(plan, engine), commit.trouble(engine)
+    aim, leaving, trouble = patch_set.of(plan), patch_set.leaving(plan, engine), transaction.trouble(engine)
     if not aim.bring and not leaving and not trouble:
         return
-    missing = [p.name for p in aim.bring if states.find(p, engine, plan.hardware).state is State.NEEDED]
+    missing = [p.name for p in aim.bring if status.find(p, engine, plan.hardware).state is State.NEEDED]
     to_do = [f"bringing in {', '.join(missing)}"] if missing else []
     to_do += [f"taking out {', '.join(leaving)}"] if leaving else []
     if to_do or trouble:  # else it takes no time worth telling
         report(Preparing(time.time(), Step.PATCHES, "; ".join(to_do) or "mending what was left half done"))
-    now = await asking.in_thread(lambda: change.apply(aim.bring, engine, plan.hardware, drop=aim.out))
-    found = [states.find(patch, engine, plan.hardware) for patch in aim.bring]
+    now = await engine_python.in_thread(lambda: patcher.apply(aim.bring, engine, plan.hardware, drop=aim.out))
+    found = [status.find(patch, engine, plan.hardware) for patch in aim.bring]
     said = [f"{f.name} {'applied now' if f.name in now.names else _WORDS.get(f.state, f.state.value)}" for f in found]
     said += [f"{name} taken out ({aim.out[name]})" for name in now.dropped]
     report(Preparing(time.time(), Step.PATCHES, ", ".join([*now.notes, *said]), 1.0, done=True))
@@ -175,13 +178,13 @@ async def patch(plan: Plan, engine: Engine, report: Report) -> None:
 
 async def _launch(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str, restarted_from: str = "") -> Run:
     """Launch the server while nobody else changes the files that it reads; from then on it counts as running."""
-    deadline = time.monotonic() + store.PATIENCE
+    deadline = time.monotonic() + ledger.PATIENCE
     while True:
         try:
             # Nobody of ours changes an environment that was adopted without leave, and it may have nothing to lock.
-            with store.locked(engine, patience=0.0) if engine.patchable else nullcontext():
+            with ledger.locked(engine, patience=0.0) if engine.patchable else nullcontext():
                 return _launch_now(plan, engine, prepared, forced, restarted_from)
-        except store.Busy:
+        except ledger.Busy:
             if time.monotonic() > deadline:
                 raise
         await asyncio.sleep(0.1)
@@ -189,17 +192,17 @@ async def _launch(plan: Plan, engine: Engine, prepared: list[Preparing], forced:
 
 def _launch_now(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str, restarted_from: str) -> Run:
     """Launch the server, and record every patch that is in the engine, whoever brought it in."""
-    if left := commit.trouble(engine):
+    if left := transaction.trouble(engine):
         raise PatchError(
             f"the files of {engine.folder} are not launched as they are", evidence=left.said, do="launch again"
         )
-    there = states.present(engine)
+    there = status.present(engine)
     if wrong := [name for name in plan.unpatched if name in there]:
         raise PatchError(f"{', '.join(wrong)} is in {engine.folder} by other hands, and was switched off",
                          do="leave the setting away, or use an engine of ours")  # fmt: skip
-    if late := aims.leaving(plan, engine):
+    if late := patch_set.leaving(plan, engine):
         raise PatchError(f"{', '.join(late)} was brought in by somebody else meanwhile", do="launch again")
-    found = [states.find(patch_file.load(name), engine, plan.hardware) for name in plan.patches]
+    found = [status.find(patch_file.load(name), engine, plan.hardware) for name in plan.patches]
     if gone := [one.name for one in found if one.state is State.NEEDED]:
         raise PatchError(f"{', '.join(gone)} was taken out by somebody else meanwhile", do="launch again")
     if drifted := [one for one in found if one.state is State.DRIFTED]:

@@ -12,9 +12,11 @@ import yaml
 
 from dflash_tui.common import yaml_loader
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import checks, hub, inventory
-from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import states
+from dflash_tui.core import checks
+from dflash_tui.engines import inventory
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.hub import model_lookup
+from dflash_tui.engines.patching import status
 from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Gpu, Probe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
@@ -103,7 +105,7 @@ def _spec(engine: Engine) -> EngineSpec:
     return EngineSpec(
         vllm=engine.vllm,
         packages=packages,
-        torch_backend=states.torch_backend(engine),
+        torch_backend=status.torch_backend(engine),
         stands_in="" if engine.distribution == "vllm" else engine.distribution,
     )
 
@@ -154,5 +156,5 @@ def fit_of(made: Planned) -> Fit | None:
     typical = TYPICAL.get(made.plan.hardware)
     total = typical.memory_total if typical else 0
     elsewhere = Machine(made.plan.hardware, total, total, typical.unified) if typical else None
-    models = [hub.here(model.name, model.revision) for model in made.plan.models]
+    models = [model_lookup.here(model.name, model.revision) for model in made.plan.models]
     return checks.fit_of(made.setup, made.plan, machine_of(made.gpus) or elsewhere, models)

@@ -20,7 +20,7 @@ from textual.widgets import Footer, Static
 from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import plural
-from dflash_tui.core import inventory
+from dflash_tui.engines import inventory
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.plan import Plan
@@ -38,7 +38,7 @@ from dflash_tui.tui.recipe_list import Entries, RecipeList
 from dflash_tui.tui.widgets import Display, TooSmall
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
-    from dflash_tui.core.hub import Model
+    from dflash_tui.engines.hub.model_lookup import Model
     from dflash_tui.machine.gpus import Probe
     from dflash_tui.monitoring.startup_history import Ready
 
@@ -166,10 +166,10 @@ class LaunchScreen(Screen[None]):
     async def look_for_models(self, plan: Plan) -> None:
         """Ask the cache and the hub about the models of `plan`, when it has been looked at for a moment."""
         await asyncio.sleep(_SETTLED)
-        from dflash_tui.core import hub  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
+        from dflash_tui.engines.hub import model_lookup  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
 
         for model in plan.models:
-            self.models[f"{model.name}@{model.revision}"] = await hub.look(model.name, model.revision)
+            self.models[f"{model.name}@{model.revision}"] = await model_lookup.look(model.name, model.revision)
             self._draw_plan()
 
     def draw(self) -> None:

@@ -18,11 +18,11 @@ from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import asking, inventory
-from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import aims, change, commit
-from dflash_tui.core.patching.commit import Trouble
-from dflash_tui.core.patching.states import Found, State
+from dflash_tui.engines import engine_python, inventory
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import patch_set, patcher, transaction
+from dflash_tui.engines.patching.status import Found, State
+from dflash_tui.engines.patching.transaction import Trouble
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
 from dflash_tui.tui.dialogs import Confirm, ErrorDialog
@@ -69,12 +69,12 @@ def look(plan: Plan) -> Looked:
         left = [Found(name, State.NOT_APPLICABLE, why) for name, why in plan.unneeded.items()]
         off = [Found(name, State.NOT_APPLICABLE, "left out by hand") for name in plan.unpatched]
         return Looked(None, (*planned, *left, *off), "".join(map(_edits, plan.patches)), None, unusable)
-    trouble = commit.trouble(engine)
+    trouble = transaction.trouble(engine)
     if trouble and trouble.mends_itself:  # what half of a change looks like says nothing
         return Looked(engine, (), "", trouble, unusable)
-    found = tuple(aims.found(plan, engine))
+    found = tuple(patch_set.found(plan, engine))
     fitting = [patch_file.load(one.name) for one in found if one.state in {State.NEEDED, State.APPLIED}]
-    diffs = "".join(change.preview(fitting, engine, plan.hardware).values())
+    diffs = "".join(patcher.preview(fitting, engine, plan.hardware).values())
     drift = "".join(f"{one.name} expects other text:\n{one.drift}" for one in found if one.drift)
     return Looked(engine, found, drift + diffs, trouble, unusable)
 
@@ -146,12 +146,12 @@ class PatchScreen(ModalScreen[None]):
         self.act(None)
 
     @work(exclusive=True)
-    async def act(self, work: Callable[[Engine], change.Done] | None) -> None:
+    async def act(self, work: Callable[[Engine], patcher.Done] | None) -> None:
         """Do what was asked for with the engine's files, if anything, and look at them again."""
         try:
             if work and self.looked and self.looked.engine:
                 self.query_one("#verdict", Static).update(Content("changing the engine's files …"))
-                done = await asking.in_thread(partial(work, self.looked.engine))
+                done = await engine_python.in_thread(partial(work, self.looked.engine))
                 for said in done.notes:
                     self.notify(said, markup=False, timeout=10)
             self.looked = await asyncio.to_thread(look, self.plan)
@@ -171,7 +171,9 @@ class PatchScreen(ModalScreen[None]):
             self.notify("the engine is not installed yet; a launch does both", severity="warning")
             return
         self.act(
-            lambda engine: change.apply((aim := aims.of(self.plan)).bring, engine, self.plan.hardware, drop=aim.out)
+            lambda engine: patcher.apply(
+                (aim := patch_set.of(self.plan)).bring, engine, self.plan.hardware, drop=aim.out
+            )
         )
 
     def action_revert(self) -> None:
@@ -184,7 +186,7 @@ class PatchScreen(ModalScreen[None]):
 
         def revert(sure: bool | None) -> None:
             if sure:
-                self.act(lambda engine: change.revert(engine, ours))
+                self.act(lambda engine: patcher.revert(engine, ours))
 
         detail = "The files become what they were, byte for byte. A launch applies what it needs again."
         self.app.push_screen(Confirm(f"Take out {', '.join(ours)}?", detail, "take out"), revert)

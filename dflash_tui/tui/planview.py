@@ -10,7 +10,7 @@ from textual.content import Content
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import GIB, UNKNOWN, duration, gib, gigabytes, megabytes, middle, number, plural
-from dflash_tui.core.engine import Engine
+from dflash_tui.engines.environments import Engine
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning.memory import Fit
 from dflash_tui.planning.plan import Plan
@@ -22,7 +22,7 @@ from dflash_tui.tui.widgets import MUTED
 from dflash_tui.words import band_line, ready_line, restart_line
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
-    from dflash_tui.core.hub import Model
+    from dflash_tui.engines.hub.model_lookup import Model
     from dflash_tui.machine.gpus import Gpu, Probe
     from dflash_tui.monitoring.startup_history import Ready
 

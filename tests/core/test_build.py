@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.core import prepare
-from dflash_tui.core.engine import Engine
+from dflash_tui.engines.environments import Engine
 from dflash_tui.events import Preparing
 from tests.experiments import a_plan
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.core import hub, hub_api, hub_cache
-from dflash_tui.core.hub import Access, Model
+from dflash_tui.engines.hub import cache as hub_cache
+from dflash_tui.engines.hub import client, model_lookup
+from dflash_tui.engines.hub.model_lookup import Access, Model
 from tests import hub_server
 from tests.hub_server import COMMIT, Hub
 
@@ -54,7 +55,7 @@ def settings(monkeypatch, tmp_path):
 
 
 def look(repo: str = "owner/m", revision: str = "main") -> Model:
-    return asyncio.run(hub.look(repo, revision))
+    return asyncio.run(model_lookup.look(repo, revision))
 
 
 def cache(files: dict[str, bytes], repo: str = "owner/m") -> Path:
@@ -78,7 +79,7 @@ def test_an_open_model_is_measured(server):
     assert (model.total_bytes, model.cached_bytes, model.missing_bytes) == (TOTAL, 0, TOTAL)
     assert not model.complete
     assert {file.name for file in model.files} == set(LOADED)
-    assert hub.advice(model) == ""
+    assert model_lookup.advice(model) == ""
 
 
 def test_a_whole_model_is_complete(server):
@@ -138,8 +139,8 @@ def test_a_refusal_says_what_to_do(server, monkeypatch, refusal, token, expected
     access, words = expected
     assert model.access == access
     assert str(hub_server.REFUSALS[refusal][0]) in model.detail
-    assert words in hub.advice(model)
-    assert TOKEN not in repr(model) + hub.advice(model)
+    assert words in model_lookup.advice(model)
+    assert TOKEN not in repr(model) + model_lookup.advice(model)
     assert model.detail.isprintable()
 
 
@@ -194,7 +195,7 @@ def test_hostile_names_are_dropped(server):
 
 
 def test_a_slow_hub_does_not_hold_us(server, monkeypatch):
-    monkeypatch.setattr(hub_api, "_PATIENCE", 0.5)
+    monkeypatch.setattr(client, "_PATIENCE", 0.5)
     server.delay = 2.0
     began = time.monotonic()
     model = look()

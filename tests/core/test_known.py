@@ -62,7 +62,7 @@ def test_msgspec_knows_all_types_that_are_read_when_their_modules_are_imported()
     """What msgspec would get to know at the first reading, it could get to know in two threads at once, and dies."""
     ours = modules()
     read = {f"{kind.__module__}.{kind.__qualname__}" for module in ours for kind in read_types(module)}
-    assert {"dflash_tui.planning.recipe.Recipe", "dflash_tui.core.engine.Engine"} < read
+    assert {"dflash_tui.planning.recipe.Recipe", "dflash_tui.engines.environments.Engine"} < read
     assert len(read) > 20
     words = [sys.executable, "-c", LOOKED_AT, *(module.__name__ for module in ours)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)

@@ -17,9 +17,10 @@ from msgspec.structs import replace
 from dflash_tui import headless
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PreflightFailed
-from dflash_tui.core import inventory, preflight_launch, preflight_machine
+from dflash_tui.core import preflight_launch, preflight_machine
 from dflash_tui.core.checks import Check, Level, Situation, fail
-from dflash_tui.core.hub import Access, Model
+from dflash_tui.engines import inventory
+from dflash_tui.engines.hub.model_lookup import Access, Model
 from dflash_tui.launch.planner import Planned
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, resolution

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from dflash_tui.core import preflight_memory
 from dflash_tui.core.checks import Check, Level, Situation
-from dflash_tui.core.hub import Access, Model
+from dflash_tui.engines.hub.model_lookup import Access, Model
 from dflash_tui.machine import system
 from dflash_tui.machine.gpus import Gpu
 from dflash_tui.machine.system import Memory

@@ -12,7 +12,7 @@ import pytest
 
 from dflash_tui.core import preflight_ray
 from dflash_tui.core.checks import Check, Level
-from dflash_tui.core.engine import Engine
+from dflash_tui.engines.environments import Engine
 from tests.situations import DESKTOP, engine_in, situation
 
 RAY = {"distributed-executor-backend": "ray", "tensor-parallel-size": 2}

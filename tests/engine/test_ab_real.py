@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from dflash_tui import verdict_words
-from dflash_tui.core import experiments, inventory
+from dflash_tui.core import experiments
 from dflash_tui.core.findings import Word
-from dflash_tui.core.patching import states
+from dflash_tui.engines import inventory
+from dflash_tui.engines.patching import status
 from dflash_tui.planning import recipe_loader
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.abplan import AbPlan
@@ -58,5 +59,5 @@ async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine
     assert busy or found.cause in shown[found.word], found
     engine = inventory.find(Path(demo_engine.folder))
     assert engine
-    assert "cpu-expand-kernel" in states.applied(engine)
+    assert "cpu-expand-kernel" in status.applied(engine)
     assert not any(server_process.members(run) for run in registry.runs())

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.core import download, hub, hub_cache
-from dflash_tui.core.engine import Engine
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.hub import cache, download, model_lookup
 from dflash_tui.events import Preparing, Step, encode
 from tests import hub_server
 from tests.hub_server import COMMIT, Hub
@@ -67,16 +67,16 @@ def children() -> list[psutil.Process]:
 def fetch(python: Path, told: list[Preparing] | None = None) -> Path:
     async def both() -> Path:
         report = (told if told is not None else []).append
-        return await download.download(await hub.look("owner/m"), python, report)
+        return await download.download(await model_lookup.look("owner/m"), python, report)
 
     return asyncio.run(both())
 
 
 async def cancelled(python: Path, at_bytes: int) -> list[str]:
     """Begin a download, cancel it when so many bytes are there, and return the command line of the child."""
-    model = await hub.look("owner/m")
+    model = await model_lookup.look("owner/m")
     task = asyncio.create_task(download.download(model, python, lambda _event: None))
-    while hub_cache.held("owner/m", COMMIT, model.files) < at_bytes and not task.done():
+    while cache.held("owner/m", COMMIT, model.files) < at_bytes and not task.done():
         await asyncio.sleep(0.02)
     commands = [word for child in children() for word in child.cmdline()]
     task.cancel()
@@ -92,8 +92,8 @@ def test_a_fresh_download_is_whole(server, python):
     folder = fetch(python, told)
     assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {*FILES} - {"README.md"}
     assert all((folder / name).read_bytes() == FILES[name] for name in {*FILES} - {"README.md"})
-    assert hub_cache.commit_of("owner/m", "main") == COMMIT
-    assert asyncio.run(hub.look("owner/m")).complete
+    assert cache.commit_of("owner/m", "main") == COMMIT
+    assert asyncio.run(model_lookup.look("owner/m")).complete
     assert told[-1].done
     assert told[-1].fraction == 1.0
     assert {event.step for event in told} == {Step.MODELS}
@@ -127,7 +127,7 @@ def test_a_cancelled_download_leaves_no_process_and_goes_on_later(server, python
     assert command
     assert TOKEN not in " ".join(command)
     assert not children()
-    model = asyncio.run(hub.look("owner/m"))
+    model = asyncio.run(model_lookup.look("owner/m"))
     assert 3_000_000 <= model.cached_bytes < SIZE
     server.rate = 0
     folder = fetch(python)
@@ -139,7 +139,7 @@ def test_it_ends_with_whoever_started_it(server, python):
     """A panel that is killed leaves nobody fetching."""
     server.rate = 100_000
     code = (
-        "import asyncio, os, sys; from pathlib import Path; from dflash_tui.core import hub, download\n"
+        "import asyncio, os, sys; from pathlib import Path; from dflash_tui.engines.hub import model_lookup as hub, download\n"
         "async def main():\n"
         "    await download.download(await hub.look('owner/m'), Path(sys.argv[1]), lambda e: print(e, flush=True))\n"
         "asyncio.run(main())"
@@ -156,7 +156,7 @@ def test_it_ends_with_whoever_started_it(server, python):
 
 def test_what_was_kept_is_checked(server, python):
     """A kept part that is not the beginning of the file is found out, removed, and the next call is right."""
-    blob = hub_cache.model_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
+    blob = cache.model_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
     blob.parent.mkdir(parents=True)
     Path(f"{blob}.incomplete").write_bytes(bytes(1_000_000))
     with pytest.raises(DflashError, match="could not be downloaded") as failed:
@@ -181,7 +181,7 @@ def test_the_token_stays_with_the_hub(server, python):
 )
 def test_a_refusal_on_the_way_says_what_to_do(server, python, refusal, words):
     """Refused after the look: the sentence, the hub's words and the advice, without the token."""
-    model = asyncio.run(hub.look("owner/m"))
+    model = asyncio.run(model_lookup.look("owner/m"))
     server.refusal, server.echo = refusal, True
     with pytest.raises(DflashError, match="owner/m could not be downloaded") as failed:
         asyncio.run(download.download(model, python, lambda _event: None))

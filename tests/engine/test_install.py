@@ -14,7 +14,7 @@ import uv
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import EngineError
-from dflash_tui.core import engine
+from dflash_tui.engines import environments
 from dflash_tui.events import Preparing
 from dflash_tui.planning import plan, recipe_loader, resolution
 
@@ -39,12 +39,12 @@ def test_a_finished_engine_says_what_is_in_it(spec):
     """The marker names every package; installing again does nothing and says so."""
     folder = plan.engine_folder(spec)
     told: list[Preparing] = []
-    made = asyncio.run(engine.install(spec, folder, told.append))
+    made = asyncio.run(environments.install(spec, folder, told.append))
     assert "iniconfig==2.1.0" in made.packages
     assert made.python.exists()
     assert told[-1].done
-    assert engine.find(folder) == made
-    assert asyncio.run(engine.install(spec, folder, quiet)) == made
+    assert environments.find(folder) == made
+    assert asyncio.run(environments.install(spec, folder, quiet)) == made
     # The alias under which vLLM looks itself up belongs to a stand-in only.
     metadata = next(made.site_packages.glob("vllm-*.dist-info/METADATA")).read_text()
     assert "Name: vllm\n" in metadata
@@ -69,7 +69,7 @@ def test_a_package_that_does_not_exist_is_no_network_problem(spec):
     """The advice fits the failure."""
     wrong = replace(spec, packages=("iniconfig==99.0",))
     with pytest.raises(EngineError, match=r"iniconfig==99\.0") as caught:
-        asyncio.run(engine.install(wrong, plan.engine_folder(wrong), quiet))
+        asyncio.run(environments.install(wrong, plan.engine_folder(wrong), quiet))
     assert "correct the recipe" in caught.value.do
     assert not plan.engine_folder(wrong).exists()
 
@@ -78,7 +78,7 @@ def test_a_disk_without_room_is_refused_before_the_download(spec):
     """Nothing is fetched when it would not fit."""
     huge = replace(spec, disk_mb=10**9)
     with pytest.raises(EngineError, match="not enough disk") as caught:
-        asyncio.run(engine.install(huge, plan.engine_folder(huge), quiet))
+        asyncio.run(environments.install(huge, plan.engine_folder(huge), quiet))
     assert "free" in caught.value.evidence
     assert not plan.engine_folder(huge).exists()
 
@@ -89,9 +89,9 @@ def test_what_a_killed_install_left_is_not_an_engine(spec):
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").symlink_to(sys.executable)
     (folder / "half").write_text("made")
-    assert engine.find(folder) is None
-    asyncio.run(engine.install(spec, folder, quiet))
-    assert engine.find(folder) is not None
+    assert environments.find(folder) is None
+    asyncio.run(environments.install(spec, folder, quiet))
+    assert environments.find(folder) is not None
     assert not (folder / "half").exists()
 
 
@@ -99,7 +99,7 @@ def test_a_cancelled_install_leaves_nothing(spec):
     """Ctrl-C while uv works ends uv and removes the folder."""
 
     async def cancel_early() -> None:
-        task = asyncio.create_task(engine.install(spec, plan.engine_folder(spec), quiet))
+        task = asyncio.create_task(environments.install(spec, plan.engine_folder(spec), quiet))
         while not plan.engine_folder(spec).exists():
             await asyncio.sleep(0.01)
         task.cancel()
@@ -113,9 +113,9 @@ def test_a_cancelled_install_leaves_nothing(spec):
 def test_two_installs_wait_for_each_other(spec):
     """Two panels at once make one engine, and both get it."""
 
-    async def both() -> list[engine.Engine]:
+    async def both() -> list[environments.Engine]:
         folder = plan.engine_folder(spec)
-        return list(await asyncio.gather(*(engine.install(spec, folder, quiet) for _ in range(2))))
+        return list(await asyncio.gather(*(environments.install(spec, folder, quiet) for _ in range(2))))
 
     first, second = asyncio.run(both())
     assert first == second
@@ -126,12 +126,12 @@ def test_pips_wheel_folder_reaches_uv(monkeypatch, tmp_path):
     (tmp_path / "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl").write_bytes(b"")
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    assert engine._environment()["UV_FIND_LINKS"] == str(tmp_path)
-    assert engine._wheel_folder_has_torch()
+    assert environments._environment()["UV_FIND_LINKS"] == str(tmp_path)
+    assert environments._wheel_folder_has_torch()
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "none"))
-    assert not engine._wheel_folder_has_torch()
+    assert not environments._wheel_folder_has_torch()
     monkeypatch.setenv("UV_FIND_LINKS", str(Path("/elsewhere")))
-    assert engine._environment()["UV_FIND_LINKS"] == "/elsewhere"
+    assert environments._environment()["UV_FIND_LINKS"] == "/elsewhere"
 
 
 # What an install finds in uv's place: nothing, a file that is no program, and programs that end half-way.

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import EngineError, UsageError
-from dflash_tui.core import engine as engines
-from dflash_tui.core import inventory, preflight_launch
-from dflash_tui.core.engine import Engine
+from dflash_tui.core import preflight_launch
+from dflash_tui.engines import environments as engines
+from dflash_tui.engines import inventory
+from dflash_tui.engines.environments import Engine
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.runs import lifecycle
 from tests.launched import free_port

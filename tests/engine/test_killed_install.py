@@ -21,8 +21,8 @@ import pytest
 import uv
 
 from dflash_tui.common import paths
-from dflash_tui.core import inventory
-from dflash_tui.core.engine import Engine
+from dflash_tui.engines import inventory
+from dflash_tui.engines.environments import Engine
 from dflash_tui.planning import plan, recipe_loader, resolution
 
 COMMAND = [sys.executable, "-m", "dflash_tui", "engine", "install"]

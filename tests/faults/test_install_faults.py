@@ -15,7 +15,7 @@ import pytest
 import uv
 
 from dflash_tui.common import paths
-from dflash_tui.core import inventory
+from dflash_tui.engines import inventory
 from dflash_tui.runs import registry
 
 # uv up to where it installs; then it has begun, and takes its time.

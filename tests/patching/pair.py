@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import change, store
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import ledger, patcher
 from dflash_tui.planning.patch_file import Patch
 
 TEXTS = {"a/one.py": "x = 1\n", "b/two.py": "y = 1\n"}
@@ -20,7 +20,7 @@ def tree(engine: Engine) -> Tree:
     """Every file of the environment; the record without its time."""
     root = Path(engine.folder)
     found = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    if record := store.entries(engine):
+    if record := ledger.entries(engine):
         found["dflash-patches.json"] = msgspec.json.encode([replace(entry, at=0.0) for entry in record])
     return found
 
@@ -32,16 +32,16 @@ def copy_of(engine: Engine, folder: Path) -> Engine:
 
 
 def acts(patch: Patch) -> dict[str, Act]:
-    return {"apply": lambda engine: change.apply([patch], engine), "revert": change.revert}
+    return {"apply": lambda engine: patcher.apply([patch], engine), "revert": patcher.revert}
 
 
 def start(engine: Engine, both: Patch, act: str) -> tuple[Tree, Tree]:
     """Bring the engine to where `act` begins; return its files before and after it."""
     plain = tree(engine)
-    change.apply([both], engine)
+    patcher.apply([both], engine)
     patched = tree(engine)
     if act == "apply":
-        change.revert(engine)
+        patcher.revert(engine)
     return (plain, patched) if act == "apply" else (patched, plain)
 
 

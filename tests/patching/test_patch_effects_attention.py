@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dflash_tui.core.patching import text
+from dflash_tui.engines.patching import text_edits
 from dflash_tui.planning import patch_file
 from tests.patching.arms import MODELS, on
 from tests.stubbed import Load, vllm
@@ -132,7 +132,7 @@ def test_the_drafter_runs_on_flash_attention_and_the_target_on_triton(arms, part
         rope_parameters={"full_attention": {}},
     )
     for texts in arms:
-        with engine({**texts, **text.patched([patch_file.load(partner)], texts)}) as one:
+        with engine({**texts, **text_edits.patched([patch_file.load(partner)], texts)}) as one:
             flash = one.load("v1/attention/backends/flash_attn.py").FlashAttentionBackend
             assert flash.supports_non_causal() is True
             drafting = one.load(f"{MODELS}/qwen3_dflash.py").DFlashQwen3Attention(**SHAPE, rope_parameters={})

@@ -9,9 +9,9 @@ import requests
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import PatchError
-from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import change, states, store
-from dflash_tui.core.patching.states import Found, State
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import ledger, patcher, status
+from dflash_tui.engines.patching.status import Found, State
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits, Patch
 from tests import wheels
@@ -49,7 +49,7 @@ def installed(folder: Path, texts: Mapping[str, str], version: str) -> Engine:
 
 
 def stand(engine: Engine) -> dict[str, Found]:
-    return {patch.name: states.find(patch, engine) for patch in GPU if patch.name in NAMES}
+    return {patch.name: status.find(patch, engine) for patch in GPU if patch.name in NAMES}
 
 
 def edit(engine: Engine, path: str, old: str, new: str) -> None:
@@ -87,7 +87,7 @@ def test_what_the_published_patcher_did_is_recognised(read, tmp_path):
         assert theirs == {"triton-non-causal", "dflash-draft-flash-attn", "gb10-cutlass-fp8"}
         assert all("we have no record of it" in found[name].why for name in theirs)
         names = [patch_file.load(name) for name in sorted(theirs)]
-        assert change.apply(names, engine).names == ()
+        assert patcher.apply(names, engine).names == ()
 
 
 @pytest.mark.index
@@ -132,7 +132,7 @@ def test_a_patch_that_a_later_method_overrides_does_not_fit(read, tmp_path):
     assert (found.state, "a later definition" in found.why) == (State.DRIFTED, True)
     units = [patch_file.load(name) for name in ("triton-non-causal", "dflash-draft-flash-attn")]
     with pytest.raises(PatchError, match="does not fit"):
-        change.apply(units, engine)
+        patcher.apply(units, engine)
     [mine] = units[0].files[0].edits
     edit(engine, TRITON, mine.old, mine.new)
     assert stand(engine)["triton-non-causal"].state is State.DRIFTED
@@ -208,14 +208,14 @@ def test_what_upstream_does_in_its_own_way_is_upstream(tmp_path, pristine, shipp
     """The next release of the CPU build may expand by itself; while the very text stands there, it does not."""
     [edit] = shipped.files[0].edits
     theirs = pristine.replace(edit.old, "    output.copy_(torch.repeat_interleave(input_val, cu_num_tokens))\n")
-    found = states.find(shipped, build(tmp_path / "e", {CPU_FILE: theirs}, version="0.33.0"))
+    found = status.find(shipped, build(tmp_path / "e", {CPU_FILE: theirs}, version="0.33.0"))
     assert found.state is State.UPSTREAM
     elsewhere = pristine + "\n\ndef expand(values, lengths):\n    return torch.repeat_interleave(values, lengths)\n"
     for version in ("0.32.0", "0.33.0"):
         engine = build(tmp_path / version, {CPU_FILE: elsewhere}, version=version)
-        assert states.find(shipped, engine).state is State.NEEDED
-        assert change.apply([shipped], engine).names == (shipped.name,)
-    found = states.find(shipped, build(tmp_path / "f", {CPU_FILE: pristine}, version="0.33.0"))
+        assert status.find(shipped, engine).state is State.NEEDED
+        assert patcher.apply([shipped], engine).names == (shipped.name,)
+    found = status.find(shipped, build(tmp_path / "f", {CPU_FILE: pristine}, version="0.33.0"))
     assert (found.state, found.why) == (State.NEEDED, "newer than 0.32.0, the last release it was verified on")
 
 
@@ -235,34 +235,34 @@ def two(tmp_path, shipped) -> tuple[Engine, Patch, Patch]:
 def test_editions_do_not_mix_over_files(two):
     """One file in the one and one in the other is neither; so is one of two files, put back by a reinstallation."""
     engine, old, _new = two
-    change.apply([old], engine)
+    patcher.apply([old], engine)
     (engine.site_packages / "vllm" / "b.py").write_text("x = 1\n")
-    assert states.find(old, engine).why == "half of it is in"
+    assert status.find(old, engine).why == "half of it is in"
     (engine.site_packages / "vllm" / "b.py").write_text("x = 3\n")
-    found = states.find(old, engine)
+    found = status.find(old, engine)
     assert found.state is State.DRIFTED
     assert found.drift.startswith("--- b.py")
     (engine.site_packages / "vllm" / "b.py").write_text("x = 1\n")
-    change.apply([old], engine)
-    record = [replace(store.manifest(engine)["a.py"], digests={"two": "another"}), store.manifest(engine)["b.py"]]
-    (Path(engine.folder) / store.MANIFEST).write_bytes(msgspec.json.encode(record))
-    found = states.find(old, engine)
+    patcher.apply([old], engine)
+    record = [replace(ledger.manifest(engine)["a.py"], digests={"two": "another"}), ledger.manifest(engine)["b.py"]]
+    (Path(engine.folder) / ledger.MANIFEST).write_bytes(msgspec.json.encode(record))
+    found = status.find(old, engine)
     assert found.state is State.DRIFTED
     assert found.drift == f"a.py has edition another\nb.py has edition {old.digest}\n"
     with pytest.raises(PatchError, match="does not fit"):
-        change.apply([old], engine)
+        patcher.apply([old], engine)
 
 
 def test_a_newer_edition_leaves_no_file_to_the_older_one(two):
     """It may be of fewer files: the others are as published then."""
     engine, old, new = two
-    change.apply([old], engine)
+    patcher.apply([old], engine)
     fewer = replace(new, files=new.files[1:])
-    assert states.find(fewer, engine).why == "an older edition of it is in"
-    assert change.apply([fewer], engine).names == ("two",)
-    assert states.find(fewer, engine).state is State.APPLIED
+    assert status.find(fewer, engine).why == "an older edition of it is in"
+    assert patcher.apply([fewer], engine).names == ("two",)
+    assert status.find(fewer, engine).state is State.APPLIED
     assert (engine.site_packages / "vllm" / "a.py").read_text() == "x = 1\n"
-    assert store.manifest(engine).keys() == {"b.py"}
+    assert ledger.manifest(engine).keys() == {"b.py"}
 
 
 @pytest.mark.parametrize(
@@ -277,12 +277,12 @@ def test_a_newer_edition_leaves_no_file_to_the_older_one(two):
 def test_why_a_file_has_no_text_is_said(engine, shipped, spoil, said):
     """By the state, by the refusal to apply, and by verify, which misses nothing that the RECORD lists."""
     spoil(engine.site_packages / "vllm" / CPU_FILE)
-    found = states.find(shipped, engine)
+    found = status.find(shipped, engine)
     assert found.state is State.DRIFTED
     assert said in found.why
     assert said in found.drift
     with pytest.raises(PatchError) as caught:
-        change.apply([shipped], engine)
+        patcher.apply([shipped], engine)
     assert said in caught.value.evidence
-    [wrong] = [one for one in states.verify(engine) if not one.ok]
+    [wrong] = [one for one in status.verify(engine) if not one.ok]
     assert wrong.path == CPU_FILE

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import psutil
 
 from dflash_tui.common.errors import PatchError
-from dflash_tui.core.engine import Engine
+from dflash_tui.engines.environments import Engine
 from dflash_tui.runs import registry, server_process
 
 

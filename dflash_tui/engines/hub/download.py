@@ -19,8 +19,8 @@ import msgspec
 from dflash_tui.common import formatting, paths
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.type_registration import know
-from dflash_tui.core import hub, hub_api, hub_cache
-from dflash_tui.core.hub import Access, Model
+from dflash_tui.engines.hub import cache, client, model_lookup
+from dflash_tui.engines.hub.model_lookup import Access, Model
 from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.processes import clean_environment
 
@@ -63,19 +63,19 @@ async def download(model: Model, python: Path, report: Callable[[Preparing], Non
         return Path(model.folder)
     if not model.access.ok or not model.commit or model.missing_bytes is None:
         evidence = f"{model.access}: {model.detail}" if model.detail else str(model.access)
-        raise DflashError(f"{model.repo} cannot be downloaded", evidence=evidence, do=hub.advice(model))
+        raise DflashError(f"{model.repo} cannot be downloaded", evidence=evidence, do=model_lookup.advice(model))
     _check_space(model.repo, model.missing_bytes)
     progress = _Progress(model, model.commit, report)
     await _fetch(model, python, progress)
-    if not hub_cache.has_all(model.repo, model.commit, model.files):
+    if not cache.has_all(model.repo, model.commit, model.files):
         evidence = f"{progress.held()} of {model.total_bytes} bytes are in the cache"
         raise DflashError(f"{model.repo} is not whole after its download", evidence=evidence, do=_AGAIN)
     progress.finish()
-    return hub_cache.snapshot(model.repo, model.commit)
+    return cache.snapshot(model.repo, model.commit)
 
 
 def _check_space(repo: str, missing: int) -> None:
-    folder = hub_cache.folder()
+    folder = cache.folder()
     existing = next(path for path in (folder, *folder.parents) if path.is_dir())
     free, needed = shutil.disk_usage(existing).free, missing + _RESERVE
     if free < needed:
@@ -99,7 +99,7 @@ class _Progress:
 
     def held(self) -> int:
         """Return the bytes that are in the cache."""
-        return hub_cache.held(self._model.repo, self._commit, self._model.files, self._since)
+        return cache.held(self._model.repo, self._commit, self._model.files, self._since)
 
     def tell(self, held: int) -> None:
         """Report that `held` bytes are in the cache."""
@@ -131,7 +131,7 @@ async def _fetch(model: Model, python: Path, progress: _Progress) -> None:
         "repo": model.repo,
         "revision": model.revision,
         "commit": model.commit,
-        "cache": str(hub_cache.folder()),
+        "cache": str(cache.folder()),
         "files": model.files,
     }
     process = await asyncio.create_subprocess_exec(
@@ -185,8 +185,8 @@ def _environment() -> dict[str, str]:
     # What is not in the order of its bytes cannot be resumed, and hf_transfer is not.
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_ENABLE_HF_TRANSFER"):
         env.pop(name, None)
-    env |= {"HF_ENDPOINT": hub_cache.endpoint(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    token = hub_cache.token()
+    env |= {"HF_ENDPOINT": cache.endpoint(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    token = cache.token()
     return env | ({"HF_TOKEN": token} if token else {})
 
 
@@ -198,10 +198,10 @@ def _failure(model: Model, code: int | None, output: str) -> DflashError:
         with contextlib.suppress(msgspec.MsgspecError):
             failure = msgspec.json.decode(line, type=_Failure)
     access = _ACCESS.get(failure.kind)
-    do = hub.advice(msgspec.structs.replace(model, access=access)) if access else _DO.get(failure.kind, _AGAIN)
+    do = model_lookup.advice(msgspec.structs.replace(model, access=access)) if access else _DO.get(failure.kind, _AGAIN)
     # The address of a file on the storage carries a signature that opens it.
     evidence = re.sub(r"\?[^\s'\"]+", "?…", failure.error)
-    return DflashError(f"{model.repo} could not be downloaded", evidence=hub_api.one_line(evidence), do=do)
+    return DflashError(f"{model.repo} could not be downloaded", evidence=client.one_line(evidence), do=do)
 
 
 def _size(amount: int) -> str:

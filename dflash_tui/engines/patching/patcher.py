@@ -11,12 +11,12 @@ import msgspec
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import PatchError, UsageError
-from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import commit, guard, states, store, text, trial, units
-from dflash_tui.core.patching.base import Base
-from dflash_tui.core.patching.commit import Change
-from dflash_tui.core.patching.states import Found, State
-from dflash_tui.core.patching.store import Applied
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import dependencies, import_check, ledger, permissions, status, text_edits, transaction
+from dflash_tui.engines.patching.ledger import Applied
+from dflash_tui.engines.patching.status import Found, State
+from dflash_tui.engines.patching.transaction import Change
+from dflash_tui.engines.patching.unpatched_files import Base
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
@@ -55,16 +55,16 @@ def apply(
     with _opened(engine, dry=dry) as notes:
         if dry and _half(engine):
             return Done((), tuple(notes), pending=True)
-        found = {patch.name: states.find(patch, engine, hardware) for patch in patches}
+        found = {patch.name: status.find(patch, engine, hardware) for patch in patches}
         for patch in patches:
             if found[patch.name].state is State.DRIFTED:
                 raise _drifted(patch, engine, found[patch.name])
         needed = [patch for patch in patches if found[patch.name].state is State.NEEDED]
         brought = tuple(patch.name for patch in needed)
-        ours = units.ours(engine)
+        ours = dependencies.ours(engine)
         doomed = ours & set(drop)
-        units.check(needed, engine, hardware, doomed)
-        units.refuse_alone((ours - doomed) | set(brought), doomed)
+        dependencies.check(needed, engine, hardware, doomed)
+        dependencies.refuse_alone((ours - doomed) | set(brought), doomed)
         done = _bring_to(engine, add=needed, drop=doomed, dry=dry)
         return replace(done, names=brought, dropped=tuple(sorted(doomed)), notes=(*notes, *done.notes))
 
@@ -77,14 +77,14 @@ def preview(patches: Sequence[Patch], engine: Engine, hardware: Hardware | None 
     """
     shown = []
     for patch in patches:
-        found = states.find(patch, engine, hardware)
+        found = status.find(patch, engine, hardware)
         if found.state is State.DRIFTED:
             raise _drifted(patch, engine, found)
         if found.state in {State.NEEDED, State.APPLIED}:
             shown.append(patch)
     base = Base(engine, {path for patch in shown for path in patch.paths})
-    after = text.patched(shown, base.texts)
-    return {path: text.diff(path, base.texts[path] or "", new) for path, new in sorted(after.items())}
+    after = text_edits.patched(shown, base.texts)
+    return {path: text_edits.diff(path, base.texts[path] or "", new) for path, new in sorted(after.items())}
 
 
 def revert(engine: Engine, names: Iterable[str] | None = None, *, dry: bool = False) -> Done:
@@ -96,17 +96,17 @@ def revert(engine: Engine, names: Iterable[str] | None = None, *, dry: bool = Fa
     with _opened(engine, dry=dry) as notes:
         if dry and _half(engine):
             return Done((), tuple(notes), pending=True)
-        ours = units.ours(engine)
+        ours = dependencies.ours(engine)
         doomed = ours if names is None else ours & set(names)
-        units.refuse_alone(ours - doomed, doomed)
-        alone = units.left_alone(engine, doomed)
+        dependencies.refuse_alone(ours - doomed, doomed)
+        alone = dependencies.left_alone(engine, doomed)
         done = _bring_to(engine, add=(), drop=doomed, dry=dry)
         return replace(done, names=tuple(sorted(doomed)), notes=(*notes, *alone, *done.notes))
 
 
 def _half(engine: Engine) -> bool:
     """Whether an interrupted change waits for its end: what half of it looks like says nothing."""
-    left = commit.trouble(engine)
+    left = transaction.trouble(engine)
     return left is not None and left.mends_itself
 
 
@@ -116,11 +116,11 @@ def _opened(engine: Engine, *, dry: bool) -> Iterator[list[str]]:
 
     An error that follows says it, too.
     """
-    with store.locked(engine), store.told(engine):
-        left = commit.trouble(engine)
+    with ledger.locked(engine), ledger.told(engine):
+        left = transaction.trouble(engine)
         if left and not dry:
-            guard.released(engine)
-        ended = commit.recover(engine) if not dry else left.said if left else ""
+            permissions.released(engine)
+        ended = transaction.recover(engine) if not dry else left.said if left else ""
         notes = [ended] if ended else []
         try:
             yield notes
@@ -148,19 +148,19 @@ class _Next(NamedTuple):
 
 def _bring_to(engine: Engine, *, add: Sequence[Patch], drop: Iterable[str], dry: bool) -> Done:
     """Bring the patches `add` in and take those of `drop` out; with `dry` do all but write."""
-    record = store.record(engine)
+    record = ledger.record(engine)
     after = _next(engine, record, {patch.name: patch for patch in add}, set(drop))
     if not after.changes and after.record == record:
         return Done(())
-    guard.allow(engine, after.touched)
-    note = trial.run(engine, {change.path: change.after for change in after.changes}) if add else ""
-    diffs = {c.path: text.diff(c.path, c.before.decode(), c.after.decode()) for c in after.changes}
+    permissions.allow(engine, after.touched)
+    note = import_check.run(engine, {change.path: change.after for change in after.changes}) if add else ""
+    diffs = {c.path: text_edits.diff(c.path, c.before.decode(), c.after.decode()) for c in after.changes}
     done = Done((), (note,) if note else (), diffs)
     if dry:
         return done
-    guard.allow(engine, after.touched)  # the trial takes a while, and a server may have been started meanwhile
-    commit.commit(engine, after.changes, list(after.record.values()))
-    if wrong := [change.path for change in after.changes if store.read(engine, change.path) != change.after]:
+    permissions.allow(engine, after.touched)  # the trial takes a while, and a server may have been started meanwhile
+    transaction.commit(engine, after.changes, list(after.record.values()))
+    if wrong := [change.path for change in after.changes if ledger.read(engine, change.path) != change.after]:
         raise PatchError(f"{', '.join(wrong)} was changed by somebody else at the same time", do="patch verify")
     return done
 
@@ -186,7 +186,7 @@ def _next(engine: Engine, record: dict[str, Applied], wanted: dict[str, Patch], 
         data = texts[path].encode() if mine else pristine
         if mine:
             digests = {name: (wanted.get(name) or _kept(name)).digest for name in mine}
-            shas = (store.sha256(pristine), store.sha256(data))
+            shas = (ledger.sha256(pristine), ledger.sha256(data))
             after.record[path] = Applied(path, mine, *shas, time.time(), digests, engine.vllm)
         if data != before:
             after.changes.append(Change(path, before, data))
@@ -237,7 +237,7 @@ def _new_texts(base: Base, wanted: dict[str, Patch], stays: dict[str, tuple[str,
         patch = wanted.get(name) or _kept(name)
         here = tuple(file for file in patch.files if file.path in stays)
         chosen.append(replace(patch, files=here))
-    return text.patched(chosen, base.texts)
+    return text_edits.patched(chosen, base.texts)
 
 
 def _refuse_lost(engine: Engine, lost: set[str]) -> None:
@@ -251,8 +251,8 @@ def _refuse_lost(engine: Engine, lost: set[str]) -> None:
 
 def _refuse_foreign(engine: Engine, path: str, entry: Applied, data: bytes | None) -> None:
     """A file that is as published again needs only to be forgotten; one that others changed is theirs."""
-    known = {entry.pristine_sha256, guard.recorded(engine).get(path)}
-    if data is not None and store.sha256(data) in known:
+    known = {entry.pristine_sha256, permissions.recorded(engine).get(path)}
+    if data is not None and ledger.sha256(data) in known:
         return
     raise PatchError(
         f"{path} was changed by somebody else since {', '.join(entry.patches)} went in, and is left as it is",

@@ -17,10 +17,10 @@ import msgspec
 
 from dflash_tui.common.errors import PatchError
 from dflash_tui.common.type_registration import know
-from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import guard, store
-from dflash_tui.core.patching.store import MANIFEST, PRISTINE, Applied, entries, read, sha256, target
-from dflash_tui.core.patching.writing import drop_byte_code, new, old, replace, sync, write
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import ledger, permissions
+from dflash_tui.engines.patching.atomic_write import drop_byte_code, new, old, replace, sync, write
+from dflash_tui.engines.patching.ledger import MANIFEST, PRISTINE, Applied, entries, read, sha256, target
 from dflash_tui.planning.patch_file import RelativePath
 
 _JOURNAL = "dflash-patching.json"
@@ -68,7 +68,7 @@ def trouble(engine: Engine) -> Trouble | None:
         if journal := _journal(engine):
             ends = "the next apply, revert or launch finishes or undoes it"
             return Trouble(f"an interrupted change of {journal.named}: {ends}", mends_itself=True)
-        store.record(engine)
+        ledger.record(engine)
     except PatchError as error:
         return Trouble(f"{error.what} ({error.evidence}): {error.do}", mends_itself=False)
     return None
@@ -116,7 +116,7 @@ def commit(engine: Engine, changes: Sequence[Change], record: Sequence[Applied])
     if (Path(engine.folder) / PRISTINE).is_symlink():
         raise PatchError(f"{Path(engine.folder) / PRISTINE} is a link, so nothing is kept there", do="remove that link")
     try:
-        with store.told(engine):
+        with ledger.told(engine):
             _make(engine, changes, journal)
     except BaseException as error:
         try:  # it is done once it is recorded
@@ -167,7 +167,7 @@ def _refuse_edited(engine: Engine, journal: _Journal) -> None:
         if not path.exists() or now[file.path] in {file.before, file.after} or new(path).exists():
             continue
         copied = _copied(engine, file)
-        if (copied or begun) and now[file.path] != guard.recorded(engine).get(file.path):
+        if (copied or begun) and now[file.path] != permissions.recorded(engine).get(file.path):
             raise PatchError(
                 f"{file.path} was edited after a change of {journal.named} was interrupted, so nothing is undone",
                 evidence=f"as it was before both: {old(path)}" if copied else "",
@@ -184,7 +184,7 @@ def _copied(engine: Engine, file: _Replaced) -> bool:
 def _restore(engine: Engine, file: _Replaced, now: str) -> None:
     """Put the old file back, unless somebody else has written another one since, or another release has none."""
     path = target(engine, file.path)
-    if now != file.after if path.exists() else file.path not in guard.listed(engine):
+    if now != file.after if path.exists() else file.path not in permissions.listed(engine):
         return
     if not _copied(engine, file):
         raise PatchError(
@@ -227,7 +227,7 @@ def _tidy(engine: Engine, made: Set[str] = frozenset()) -> None:
 
 def _still_needed(engine: Engine, names: Set[str]) -> set[str]:
     """Return those SHA-256 that the wheel's RECORD has of files that are other ones now."""
-    published = guard.recorded(engine).items() if names else ()
+    published = permissions.recorded(engine).items() if names else ()
     return {sha for path, sha in published if sha in names and sha256(read(engine, path) or b"") != sha}
 
 

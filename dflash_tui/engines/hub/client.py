@@ -11,7 +11,7 @@ import httpx
 import msgspec
 
 from dflash_tui.common.type_registration import know
-from dflash_tui.core import hub_cache
+from dflash_tui.engines.hub import cache
 
 _PATIENCE = 10.0
 _BODY_LIMIT = 8_000_000
@@ -79,12 +79,12 @@ async def ask(repo: str, revision: str) -> Info:
     Raises:
         Refused: the hub gives nothing, may not be asked, or did not answer within ten seconds.
     """
-    if hub_cache.offline():
+    if cache.offline():
         raise Refused(Access.OFFLINE, "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
-    token = hub_cache.token()
+    token = cache.token()
     if token and not (token.isascii() and token.isprintable()):
         raise Refused(Access.TOKEN_REFUSED, "the token has characters that no token has")
-    at, quoted = hub_cache.endpoint(), quote(revision, safe="")
+    at, quoted = cache.endpoint(), quote(revision, safe="")
     headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
     try:
         async with asyncio.timeout(_PATIENCE), httpx.AsyncClient(timeout=_PATIENCE, headers=headers) as client:
@@ -162,6 +162,6 @@ def _check(response: httpx.Response, *, with_token: bool) -> None:
 
 def one_line(text: str) -> str:
     """Return the start of a text from outside as one line that a terminal does not act on, without the token."""
-    token = hub_cache.token()
+    token = cache.token()
     hidden = text.replace(token, "…") if token else text
     return " ".join("".join(c if c.isprintable() else " " for c in hidden[:_TEXT_LIMIT]).split())

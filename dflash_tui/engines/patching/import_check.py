@@ -10,8 +10,8 @@ import msgspec
 
 from dflash_tui.common.errors import EngineError, PatchError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import asking
-from dflash_tui.core.engine import Engine
+from dflash_tui.engines import engine_python
+from dflash_tui.engines.environments import Engine
 
 
 def run(engine: Engine, texts: Mapping[str, bytes]) -> str:
@@ -44,7 +44,7 @@ def _import(engine: Engine, staged: Mapping[str, str]) -> dict[str, str]:
     """Return for each module why it does not import; an engine that cannot be asked imports none."""
     question = msgspec.json.encode(staged).decode()
     try:
-        answer = asking.ask(engine.python, "import_check.py", question, patience=asking.IMPORT_PATIENCE)
+        answer = engine_python.ask(engine.python, "import_check.py", question, patience=engine_python.IMPORT_PATIENCE)
     except EngineError as error:
         return dict.fromkeys(staged, error.evidence or error.what)
     return msgspec.json.decode(answer, type=dict[str, str])

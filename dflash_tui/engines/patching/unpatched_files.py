@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import guard, store
-from dflash_tui.core.patching.store import Applied
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import ledger, permissions
+from dflash_tui.engines.patching.ledger import Applied
 from dflash_tui.planning.patch_file import Patch
 
 
@@ -23,12 +23,12 @@ class Base:
         self.ours: dict[str, Applied] = {}
         self.lost: set[str] = set()
         self.unreadable: dict[str, str] = {}
-        record = store.manifest(engine)
+        record = ledger.manifest(engine)
         for path in sorted(paths):
-            data = self.now[path] = self.bytes[path] = store.read(engine, path)
+            data = self.now[path] = self.bytes[path] = ledger.read(engine, path)
             entry = record.get(path)
-            if entry and data is not None and store.sha256(data) == entry.patched_sha256:
-                before = store.pristine(engine, entry)
+            if entry and data is not None and ledger.sha256(data) == entry.patched_sha256:
+                before = ledger.pristine(engine, entry)
                 self.ours[path] = entry
                 if before is None:
                     self.lost.add(path)
@@ -39,7 +39,7 @@ class Base:
     def _text(self, engine: Engine, path: str) -> str | None:
         data = self.bytes[path]
         if data is None:
-            self.unreadable[path] = store.unreadable(engine, path)
+            self.unreadable[path] = ledger.unreadable(engine, path)
             return None
         try:
             return data.decode()
@@ -54,8 +54,8 @@ class Base:
 
     def as_published(self, engine: Engine, paths: Iterable[str]) -> bool | None:
         """Whether the files without us are those of the wheel's RECORD; None when that does not say it of all."""
-        official = guard.recorded(engine)
+        official = permissions.recorded(engine)
         pairs = [(official.get(path), self.bytes[path]) for path in paths]
-        if any(there and data is not None and store.sha256(data) != there for there, data in pairs):
+        if any(there and data is not None and ledger.sha256(data) != there for there, data in pairs):
             return False
         return True if all(there and data is not None for there, data in pairs) else None

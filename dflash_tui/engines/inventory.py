@@ -15,9 +15,9 @@ import msgspec
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.type_registration import know
-from dflash_tui.core import engine as engines
-from dflash_tui.core.asking import IMPORT_PATIENCE, ask
-from dflash_tui.core.engine import Engine
+from dflash_tui.engines import environments as engines
+from dflash_tui.engines.engine_python import IMPORT_PATIENCE, ask
+from dflash_tui.engines.environments import Engine
 from dflash_tui.planning.recipe_loader import FIRST_WITH_DFLASH
 from dflash_tui.runs import registry, server_process
 

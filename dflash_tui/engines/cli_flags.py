@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 
-from dflash_tui.core.inventory import Options
+from dflash_tui.engines.inventory import Options
 from dflash_tui.planning.plan import Plan
 
 FIX = "correct the recipe, or take a flag away with --set NAME=null"

@@ -8,11 +8,11 @@ from enum import StrEnum
 import msgspec
 
 from dflash_tui.common.errors import EngineError, PatchError
-from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import commit, guard, signs, store, text
-from dflash_tui.core.patching.base import Base
-from dflash_tui.core.patching.store import Applied
-from dflash_tui.core.patching.text import Fit
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import ledger, permissions, source_probe, text_edits, transaction
+from dflash_tui.engines.patching.ledger import Applied
+from dflash_tui.engines.patching.text_edits import Fit
+from dflash_tui.engines.patching.unpatched_files import Base
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_applicability, patch_file
 from dflash_tui.planning.patch_applicability import Build
@@ -72,7 +72,7 @@ def find(patch: Patch, engine: Engine, hardware: Hardware | None = None) -> Foun
     itself; then whether this engine needs it; and last whether its edits fit.
     """
     build = build_of(engine)
-    touched = {path for path, entry in store.manifest(engine).items() if patch.name in entry.patches}
+    touched = {path for path, entry in ledger.manifest(engine).items() if patch.name in entry.patches}
     base = Base(engine, {*touched, *patch.paths, *(sign.path for sign in patch.signs)})
     why = patch_applicability.unneeded(patch, build, hardware)
     editions = base.editions(patch)
@@ -96,12 +96,12 @@ def _there(patch: Patch, engine: Engine, build: Build, base: Base, why: str) -> 
     """
     if patch.distribution != build.distribution:
         return None
-    upstream, fit = signs.seen(patch.upstream, base.texts), text.fit(patch, base.texts)
+    upstream, fit = source_probe.seen(patch.upstream, base.texts), text_edits.fit(patch, base.texts)
     if upstream and patch_applicability.reached(patch, build):
         return Found(patch.name, State.UPSTREAM, why)
     upstream = upstream and not (fit is Fit.ABSENT and _anywhere(patch))
-    exact = fit is Fit.PRESENT and text.in_effect(patch, base.texts)
-    other = bool(patch.by_others) and all(signs.seen(sign, base.texts) for sign in patch.by_others)
+    exact = fit is Fit.PRESENT and text_edits.in_effect(patch, base.texts)
+    other = bool(patch.by_others) and all(source_probe.seen(sign, base.texts) for sign in patch.by_others)
     if not (upstream or exact or other):
         return None
     own = patch.paths if exact or other or not patch.upstream else (patch.upstream.path,)
@@ -113,7 +113,7 @@ def _there(patch: Patch, engine: Engine, build: Build, base: Base, why: str) -> 
     if published:
         return Found(patch.name, State.UPSTREAM, "its source has it") if upstream or not why else None
     form = "its text is in" if exact else "it is in, in another form" if other else "its source has it"
-    recorded = any(patch.name in entry.patches for entry in store.manifest(engine).values())
+    recorded = any(patch.name in entry.patches for entry in ledger.manifest(engine).values())
     since = (
         "and its file was changed by somebody else since we brought it in"
         if recorded
@@ -134,7 +134,7 @@ def _anywhere(patch: Patch) -> bool:
 
 def _absent(patch: Patch, build: Build, base: Base, why: str) -> Found:
     """Return whether the engine needs what is not in."""
-    fit = text.fit(patch, base.texts)
+    fit = text_edits.fit(patch, base.texts)
     if not why and fit is not Fit.ABSENT and not patch_applicability.covers(patch, build):
         why = f"{patch_applicability.out_of(patch)}; {patch_applicability.caveat(patch, build)}"
     if why:
@@ -151,13 +151,13 @@ def _absent(patch: Patch, build: Build, base: Base, why: str) -> Found:
     said = "; ".join(base.unreadable[path] for path in patch.paths if path in base.unreadable) or misses
     if patch_applicability.caveat(patch, build):  # reinstalling would not help
         said += f" (to launch without it: --set patches.{patch.name}=false)"
-    return Found(patch.name, State.DRIFTED, said, text.drift(patch, base.texts, base.unreadable))
+    return Found(patch.name, State.DRIFTED, said, text_edits.drift(patch, base.texts, base.unreadable))
 
 
 def _works(patch: Patch, base: Base) -> bool:
     """Whether the patch would have an effect; what would not compile is refused when it is applied."""
     try:
-        return text.in_effect(patch, {**base.texts, **text.patched([patch], base.texts)})
+        return text_edits.in_effect(patch, {**base.texts, **text_edits.patched([patch], base.texts)})
     except PatchError:
         return True
 
@@ -171,7 +171,7 @@ def present(engine: Engine) -> tuple[str, ...]:
 
 def applied(engine: Engine) -> tuple[str, ...]:
     """Return the names of the patches that we brought into the engine and that are still there."""
-    base = Base(engine, store.manifest(engine))
+    base = Base(engine, ledger.manifest(engine))
     return tuple(sorted({name for entry in base.ours.values() for name in entry.patches}))
 
 
@@ -181,10 +181,10 @@ def verify(engine: Engine, only: Collection[str] | None = None) -> list[Checked]
     That is: as we left it, with an intact pristine copy that equals the wheel's RECORD; or as the RECORD has it.
     """
     known = {path for patch in patch_file.known()[0] for path in patch.paths}
-    record = store.manifest(engine)
+    record = ledger.manifest(engine)
     wanted = known | set(record) if only is None else set(only)
-    base, official = Base(engine, wanted), guard.recorded(engine)
-    trouble = commit.trouble(engine)
+    base, official = Base(engine, wanted), permissions.recorded(engine)
+    trouble = transaction.trouble(engine)
     checked = [Checked(engine.folder, ok=False, found=trouble.said)] if trouble else []
     for path, data in base.now.items():
         if data is not None:
@@ -195,9 +195,9 @@ def verify(engine: Engine, only: Collection[str] | None = None) -> list[Checked]
 
 
 def _checked(engine: Engine, path: str, entry: Applied | None, data: bytes, official: str | None) -> Checked:
-    now = store.sha256(data)
+    now = ledger.sha256(data)
     if entry and now == entry.patched_sha256:
-        if store.pristine(engine, entry) is None:
+        if ledger.pristine(engine, entry) is None:
             return Checked(path, ok=False, found="as we left it, but its pristine copy is gone or damaged")
         own = "" if official in {None, entry.pristine_sha256} else "; it had been changed before us"
         return Checked(path, ok=True, found=f"as we left it, with {', '.join(entry.patches)}{own}")

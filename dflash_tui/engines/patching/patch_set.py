@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import states
-from dflash_tui.core.patching.states import Found, State
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import status
+from dflash_tui.engines.patching.status import Found, State
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
@@ -38,7 +38,7 @@ def of(plan: Plan) -> Aim:
 
 def leaving(plan: Plan, engine: Engine) -> dict[str, str]:
     """Return the patches that a launch of `plan` takes out of `engine`, and why."""
-    there = states.applied(engine)
+    there = status.applied(engine)
     return {name: why for name, why in of(plan).out.items() if name in there}
 
 
@@ -49,10 +49,10 @@ def found(plan: Plan, engine: Engine) -> list[Found]:
     """
     out = leaving(plan, engine)
     reasons = {**out, **dict.fromkeys(plan.unpatched, "left out by hand"), **plan.unneeded}
-    ours = states.applied(engine)
+    ours = status.applied(engine)
     made = []
     for name in dict.fromkeys([*plan.patches, *reasons]):
-        one = states.find(patch_file.load(name), engine, plan.hardware)
+        one = status.find(patch_file.load(name), engine, plan.hardware)
         if name not in plan.patches:
             if one.state is State.NEEDED or (one.state is State.DRIFTED and name not in ours):
                 one = Found(name, State.NOT_APPLICABLE, reasons[name])

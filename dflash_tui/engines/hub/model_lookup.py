@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.core import hub_api, hub_cache
-from dflash_tui.core.hub_api import Access, Info, Refused, Sibling
-from dflash_tui.core.hub_cache import File
+from dflash_tui.engines.hub import cache, client
+from dflash_tui.engines.hub.cache import File
+from dflash_tui.engines.hub.client import Access, Info, Refused, Sibling
 
 __all__ = ["Access", "Model", "advice", "look"]
 
@@ -58,10 +58,10 @@ async def look(repo: str, revision: str = "main") -> Model:
         return found
     if not _REPO.fullmatch(repo) or ".." in repo or "--" in repo:
         return Model(repo, revision, Access.NOT_FOUND, "it is neither a folder nor owner/name")
-    if not hub_cache.safe(revision):
+    if not cache.safe(revision):
         return Model(repo, revision, Access.REVISION_NOT_FOUND, "it is no branch, tag or commit")
     try:
-        return _from_hub(repo, revision, await hub_api.ask(repo, revision))
+        return _from_hub(repo, revision, await client.ask(repo, revision))
     except Refused as refused:
         return _from_cache(repo, revision, refused)
 
@@ -70,35 +70,35 @@ def here(repo: str, revision: str = "main") -> Model | None:
     """Return the model when it is here, a folder or whole in the cache; None otherwise. The hub is not asked."""
     if folder := _folder(repo, revision):
         return folder
-    if not _REPO.fullmatch(repo) or not hub_cache.safe(revision):
+    if not _REPO.fullmatch(repo) or not cache.safe(revision):
         return None
     found = _from_cache(repo, revision, Refused(Access.OFFLINE, "not asked"))
     return found if found.complete else None
 
 
 def _folder(repo: str, revision: str) -> Model | None:
-    if local := hub_cache.local(repo):
-        return _complete(Model(repo, revision, Access.OPEN, "a folder"), local, hub_cache.local_size(local))
+    if local := cache.local(repo):
+        return _complete(Model(repo, revision, Access.OPEN, "a folder"), local, cache.local_size(local))
     return None
 
 
 def advice(model: Model) -> str:
     """Return what the user can do about the model's `access`, empty when there is nothing to do."""
-    page = f"{hub_cache.endpoint()}/{model.repo}"
+    page = f"{cache.endpoint()}/{model.repo}"
     return _ADVICE.get(model.access, "").format(page=page, repo=model.repo, token=_GIVE_TOKEN)
 
 
 def _from_hub(repo: str, revision: str, info: Info) -> Model:
-    files = hub_cache.wanted(_file(sibling) for sibling in info.siblings)
+    files = cache.wanted(_file(sibling) for sibling in info.siblings)
     gated = info.gated not in {None, False}
     access = Access.GRANTED if gated or info.private else Access.OPEN
     sizes = [file.size for file in files if file.size is not None]
     detail = "" if len(sizes) == len(files) else "the hub does not say how large its files are"
-    if not hub_cache.weights_of(file.name for file in files):
+    if not cache.weights_of(file.name for file in files):
         detail = "it holds no *.safetensors and no *.bin"
     total = None if detail else sum(sizes)
-    complete = not detail and hub_cache.has_all(repo, info.sha, files)
-    cached = hub_cache.held(repo, info.sha, files)
+    complete = not detail and cache.has_all(repo, info.sha, files)
+    cached = cache.held(repo, info.sha, files)
     return Model(
         repo,
         revision,
@@ -110,18 +110,18 @@ def _from_hub(repo: str, revision: str, info: Info) -> Model:
         cached_bytes=cached,
         missing_bytes=None if total is None else total - cached,
         complete=complete,
-        folder=str(hub_cache.snapshot(repo, info.sha)) if complete else None,
+        folder=str(cache.snapshot(repo, info.sha)) if complete else None,
         files=files,
     )
 
 
 def _from_cache(repo: str, revision: str, refused: Refused) -> Model:
-    commit = hub_cache.commit_of(repo, revision)
+    commit = cache.commit_of(repo, revision)
     model = Model(repo, revision, refused.access, refused.detail, commit=commit, gated=refused.gated)
-    if commit is None or not (at := hub_cache.snapshot(repo, commit)).is_dir():
+    if commit is None or not (at := cache.snapshot(repo, commit)).is_dir():
         return model
-    size = hub_cache.local_size(at)
-    if not hub_cache.whole(at):
+    size = cache.local_size(at)
+    if not cache.whole(at):
         return msgspec.structs.replace(model, cached_bytes=size)
     return _complete(model, at, size)
 

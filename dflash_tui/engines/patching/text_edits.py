@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from dflash_tui.common.errors import PatchError
-from dflash_tui.core.patching.signs import NOT_PYTHON, Texts, parsed, seen
+from dflash_tui.engines.patching.source_probe import NOT_PYTHON, Texts, parsed, seen
 from dflash_tui.planning.patch_file import Edit, Patch
 
 _LOOKED_THROUGH = 100  # windows

@@ -18,8 +18,8 @@ import msgspec
 
 from dflash_tui.common.errors import PatchError
 from dflash_tui.common.type_registration import know
-from dflash_tui.core import asking
-from dflash_tui.core.engine import Engine
+from dflash_tui.engines import engine_python
+from dflash_tui.engines.environments import Engine
 from dflash_tui.planning.patch_file import RelativePath
 
 MANIFEST = "dflash-patches.json"
@@ -59,7 +59,7 @@ def locked(engine: Engine, patience: float = PATIENCE) -> Iterator[None]:
     with _opened(Path(engine.folder) / "pyvenv.cfg") as descriptor:
         deadline = time.monotonic() + patience
         while True:
-            asking.check()
+            engine_python.check()
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break

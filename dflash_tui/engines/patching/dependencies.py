@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dflash_tui.common.errors import PatchError, UsageError
-from dflash_tui.core.engine import Engine
-from dflash_tui.core.patching import states, store
-from dflash_tui.core.patching.states import THERE, State
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import ledger, status
+from dflash_tui.engines.patching.status import THERE, State
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
@@ -19,7 +19,7 @@ def ours(engine: Engine) -> set[str]:
     Raises:
         PatchError: the record is damaged.
     """
-    return {name for entry in store.record(engine).values() for name in entry.patches}
+    return {name for entry in ledger.record(engine).values() for name in entry.patches}
 
 
 def _partners(name: str) -> set[str]:
@@ -44,7 +44,7 @@ def check(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None, do
         partners = patch.together_with
         if not partners or names & set(partners):
             continue
-        if not any(states.find(patch_file.load(name), engine, hardware).state in THERE for name in partners):
+        if not any(status.find(patch_file.load(name), engine, hardware).state in THERE for name in partners):
             raise PatchError(
                 f"patch {patch.name} makes no sense without {' or '.join(partners)}",
                 evidence=" ".join(patch.why.split()),
@@ -57,7 +57,7 @@ def _refuse_rivals(patch: Patch, engine: Engine, hardware: Hardware | None, doom
     for other in patch_file.known()[0]:
         if other.name in doomed or not patch_file.rivals(patch, other):
             continue
-        state = states.find(other, engine, hardware).state
+        state = status.find(other, engine, hardware).state
         if state in {State.APPLIED, State.APPLIED_BY_OTHER}:
             unit = [other.name, *sorted(ours(engine) & _partners(other.name))]
             first = f"take it out first: dflash-tui patch revert --only {' --only '.join(unit)}"
@@ -86,7 +86,7 @@ def refuse_alone(stay: set[str], doomed: set[str]) -> None:
 def left_alone(engine: Engine, doomed: set[str]) -> list[str]:
     """Return what is to be said of patches by other hands that lose their partners: those are not ours to take out."""
     said = []
-    there = set(states.present(engine)) if doomed else set()
+    there = set(status.present(engine)) if doomed else set()
     for name in sorted(there - ours(engine)):
         partners = _partners(name)
         if partners & doomed and not partners & (there - doomed):
