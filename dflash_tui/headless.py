@@ -17,8 +17,9 @@ from dflash_tui.benchmark import suites
 from dflash_tui.common import formatting
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import postmortem, preflight, prepare, release
+from dflash_tui.core import preflight, prepare, release
 from dflash_tui.core.preflight import Level
+from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Health, encode
 from dflash_tui.launch.planner import Planned, planned
 from dflash_tui.lines import Checked, Figures, Lines, PlanMade, PreparingLines

@@ -32,7 +32,7 @@ def _lines(args: argparse.Namespace, found: Recording) -> int:
     """
     from dflash_tui import why  # noqa: PLC0415 - as above
     from dflash_tui.alarm_lines import AlarmLines  # noqa: PLC0415 - as above
-    from dflash_tui.core import postmortem  # noqa: PLC0415 - as above
+    from dflash_tui.diagnosis import postmortem  # noqa: PLC0415 - as above
     from dflash_tui.lines import Figures, Lines  # noqa: PLC0415 - 0.3 s that the panel is spared
     from dflash_tui.run_state.state import RunState  # noqa: PLC0415 - as above
 

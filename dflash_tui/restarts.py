@@ -7,7 +7,8 @@ import time
 
 from dflash_tui.common.errors import ServerFailed
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import postmortem, release, restart
+from dflash_tui.core import release, restart
+from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Event, encode
 from dflash_tui.planning.recipe import Restart
 from dflash_tui.run_state.state import RunState

@@ -7,8 +7,8 @@ import argparse
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.common.formatting import middle
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import postmortem, upstream_report
-from dflash_tui.core.postmortem import Postmortem
+from dflash_tui.diagnosis import bug_report, postmortem
+from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import Event
 from dflash_tui.monitoring import kernel_log, observer
 from dflash_tui.run_state.state import RunState
@@ -32,7 +32,7 @@ def why(args: argparse.Namespace) -> int:
         print_status(f"{run.id} did not fail: it is {state.status}" if state.exit is None else f"{run.id} was stopped")
         return 0
     if args.report:
-        print_data(upstream_report.text(run, state, found.diagnosis).rstrip("\n"))
+        print_data(bug_report.text(run, state, found.diagnosis).rstrip("\n"))
     elif args.json:
         print_json(found)
     else:

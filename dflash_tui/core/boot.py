@@ -18,12 +18,12 @@ from dflash_tui.core import (
     boot_record,
     conditions,
     experiments,
-    postmortem,
     preflight,
     prepare,
     sending,
 )
 from dflash_tui.core.experiment import Boot, BootBegan, Design, Measured
+from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import WARM_UP, Event, Health, Preparing, RequestDone
 from dflash_tui.monitoring import observer
 from dflash_tui.planning.plan import Plan

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from dflash_tui.common import private_files
 from dflash_tui.common.formatting import duration
-from dflash_tui.core.diagnosis import UNKNOWN
+from dflash_tui.diagnosis.cause import UNKNOWN
 from dflash_tui.planning.recipe import Restart
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run

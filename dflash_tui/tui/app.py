@@ -380,11 +380,11 @@ class DflashApp(App[str]):
 
     def action_report(self) -> None:
         """Write the report beside the log, and copy it."""
-        from dflash_tui.core import upstream_report  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+        from dflash_tui.diagnosis import bug_report  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
 
         run, found = self.run_screen.run, self.run_screen.found
         if run and found:
-            text = upstream_report.text(run, self.run_screen.state, found.diagnosis)
+            text = bug_report.text(run, self.run_screen.state, found.diagnosis)
             path = run.folder / "report.md"
             self.copy_to_clipboard(text)
             try:

@@ -11,8 +11,8 @@ from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import middle
-from dflash_tui.core import postmortem
-from dflash_tui.core.postmortem import Postmortem
+from dflash_tui.diagnosis import postmortem
+from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.widgets import MUTED

@@ -16,7 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.core.postmortem import Postmortem
+from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import request
 from dflash_tui.planning.plan import Plan

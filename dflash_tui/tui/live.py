@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.widgets import Footer
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.core.postmortem import Postmortem
+from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import PROBE, AnyEvent, Step
 from dflash_tui.monitoring import startup_history
 from dflash_tui.planning.plan import Plan

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dflash_tui.core.diagnosis import UNKNOWN, diagnose
+from dflash_tui.diagnosis.cause import UNKNOWN, diagnose
 from dflash_tui.events import Autopsy, Exited, Health, HealthChanged, Launched, MemorySampled, Stopping
 from dflash_tui.planning.recipe import Failure
 from dflash_tui.run_state.state import RunState

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.core import postmortem
+from dflash_tui.diagnosis import postmortem
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import observer
 from dflash_tui.runs import server_process

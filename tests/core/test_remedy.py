@@ -4,8 +4,8 @@ import shlex
 
 import pytest
 
-from dflash_tui.core import postmortem, remedy
-from dflash_tui.core.diagnosis import diagnose
+from dflash_tui.diagnosis import postmortem, remedies
+from dflash_tui.diagnosis.cause import diagnose
 from dflash_tui.events import Exited, Launched
 from dflash_tui.launch import planner
 from dflash_tui.machine import gpus
@@ -27,7 +27,7 @@ def planned(*words: str) -> Plan:
     return planner.planned(build_parser().parse_args(["up", *words])).plan
 
 
-def after(text: str, plan: Plan, port: int | None = None) -> list[remedy.Remedy]:
+def after(text: str, plan: Plan, port: int | None = None) -> list[remedies.Remedy]:
     """Return what helps a server of `plan` that ended with this line."""
     state = RunState()
     state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager"))
@@ -36,13 +36,13 @@ def after(text: str, plan: Plan, port: int | None = None) -> list[remedy.Remedy]
     state.apply(Exited(9.0, 1))
     found = diagnose(state, recipe_loader.find(plan.recipe).failures)
     assert found is not None
-    return list(remedy.propose(found, plan, port))
+    return list(remedies.propose(found, plan, port))
 
 
-def recorded(name: str, plan: Plan, code: int = 1, port: int | None = None) -> list[remedy.Remedy]:
+def recorded(name: str, plan: Plan, code: int = 1, port: int | None = None) -> list[remedies.Remedy]:
     found = diagnose(of(name, code))
     assert found is not None
-    return list(remedy.propose(found, plan, port))
+    return list(remedies.propose(found, plan, port))
 
 
 DEMO = ("demo-cpu",)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dflash_tui.core.diagnosis import diagnose
+from dflash_tui.diagnosis.cause import diagnose
 from dflash_tui.events import (
     WARM_UP,
     Autopsy,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.core import upstream_report
-from dflash_tui.core.diagnosis import diagnose
+from dflash_tui.diagnosis import bug_report
+from dflash_tui.diagnosis.cause import diagnose
 from tests.core.test_diagnosis import CPU, GPU, of, written
 from tests.tui.conftest import a_run
 
@@ -17,7 +17,7 @@ TOKEN = "hf_" + "AbCdEf123456" * 2
 def report(state, **changes) -> str:
     found = diagnose(state)
     assert found is not None
-    return upstream_report.text(a_run(**changes), state, found)
+    return bug_report.text(a_run(**changes), state, found)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from dflash_tui.common import paths
-from dflash_tui.core.postmortem import Postmortem
+from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import Phase
 from dflash_tui.launch import planner
 from dflash_tui.machine import processes

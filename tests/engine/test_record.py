@@ -20,8 +20,8 @@ from dflash_tui.benchmark import (
 )
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
-from dflash_tui.core import postmortem
-from dflash_tui.core.diagnosis import diagnose
+from dflash_tui.diagnosis import postmortem
+from dflash_tui.diagnosis.cause import diagnose
 from dflash_tui.events import (
     PROBE,
     Activity,

@@ -6,7 +6,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.core.postmortem import Postmortem
+from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import AnyEvent
 from dflash_tui.machine.gpus import Probe
 from dflash_tui.planning.recipe import Recipe

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 from packaging.version import Version
 
-from dflash_tui.core.diagnosis import UNKNOWN, Diagnosis
+from dflash_tui.diagnosis.cause import UNKNOWN, Diagnosis
 from dflash_tui.planning import releases
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Mode

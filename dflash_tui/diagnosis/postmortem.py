@@ -6,9 +6,9 @@ import msgspec
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import gib, plural
-from dflash_tui.core import diagnosis, remedy
-from dflash_tui.core.diagnosis import Diagnosis
-from dflash_tui.core.remedy import Remedy
+from dflash_tui.diagnosis import cause, remedies
+from dflash_tui.diagnosis.cause import Diagnosis
+from dflash_tui.diagnosis.remedies import Remedy
 from dflash_tui.machine import processes
 from dflash_tui.monitoring.recording import Recording
 from dflash_tui.planning import recipe_loader as recipes
@@ -36,12 +36,12 @@ def of(run: Run, state: RunState) -> Postmortem | None:
     A recording may be another machine's: it is explained, and nothing here is looked at or proposed for it.
     """
     recipe = _recipe(run)
-    found = diagnosis.diagnose(state, recipe.failures if recipe else ())
+    found = cause.diagnose(state, recipe.failures if recipe else ())
     if found is None:
         return None
     if isinstance(run, Recording):
         return Postmortem(run.id, found, (), (), "", run.where)
-    helps = remedy.propose(found, run.plan, _free_port(run) if found.kind == "port_in_use" else None)
+    helps = remedies.propose(found, run.plan, _free_port(run) if found.kind == "port_in_use" else None)
     commands = tuple(_command(run, remedy) for remedy in helps)
     return Postmortem(run.id, found, helps, commands, _left(run), str(run.log))
 

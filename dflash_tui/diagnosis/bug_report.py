@@ -13,7 +13,7 @@ from pathlib import Path
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.redaction import is_secret, without_quotes, without_secrets
-from dflash_tui.core.diagnosis import Diagnosis, cause_in_log, place_of
+from dflash_tui.diagnosis.cause import Diagnosis, cause_in_log, place_of
 from dflash_tui.machine import gpus
 from dflash_tui.planning import plan as plans
 from dflash_tui.run_state.state import RunState
