@@ -11,9 +11,10 @@ from dflash_tui import ab_follow, ab_words
 from dflash_tui.ab_design import designed
 from dflash_tui.common import formatting
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import ab, ab_estimate, ab_start, experiments, prepare
+from dflash_tui.core import ab, ab_estimate, ab_start, experiments
 from dflash_tui.core.experiment import Design
 from dflash_tui.events import Preparing
+from dflash_tui.launch import preparation
 from dflash_tui.lines import PreparingLines
 from dflash_tui.planning.resolution import Setup
 from dflash_tui.runs import lifecycle
@@ -57,7 +58,7 @@ async def _get(design: Design, setups: list[Setup], *, as_json: bool) -> None:
             lines(event)
 
     for arm, setup in zip(design.arms, setups, strict=True):
-        await prepare.get(setup, arm.plan, once)
+        await preparation.get(setup, arm.plan, once)
 
 
 def _go(args: argparse.Namespace, design: Design) -> int:

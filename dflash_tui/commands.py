@@ -143,15 +143,15 @@ def stop(args: argparse.Namespace) -> int:
     if args.run is None and len(living) != 1:
         names = ", ".join(run.id for run in living)
         raise UsageError(*((f"{len(living)} servers run, name one: {names}",) if living else ("no server runs",)))
-    from dflash_tui.core import release, restart
+    from dflash_tui.launch import restart_policy, shutdown
 
     run = registry.find(args.run) if args.run else living[0]
     if not server_process.alive(run) and not server_process.members(run):
         if run.plan.restart.times:
-            restart.call_off(run)
+            restart_policy.call_off(run)
         print_status(f"{run.id} has already ended")
         return 0
-    took, stayed = asyncio.run(release.stop(run, print_status))
+    took, stayed = asyncio.run(shutdown.stop(run, print_status))
     print_status(f"{run.id} stopped in {took:.1f} s, no process of it is left")
     if stayed:
         print_status(f"! {stayed}")

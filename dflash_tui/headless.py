@@ -17,11 +17,12 @@ from dflash_tui.benchmark import suites
 from dflash_tui.common import formatting
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import preflight, prepare, release
-from dflash_tui.core.preflight import Level
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Health, encode
+from dflash_tui.launch import preparation, shutdown
 from dflash_tui.launch.planner import Planned, planned
+from dflash_tui.launch.preflight import runner
+from dflash_tui.launch.preflight.runner import Level
 from dflash_tui.lines import Checked, Figures, Lines, PlanMade, PreparingLines
 from dflash_tui.monitoring import observer
 from dflash_tui.panel_command import panel
@@ -96,7 +97,7 @@ async def _owned(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
         return await _watch(args, run, state, bench=bench)
     finally:
         if args.foreground and server_process.alive(run):
-            took, stayed = await release.stop(run, print_status)
+            took, stayed = await shutdown.stop(run, print_status)
             print_status(f"{run.id} stopped in {took:.1f} s{f'; {stayed}' if stayed else ''}")
 
 
@@ -111,7 +112,7 @@ def _left_alone(args: argparse.Namespace, run: Run) -> int:
 
 async def _launched(args: argparse.Namespace, made: Planned, died: Run | None) -> Run:
     """Check, prepare and launch, in place of a run that died if there is one."""
-    report = await preflight.run(made.setup, made.plan)
+    report = await runner.run(made.setup, made.plan)
     for check in report.checks:
         if args.json:
             print_data(encode(Checked(time.time(), check)).decode())
@@ -122,7 +123,9 @@ async def _launched(args: argparse.Namespace, made: Planned, died: Run | None) -
     lines, before = PreparingLines(as_json=args.json), died.id if died else ""
     with _ended_by_cancelling(wanted=not args.foreground):
         try:
-            run = await prepare.bring_up(made.setup, made.plan, lines, forced=args.force or "", restarted_from=before)
+            run = await preparation.bring_up(
+                made.setup, made.plan, lines, forced=args.force or "", restarted_from=before
+            )
         except asyncio.CancelledError:
             print_status("stopped before the launch; nothing half-made was left")
             raise

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from dflash_tui.common import formatting
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core.preflight import Check
 from dflash_tui.events import (
     WARM_UP,
     AnyEvent,
@@ -21,6 +20,7 @@ from dflash_tui.events import (
     RequestDone,
     encode,
 )
+from dflash_tui.launch.preflight.runner import Check
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.counters import LONGEST_GAP
 from dflash_tui.run_state.state import RunState

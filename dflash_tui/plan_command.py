@@ -10,8 +10,8 @@ import msgspec
 
 from dflash_tui.common import formatting
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import preflight
 from dflash_tui.launch.planner import fit_of, planned
+from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import system
 from dflash_tui.plan_text import describe
 from dflash_tui.words import check_line, verdict
@@ -34,14 +34,14 @@ def doctor(args: argparse.Namespace) -> int:
     if args.recipe is None:
         args.recipe = "demo-cpu"
         made = planned(args)
-        report = asyncio.run(preflight.run_machine(made.setup, made.plan))
+        report = asyncio.run(runner.run_machine(made.setup, made.plan))
     else:
         made = planned(args)
         if args.release_page_cache:
-            models = asyncio.run(preflight.look(made.setup, made.plan)).models
-            freed = system.release_pages(preflight.local_files(models))
+            models = asyncio.run(runner.look(made.setup, made.plan)).models
+            freed = system.release_pages(runner.local_files(models))
             print_status(f"{formatting.gib(freed)} of page cache given back")
-        report = asyncio.run(preflight.run(made.setup, made.plan, thorough=True))
+        report = asyncio.run(runner.run(made.setup, made.plan, thorough=True))
     for check in report.checks:
         print_data(msgspec.json.encode(check).decode() if args.json else check_line(check))
     if not args.json:

@@ -10,7 +10,7 @@ from pathlib import Path
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import UsageError
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import release, unit
+from dflash_tui.launch import shutdown, systemd_unit
 from dflash_tui.launch.planner import Planned, fit_of, planned
 from dflash_tui.machine import system
 from dflash_tui.planning import request
@@ -36,7 +36,7 @@ def command(args: argparse.Namespace) -> int:
         print_data(text.rstrip("\n"))
         print_status(f"--write puts it into {paths.user_units()}")
         return 0
-    path = paths.user_units() / unit.name(made.plan.recipe)
+    path = paths.user_units() / systemd_unit.name(made.plan.recipe)
     _write(path, text, replace=args.replace)
     print_status(f"wrote {path}")
     print_status(_next_steps(made, path.name))
@@ -50,14 +50,14 @@ def _unit(args: argparse.Namespace, made: Planned) -> str:
             raise UsageError("systemd takes no path with such letters", evidence=repr(path), do="move it elsewhere")
     cards, fit = made.gpus, fit_of(made)
     unified = bool(fit and cards and all(card.unified for card in cards))
-    return unit.text(
+    return systemd_unit.text(
         made.plan.recipe,
         [sys.executable, "-P", "-m", "dflash_tui", *_words(args, made)],
         environment=_environment(),
         secrets=secrets,
         restarts=_restarts(made.plan.restart),
-        patience=int(lifecycle.STOP_GRACE + release.PATIENCE) + _SLACK,
-        memory=unit.Memory(system.memory().total, fit.budget if fit and unified else None),
+        patience=int(lifecycle.STOP_GRACE + shutdown.PATIENCE) + _SLACK,
+        memory=systemd_unit.Memory(system.memory().total, fit.budget if fit and unified else None),
     )
 
 

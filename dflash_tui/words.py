@@ -11,7 +11,7 @@ from dflash_tui.planning.recipe import Band, Restart
 from dflash_tui.planning.resolution import Setup
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint is spared
-    from dflash_tui.core.preflight import Check, Report
+    from dflash_tui.launch.preflight.runner import Check, Report
     from dflash_tui.monitoring.startup_history import Ready
 
 MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}

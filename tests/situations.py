@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.core.checks import Situation
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub.model_lookup import Model
+from dflash_tui.launch.preflight.check import Situation
 from dflash_tui.machine.gpus import Gpu, Probe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning import plan as plans

@@ -22,11 +22,11 @@ from dflash_tui.core import (
     boot,
     boot_record,
     experiments,
-    prepare,
     verdict,
 )
 from dflash_tui.core.experiment import BootEnded, Design, Finished, Halted
 from dflash_tui.engines import inventory
+from dflash_tui.launch import preparation
 from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
@@ -140,7 +140,7 @@ async def _tidy(folder: Path, normal: Plan) -> None:
 async def _restore(normal: Plan) -> None:
     if engine := inventory.find(Path(normal.engine_folder)):
         try:
-            await prepare.patch(normal, engine, boot.say)
+            await preparation.patch(normal, engine, boot.say)
         except DflashError as error:
             boot.note(f"the patches of {engine.folder} are left as they are: {error}")
 

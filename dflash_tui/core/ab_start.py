@@ -13,8 +13,9 @@ import psutil
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, PreflightFailed, UsageError
 from dflash_tui.common.formatting import cut
-from dflash_tui.core import ab, experiments, preflight
+from dflash_tui.core import ab, experiments
 from dflash_tui.core.experiment import Design
+from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
@@ -32,7 +33,7 @@ async def check(design: Design, setups: list[Setup]) -> None:
     """Raise when an arm could not start, before anything is started."""
     for arm, setup in zip(design.arms, setups, strict=True):
         try:
-            (await preflight.run(setup, arm.plan)).raise_failed()
+            (await runner.run(setup, arm.plan)).raise_failed()
         except PreflightFailed as error:
             what = f"{arm.name}: {error.what}"
             raise PreflightFailed(what, evidence=error.evidence, do=error.do.partition("\n  → --force")[0]) from None

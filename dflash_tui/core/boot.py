@@ -18,13 +18,13 @@ from dflash_tui.core import (
     boot_record,
     conditions,
     experiments,
-    preflight,
-    prepare,
     sending,
 )
 from dflash_tui.core.experiment import Boot, BootBegan, Design, Measured
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import WARM_UP, Event, Health, Preparing, RequestDone
+from dflash_tui.launch import preparation
+from dflash_tui.launch.preflight import runner
 from dflash_tui.monitoring import observer
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
@@ -82,8 +82,8 @@ async def boot(what: Ready, tell: Tell) -> Boot:
     free = await asyncio.to_thread(conditions.memory, what.plan)
     began = time.monotonic()
     try:
-        (await preflight.run(what.setup, what.plan)).raise_failed()
-        run = await prepare.bring_up(what.setup, what.plan, say)
+        (await runner.run(what.setup, what.plan)).raise_failed()
+        run = await preparation.bring_up(what.setup, what.plan, say)
     except DflashError as error:
         return replace(made, error=str(error))
     launched, made = time.monotonic(), replace(made, run=run.id, began=run.started_at)

@@ -12,11 +12,11 @@ import yaml
 
 from dflash_tui.common import yaml_loader
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import checks
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import model_lookup
 from dflash_tui.engines.patching import status
+from dflash_tui.launch.preflight import check
 from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Gpu, Probe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
@@ -157,4 +157,4 @@ def fit_of(made: Planned) -> Fit | None:
     total = typical.memory_total if typical else 0
     elsewhere = Machine(made.plan.hardware, total, total, typical.unified) if typical else None
     models = [model_lookup.here(model.name, model.revision) for model in made.plan.models]
-    return checks.fit_of(made.setup, made.plan, machine_of(made.gpus) or elsewhere, models)
+    return check.fit_of(made.setup, made.plan, machine_of(made.gpus) or elsewhere, models)

@@ -165,14 +165,15 @@ class AbPlan(ModalScreen[str | None]):
     @work(exclusive=True, group="ab")
     async def begin(self, planned: Planned) -> None:
         """Check every arm, stop what is in the way, and leave the rest to a driver of its own."""
-        from dflash_tui.core import ab_start, prepare  # noqa: PLC0415 - as above
+        from dflash_tui.core import ab_start  # noqa: PLC0415 - as above
+        from dflash_tui.launch import preparation  # noqa: PLC0415 - as above
 
         shown = self.query_one("#ab-words", Static)
         try:
             shown.update(Content.assemble(("checking every arm …", MUTED)))
             await ab_start.check(planned.design, planned.setups)
             for arm, setup in zip(planned.design.arms, planned.setups, strict=True):
-                await prepare.get(setup, arm.plan, self.tell)
+                await preparation.get(setup, arm.plan, self.tell)
             for run in planned.in_the_way:
                 shown.update(Content.assemble((f"stopping {run.id} …", MUTED)))
                 await lifecycle.stop(run)

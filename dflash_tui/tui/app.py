@@ -178,10 +178,10 @@ class DflashApp(App[str]):
     @work(exclusive=True, group="bring-up")
     async def bring_up(self, setup: Setup, plan: Plan, forced: str) -> None:
         """Prepare and launch `plan`, then follow it."""
-        from dflash_tui.core import prepare  # noqa: PLC0415 - as above
+        from dflash_tui.launch import preparation  # noqa: PLC0415 - as above
 
         try:
-            run = await prepare.bring_up(setup, plan, self.run_screen.take, forced=forced)
+            run = await preparation.bring_up(setup, plan, self.run_screen.take, forced=forced)
         except (DflashError, OSError, RuntimeError) as error:
             said = starved(error) or error
             if isinstance(said, RuntimeError):
@@ -356,10 +356,10 @@ class DflashApp(App[str]):
     @work(exclusive=True, group="stop")
     async def stop(self, run: Run) -> None:
         """End the server of `run`, wait for its memory, and go back to the launch screen."""
-        from dflash_tui.core import release  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+        from dflash_tui.launch import shutdown  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
 
         try:
-            seconds, stayed = await release.stop(run, lambda line: self.notify(line, timeout=2))
+            seconds, stayed = await shutdown.stop(run, lambda line: self.notify(line, timeout=2))
         except DflashError as error:
             self.push_screen(ErrorDialog(error))
             return

@@ -18,7 +18,7 @@ from dflash_tui.planning.resolution import Setup
 from dflash_tui.tui.widgets import MUTED
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared
-    from dflash_tui.core.preflight import Check, Report
+    from dflash_tui.launch.preflight.runner import Check, Report
 
 _STYLES = {"ok": ("✓ ", "$success"), "warn": ("! ", "bold $warning"), "fail": ("✗ ", "bold $error")}
 
@@ -61,11 +61,11 @@ class Doctor(ModalScreen[str | None]):
     @work(exclusive=True)
     async def check(self) -> None:
         """Run the checks and show what they found."""
-        from dflash_tui.core import preflight  # noqa: PLC0415 - as above
+        from dflash_tui.launch.preflight import runner  # noqa: PLC0415 - as above
         from dflash_tui.words import verdict  # noqa: PLC0415 - as above
 
         try:
-            report = await preflight.run(self.setup, self.plan, thorough=not self.launching)
+            report = await runner.run(self.setup, self.plan, thorough=not self.launching)
         except (DflashError, OSError) as error:
             self.query_one("#verdict", Static).update(Content("the checks could not be made"))
             self.query_one("#found", Static).update(Content(str(error)))

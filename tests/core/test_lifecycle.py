@@ -24,10 +24,10 @@ STOP = """
 import asyncio, json, os, sys
 from msgspec.structs import replace
 from dflash_tui.machine import nvml
-from dflash_tui.core import release
+from dflash_tui.launch import shutdown
 from dflash_tui.runs import lifecycle, server_process
 from tests.launched import made
-release.PATIENCE, release._INTERVAL = float(sys.argv[1]), 0.05
+shutdown.PATIENCE, shutdown._INTERVAL = float(sys.argv[1]), 0.05
 run = lifecycle.launch(replace(made(18_600, "deaf"), on_cpu=False), engine="fake")
 os.environ["STAND_IN_PID"] = str(run.pid)
 told = []
@@ -36,7 +36,7 @@ def tell(line):
     if sys.argv[2]:
         os.environ["STAND_IN_NVML"] = sys.argv[2]  # the driver has given it back, as its next session says
         nvml._door._session_at = None
-_, stayed = asyncio.run(release.stop(run, tell))
+_, stayed = asyncio.run(shutdown.stop(run, tell))
 print(json.dumps([told, stayed, server_process.members(run)]))
 """
 

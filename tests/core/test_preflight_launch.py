@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from dflash_tui import headless
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PreflightFailed
-from dflash_tui.core import preflight_launch, preflight_machine
-from dflash_tui.core.checks import Check, Level, Situation, fail
 from dflash_tui.engines import inventory
 from dflash_tui.engines.hub.model_lookup import Access, Model
 from dflash_tui.launch.planner import Planned
+from dflash_tui.launch.preflight import launch, machine
+from dflash_tui.launch.preflight.check import Check, Level, Situation, fail
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.planning.recipe import Mode, Standing, Status
@@ -34,7 +34,7 @@ FAKE = Path(__file__).parents[1] / "fake_server.py"
 
 
 def named(found: Situation, name: str) -> Check:
-    (one,) = [check for check in preflight_launch.checks(found) if check.name == name]
+    (one,) = [check for check in launch.checks(found) if check.name == name]
     assert one.found
     assert one.fix or one.level is not Level.FAIL
     return one
@@ -59,9 +59,9 @@ def test_a_release_that_runs_the_pair_wrong():
     assert found.level is Level.FAIL
     version = found.fix.removeprefix("--vllm ")
     spec = recipe_loader.engine_of(version)
-    assert "vLLM" not in [check.name for check in preflight_launch.checks(situation(RECIPE, DESKTOP, engine=None))]
+    assert "vLLM" not in [check.name for check in launch.checks(situation(RECIPE, DESKTOP, engine=None))]
     right = replace(old, plan=replace(old.plan, vllm=spec.vllm))
-    assert "vLLM" not in [check.name for check in preflight_launch.checks(right)]
+    assert "vLLM" not in [check.name for check in launch.checks(right)]
 
 
 def test_an_engine_that_nobody_knows(tmp_path):
@@ -133,7 +133,7 @@ def test_two_disks_are_told_apart(monkeypatch, folders):
 
     monkeypatch.setattr(Path, "stat", stat)
     missing = Model("a/b", "main", Access.OPEN, total_bytes=10**9, missing_bytes=10**9)
-    names = [check.name for check in preflight_launch.checks(situation(RECIPE, DESKTOP, models=(missing,)))]
+    names = [check.name for check in launch.checks(situation(RECIPE, DESKTOP, models=(missing,)))]
     assert names.count("disk") == 2
 
 
@@ -150,7 +150,7 @@ def test_few_open_files_are_worth_a_warning(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
     assert named(situation("demo-cpu"), "open files").level is Level.WARN
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1 << 20))
-    assert "open files" not in [check.name for check in preflight_launch.checks(situation("demo-cpu"))]
+    assert "open files" not in [check.name for check in launch.checks(situation("demo-cpu"))]
 
 
 def test_a_preloaded_library_is_named(monkeypatch):
@@ -170,7 +170,7 @@ def test_python_headers_are_those_of_the_engine(tmp_path):
     found = situation(RECIPE, DESKTOP, engine=engine)
 
     def headers() -> bool:
-        return "Python headers" not in [check.name for check in preflight_machine.checks(found)]
+        return "Python headers" not in [check.name for check in machine.checks(found)]
 
     for name, there in (("python3.12", False), ("python3.11", True)):
         (base / "include" / name).mkdir(parents=True)
@@ -228,13 +228,13 @@ def test_a_patch_that_is_not_for_this_release():
     """0.23 runs one pair right with a patch, and the other one wrong whatever is patched."""
     for recipe, level in (("gemma-4-31b", None), ("gemma-4-26b-a4b", Level.FAIL)):
         right = situation(recipe, DESKTOP, profile="seed")
-        found = [check for check in preflight_launch.checks(right) if check.name in {"patch", "vLLM"}]
+        found = [check for check in launch.checks(right) if check.name in {"patch", "vLLM"}]
         assert [check.level for check in found] == [Level.OK, Level.OK]
         made = resolution.resolve(
             recipe_loader.find(recipe), right.plan.hardware, engine=recipe_loader.engine_of("0.23.0")
         )
         other = replace(right, setup=made, plan=plans.make(made))
-        found = [check for check in preflight_launch.checks(other) if check.name == "vLLM"]
+        found = [check for check in launch.checks(other) if check.name == "vLLM"]
         assert [check.level for check in found] == ([level] if level else [])
 
 
@@ -254,7 +254,7 @@ def test_an_old_release_needs_the_recipes_own_patches(vllm, settings, right):
     made = resolution.resolve(
         found.setup.recipe, found.plan.hardware, engine=recipe_loader.engine_of(vllm), settings=settings
     )
-    checks = preflight_launch.checks(replace(found, setup=made, plan=plans.make(made)))
+    checks = launch.checks(replace(found, setup=made, plan=plans.make(made)))
     assert right is not any(check.name == "vLLM" and check.level is Level.FAIL for check in checks)
 
 

@@ -5,9 +5,9 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.core import preflight_memory
-from dflash_tui.core.checks import Check, Level, Situation
 from dflash_tui.engines.hub.model_lookup import Access, Model
+from dflash_tui.launch.preflight import memory as preflight_memory
+from dflash_tui.launch.preflight.check import Check, Level, Situation
 from dflash_tui.machine import system
 from dflash_tui.machine.gpus import Gpu
 from dflash_tui.machine.system import Memory

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_tui import cli
-from dflash_tui.core import unit
+from dflash_tui.launch import systemd_unit
 from tests import stand_in
 from tests.units import fields, unquoted
 
@@ -31,13 +31,13 @@ NASTY = [
     "tab\tnl\nesc\x1b",
     "\u202edcba",
 ]
-GIB = unit.GIB
+GIB = systemd_unit.GIB
 systemd = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
 
 
 def made(command: list[str], cuda: int | None = None, path: str = "/x") -> str:
-    memory = unit.Memory(128 * GIB, cuda)
-    return unit.text(
+    memory = systemd_unit.Memory(128 * GIB, cuda)
+    return systemd_unit.text(
         "demo", command, environment={"PATH": path}, secrets="/50% of/s.env", restarts="No.", patience=75, memory=memory
     )
 
@@ -58,7 +58,7 @@ def verified(text: str, folder: Path) -> str:
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1))
 def test_every_word_comes_back(words):
     """Whatever letters it has, and on one line of what a terminal can show."""
-    line = " ".join(map(unit.word, words))
+    line = " ".join(map(systemd_unit.word, words))
     assert unquoted(line) == words
     assert line.isprintable()
 
@@ -85,7 +85,7 @@ def test_the_real_systemd_reads_it(tmp_path):
 
 def test_memory_is_left_to_the_system():
     """The greater of 4 GiB and a twentieth, a quarter of a small machine; CUDA's part where that is the same memory."""
-    assert [unit.Memory(total * GIB).reserve / GIB for total in (8, 24, 120)] == [2, 4, 6]
+    assert [systemd_unit.Memory(total * GIB).reserve / GIB for total in (8, 24, 120)] == [2, 4, 6]
     assert "MemoryHigh" not in fields(made(["x"]))
     assert fields(made(["x"], 90 * GIB))["MemoryHigh"] == [str(38 * GIB - 128 * GIB // 20)]
     assert fields(made(["x"], 120 * GIB))["MemoryHigh"] == [str(8 * GIB)]

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import EngineError, UsageError
-from dflash_tui.core import preflight_launch
 from dflash_tui.engines import environments as engines
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
+from dflash_tui.launch.preflight import launch
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.runs import lifecycle
 from tests.launched import free_port
@@ -154,7 +154,7 @@ def test_an_adopted_engine_that_was_changed_is_noticed(tmp_path, folders):
     engine = inventory.adopt(folder, patch=False)
 
     def check() -> tuple[str, str]:
-        found = preflight_launch.checks(situation("gemma-4-26b-a4b", DESKTOP, engine=engine))
+        found = launch.checks(situation("gemma-4-26b-a4b", DESKTOP, engine=engine))
         return next((check.level.value, check.fix) for check in found if check.name == "engine")
 
     assert check() == ("ok", "")

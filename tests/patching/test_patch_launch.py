@@ -13,11 +13,12 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError
-from dflash_tui.core import preflight_launch, prepare
-from dflash_tui.core.checks import Check, Level
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger, patcher, permissions
 from dflash_tui.events import Preparing
+from dflash_tui.launch import preparation
+from dflash_tui.launch.preflight import launch as preflight_launch
+from dflash_tui.launch.preflight.check import Check, Level
 from dflash_tui.planning import patch_file, recipe_loader, resolution
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning.patch_file import Patch
@@ -41,8 +42,8 @@ def made(engine: Engine, **settings: bool) -> Plan:
 def launch(plan: Plan, engine: Engine) -> tuple[Run, str]:
     """Bring the files to what the plan says, launch, end the program; return the run and what was said."""
     said: list[Preparing] = []
-    asyncio.run(prepare.patch(plan, engine, said.append))
-    run = asyncio.run(prepare._launch(plan, engine, said, ""))
+    asyncio.run(preparation.patch(plan, engine, said.append))
+    run = asyncio.run(preparation._launch(plan, engine, said, ""))
     try:
         assert permissions.in_use(engine) == [f"{run.id} on port {plan.port}"]
     finally:
@@ -98,7 +99,7 @@ def test_an_experiment_that_comes_in_meanwhile_stops_the_launch(engine, experime
     plan = replace(made(engine), patches=())
     patcher.apply([experiment], engine)
     with pytest.raises(PatchError, match="trial was brought in by somebody else meanwhile"):
-        asyncio.run(prepare._launch(plan, engine, [], ""))
+        asyncio.run(preparation._launch(plan, engine, [], ""))
     assert registry.runs() == []
 
 
@@ -108,7 +109,7 @@ def test_nothing_is_launched_on_a_patch_that_no_longer_fits(engine):
     target = engine.site_packages / "vllm" / CPU_FILE
     target.write_text(target.read_text().replace("torch.repeat_interleave(values, lengths)", "values"))
     with pytest.raises(PatchError, match="cpu-expand-kernel is needed, and does not fit"):
-        asyncio.run(prepare._launch(made(engine), engine, [], ""))
+        asyncio.run(preparation._launch(made(engine), engine, [], ""))
     assert registry.runs() == []
 
 
@@ -125,13 +126,13 @@ def test_what_others_patched_is_not_passed_off_as_unpatched(engine):
 def test_what_is_taken_out_before_the_launch_stops_it(engine):
     """Another panel may have reverted it since: a server without its patch is not the one that was planned."""
     with pytest.raises(PatchError, match="was taken out by somebody else meanwhile"):
-        asyncio.run(prepare._launch(made(engine), engine, [], ""))
+        asyncio.run(preparation._launch(made(engine), engine, [], ""))
     assert registry.runs() == []
 
 
 def test_the_doctor_sees_a_server_that_is_in_the_way(engine):
     """A patch that is needed cannot be applied while one runs."""
-    waiting = asyncio.run(prepare._launch(replace(made(engine), patches=()), engine, [], ""))
+    waiting = asyncio.run(preparation._launch(replace(made(engine), patches=()), engine, [], ""))
     try:
         [found] = patch_checks(engine)
         assert found.level is Level.FAIL
@@ -168,7 +169,7 @@ def test_a_launch_waits_for_whoever_changes_the_files(engine):
 
     async def main() -> Run:
         with ledger.locked(engine):
-            waiting = asyncio.create_task(prepare._launch(replace(made(engine), patches=()), engine, [], ""))
+            waiting = asyncio.create_task(preparation._launch(replace(made(engine), patches=()), engine, [], ""))
             await asyncio.sleep(0.3)
             order.append("launched" if registry.runs() else "waited")
         return await waiting
@@ -182,7 +183,7 @@ def test_an_environment_without_leave_has_nothing_to_lock(engine):
     """One of the system's has no pyvenv.cfg; nobody of ours changes it, so it is launched as it is."""
     Path(engine.folder, "pyvenv.cfg").unlink()
     theirs = replace(engine, adopted=True, patchable=False)
-    run = asyncio.run(prepare._launch(replace(made(engine), patches=()), theirs, [], ""))
+    run = asyncio.run(preparation._launch(replace(made(engine), patches=()), theirs, [], ""))
     asyncio.run(lifecycle.stop(run))
 
 
@@ -195,7 +196,7 @@ def test_a_launch_that_is_given_up_writes_nothing(engine, monkeypatch):
     before = tree(engine)
 
     async def main() -> None:
-        work = asyncio.create_task(prepare.patch(made(engine), engine, lambda _event: None))
+        work = asyncio.create_task(preparation.patch(made(engine), engine, lambda _event: None))
         deadline = time.monotonic() + 30
         while not sleeping():
             assert time.monotonic() < deadline
@@ -252,6 +253,6 @@ def test_a_run_records_patches_of_other_recipes(engine):
     """Whatever is in the engine is in the record: figures are compared with it."""
     patcher.apply([patch_file.load(NAME)], engine)
     plan = replace(made(engine), patches=())
-    run = asyncio.run(prepare._launch(plan, engine, [], ""))
+    run = asyncio.run(preparation._launch(plan, engine, [], ""))
     asyncio.run(lifecycle.stop(run))
     assert run.patches == (NAME,)

@@ -12,14 +12,14 @@ from packaging.version import Version
 
 from dflash_tui.common import formatting, paths
 from dflash_tui.common.errors import EngineError, UsageError
-from dflash_tui.core import preflight_ray
-from dflash_tui.core.checks import Check, Situation, fail, ok, warn
 from dflash_tui.engines import cli_flags, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import cache, model_lookup
 from dflash_tui.engines.patching import patch_set, permissions, status, transaction
 from dflash_tui.engines.patching.status import Found, State
 from dflash_tui.engines.patching.transaction import Trouble
+from dflash_tui.launch.preflight import ray
+from dflash_tui.launch.preflight.check import Check, Situation, fail, ok, warn
 from dflash_tui.planning import patch_file, releases
 from dflash_tui.planning import resolution as setups
 from dflash_tui.planning.recipe import EngineSpec, Recipe, Status
@@ -34,7 +34,7 @@ def checks(situation: Situation, *, thorough: bool = False) -> list[Check]:
     """Return the checks of a plan on this machine; `thorough` ones may ask an engine, which takes some 20 s once."""
     found = [*_standing(situation), *_drafts(situation), *_engine(situation), *_flags(situation, thorough=thorough)]
     found += [*_patches(situation), *_models(situation)]
-    found += [*_disk(situation), *_port(situation), *_key(situation), *_limits(), *preflight_ray.checks(situation)]
+    found += [*_disk(situation), *_port(situation), *_key(situation), *_limits(), *ray.checks(situation)]
     return found
 
 

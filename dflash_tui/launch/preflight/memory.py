@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dflash_tui.common import formatting
-from dflash_tui.core.checks import Check, Situation, fail, ok, warn
+from dflash_tui.launch.preflight.check import Check, Situation, fail, ok, warn
 from dflash_tui.machine import system
 from dflash_tui.planning.memory import Fit
 

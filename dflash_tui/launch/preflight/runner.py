@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common.errors import PreflightFailed
-from dflash_tui.core import preflight_launch, preflight_machine
-from dflash_tui.core.checks import Check, Level, Situation, local_files
 from dflash_tui.engines import engine_python, inventory
 from dflash_tui.engines.hub import model_lookup
+from dflash_tui.launch.preflight import launch as preflight_launch
+from dflash_tui.launch.preflight import machine as preflight_machine
+from dflash_tui.launch.preflight.check import Check, Level, Situation, local_files
 from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Gpu, Probe
 from dflash_tui.planning.plan import Plan, gpus_needed

@@ -10,7 +10,7 @@ import msgspec
 
 from dflash_tui.common import formatting, paths
 from dflash_tui.common.type_registration import know
-from dflash_tui.core.checks import Check, Situation, fail, ok, warn
+from dflash_tui.launch.preflight.check import Check, Situation, fail, ok, warn
 from dflash_tui.machine.processes import clean_environment
 from dflash_tui.planning.plan import gpus_needed
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from dflash_tui.common import formatting
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import preflight_memory
-from dflash_tui.core.checks import Check, Situation, fail, local_files, ok, warn
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import cache
+from dflash_tui.launch.preflight import memory
+from dflash_tui.launch.preflight.check import Check, Situation, fail, local_files, ok, warn
 from dflash_tui.machine import system
 from dflash_tui.machine.gpus import Gpu
 from dflash_tui.machine.hardware import Hardware
@@ -27,7 +27,7 @@ _FOREIGN = 256 << 20
 
 def checks(situation: Situation, *, thorough: bool = False) -> list[Check]:
     """Return the checks of this machine for a plan; `thorough` ones read from the disk for a second or two."""
-    found = [*_gpu(situation), *preflight_memory.checks(situation)]
+    found = [*_gpu(situation), *memory.checks(situation)]
     return [*found, *_compilers(situation), *_storage(situation, thorough=thorough), *_patch_files()]
 
 

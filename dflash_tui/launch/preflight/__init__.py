@@ -1,0 +1,1 @@
+"""What a launch would meet on this machine: one check each, with what to do where one fails."""
