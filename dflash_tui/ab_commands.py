@@ -8,12 +8,12 @@ import sys
 import time
 
 from dflash_tui import ab_follow, ab_words
-from dflash_tui.ab_design import designed
 from dflash_tui.common import formatting
 from dflash_tui.console import print_data, print_json, print_status
-from dflash_tui.core import ab, ab_estimate, ab_start, experiments
-from dflash_tui.core.experiment import Design
 from dflash_tui.events import Preparing
+from dflash_tui.experiments import controller, estimate, runner, store
+from dflash_tui.experiments.builder import designed
+from dflash_tui.experiments.design import Design
 from dflash_tui.launch import preparation
 from dflash_tui.lines import PreparingLines
 from dflash_tui.planning.resolution import Setup
@@ -29,14 +29,14 @@ def command(args: argparse.Namespace) -> int:
 def run(args: argparse.Namespace) -> int:
     """`ab RECIPE`: say what will be done, do it in a process of its own, and follow that."""
     design, setups = designed(args)
-    in_the_way = ab_start.servers_in_the_way(design)
+    in_the_way = controller.servers_in_the_way(design)
     if in_the_way and not args.stop_running:
-        raise ab_start.disturbed(in_the_way, "stop it first, or --stop-running stops it for you")
+        raise controller.disturbed(in_the_way, "stop it first, or --stop-running stops it for you")
     if args.json:
         print_json(ab_words.Designed(time.time(), design))
     else:
-        print_status(ab_words.plan(design, ab_estimate.of(design, setups), [run.id for run in in_the_way]))
-    asyncio.run(ab_start.check(design, setups))
+        print_status(ab_words.plan(design, estimate.of(design, setups), [run.id for run in in_the_way]))
+    asyncio.run(controller.check(design, setups))
     if not (args.yes or args.json) and sys.stdin.isatty() and not _agreed():
         print_status("nothing was started")
         return 0
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         asyncio.run(lifecycle.stop(each))
         print_status(f"{each.id} stopped")
     asyncio.run(_get(design, setups, as_json=args.json))
-    ab_start.begin(design)
+    controller.begin(design)
     return _go(args, design)
 
 
@@ -80,8 +80,8 @@ def _agreed() -> bool:
 def show(args: argparse.Namespace) -> int:
     """`ab list`: print the experiments, newest last."""
     rows = []
-    for design in experiments.known():
-        progress = experiments.read(experiments.folder_of(design.id))
+    for design in store.known():
+        progress = store.read(store.folder_of(design.id))
         done, boots = sum(not boot.error for boot in progress.boots), len(design.order)
         if args.json:
             fields = {"id": design.id, "recipe": design.recipe, "vary": design.vary, "status": progress.status}
@@ -102,17 +102,17 @@ def _remark(design: Design) -> str:
 
 def attach(args: argparse.Namespace) -> int:
     """`ab attach [ID]`: follow an experiment to its end; of one that is over, print the report."""
-    return ab_follow.follow(experiments.find(args.experiment), as_json=args.json)
+    return ab_follow.follow(store.find(args.experiment), as_json=args.json)
 
 
 def stop(args: argparse.Namespace) -> int:
     """`ab stop [ID]`: end the driver and its server, or what a driver that was killed has left."""
-    design = experiments.find(args.experiment)
-    if ab_start.stop(design):
+    design = store.find(args.experiment)
+    if controller.stop(design):
         print_status(f"{design.id} was stopped, and no server of it is left\n  go on: dflash-tui ab resume {design.id}")
         return 0
-    left = ab.leftovers(design)
-    asyncio.run(ab.end_leftovers(design))
+    left = runner.leftovers(design)
+    asyncio.run(runner.end_leftovers(design))
     print_status(
         f"{design.id} was not running"
         + (f"; {', '.join(run.id for run in left)} was left over, and ended" * bool(left))
@@ -122,14 +122,14 @@ def stop(args: argparse.Namespace) -> int:
 
 def resume(args: argparse.Namespace) -> int:
     """`ab resume [ID]`: go on after the last boot that is over."""
-    design = experiments.find(args.experiment)
-    ab_start.go_on(design)
+    design = store.find(args.experiment)
+    controller.go_on(design)
     return _go(args, design)
 
 
 def remove(args: argparse.Namespace) -> int:
     """`ab remove ID`: delete an experiment."""
-    design = experiments.find(args.experiment)
-    experiments.remove(design)
+    design = store.find(args.experiment)
+    store.remove(design)
     print_status(f"{design.id} was deleted; its runs stay: dflash-tui ps --all")
     return 0

@@ -10,10 +10,10 @@ from dflash_tui import ab_words
 from dflash_tui.common.errors import DflashError, ServerFailed
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import experiments
-from dflash_tui.core.experiment import Design, Happened
-from dflash_tui.core.findings import AbReport
 from dflash_tui.events import encode
+from dflash_tui.experiments import store
+from dflash_tui.experiments.analysis.report import AbReport
+from dflash_tui.experiments.design import Design, Happened
 
 _INTERVAL = 0.2
 
@@ -25,7 +25,7 @@ def follow(design: Design, *, as_json: bool) -> int:
         ServerFailed: an arm did not come up.
         DflashError: the experiment ended early.
     """
-    folder = experiments.folder_of(design.id)
+    folder = store.folder_of(design.id)
     try:
         for event in _events(folder):
             if as_json:
@@ -42,9 +42,9 @@ def _events(folder: Path) -> Iterator[Happened]:
     """Yield what has happened and happens, until nobody drives the experiment any more."""
     position, rest = 0, b""
     while True:
-        driven = experiments.driver(folder) is not None
+        driven = store.driver(folder) is not None
         try:
-            with (folder / experiments.EVENTS).open("rb") as file:
+            with (folder / store.EVENTS).open("rb") as file:
                 file.seek(position)
                 data = file.read()
         except OSError:
@@ -52,7 +52,7 @@ def _events(folder: Path) -> Iterator[Happened]:
         position += len(data)
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
-            if event := experiments.decode(line):
+            if event := store.decode(line):
                 yield event
         if not driven:
             return
@@ -60,7 +60,7 @@ def _events(folder: Path) -> Iterator[Happened]:
 
 
 def _end(folder: Path, design: Design, *, as_json: bool) -> int:
-    progress, report = experiments.read(folder), experiments.report(folder)
+    progress, report = store.read(folder), store.report(folder)
     if progress.finished and report:
         _print(report, as_json=as_json)
         if progress.without:
@@ -83,7 +83,7 @@ def _print(report: AbReport, *, as_json: bool) -> None:
 
 def _last_words(folder: Path) -> str:
     try:
-        lines = (folder / experiments.LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        lines = (folder / store.LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:
         return ""
     return lines[-1] if lines else ""

@@ -14,10 +14,10 @@ from dflash_tui import verdict_words
 from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.common import formatting
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import summary
-from dflash_tui.core.experiment import Boot, Design
-from dflash_tui.core.findings import AbReport, Comparison, PromptRatio
-from dflash_tui.core.summary import Figure, Summary
+from dflash_tui.experiments.analysis import arm_summary
+from dflash_tui.experiments.analysis.arm_summary import Figure, Summary
+from dflash_tui.experiments.analysis.report import AbReport, Comparison, PromptRatio
+from dflash_tui.experiments.design import Boot, Design
 
 MARKS = "●◆▲■▼★"  # one per arm, so that colour is never alone
 _LEAST_SCALE = math.log(1.05)
@@ -83,7 +83,7 @@ ARMS_HEADER = ("arm", "boots", "steps/s", "tok/s", "AL", "TTFT", "ready cold", "
 
 def arms(report: AbReport) -> list[tuple[str, ...]]:
     """Return a row per arm: medians of its boots, with least and greatest where there are several."""
-    found = [(name(report.design, arm), summary.of(report.boots, arm)) for arm in range(len(report.design.arms))]
+    found = [(name(report.design, arm), arm_summary.of(report.boots, arm)) for arm in range(len(report.design.arms))]
     return [(title, *_cells(summed)) for title, summed in found]
 
 
@@ -139,7 +139,7 @@ def prompts(report: AbReport, one: Comparison) -> list[tuple[str, ...]]:
 
 
 def _both(report: AbReport, one: Comparison) -> tuple[str, str]:
-    found = (summary.of(report.boots, one.a), summary.of(report.boots, one.b))
+    found = (arm_summary.of(report.boots, one.a), arm_summary.of(report.boots, one.b))
     figures = [arm.steps_s if one.measure == "steps/s" else arm.tok_s for arm in found]
     low, high = (formatting.number(figure.median if figure else None) for figure in figures)
     return low, high
@@ -183,7 +183,7 @@ def axis(most: float, width: int) -> str:
 
 def start_bars(boots: Sequence[Boot], arms_shown: Sequence[int]) -> list[Bar]:
     """Return the medians of cold and cached starts and of first requests, arm by arm, what is unknown left out."""
-    found = [(arm, summary.of(boots, arm)) for arm in arms_shown]
+    found = [(arm, arm_summary.of(boots, arm)) for arm in arms_shown]
     rows = []
     for what, field in (
         ("cold start", "cold"),

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dflash_tui import verdict_words
 from dflash_tui.common import formatting
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import experiments
-from dflash_tui.core.ab_estimate import Estimate
-from dflash_tui.core.experiment import Boot, BootBegan, BootEnded, Design, Halted, Happened, Measured
-from dflash_tui.core.findings import AbReport
-from dflash_tui.core.progress import ATTEMPTS
 from dflash_tui.events import Event, RequestDone
+from dflash_tui.experiments import store
+from dflash_tui.experiments.analysis.report import AbReport
+from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, Design, Halted, Happened, Measured
+from dflash_tui.experiments.estimate import Estimate
+from dflash_tui.experiments.progress import ATTEMPTS
 
 _STAGES = {"cold": "the first request, alone", "warm-up": "warm-up, not counted", "round": "measured"}
 
@@ -54,7 +54,7 @@ def plan(design: Design, estimate: Estimate, stopped: Sequence[str] = ()) -> str
 
 def _at_a_time(design: Design) -> str:
     """Return how many requests are under way at a time, and how many a boot sends: short suites go several times."""
-    count, streams = experiments.due(design), ", ".join(map(str, design.concurrency))
+    count, streams = store.due(design), ", ".join(map(str, design.concurrency))
     return f"{streams} at a time" + (f", {formatting.plural(count, 'request')} per boot" if count else "")
 
 

@@ -17,10 +17,10 @@ from dflash_tui.common import untrusted_json
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.redaction import variables, words
 from dflash_tui.console import print_data, print_status
-from dflash_tui.core import experiments, run_report, sides
-from dflash_tui.core.findings import AbReport, misplaced
-from dflash_tui.core.run_report import RunReport
-from dflash_tui.core.sides import Side
+from dflash_tui.experiments import run_comparison, run_report, store
+from dflash_tui.experiments.analysis.report import AbReport, misplaced
+from dflash_tui.experiments.run_comparison import Side
+from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.monitoring import recording
 
 _AB: msgspec.json.Decoder[AbReport | RunReport] = msgspec.json.Decoder(AbReport)
@@ -103,14 +103,14 @@ def load(name: str | None) -> AbReport | RunReport | Imported:
     if name and (found := _file(name)):
         return found
     try:
-        design = experiments.find(name)
+        design = store.find(name)
     except UsageError:
         if name is None:
             raise
     else:
-        folder = experiments.folder_of(design.id)
-        report = experiments.report(folder)
-        return safe(report or AbReport(design, experiments.read(folder).boots, (), complete=False))
+        folder = store.folder_of(design.id)
+        report = store.report(folder)
+        return safe(report or AbReport(design, store.read(folder).boots, (), complete=False))
     try:
         return run_report.of(recording.find(name))[0]
     except UsageError as error:
@@ -153,13 +153,13 @@ def compare(one: AbReport | RunReport, other: AbReport | RunReport) -> list[AbRe
     pairs = _pairs(_sides(one), _sides(other))
     if not pairs:
         raise UsageError("the two have no arm in common", do="name two experiments with arms of one name, or two runs")
-    return [sides.compare(a, b) for a, b in pairs]
+    return [run_comparison.compare(a, b) for a, b in pairs]
 
 
 def _sides(report: AbReport | RunReport) -> dict[str, Side]:
     if isinstance(report, RunReport):
-        return {"": sides.of_run(report)}
-    return {arm.name: side for arm, side in zip(report.design.arms, sides.of_report(report), strict=True)}
+        return {"": run_comparison.of_run(report)}
+    return {arm.name: side for arm, side in zip(report.design.arms, run_comparison.of_report(report), strict=True)}
 
 
 def _pairs(ours: dict[str, Side], theirs: dict[str, Side]) -> list[tuple[Side, Side]]:

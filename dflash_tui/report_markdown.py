@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dflash_tui import ab_text, verdict_words
 from dflash_tui.common import formatting
 from dflash_tui.common.redaction import LEFT_OUT, is_secret
-from dflash_tui.core.experiment import Boot, Conditions
-from dflash_tui.core.findings import AbReport, Comparison
 from dflash_tui.events import RequestDone
+from dflash_tui.experiments.analysis.report import AbReport, Comparison
+from dflash_tui.experiments.design import Boot, Conditions
 from dflash_tui.markdown import block, bullets, code, said, table
 from dflash_tui.planning import request
 

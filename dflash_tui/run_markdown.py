@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Iterator
 
 from dflash_tui.common import formatting
-from dflash_tui.core.run_report import RunReport
 from dflash_tui.events import RequestDone
+from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.markdown import block, bullets, code, said, table
 
 

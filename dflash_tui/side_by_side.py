@@ -9,9 +9,9 @@ import msgspec
 
 from dflash_tui.benchmark.imported_results import Imported, Measured
 from dflash_tui.common import formatting
-from dflash_tui.core.findings import AbReport
-from dflash_tui.core.run_report import RunReport
 from dflash_tui.events import RequestDone
+from dflash_tui.experiments.analysis.report import AbReport
+from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.markdown import said, table
 
 _WHY = "the flags, versions, patches, prompts and the machine of {} are not recorded in it"

@@ -6,9 +6,9 @@ import math
 
 from dflash_tui.benchmark.stats import UNSEEN, Ratio
 from dflash_tui.common import formatting
-from dflash_tui.core.experiment import Design
-from dflash_tui.core.findings import AbReport, BreakEven, Comparison, StartUp, Word
-from dflash_tui.core.measures import measured
+from dflash_tui.experiments.analysis.measures import measured
+from dflash_tui.experiments.analysis.report import AbReport, BreakEven, Comparison, StartUp, Word
+from dflash_tui.experiments.design import Design
 
 # Values that say by themselves what they are.
 _SPEAKING = {"mode", "profile", "variant", "run"}

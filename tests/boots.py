@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.core.experiment import Arm, Boot, Conditions, Design
 from dflash_tui.events import RequestDone
+from dflash_tui.experiments.design import Arm, Boot, Conditions, Design
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Mode
 

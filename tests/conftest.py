@@ -11,8 +11,8 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from dflash_tui.core import ab_start, experiments
 from dflash_tui.engines import environments
+from dflash_tui.experiments import controller, store
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
@@ -128,8 +128,8 @@ def with_engine(folders, demo_engine, engine_data, monkeypatch) -> Iterator[Path
 def nothing_left(folders) -> Iterator[None]:
     """End whatever driver and server a test of experiments leaves."""
     yield
-    for design in experiments.known():
-        ab_start.stop(design)
+    for design in store.known():
+        controller.stop(design)
     _end_servers()
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dflash_tui.core import experiments
-from dflash_tui.core.experiment import Arm, Boot, BootBegan, BootEnded, Conditions, Design, Happened, Measured
-from dflash_tui.core.findings import AbReport
 from dflash_tui.events import RequestDone
+from dflash_tui.experiments import store
+from dflash_tui.experiments.analysis.report import AbReport
+from dflash_tui.experiments.design import Arm, Boot, BootBegan, BootEnded, Conditions, Design, Happened, Measured
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.planning.plan import Plan
@@ -105,9 +105,9 @@ def told(design: Design, made: Sequence[Boot]) -> list[Happened]:
 
 def written(design: Design, events: Sequence[Happened], report: AbReport | None = None) -> Path:
     """Write an experiment's folder as its driver does; this process is nobody's driver."""
-    folder = experiments.create(design)
+    folder = store.create(design)
     for event in events:
-        experiments.append(folder, event)
+        store.append(folder, event)
     if report:
-        experiments.write(folder / experiments.REPORT, report)
+        store.write(folder / store.REPORT, report)
     return folder

@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui import cli, report_command
-from dflash_tui.core import experiments, run_report, verdict
-from dflash_tui.core.experiment import BootEnded
-from dflash_tui.core.findings import AbReport, Word
-from dflash_tui.core.run_report import RunReport
+from dflash_tui.experiments import run_report, store
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.report import AbReport, Word
+from dflash_tui.experiments.design import BootEnded
+from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.monitoring import recording
 from tests.experiments import BASE, a_design, a_plan, boots
 from tests.recordings import RUNS
@@ -22,7 +23,7 @@ from tests.test_report_markdown import a_report
 def finished() -> AbReport:
     """An experiment that is over, in its folder."""
     report = a_report()
-    experiments.write(experiments.create(report.design) / experiments.REPORT, report)
+    store.write(store.create(report.design) / store.REPORT, report)
     return report
 
 
@@ -65,7 +66,7 @@ def test_json_has_no_secrets(capsys):
     report = a_report()
     first = replace(report.boots[0], env={"HF_TOKEN": "hf_abcdefghijklmnopqrst"}, argv=("vllm", "--api-key", "letmein"))
     report = replace(report, boots=(first, *report.boots[1:]))
-    experiments.write(experiments.create(report.design) / experiments.REPORT, report)
+    store.write(store.create(report.design) / store.REPORT, report)
     assert cli.main(["report", "--json"]) == 0
     said = capsys.readouterr().out
     assert "hf_abcdefg" not in said
@@ -124,8 +125,8 @@ def test_a_time_that_no_calendar_has_is_a_dash(at, capsys, tmp_path):
 
 def test_an_experiment_that_goes_on_has_figures_and_no_verdict(capsys):
     design = a_design()
-    folder = experiments.create(design)
-    experiments.append(folder, BootEnded(BASE + 99, boots(design, (10.0, 18.5))[0]))
+    folder = store.create(design)
+    store.append(folder, BootEnded(BASE + 99, boots(design, (10.0, 18.5))[0]))
     assert cli.main(["report"]) == 0
     said = capsys.readouterr().out
     assert "**Not complete**: 1 of 4 boots are over." in said

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from dflash_tui import ab_text, report_markdown
 from dflash_tui.benchmark.stats import Ratio
-from dflash_tui.core import verdict
-from dflash_tui.core.findings import AbReport
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.report import AbReport
 from dflash_tui.markdown import said
 from tests.experiments import a_boot, a_design, a_plan, boots
 from tests.tui.conftest import HOSTILE

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from dflash_tui import run_markdown
-from dflash_tui.core import run_report
-from dflash_tui.core.run_report import RunReport
+from dflash_tui.experiments import run_report
+from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.monitoring import recording
 from tests.recordings import RUNS
 from tests.tui.conftest import HOSTILE

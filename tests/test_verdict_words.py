@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import msgspec
 
 from dflash_tui import verdict_words
-from dflash_tui.core import verdict
-from dflash_tui.core.experiment import Boot, Design
-from dflash_tui.core.findings import AbReport
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.report import AbReport
+from dflash_tui.experiments.design import Boot, Design
 from tests.boots import boots, design, modes, plan
 
 SPEEDS = [10.0, 20.0, 20.1, 10.1]

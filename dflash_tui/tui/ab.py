@@ -21,10 +21,10 @@ from textual.widgets import Footer
 from dflash_tui import ab_text
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import experiments
-from dflash_tui.core.experiment import Design, Measured
-from dflash_tui.core.progress import Progress
 from dflash_tui.events import RequestDone
+from dflash_tui.experiments import store
+from dflash_tui.experiments.design import Design, Measured
+from dflash_tui.experiments.progress import Progress
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 from dflash_tui.tui import abview
@@ -50,7 +50,7 @@ def look(folder: Path) -> Seen:
     Raises:
         UsageError: its design cannot be read.
     """
-    progress, start = experiments.read(folder), None
+    progress, start = store.read(folder), None
     current = progress.current
     if current is None:
         return Seen(progress, None, ())
@@ -58,9 +58,7 @@ def look(folder: Path) -> Seen:
         from dflash_tui.monitoring import observer  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
 
         start = observer.replay(run)
-    events = [
-        event for event in experiments.events(folder) if isinstance(event, Measured) and event.at >= current.began
-    ]
+    events = [event for event in store.events(folder) if isinstance(event, Measured) and event.at >= current.began]
     return Seen(progress, start, tuple(_shown(event) for event in events if event.number == current.number))
 
 
@@ -138,7 +136,7 @@ class AbScreen(Screen[None]):
         if not self.identity or not self.is_active:
             return
         try:
-            self.seen = await asyncio.to_thread(look, experiments.folder_of(self.identity))
+            self.seen = await asyncio.to_thread(look, store.folder_of(self.identity))
             self.error = None
         except DflashError as error:
             self.error = error
@@ -221,9 +219,9 @@ class AbScreen(Screen[None]):
     @work(exclusive=True, group="drive")
     async def stop(self) -> None:
         """End the driver, which stops its server."""
-        from dflash_tui.core import ab_start  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+        from dflash_tui.experiments import controller  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
 
-        await self._do(ab_start.stop)
+        await self._do(controller.stop)
 
     def action_resume(self) -> None:
         self.resume()
@@ -231,9 +229,9 @@ class AbScreen(Screen[None]):
     @work(exclusive=True, group="drive")
     async def resume(self) -> None:
         """Go on with what was halted, in a driver of its own."""
-        from dflash_tui.core import ab_start  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+        from dflash_tui.experiments import controller  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
 
-        await self._do(ab_start.go_on)
+        await self._do(controller.go_on)
 
     async def _do(self, act: Callable[[Design], object]) -> None:
         if self.seen is None:

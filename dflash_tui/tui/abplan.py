@@ -16,9 +16,9 @@ from textual.widgets import Input, Static
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import percent, plural
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import vary as varying
-from dflash_tui.core.experiment import Design
 from dflash_tui.events import Preparing
+from dflash_tui.experiments import variation as varying
+from dflash_tui.experiments.design import Design
 from dflash_tui.planning import request
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
@@ -46,14 +46,18 @@ def plan_ab(plan: Plan, vary: str, boots: int) -> Planned:
     Raises:
         UsageError: it cannot be varied so, or another experiment runs.
     """
-    from dflash_tui import ab_design, ab_words  # noqa: PLC0415 - pynvml costs 80 ms at the first paint
-    from dflash_tui.core import ab_estimate, ab_start  # noqa: PLC0415 - as above
+    from dflash_tui import ab_words  # noqa: PLC0415 - pynvml costs 80 ms at the first paint
+    from dflash_tui.experiments import (  # noqa: PLC0415 - as above
+        builder,  # noqa: PLC0415 - pynvml costs 80 ms at the first paint
+        controller,
+        estimate,
+    )
     from dflash_tui.parser import build_parser  # noqa: PLC0415 - as above
 
     words = ["ab", "run", *request.words(plan)[1:], "--vary", vary, "--boots", str(boots)]
-    design, setups = ab_design.designed(build_parser().parse_args(words))
-    in_the_way = ab_start.servers_in_the_way(design)
-    said = ab_words.plan(design, ab_estimate.of(design, setups), [run.id for run in in_the_way])
+    design, setups = builder.designed(build_parser().parse_args(words))
+    in_the_way = controller.servers_in_the_way(design)
+    said = ab_words.plan(design, estimate.of(design, setups), [run.id for run in in_the_way])
     return Planned(design, setups, said, in_the_way)
 
 
@@ -165,19 +169,19 @@ class AbPlan(ModalScreen[str | None]):
     @work(exclusive=True, group="ab")
     async def begin(self, planned: Planned) -> None:
         """Check every arm, stop what is in the way, and leave the rest to a driver of its own."""
-        from dflash_tui.core import ab_start  # noqa: PLC0415 - as above
+        from dflash_tui.experiments import controller  # noqa: PLC0415 - as above
         from dflash_tui.launch import preparation  # noqa: PLC0415 - as above
 
         shown = self.query_one("#ab-words", Static)
         try:
             shown.update(Content.assemble(("checking every arm …", MUTED)))
-            await ab_start.check(planned.design, planned.setups)
+            await controller.check(planned.design, planned.setups)
             for arm, setup in zip(planned.design.arms, planned.setups, strict=True):
                 await preparation.get(setup, arm.plan, self.tell)
             for run in planned.in_the_way:
                 shown.update(Content.assemble((f"stopping {run.id} …", MUTED)))
                 await lifecycle.stop(run)
-            await asyncio.to_thread(ab_start.begin, planned.design)
+            await asyncio.to_thread(controller.begin, planned.design)
         except (DflashError, OSError) as error:
             self.beginning = False
             shown.update(_failure(error))

@@ -11,11 +11,11 @@ from textual.content import Content
 from dflash_tui import ab_text, verdict_words
 from dflash_tui.common import formatting
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import summary
-from dflash_tui.core.experiment import Boot, Design
-from dflash_tui.core.findings import AbReport, Comparison, Word
-from dflash_tui.core.progress import Progress
-from dflash_tui.core.summary import Figure
+from dflash_tui.experiments.analysis import arm_summary
+from dflash_tui.experiments.analysis.arm_summary import Figure
+from dflash_tui.experiments.analysis.report import AbReport, Comparison, Word
+from dflash_tui.experiments.design import Boot, Design
+from dflash_tui.experiments.progress import Progress
 from dflash_tui.tui.widgets import MUTED, bar
 
 _COLOURS = ("$series-a", "$series-b", "$series-c")
@@ -139,7 +139,7 @@ def arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
     name_width = longest if wide else min(14, longest)
     lines = [_columns(names, name_width + 2, wide, MUTED)]
     for arm in range(len(design.arms)):
-        found = summary.of(boots, arm)
+        found = arm_summary.of(boots, arm)
         bad = f"+{found.failed}✗" if found.failed else ""
         cells = [
             f"{found.boots}{bad}",

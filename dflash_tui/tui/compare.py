@@ -19,8 +19,8 @@ from dflash_tui import ab_text, report_markdown
 from dflash_tui.common import formatting, private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import experiments
-from dflash_tui.core.findings import AbReport, Comparison, Standing, Sweep, Word
+from dflash_tui.experiments import store
+from dflash_tui.experiments.analysis.report import AbReport, Comparison, Standing, Sweep, Word
 from dflash_tui.tui import abview
 from dflash_tui.tui.chart import Chart, Line
 from dflash_tui.tui.dialogs import ErrorDialog
@@ -179,7 +179,7 @@ class CompareScreen(Screen[None]):
     @work(exclusive=True, group="write")
     async def write(self, report: AbReport) -> None:
         """Write the report into the folder of the experiment, and copy it."""
-        said, path = report_markdown.render(report), experiments.folder_of(report.design.id) / "report.md"
+        said, path = report_markdown.render(report), store.folder_of(report.design.id) / "report.md"
         self.app.copy_to_clipboard(said)
         try:
             await asyncio.to_thread(_write, path, said)

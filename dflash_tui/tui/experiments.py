@@ -18,8 +18,8 @@ from textual.widgets.option_list import Option
 from dflash_tui import ab_text
 from dflash_tui.common.formatting import cut, middle
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.core import experiments
-from dflash_tui.core.progress import Progress
+from dflash_tui.experiments import store
+from dflash_tui.experiments.progress import Progress
 from dflash_tui.tui.abview import STATUS
 from dflash_tui.tui.widgets import MUTED
 
@@ -28,7 +28,7 @@ _MOST = 100
 
 def look() -> list[Progress]:
     """Return how the experiments stand, the newest first."""
-    return [experiments.read(experiments.folder_of(design.id)) for design in reversed(experiments.known()[-_MOST:])]
+    return [store.read(store.folder_of(design.id)) for design in reversed(store.known()[-_MOST:])]
 
 
 def shown(progress: Progress, width: int) -> Content:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from dflash_tui.core.findings import AbReport
+from dflash_tui.experiments.analysis.report import AbReport
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import Player
 from dflash_tui.tui.app import DflashApp

@@ -76,7 +76,7 @@ class Home:
 
     def pids(self, kind: str) -> list[int]:
         """Return the `server`s, `core`s or `driver`s that live."""
-        sign = {"server": "/bin/vllm", "core": "VLLM::EngineCore", "driver": "dflash_tui.ab_driver"}[kind]
+        sign = {"server": "/bin/vllm", "core": "VLLM::EngineCore", "driver": "dflash_tui.experiments"}[kind]
         found = []
         for process in self.processes():
             try:

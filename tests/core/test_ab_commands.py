@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui import ab_words, cli
-from dflash_tui.ab_design import designed
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import experiments
-from dflash_tui.core.ab_estimate import Estimate
-from dflash_tui.core.experiment import Boot, BootBegan, BootEnded, Halted
+from dflash_tui.experiments import store
+from dflash_tui.experiments.builder import designed
+from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, Halted
+from dflash_tui.experiments.estimate import Estimate
 from dflash_tui.parser import build_parser
 
 
@@ -119,8 +119,8 @@ def test_the_suite_is_one_that_the_servers_of_all_arms_take(words, suite):
 def test_the_plan_counts_the_requests_of_all_streams():
     """Five prompts alone, and four times five that keep eight streams busy twice; what is due is the same number."""
     design, _ = designed(parsed("demo-cpu", "--suite", "quick", "--concurrency", "1,8"))
-    assert experiments.due(design) == 25
-    assert experiments.due(replace(design, rounds=5, concurrency=(8,))) == 25
+    assert store.due(design) == 25
+    assert store.due(replace(design, rounds=5, concurrency=(8,))) == 25
     unknown = Estimate(None, whole=False, source="")
     words = ab_words.plan(design, unknown)
     assert "quick, at least 1 round per boot" in words

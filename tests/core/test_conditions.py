@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from dflash_tui.core import conditions
-from dflash_tui.core.conditions import Processors
+from dflash_tui.experiments import conditions
+from dflash_tui.experiments.conditions import Processors
 from dflash_tui.machine import processes
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dflash_tui.core import verdict
-from dflash_tui.core.agreement import agreement
-from dflash_tui.core.confounds import find
-from dflash_tui.core.experiment import Boot, Conditions
-from dflash_tui.core.findings import Word
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.agreement import agreement
+from dflash_tui.experiments.analysis.confounds import find
+from dflash_tui.experiments.analysis.report import Word
+from dflash_tui.experiments.design import Boot, Conditions
 from dflash_tui.planning.recipe import Mode
 from tests.boots import boots, design, modes, plan
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dflash_tui import cli
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.core import experiments
+from dflash_tui.experiments import store
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.runs import lifecycle, registry, server_process
@@ -31,7 +31,7 @@ def test_runs_and_experiments_are_private_whatever_the_umask(umask):
     plan = replace(a_plan(), argv=(sys.executable, "-c", "print(1)"))
     run = lifecycle.launch(plan, engine="none")
     server_process.exit_code(run)
-    experiments.append(experiments.create(a_design()), run.launched)
+    store.append(store.create(a_design()), run.launched)
     root = paths.runs().parent
     modes = {path.relative_to(root): stat.S_IMODE(path.stat().st_mode) for path in [root, *root.rglob("*")]}
     assert {path.name for path in modes} >= {
@@ -52,7 +52,7 @@ def test_a_folder_that_all_may_write_is_refused_in_words(tmp_path, capsys):
     (paths.runs() / world.RUN).chmod(0o777)
     (paths.experiments() / world.AB).chmod(0o777)
     assert registry.runs() == []
-    assert experiments.known() == []
+    assert store.known() == []
     with pytest.raises(UsageError, match="can be written by everybody, so it is not believed"):
         registry.find(world.RUN)
     assert cli.main(["ps"]) == 0
@@ -81,11 +81,11 @@ def test_who_owns_a_folder_is_asked_of_the_system(tmp_path, monkeypatch):
 @pytest.mark.parametrize("identity", ["../../../precious", "..", "another"])
 def test_an_experiment_cannot_name_another_folder(identity, tmp_path):
     """By its id a folder is written to and removed: one that says another is none."""
-    folder = experiments.create(a_design())
+    folder = store.create(a_design())
     (folder / "experiment.json").write_bytes(msgspec.json.encode(a_design(id=identity)))
-    assert experiments.known() == []
+    assert store.known() == []
     with pytest.raises(UsageError):
-        experiments.find(identity)
+        store.find(identity)
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "LD_LIBRARY_PATH"])

@@ -4,8 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.core import experiments, vary
-from dflash_tui.core.experiment import (
+from dflash_tui.events import RequestDone
+from dflash_tui.experiments import store, variation
+from dflash_tui.experiments.design import (
     Arm,
     Boot,
     BootBegan,
@@ -16,18 +17,25 @@ from dflash_tui.core.experiment import (
     Happened,
     Measured,
 )
-from dflash_tui.core.progress import fold
-from dflash_tui.events import RequestDone
+from dflash_tui.experiments.progress import fold
 from dflash_tui.planning import plan, recipe_loader, resolution
 
 
 def designed(words: str = "mode=eager,compile", boots: int = 2) -> Design:
     """Return an A/B of the demo."""
     made = plan.make(resolution.resolve(recipe_loader.find("demo-cpu")))
-    varied = vary.parse(words)
+    varied = variation.parse(words)
     arms = tuple(Arm(name, {}, made) for name in varied.arms)
     return Design(
-        "20261122-010203-demo-cpu", 100.0, "1", "demo-cpu", varied.key, arms, vary.order(len(arms), boots), "f", "d"
+        "20261122-010203-demo-cpu",
+        100.0,
+        "1",
+        "demo-cpu",
+        varied.key,
+        arms,
+        variation.order(len(arms), boots),
+        "f",
+        "d",
     )
 
 
@@ -108,52 +116,52 @@ def test_an_arm_that_never_came_up_is_named_at_the_end():
 def test_a_half_written_line_hides_nothing_that_follows():
     """A driver that was killed while it wrote leaves half a line; the next one begins a new line after it."""
     design = designed()
-    folder = experiments.create(design)
-    experiments.append(folder, began(0, 0))
-    with (folder / experiments.EVENTS).open("ab") as file:
+    folder = store.create(design)
+    store.append(folder, began(0, 0))
+    with (folder / store.EVENTS).open("ab") as file:
         file.write(b'{"event":"boot ended","at":1,"bo')
-    assert len(experiments.events(folder)) == 1
-    experiments.append(folder, ended(0, 0))
-    assert [type(event) for event in experiments.events(folder)] == [BootBegan, BootEnded]
-    assert experiments.read(folder).next == (1, 1)
+    assert len(store.events(folder)) == 1
+    store.append(folder, ended(0, 0))
+    assert [type(event) for event in store.events(folder)] == [BootBegan, BootEnded]
+    assert store.read(folder).next == (1, 1)
 
 
 def test_an_experiment_that_is_there_is_never_written_over():
     """Two that were planned in the same second have the same name; the one that begins first keeps it."""
     first = designed()
-    folder = experiments.create(first)
-    experiments.append(folder, began(0, 0))
+    folder = store.create(first)
+    store.append(folder, began(0, 0))
     with pytest.raises(DflashError, match=f"there is an experiment {first.id} already"):
-        experiments.create(replace(first, seed=9))
-    assert experiments.design_of(folder) == first
-    assert len(experiments.events(folder)) == 1
+        store.create(replace(first, seed=9))
+    assert store.design_of(folder) == first
+    assert len(store.events(folder)) == 1
 
 
 def test_an_experiment_is_found_by_its_id_its_start_and_its_recipe():
     """Without a name it is the newest; what cannot be read is none."""
     older, newer = designed(), replace(designed(), id="20261123-000000-demo-cpu", made_at=200.0)
     with pytest.raises(UsageError, match="no experiment yet"):
-        experiments.find()
-    experiments.create(newer)
-    experiments.create(older)
-    (experiments.folder_of("broken")).mkdir()
-    (experiments.folder_of("broken") / "experiment.json").write_text("{")
-    assert [design.id for design in experiments.known()] == [older.id, newer.id]
-    assert experiments.find() == experiments.find("demo-cpu") == experiments.find("20261123") == newer
-    assert experiments.find(older.id) == older
+        store.find()
+    store.create(newer)
+    store.create(older)
+    (store.folder_of("broken")).mkdir()
+    (store.folder_of("broken") / "experiment.json").write_text("{")
+    assert [design.id for design in store.known()] == [older.id, newer.id]
+    assert store.find() == store.find("demo-cpu") == store.find("20261123") == newer
+    assert store.find(older.id) == older
     with pytest.raises(UsageError, match="fits 2"):
-        experiments.find("2026112")
+        store.find("2026112")
     with pytest.raises(UsageError, match="called 'x'"):
-        experiments.find("x")
-    experiments.remove(older)
-    assert experiments.known() == [newer]
+        store.find("x")
+    store.remove(older)
+    assert store.known() == [newer]
 
 
 def test_a_driver_is_believed_by_its_identity_only():
     """A pid that another process has by now drives nothing."""
-    folder = experiments.create(designed())
-    assert experiments.driver(folder) is None
-    experiments.sign(folder)
-    assert experiments.driver(folder)
-    experiments.write(folder / "driver.json", experiments.Driver(1, "boot:0"))
-    assert experiments.driver(folder) is None
+    folder = store.create(designed())
+    assert store.driver(folder) is None
+    store.sign(folder)
+    assert store.driver(folder)
+    store.write(folder / "driver.json", store.Driver(1, "boot:0"))
+    assert store.driver(folder) is None

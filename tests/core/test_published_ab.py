@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from dflash_tui import verdict_words
-from dflash_tui.core import verdict
-from dflash_tui.core.findings import AbReport, Word
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.report import AbReport, Word
 from tests.boots import boot, design, modes, plan, request
 
 # A table says nothing of the machine and of the server meanwhile.

@@ -17,8 +17,9 @@ import pytest
 
 from dflash_tui.benchmark.stats import Cell, Difference, Logs, difference
 from dflash_tui.common import formatting
-from dflash_tui.core import vary, verdict
-from dflash_tui.core.findings import Word
+from dflash_tui.experiments import variation
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.report import Word
 from tests.boots import KINDS, boot, modes, request
 
 RUNS = 2000
@@ -135,7 +136,7 @@ def test_prompts_that_arms_treat_differently_are_in_the_interval(prompts, boots,
 def test_the_luck_of_one_text_is_no_difference(boots, rounds):
     """One prompt, the same texts in every boot of an arm: their AL, ±16 %, makes no verdict."""
     rng, draw, wrong, runs = random.Random(f"{boots} {rounds}"), READINGS[HOLD[0]], 0, 200
-    of = modes(vary.order(2, boots))
+    of = modes(variation.order(2, boots))
     for _ in range(runs):
         texts = [[3.3 * math.exp(draw(rng, BETWEEN_PROMPTS)) for _ in range(rounds)] for _ in range(2)]
         measured = []

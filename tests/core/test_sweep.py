@@ -4,9 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.benchmark.stats import difference
-from dflash_tui.core import verdict
-from dflash_tui.core.experiment import Boot, Design
-from dflash_tui.core.measures import of_boots
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.measures import of_boots
+from dflash_tui.experiments.design import Boot, Design
 from tests.boots import boots, design, plan
 
 ORDER = (0, 1, 2, 3, 3, 2, 1, 0)

@@ -3,7 +3,7 @@
 import pytest
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import vary
+from dflash_tui.experiments import variation
 
 
 @pytest.mark.parametrize(
@@ -35,17 +35,17 @@ from dflash_tui.core import vary
 )
 def test_values_become_arms(words, arms):
     """Every key leads to the options of `up` that launch it; JSON and quoted values may hold commas."""
-    assert vary.parse(words).arms == arms
+    assert variation.parse(words).arms == arms
 
 
 def test_a_value_given_twice_makes_two_arms():
     """That is how a launch is compared with itself."""
-    assert list(vary.parse("mode=eager,eager,eager").arms) == ["eager", "eager (2)", "eager (3)"]
+    assert list(variation.parse("mode=eager,eager,eager").arms) == ["eager", "eager (2)", "eager (3)"]
 
 
 def test_a_sweep_keeps_its_order():
     """The numbers are the arms' names."""
-    assert list(vary.parse("n=0,4,15").arms) == ["0", "4", "15"]
+    assert list(variation.parse("n=0,4,15").arms) == ["0", "4", "15"]
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ def test_a_sweep_keeps_its_order():
 def test_what_is_wrong_is_said(words, said):
     """A mistake is told before anything begins."""
     with pytest.raises(UsageError, match=said):
-        vary.parse(words)
+        variation.parse(words)
 
 
 def test_the_order_is_mirrored():
     """A B, or A B B A; a sweep goes forward and backward."""
-    assert vary.order(2, 1) == (0, 1)
-    assert vary.order(2, 2) == (0, 1, 1, 0)
-    assert vary.order(3, 3) == (0, 1, 2, 2, 1, 0, 0, 1, 2)
+    assert variation.order(2, 1) == (0, 1)
+    assert variation.order(2, 2) == (0, 1, 1, 0)
+    assert variation.order(3, 3) == (0, 1, 2, 2, 1, 0, 0, 1, 2)

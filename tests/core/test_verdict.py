@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from dflash_tui.core import verdict
-from dflash_tui.core.experiment import Boot, Design
-from dflash_tui.core.findings import AbReport, Comparison, Word
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.report import AbReport, Comparison, Word
+from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Mode
 from tests.boots import KINDS, boot, boots, design, modes, plan, request

@@ -13,17 +13,17 @@ from statistics import fmean
 
 import pytest
 
-from dflash_tui.ab_design import designed
 from dflash_tui.common.redaction import LEFT_OUT
-from dflash_tui.core import (
-    ab,
-    ab_start,
-    boot_record,
-    experiments,
+from dflash_tui.experiments import (
+    boot_snapshot,
+    controller,
     run_report,
+    runner,
+    store,
 )
-from dflash_tui.core.experiment import Boot, Design, Halted, Measured
-from dflash_tui.core.progress import Progress
+from dflash_tui.experiments.builder import designed
+from dflash_tui.experiments.design import Boot, Design, Halted, Measured
+from dflash_tui.experiments.progress import Progress
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import recording
 from dflash_tui.parser import build_parser
@@ -55,11 +55,11 @@ def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
 def begin(*words: str) -> Design:
     """Begin an experiment with n=7 and n=4 and leave it to its driver."""
     done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, *words, "--detach")
-    return experiments.find(done.stdout.strip())
+    return store.find(done.stdout.strip())
 
 
 def progress(design: Design) -> Progress:
-    return experiments.read(experiments.folder_of(design.id))
+    return store.read(store.folder_of(design.id))
 
 
 def until(true: Callable[[], object], limit: float = 240.0) -> None:
@@ -70,7 +70,7 @@ def until(true: Callable[[], object], limit: float = 240.0) -> None:
 
 
 def happened(design: Design) -> list[object]:
-    return list(experiments.events(experiments.folder_of(design.id)))
+    return list(store.events(store.folder_of(design.id)))
 
 
 def boots(design: Design) -> tuple[Boot, ...]:
@@ -90,7 +90,7 @@ def test_both_arms_are_booted_measured_and_reported(port, monkeypatch):
     stages = [line["stage"] for line in lines if line["event"] == "measured" and line["number"] == 1]
     assert stages[0] == "cold"
     assert stages == sorted(stages, key=["cold", "warm-up", "round"].index)
-    design = experiments.find()
+    design = store.find()
     a, b = boots(design)
     due = progress(design).due
     assert [len(boot.requests) for boot in (a, b)] == [due, due]
@@ -109,7 +109,7 @@ def test_both_arms_are_booted_measured_and_reported(port, monkeypatch):
     assert json.loads(run("list", "--json").stdout)["boots_done"] == 2
     assert "finished" in run("list").stdout
     run("remove", design.id)
-    assert not experiments.known()
+    assert not store.known()
     assert len(registry.runs()) == 2
 
 
@@ -127,8 +127,8 @@ def _is_told_without_our_own_folders(design: Design) -> None:
     runs = {each.id: each for each in registry.runs()}
     caches = {runs[boot.run].plan.env["VLLM_CACHE_ROOT"] for boot in (a, b)}
     assert len(caches) == 2
-    assert all(cache.startswith(str(experiments.folder_of(design.id))) for cache in caches)
-    assert not (experiments.folder_of(design.id) / "cache").exists()
+    assert all(cache.startswith(str(store.folder_of(design.id))) for cache in caches)
+    assert not (store.folder_of(design.id) / "cache").exists()
 
 
 def test_a_boot_that_fails_is_tried_once_more(port):
@@ -140,7 +140,7 @@ def test_a_boot_that_fails_is_tried_once_more(port):
     assert [(boot.number, boot.attempt, boot.error) for boot in found.boots] == [(0, 2, ""), (1, 2, "")]
     assert [(boot.number, boot.attempt) for boot in found.tries] == [(0, 1), (1, 1)]
     assert all(boot.error for boot in found.tries)
-    report = experiments.report(experiments.folder_of(design.id))
+    report = store.report(store.folder_of(design.id))
     assert report
     assert len(report.boots) == 4
 
@@ -151,7 +151,7 @@ def test_a_prompt_that_is_refused_ends_it_with_the_first_boot(port, tmp_path):
     (tmp_path / "says").write_text(sentence)
     folder = fake_engine.make(port, {tokens: [f"says={tmp_path / 'says'}"] for tokens in (7, 4)})
     said = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, code=1).stderr
-    design = experiments.find()
+    design = store.find()
     asked = [event.stage for event in happened(design) if isinstance(event, Measured)]
     assert f'HTTP 400: {{"error": {{"message": "{sentence}' in said
     assert "7: the server refuses the prompt" in said
@@ -164,7 +164,7 @@ def test_an_arm_that_never_comes_up_ends_with_its_own_exit_code(port):
     fake_engine.make(port, {4: ["broken"]})
     done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, code=6)
     assert "4 never came up" in done.stderr
-    assert [bool(boot.error) for boot in boots(experiments.find())] == [False, True]
+    assert [bool(boot.error) for boot in boots(store.find())] == [False, True]
 
 
 def test_a_killed_driver_is_resumed_to_the_same_boots(port):
@@ -172,12 +172,12 @@ def test_a_killed_driver_is_resumed_to_the_same_boots(port):
     fake_engine.make(port)
     design = begin("--honest")
     until(lambda: (now := progress(design).current) and now.number == 2 and now.stage == "round")
-    folder = experiments.folder_of(design.id)
-    driver, before = experiments.driver(folder), boots(design)
+    folder = store.folder_of(design.id)
+    driver, before = store.driver(folder), boots(design)
     assert driver
     os.kill(driver.pid, signal.SIGKILL)
-    until(lambda: not experiments.driver(folder))
-    left = ab.leftovers(design)
+    until(lambda: not store.driver(folder))
+    left = runner.leftovers(design)
     assert len(left) == 1
     assert progress(design).status == "interrupted"
     done = run("resume", design.id)
@@ -190,7 +190,7 @@ def test_a_killed_driver_is_resumed_to_the_same_boots(port):
     ]
     assert {len(boot.requests) for boot in found.boots} == {found.due}
     assert "boot 3 of 4" in done.stderr
-    report = experiments.report(folder)
+    report = store.report(folder)
     assert report
     assert report.boots == found.boots
 
@@ -199,17 +199,17 @@ def test_a_second_driver_is_refused(port):
     """Whether it is asked for or launched by hand; the first one goes on."""
     fake_engine.make(port, launches={0: ["slow=2"]})
     design = begin()
-    folder = experiments.folder_of(design.id)
-    driver = experiments.driver(folder)
+    folder = store.folder_of(design.id)
+    driver = store.driver(folder)
     assert driver
     os.kill(driver.pid, signal.SIGSTOP)  # it would be over before a busy machine has started four commands
     assert "running already" in run("resume", design.id, code=2).stderr
     other = subprocess.run(
-        [sys.executable, "-m", "dflash_tui.ab_driver", design.id], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "dflash_tui.experiments", design.id], capture_output=True, text=True, check=False
     )
     assert other.returncode == 2
     assert "driven already" in other.stdout
-    assert experiments.driver(folder) == driver
+    assert store.driver(folder) == driver
     assert "is running" in run(fake_engine.RECIPE, *QUICK, code=2).stderr
     assert "is running" in run("remove", design.id, code=2).stderr
     os.kill(driver.pid, signal.SIGCONT)
@@ -224,13 +224,13 @@ def test_ctrl_c_and_a_lost_connection_end_the_watching_only(port):
     with subprocess.Popen(
         words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
     ) as watching:
-        until(lambda: experiments.known() and progress(experiments.find()).current)
+        until(lambda: store.known() and progress(store.find()).current)
         watching.send_signal(signal.SIGINT)
         _, said = watching.communicate(timeout=20)
         assert watching.returncode == 130
-    design = experiments.find()
+    design = store.find()
     assert f"dflash-tui ab attach {design.id}" in said
-    driver = experiments.driver(experiments.folder_of(design.id))
+    driver = store.driver(store.folder_of(design.id))
     assert driver
     os.kill(driver.pid, signal.SIGHUP)
     assert "READY  FIRST REQUEST" in run("attach", design.id).stdout
@@ -241,13 +241,13 @@ def test_a_driver_that_is_asked_to_end_ends_its_server(port):
     """It says so, no process is left, and it can be resumed; Ctrl-C on the driver itself asks for the same."""
     fake_engine.make(port, launches={0: ["sleepy"]})
     design = begin()
-    folder = experiments.folder_of(design.id)
+    folder = store.folder_of(design.id)
     until(lambda: progress(design).current)  # the second request is never answered
     assert "dflash-tui ab resume" in run("stop", design.id).stderr
     _has_halted(design)
-    ab_start.resume(design)
+    controller.resume(design)
     until(lambda: progress(design).status == "running" and progress(design).current)
-    driver = experiments.driver(folder)
+    driver = store.driver(folder)
     assert driver
     os.kill(driver.pid, signal.SIGINT)
     until(lambda: processes.identity(driver.pid) != driver.born)
@@ -265,10 +265,10 @@ def test_a_server_that_a_killed_driver_had_not_written_down_is_ended(port, tmp_p
     """It carries the experiment's mark, in a run folder without a record; whatever carries another is not touched."""
     fake_engine.make(port)
     design, _ = designed(build_parser().parse_args(["ab", fake_engine.RECIPE, "--vary", "n=7,4", *QUICK]))
-    marks = [os.environ | {boot_record.MARK: mark} for mark in (design.id, "another")]
+    marks = [os.environ | {boot_snapshot.MARK: mark} for mark in (design.id, "another")]
     ours, other = (subprocess.Popen(["sleep", "60"], env=env, cwd=tmp_path) for env in marks)
     try:
-        asyncio.run(ab.end_leftovers(design))
+        asyncio.run(runner.end_leftovers(design))
         assert ours.wait(5) == -signal.SIGKILL
         assert other.poll() is None
     finally:
@@ -280,13 +280,13 @@ def test_a_full_disk_halts_it_resumably(port):
     """Nothing is measured that cannot be written down; the server ends, and with room again it goes on."""
     fake_engine.make(port)
     design = begin()
-    folder = experiments.folder_of(design.id)
+    folder = store.folder_of(design.id)
     until(lambda: isinstance(happened(design)[-1] if happened(design) else None, Measured))
-    full = folder / experiments.EVENTS
+    full = folder / store.EVENTS
     kept = folder / "kept"
     full.rename(kept)
     full.symlink_to("/dev/full")
-    until(lambda: not experiments.driver(folder))
+    until(lambda: not store.driver(folder))
     assert not any(server_process.members(each) for each in registry.runs())
     full.unlink()
     kept.rename(full)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from dflash_tui import verdict_words
-from dflash_tui.core import experiments
-from dflash_tui.core.findings import Word
 from dflash_tui.engines import inventory
 from dflash_tui.engines.patching import status
+from dflash_tui.experiments import store
+from dflash_tui.experiments.analysis.report import Word
 from dflash_tui.planning import recipe_loader
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.abplan import AbPlan
@@ -43,7 +43,7 @@ async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine
         while "arms: medians of boots" not in text(panel):
             assert time.monotonic() < deadline, text(panel)
             await pilot.pause(1)
-        report = experiments.report(experiments.folder_of(experiments.known()[0].id))
+        report = store.report(store.folder_of(store.known()[0].id))
         assert report
         (found,) = report.comparisons
         assert verdict_words.headline(report, found)[:50] in text(panel)

@@ -7,8 +7,9 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from dflash_tui.core import experiments, verdict
-from dflash_tui.core.experiment import BootBegan, Finished, Halted, Measured
+from dflash_tui.experiments import store
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.design import BootBegan, Finished, Halted, Measured
 from dflash_tui.runs import registry
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.experiments import ExperimentList
@@ -29,7 +30,7 @@ def running(design, *, stage: str = "starting", answered: int = 4) -> None:
     if stage != "starting":
         events += [Measured(BASE + 950, 1, "cold", made[1].cold_request or made[1].requests[0])]
         events += [Measured(BASE + 960, 1, "round", request) for request in made[1].requests[:answered]]
-    experiments.sign(written(design, events))
+    store.sign(written(design, events))
 
 
 def has(panel: DflashApp, words: str) -> bool:
@@ -109,12 +110,12 @@ async def test_the_end_leads_to_the_verdict_and_back():
     """When the last boot is over the verdict is shown by itself; `v` shows the boots again."""
     report = a_report()
     folder = written(report.design, told(report.design, report.boots))
-    experiments.sign(folder)
+    store.sign(folder)
     panel = app(now=NOW)
     async with panel.run_test(size=(120, 36)) as pilot:
         await opened(pilot, report.design.id, "4 of 4 boots")
-        experiments.write(folder / experiments.REPORT, report)
-        experiments.append(folder, Finished(BASE + 2000))
+        store.write(folder / store.REPORT, report)
+        store.append(folder, Finished(BASE + 2000))
         await wait_for(pilot, lambda: "▲ compile is faster than eager: 1.8" in text(panel))
         await pilot.press("v")
         await wait_for(pilot, lambda: "✓ A/B FINISHED" in text(panel))
@@ -186,7 +187,7 @@ async def test_all_experiments_are_listed():
     report = a_report(id="20261120-over", made_at=BASE - 9000)
     written(report.design, told(report.design, report.boots), report)
     running(a_design(recipe=HOSTILE))
-    experiments.append(experiments.folder_of(report.design.id), Finished(BASE))
+    store.append(store.folder_of(report.design.id), Finished(BASE))
     panel = app(now=NOW)
     async with panel.run_test(size=(120, 36)) as pilot:
         panel.action_experiments()
@@ -214,7 +215,7 @@ async def test_without_any_experiment_it_says_how_one_begins():
 
 async def test_a_folder_that_cannot_be_read_is_an_error_in_words():
     running(a_design())
-    (experiments.folder_of(a_design().id) / "experiment.json").write_text("{")
+    (store.folder_of(a_design().id) / "experiment.json").write_text("{")
     panel = app(now=NOW)
     async with panel.run_test(size=(80, 24)) as pilot:
         await opened(pilot, a_design().id, "A/B CANNOT BE READ")

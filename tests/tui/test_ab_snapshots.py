@@ -6,9 +6,10 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from dflash_tui.core import progress, verdict
-from dflash_tui.core.experiment import BootBegan
-from dflash_tui.core.findings import AbReport
+from dflash_tui.experiments import progress
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.report import AbReport
+from dflash_tui.experiments.design import BootBegan
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui import ab
 from dflash_tui.tui.app import DflashApp

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError, RecipeError
-from dflash_tui.core import experiments
+from dflash_tui.experiments import store
 from dflash_tui.machine.gpus import Gpu, Holder, Probe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipe import Recipe
@@ -66,7 +66,7 @@ async def test_an_experiment(key, tmp_path):
     world.made(escapes.all_of_them(), tmp_path)
     panel = app()
     async with panel.run_test(size=SIZE) as pilot:
-        panel.show_experiment(experiments.known()[0].id)
+        panel.show_experiment(store.known()[0].id)
         await wait_for(pilot, lambda: escapes.SEEN[:5] in text(panel))
         if key:
             await pilot.press(key)

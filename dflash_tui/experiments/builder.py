@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from dflash_tui import __version__
 from dflash_tui.benchmark import suites
 from dflash_tui.common.errors import UsageError
-from dflash_tui.core import experiments, measures, vary
-from dflash_tui.core.experiment import Arm, Design
-from dflash_tui.core.vary import Varied
+from dflash_tui.experiments import store, variation
+from dflash_tui.experiments.analysis import measures
+from dflash_tui.experiments.design import Arm, Design
+from dflash_tui.experiments.variation import Varied
 from dflash_tui.launch import planner
 from dflash_tui.planning import memory, request
 from dflash_tui.planning.resolution import Setup
@@ -33,7 +34,7 @@ def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
     Raises:
         UsageError: a name, a value or a combination is wrong.
     """
-    varied = vary.parse(args.vary)
+    varied = variation.parse(args.vary)
     boots = args.boots or (2 if args.honest else 1)
     if args.honest and boots < 2:
         raise UsageError("--honest needs at least two boots per arm", do="leave --boots away, or --boots 2")
@@ -45,13 +46,13 @@ def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
     name = args.suite or _suite(setups)
     now, suite = time.time(), suites.load(name)
     design = Design(
-        id=experiments.new_id(base.recipe, now),
+        id=store.new_id(base.recipe, now),
         made_at=now,
         version=__version__,
         recipe=base.recipe,
         vary=varied.key,
         arms=arms,
-        order=vary.order(len(arms), boots),
+        order=variation.order(len(arms), boots),
         suite=str(Path(name).absolute()) if name not in suites.files() else name,
         digest=suite.digest,
         rounds=args.rounds,

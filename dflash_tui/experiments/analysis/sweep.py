@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from dflash_tui.benchmark.stats import LEVEL, Cell, Logs
-from dflash_tui.core import confounds
-from dflash_tui.core.experiment import Boot, Design
-from dflash_tui.core.findings import Sweep, SweepPoint
-from dflash_tui.core.measures import AL, TOKENS, difference, of_boots
+from dflash_tui.experiments.analysis import confounds
+from dflash_tui.experiments.analysis.measures import AL, TOKENS, difference, of_boots
+from dflash_tui.experiments.analysis.report import Sweep, SweepPoint
+from dflash_tui.experiments.design import Boot, Design
 
 # What a plateau may give away, by estimate: less than two boots of the same launch differ by (5 %, published for GB10).
 NEAR = 0.03

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dflash_tui.core.experiment import Boot, BootBegan, BootEnded, Design, Finished, Halted, Happened, Measured
+from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, Design, Finished, Halted, Happened, Measured
 
 # A boot that fails is tried once more, and then the others go on without it.
 ATTEMPTS = 2

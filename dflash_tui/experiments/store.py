@@ -18,11 +18,11 @@ from dflash_tui.benchmark import suites
 from dflash_tui.benchmark.suites import Suite
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.core import progress
-from dflash_tui.core.experiment import Design, Happened
-from dflash_tui.core.findings import AbReport
-from dflash_tui.core.progress import Progress
 from dflash_tui.events import Event, encode
+from dflash_tui.experiments import progress
+from dflash_tui.experiments.analysis.report import AbReport
+from dflash_tui.experiments.design import Design, Happened
+from dflash_tui.experiments.progress import Progress
 from dflash_tui.machine import processes
 
 _DESIGN, EVENTS, _DRIVER, LOG, REPORT = "experiment.json", "events.jsonl", "driver.json", "driver.log", "report.json"

@@ -8,9 +8,9 @@ import msgspec
 from msgspec.structs import replace
 
 from dflash_tui.common.redaction import variables, words
-from dflash_tui.core import conditions
-from dflash_tui.core.experiment import Conditions
 from dflash_tui.events import OURS, RequestDone
+from dflash_tui.experiments import conditions
+from dflash_tui.experiments.design import Conditions
 from dflash_tui.monitoring.recording import Recording
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.state import RunState

@@ -9,9 +9,9 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from dflash_tui.benchmark.stats import Difference
-from dflash_tui.core.experiment import Boot
-from dflash_tui.core.findings import BreakEven, PromptRatio, StartUp
-from dflash_tui.core.measures import measured, start_of
+from dflash_tui.experiments.analysis.measures import measured, start_of
+from dflash_tui.experiments.analysis.report import BreakEven, PromptRatio, StartUp
+from dflash_tui.experiments.design import Boot
 
 # A start that is later by less than boots differ anyway, or by less than a second, has nothing to make up for.
 _LATER, _SECOND = 0.05, 1.0

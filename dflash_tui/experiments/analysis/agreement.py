@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dflash_tui.core.experiment import Boot, Design
-from dflash_tui.core.measures import measured
+from dflash_tui.experiments.analysis.measures import measured
+from dflash_tui.experiments.design import Boot, Design
 
 _Answers = dict[tuple[str, int, int], str]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from dflash_tui.common.redaction import is_secret
-from dflash_tui.core.experiment import Boot, Conditions
-from dflash_tui.core.findings import Confound
 from dflash_tui.events import Phase
+from dflash_tui.experiments.analysis.report import Confound
+from dflash_tui.experiments.design import Boot, Conditions
 
 _THROTTLES = frozenset({"power brake", "thermal (hardware)", "thermal (software)", "hardware slowdown"})
 # A cold card is about 4 % faster (club-3090's bench.sh); 5 % of the clock is what two boots may differ by anyway.

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.redaction import LEFT_OUT, is_secret, without_secrets
-from dflash_tui.core.experiment import Arm, Boot
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger
+from dflash_tui.experiments.design import Arm, Boot
 from dflash_tui.machine import gpus, processes
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan

@@ -18,14 +18,14 @@ import psutil
 
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.core import (
-    boot,
-    boot_record,
-    experiments,
-    verdict,
-)
-from dflash_tui.core.experiment import BootEnded, Design, Finished, Halted
 from dflash_tui.engines import inventory
+from dflash_tui.experiments import (
+    boot,
+    boot_snapshot,
+    store,
+)
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.design import BootEnded, Design, Finished, Halted
 from dflash_tui.launch import preparation
 from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
@@ -53,20 +53,20 @@ async def drive(design: Design, setups: Sequence[Setup], normal: Plan) -> None:
         OSError: the disk is full, for instance; it goes on from there when it is resumed.
         DflashError: a server does not end, or takes what is sent for wrong.
     """
-    folder = experiments.folder_of(design.id)
+    folder = store.folder_of(design.id)
     with _alone(folder, design):
-        experiments.sign(folder)
+        store.sign(folder)
         try:
             await end_leftovers(design)
-            experiments.suite_of(design)
-            while due := experiments.read(folder).next:
+            store.suite_of(design)
+            while due := store.read(folder).next:
                 await _one(folder, design, setups, *due)
-            found = experiments.read(folder)
+            found = store.read(folder)
             boots = sorted((*found.tries, *found.boots), key=lambda boot: (boot.number, boot.attempt))
             report = await asyncio.to_thread(verdict.report, design, boots)
-            experiments.write(folder / experiments.REPORT, report)
+            store.write(folder / store.REPORT, report)
             await _tidy(folder, normal)
-            experiments.append(folder, Finished(time.time()))
+            store.append(folder, Finished(time.time()))
         except (OSError, DflashError) as error:
             await _halt(folder, normal, _words(error))
             raise
@@ -82,15 +82,15 @@ async def _one(folder: Path, design: Design, setups: Sequence[Setup], number: in
         OSError: there is no room left to measure.
     """
     arm = design.order[number]
-    came_up = {made.arm for made in experiments.read(folder).boots if not made.error}
+    came_up = {made.arm for made in store.read(folder).boots if not made.error}
     boot.note(f"boot {number + 1} of {len(design.order)}: {design.arms[arm].name}, attempt {attempt}")
     ready = boot.ready(design, number, attempt, setups[arm], first=arm not in came_up)
-    made = await boot.boot(ready, lambda event: experiments.append(folder, event))
+    made = await boot.boot(ready, lambda event: store.append(folder, event))
     if made.error:
         boot.note(f"boot {number + 1} failed: {made.error}")
         if shutil.disk_usage(folder).free < _LEAST_DISK:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
-    experiments.append(folder, BootEnded(time.time(), made))
+    store.append(folder, BootEnded(time.time(), made))
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def _alone(folder: Path, design: Design) -> Iterator[None]:
 
 def leftovers(design: Design) -> list[Run]:
     """Return the servers of the experiment that still have processes."""
-    ours = [run for run in registry.runs() if run.plan.env.get(boot_record.MARK) == design.id]
+    ours = [run for run in registry.runs() if run.plan.env.get(boot_snapshot.MARK) == design.id]
     return [run for run in ours if server_process.members(run)]
 
 
@@ -125,7 +125,7 @@ def _unrecorded(design: Design) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            here = process.environ().get(boot_record.MARK) == design.id
+            here = process.environ().get(boot_snapshot.MARK) == design.id
             if here and not (Path(process.cwd()) / "run.json").exists():
                 found.append(process)
     return found
@@ -149,7 +149,7 @@ async def _halt(folder: Path, normal: Plan, why: str) -> None:
     """Write down why it ends here, as far as anything can be written."""
     boot.note(f"halted: {why}")
     with contextlib.suppress(OSError):
-        experiments.append(folder, Halted(time.time(), why))
+        store.append(folder, Halted(time.time(), why))
     with contextlib.suppress(OSError):
         await _restore(normal)
 

@@ -13,8 +13,9 @@ import psutil
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, PreflightFailed, UsageError
 from dflash_tui.common.formatting import cut
-from dflash_tui.core import ab, experiments
-from dflash_tui.core.experiment import Design
+from dflash_tui.experiments import runner as experiments_runner
+from dflash_tui.experiments import store
+from dflash_tui.experiments.design import Design
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
@@ -45,8 +46,8 @@ def servers_in_the_way(design: Design) -> list[Run]:
     Raises:
         UsageError: another experiment is running.
     """
-    for other in experiments.known():
-        if other.id != design.id and experiments.driver(experiments.folder_of(other.id)):
+    for other in store.known():
+        if other.id != design.id and store.driver(store.folder_of(other.id)):
             raise UsageError(
                 f"{other.id} is running, and would be measured, too", do=f"dflash-tui ab attach {other.id}"
             )
@@ -71,7 +72,7 @@ def begin(design: Design) -> str:
     Raises:
         DflashError: the folder cannot be made, or the driver ended at once.
     """
-    experiments.create(design)
+    store.create(design)
     return resume(design)
 
 
@@ -82,18 +83,18 @@ def resume(design: Design) -> str:
         UsageError: it is driven already, or it is over.
         DflashError: the driver ended at once.
     """
-    folder = experiments.folder_of(design.id)
-    if experiments.driver(folder):
+    folder = store.folder_of(design.id)
+    if store.driver(folder):
         raise UsageError(f"{design.id} is running already", do=f"dflash-tui ab attach {design.id}")
-    if experiments.read(folder).finished:
+    if store.read(folder).finished:
         raise UsageError(f"{design.id} is over", do=f"dflash-tui ab attach {design.id} shows its report")
     package = str(paths.PACKAGE_ROOT.parent)
     env = dict(os.environ)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (package, env.get("PYTHONPATH"))))
-    with open(folder / experiments.LOG, "ab", opener=private_files.opener) as log:
+    with open(folder / store.LOG, "ab", opener=private_files.opener) as log:
         size = log.tell()
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dflash_tui.ab_driver", design.id],
+            [sys.executable, "-P", "-m", "dflash_tui.experiments", design.id],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -104,12 +105,12 @@ def resume(design: Design) -> str:
     _children.append(child)
     deadline = time.monotonic() + _PATIENCE
     while child.poll() is None and time.monotonic() < deadline:
-        if experiments.driver(folder):
+        if store.driver(folder):
             return design.id
         time.sleep(_INTERVAL)
-    if experiments.read(folder).finished:
+    if store.read(folder).finished:
         return design.id
-    said = (folder / experiments.LOG).read_bytes()[size:].decode(errors="replace").strip().splitlines()
+    said = (folder / store.LOG).read_bytes()[size:].decode(errors="replace").strip().splitlines()
     raise DflashError(
         f"the driver of {design.id} ended at once",
         evidence=cut(" | ".join(said[-3:]), 500),
@@ -124,7 +125,7 @@ def go_on(design: Design) -> None:
         UsageError: something else would be measured, too, or there is nothing to go on with.
         DflashError: the driver ended at once.
     """
-    ours = {run.id for run in ab.leftovers(design)}
+    ours = {run.id for run in experiments_runner.leftovers(design)}
     if in_the_way := [run for run in servers_in_the_way(design) if run.id not in ours]:
         raise disturbed(in_the_way, "stop it first")
     resume(design)
@@ -138,15 +139,15 @@ def stop(design: Design) -> bool:
     Raises:
         DflashError: it does not end.
     """
-    folder = experiments.folder_of(design.id)
-    found = experiments.driver(folder)
+    folder = store.folder_of(design.id)
+    found = store.driver(folder)
     if found is None:
         return False
     process = psutil.Process(found.pid)
     if processes.identity(found.pid) == found.born:
         processes.send(process, signal.SIGTERM)
     deadline = time.monotonic() + _STOP_PATIENCE
-    while experiments.driver(folder):
+    while store.driver(folder):
         if time.monotonic() > deadline:
             raise DflashError(f"the driver of {design.id} (pid {found.pid}) does not end", do="try again in a minute")
         time.sleep(_INTERVAL)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from dflash_tui.benchmark import stats
 from dflash_tui.benchmark.stats import CLOSEST, ONE_TEXT, Cell, Difference, Logs
-from dflash_tui.core.experiment import Arm, Boot, Design
 from dflash_tui.events import RequestDone
+from dflash_tui.experiments.design import Arm, Boot, Design
 
 STEPS, TOKENS, AL = "steps/s", "tok/s", "AL"
 # Plans that differ in one of these may draft or accept other tokens.

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from dflash_tui.common.formatting import plural
 from dflash_tui.common.redaction import LEFT_OUT
-from dflash_tui.core import disturbances
-from dflash_tui.core.agreement import agreement
-from dflash_tui.core.disturbances import shown, unlike
-from dflash_tui.core.experiment import Arm, Boot, Conditions, Design
-from dflash_tui.core.findings import Confound
-from dflash_tui.core.measures import measured
+from dflash_tui.experiments.analysis import disturbances
+from dflash_tui.experiments.analysis.agreement import agreement
+from dflash_tui.experiments.analysis.disturbances import shown, unlike
+from dflash_tui.experiments.analysis.measures import measured
+from dflash_tui.experiments.analysis.report import Confound
+from dflash_tui.experiments.design import Arm, Boot, Conditions, Design
 
 # Set for each boot by whoever launches it: where its caches are and which port was free.
 _OWN_ENV = frozenset({

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dflash_tui.core import experiments
-from dflash_tui.core.experiment import Arm, Boot, Design
+from dflash_tui.experiments import store
+from dflash_tui.experiments.design import Arm, Boot, Design
 from dflash_tui.monitoring import startup_history
 from dflash_tui.planning.resolution import Setup
 
@@ -41,10 +41,10 @@ def _sum(design: Design, arms: Sequence[float | None]) -> float | None:
 def _boots(design: Design) -> list[list[Boot]]:
     """Return by arm the good boots of earlier experiments that launched the same and sent as much."""
     found: list[list[Boot]] = [[] for _ in design.arms]
-    for other in experiments.known():
+    for other in store.known():
         if _amount(other) != _amount(design):
             continue
-        for boot in experiments.read(experiments.folder_of(other.id)).boots:
+        for boot in store.read(store.folder_of(other.id)).boots:
             kind = other.arms[boot.arm].plan.kind
             for place, arm in enumerate(design.arms):
                 if not boot.error and arm.plan.kind == kind:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import psutil
 from msgspec.structs import replace
 
-from dflash_tui.core.experiment import Conditions
 from dflash_tui.events import GpuLoad, GpusSampled
+from dflash_tui.experiments.design import Conditions
 from dflash_tui.machine import gpus, system
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.counters import LONGEST_GAP

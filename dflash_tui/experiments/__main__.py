@@ -1,4 +1,4 @@
-"""The process that drives an experiment: `python -m dflash_tui.ab_driver ID`. It is launched by `core.ab_start`."""
+"""The process that drives an experiment: `python -m dflash_tui.experiments ID`. It is launched by `core.ab_start`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import signal
 import sys
 
-from dflash_tui.ab_design import DECISIVE
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.core import ab, experiments
-from dflash_tui.core.experiment import Arm, Design
+from dflash_tui.experiments import runner, store
+from dflash_tui.experiments.builder import DECISIVE
+from dflash_tui.experiments.design import Arm, Design
 from dflash_tui.launch import planner
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
@@ -18,7 +18,7 @@ from dflash_tui.planning.resolution import Setup
 def main(identity: str) -> int:
     """Drive the experiment to its end and return the exit code; what happens is in its folder."""
     try:
-        design = experiments.find(identity)
+        design = store.find(identity)
         setups = [_setup(arm) for arm in design.arms]
         return asyncio.run(_drive(design, setups, _normal(design)))
     except (DflashError, OSError) as error:
@@ -28,7 +28,7 @@ def main(identity: str) -> int:
 
 async def _drive(design: Design, setups: list[Setup], normal: Plan) -> int:
     """Drive until the end, or until a signal asks for it; the connection that it was launched from does not matter."""
-    loop, driving = asyncio.get_running_loop(), asyncio.create_task(ab.drive(design, setups, normal))
+    loop, driving = asyncio.get_running_loop(), asyncio.create_task(runner.drive(design, setups, normal))
     asked = False
 
     def stop() -> None:

@@ -9,9 +9,9 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from dflash_tui.core.experiment import Boot
-from dflash_tui.core.measures import start_of
 from dflash_tui.events import RequestDone
+from dflash_tui.experiments.analysis.measures import start_of
+from dflash_tui.experiments.design import Boot
 
 
 class Figure(NamedTuple):

@@ -11,11 +11,11 @@ import msgspec
 from msgspec.structs import replace
 
 from dflash_tui import __version__
-from dflash_tui.core import verdict
-from dflash_tui.core.confounds import options_of
-from dflash_tui.core.experiment import Arm, Boot, Design
-from dflash_tui.core.findings import AbReport, Comparison, Confound, Word
-from dflash_tui.core.run_report import RunReport
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.confounds import options_of
+from dflash_tui.experiments.analysis.report import AbReport, Comparison, Confound, Word
+from dflash_tui.experiments.design import Arm, Boot, Design
+from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.planning.plan import Plan
 
 VARY = "run"  # what is varied when nothing was meant to be

@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from dflash_tui.benchmark.stats import Ratio
-from dflash_tui.core.experiment import Boot, Design
+from dflash_tui.experiments.design import Boot, Design
 
 
 class Word(StrEnum):

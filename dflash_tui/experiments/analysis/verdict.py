@@ -10,11 +10,21 @@ from collections.abc import Sequence
 from statistics import median
 
 from dflash_tui.benchmark.stats import Difference, Ratio
-from dflash_tui.core import confounds, payback, sweep
-from dflash_tui.core.agreement import agreement
-from dflash_tui.core.experiment import Boot, Design
-from dflash_tui.core.findings import AbReport, Comparison, PromptRatio, Word
-from dflash_tui.core.measures import AL, STEPS, TOKENS, difference, levels, measured, moves_drafts, of_boots, speculates
+from dflash_tui.experiments.analysis import break_even, confounds, sweep
+from dflash_tui.experiments.analysis.agreement import agreement
+from dflash_tui.experiments.analysis.measures import (
+    AL,
+    STEPS,
+    TOKENS,
+    difference,
+    levels,
+    measured,
+    moves_drafts,
+    of_boots,
+    speculates,
+)
+from dflash_tui.experiments.analysis.report import AbReport, Comparison, PromptRatio, Word
+from dflash_tui.experiments.design import Boot, Design
 
 # A second question to the same boots: it is asked at a second level, so that both together err in one of twenty.
 _SURE = 0.99
@@ -55,8 +65,8 @@ def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Compariso
         detectable=judged.detectable if judged else None,
         prompts=prompts,
         confounds=confounding,
-        start=payback.start(boots, a, b),
-        break_even=() if refused else payback.find(boots, a, b, judged, prompts),
+        start=break_even.start(boots, a, b),
+        break_even=() if refused else break_even.find(boots, a, b, judged, prompts),
         agreement=agreement(design, boots, a, b),
         boots=counts,
     )

@@ -14,15 +14,15 @@ from msgspec.structs import replace
 
 from dflash_tui.common import sanitizer
 from dflash_tui.common.errors import DflashError
-from dflash_tui.core import (
-    boot_record,
-    conditions,
-    experiments,
-    sending,
-)
-from dflash_tui.core.experiment import Boot, BootBegan, Design, Measured
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import WARM_UP, Event, Health, Preparing, RequestDone
+from dflash_tui.experiments import (
+    boot_requests,
+    boot_snapshot,
+    conditions,
+    store,
+)
+from dflash_tui.experiments.design import Boot, BootBegan, Design, Measured
 from dflash_tui.launch import preparation
 from dflash_tui.launch.preflight import runner
 from dflash_tui.monitoring import observer
@@ -65,10 +65,10 @@ def ready(design: Design, number: int, attempt: int, setup: Setup, *, first: boo
     """Return what the boot launches; the `first` one of an arm finds an empty cache, where the arm has its own."""
     place = design.order[number]
     arm = design.arms[place]
-    cache = experiments.folder_of(design.id) / "cache" / str(place) if design.own_cache else None
+    cache = store.folder_of(design.id) / "cache" / str(place) if design.own_cache else None
     if cache and first:
         shutil.rmtree(cache, ignore_errors=True)
-    return Ready(design, number, attempt, setup, boot_record.marked(arm.plan, arm, design.id, cache), cache)
+    return Ready(design, number, attempt, setup, boot_snapshot.marked(arm.plan, arm, design.id, cache), cache)
 
 
 async def boot(what: Ready, tell: Tell) -> Boot:
@@ -89,7 +89,7 @@ async def boot(what: Ready, tell: Tell) -> Boot:
     launched, made = time.monotonic(), replace(made, run=run.id, began=run.started_at)
     try:
         tell(BootBegan(run.started_at, what.number, what.arm, run.id, what.attempt))
-        made = await asyncio.to_thread(boot_record.told, made, run, what.cache)
+        made = await asyncio.to_thread(boot_snapshot.told, made, run, what.cache)
         made = await _measure(what, made, run, tell)
     except _Failed as error:
         made = replace(made, error=str(error))
@@ -108,7 +108,7 @@ class _Failed(Exception):
 async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
     async with observer.folded(run) as (state, over):
         await _until_warm(run, state, over)
-        up_at, design, suite = state.up_at, what.design, experiments.suite_of(what.design)
+        up_at, design, suite = state.up_at, what.design, store.suite_of(what.design)
         made = replace(
             made,
             cache=state.startup.cache,
@@ -129,12 +129,12 @@ async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
                     await _unless_alive(run, state, over)
             return tuple(taken)
 
-        cold = await take("cold", sending.cold(design, suite, run))
-        await take("warm-up", sending.warm_up(design, suite, run))
+        cold = await take("cold", boot_requests.cold(design, suite, run))
+        await take("warm-up", boot_requests.warm_up(design, suite, run))
         since, before = time.time(), await observer.read_counters(run)
         made = replace(made, cold_request=cold[0], before=conditions.of(run, state, since))
         worked = await asyncio.to_thread(conditions.processors, run)
-        requests = await take("round", sending.measured(design, suite, run))
+        requests = await take("round", boot_requests.measured(design, suite, run))
         others = conditions.others(worked, await asyncio.to_thread(conditions.processors, run))
         after = await observer.read_counters(run)
         made = replace(made, requests=requests, others=others, after=conditions.of(run, state, since))

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from dflash_tui.benchmark import client
 from dflash_tui.benchmark.suites import Prompt, Suite
-from dflash_tui.core.experiment import Design
 from dflash_tui.events import RequestDone
+from dflash_tui.experiments.design import Design
 from dflash_tui.runs.run import Run
 
 # Long enough to load every kernel that decoding takes, short beside what is measured.
