@@ -7,7 +7,7 @@ import asyncio
 import sys
 import time
 
-from dflash_tui import ab_follow, ab_words
+from dflash_tui import ab_follow
 from dflash_tui.common import formatting
 from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.events import Preparing
@@ -17,6 +17,7 @@ from dflash_tui.experiments.design import Design
 from dflash_tui.launch import preparation
 from dflash_tui.lines import PreparingLines
 from dflash_tui.planning.resolution import Setup
+from dflash_tui.presentation import experiment_text
 from dflash_tui.runs import lifecycle
 
 
@@ -33,9 +34,9 @@ def run(args: argparse.Namespace) -> int:
     if in_the_way and not args.stop_running:
         raise controller.disturbed(in_the_way, "stop it first, or --stop-running stops it for you")
     if args.json:
-        print_json(ab_words.Designed(time.time(), design))
+        print_json(experiment_text.Designed(time.time(), design))
     else:
-        print_status(ab_words.plan(design, estimate.of(design, setups), [run.id for run in in_the_way]))
+        print_status(experiment_text.plan(design, estimate.of(design, setups), [run.id for run in in_the_way]))
     asyncio.run(controller.check(design, setups))
     if not (args.yes or args.json) and sys.stdin.isatty() and not _agreed():
         print_status("nothing was started")
@@ -63,7 +64,7 @@ async def _get(design: Design, setups: list[Setup], *, as_json: bool) -> None:
 
 def _go(args: argparse.Namespace, design: Design) -> int:
     if args.detach:
-        print_status(ab_words.how_to_return(design.id))
+        print_status(experiment_text.how_to_return(design.id))
         print_data(design.id)
         return 0
     return ab_follow.follow(design, as_json=args.json)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from dflash_tui import ab_words
 from dflash_tui.common.errors import DflashError, ServerFailed
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.console import print_data, print_status
@@ -14,6 +13,7 @@ from dflash_tui.events import encode
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import AbReport
 from dflash_tui.experiments.design import Design, Happened
+from dflash_tui.presentation import experiment_text
 
 _INTERVAL = 0.2
 
@@ -30,10 +30,10 @@ def follow(design: Design, *, as_json: bool) -> int:
         for event in _events(folder):
             if as_json:
                 print_data(encode(event).decode())
-            elif said := ab_words.line(design, event):
+            elif said := experiment_text.line(design, event):
                 print_status(said)
     except KeyboardInterrupt:
-        print_status(f"\nno longer watching; the experiment goes on\n{ab_words.how_to_return(design.id)}")
+        print_status(f"\nno longer watching; the experiment goes on\n{experiment_text.how_to_return(design.id)}")
         raise
     return _end(folder, design, as_json=as_json)
 
@@ -76,9 +76,9 @@ def _end(folder: Path, design: Design, *, as_json: bool) -> int:
 
 def _print(report: AbReport, *, as_json: bool) -> None:
     if as_json:
-        print_data(encode(ab_words.Reported(time.time(), report)).decode())
+        print_data(encode(experiment_text.Reported(time.time(), report)).decode())
         return
-    print_data(ab_words.summary(report))
+    print_data(experiment_text.summary(report))
 
 
 def _last_words(folder: Path) -> str:

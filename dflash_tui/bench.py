@@ -7,7 +7,6 @@ import asyncio
 from contextlib import aclosing
 from typing import NamedTuple
 
-from dflash_tui import bench_lines
 from dflash_tui.benchmark import client, suites, vllm_bench
 from dflash_tui.benchmark.imported_results import Imported
 from dflash_tui.benchmark.suites import Suite
@@ -17,6 +16,7 @@ from dflash_tui.console import print_data, print_status
 from dflash_tui.events import Health, RequestDone, encode
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import observer, recorder
+from dflash_tui.presentation import benchmark_text
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, run_files, server_process
 from dflash_tui.runs.run import Run
@@ -45,7 +45,7 @@ class Bench(NamedTuple):
         run, done = self.run, list[RequestDone]()
         before = await observer.read_counters(run)
         if not self.as_json:
-            print_data(bench_lines.request_row(None))
+            print_data(benchmark_text.request_row(None))
         requests = client.answer(
             run.url, run.plan.served_name, self.suite, rounds=self.suite.rounds(self.rounds, streams), scale=self.scale,
             seed=self.seed, temperature=self.temperature, fixed=self.fixed, streams=streams, key=run.key,
@@ -55,14 +55,14 @@ class Bench(NamedTuple):
                 run_files.record(run, request)
                 done.append(request)
                 if not self.as_json:
-                    print_data(bench_lines.request_row(request))
+                    print_data(benchmark_text.request_row(request))
                 elif not self.watched:
                     print_data(encode(request).decode())
         measured = Measured.of(run, done, before, await observer.read_counters(run), self.suite)
         if self.as_json:
             print_data(encode(measured).decode())
         else:
-            print_data("\n".join(filter(None, (bench_lines.kind_table(measured), bench_lines.summary(measured)))))
+            print_data("\n".join(filter(None, (benchmark_text.kind_table(measured), benchmark_text.summary(measured)))))
         if measured.failed == len(done):
             raise ServerFailed("no request succeeded", evidence=done[-1].error, do=f"the log: {run.log}")
         return measured
@@ -89,9 +89,9 @@ class Bench(NamedTuple):
         if self.as_json:
             print_data(encode(compared).decode())
             return
-        print_data(bench_lines.side_by_side(ours, compared))
+        print_data(benchmark_text.side_by_side(ours, compared))
         if compared.synthetic:
-            print_data(bench_lines.synthetic(compared.synthetic))
+            print_data(benchmark_text.synthetic(compared.synthetic))
 
     async def theirs(self, streams: int, seconds: float) -> Imported:
         """Return what `vllm bench serve` says of one level, which took us so many seconds."""
@@ -164,6 +164,6 @@ async def measure(asked: Bench) -> None:
         else:
             levels.append(await asked.level(streams))
     if len(levels) > 1 and not asked.as_json:
-        print_data(f"\n{bench_lines.level_table(levels)}")
+        print_data(f"\n{benchmark_text.level_table(levels)}")
         if asked.run.plan.synthetic:
-            print_data(bench_lines.synthetic(asked.run.plan.synthetic))
+            print_data(benchmark_text.synthetic(asked.run.plan.synthetic))

@@ -26,13 +26,13 @@ from dflash_tui.launch.preflight.runner import Level
 from dflash_tui.lines import Checked, Figures, Lines, PlanMade, PreparingLines
 from dflash_tui.monitoring import observer
 from dflash_tui.panel_command import panel
-from dflash_tui.plan_text import describe
 from dflash_tui.planning.recipe import Restart
+from dflash_tui.presentation.plan_text import describe
+from dflash_tui.presentation.plan_words import check_line
 from dflash_tui.restarts import Restarts
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.words import check_line
 
 # An engine that died answers badly for up to 7 s before its server ends.
 _BAD_FOR = 10.0

@@ -10,11 +10,11 @@ from dflash_tui.common import formatting
 from dflash_tui.common.errors import UsageError
 from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.monitoring import startup_history
+from dflash_tui.presentation.startup_text import spread
 from dflash_tui.run_state import startup_comparison
 from dflash_tui.run_state.eta import Start
 from dflash_tui.run_state.startup_comparison import Difference, Kind
 from dflash_tui.runs import registry
-from dflash_tui.starts import spread
 
 
 def command(args: argparse.Namespace) -> int:

@@ -13,8 +13,8 @@ from dflash_tui.console import print_data, print_status
 from dflash_tui.launch.planner import fit_of, planned
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import system
-from dflash_tui.plan_text import describe
-from dflash_tui.words import check_line, verdict
+from dflash_tui.presentation.plan_text import describe
+from dflash_tui.presentation.plan_words import check_line, verdict
 
 
 def plan(args: argparse.Namespace) -> int:

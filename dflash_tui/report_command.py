@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from dflash_tui import report_markdown, run_markdown, side_by_side
 from dflash_tui.benchmark import imported_results
 from dflash_tui.benchmark.imported_results import Imported
 from dflash_tui.common import untrusted_json
@@ -22,6 +21,7 @@ from dflash_tui.experiments.analysis.report import AbReport, misplaced
 from dflash_tui.experiments.run_comparison import Side
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.monitoring import recording
+from dflash_tui.presentation import experiment_markdown, imported_comparison, run_markdown
 
 _AB: msgspec.json.Decoder[AbReport | RunReport] = msgspec.json.Decoder(AbReport)
 _RUN: msgspec.json.Decoder[AbReport | RunReport] = msgspec.json.Decoder(RunReport)
@@ -72,10 +72,10 @@ def _compared(one: str, other: str, kind: str) -> str:
     """Return two set side by side: judged where that can be, else only their figures."""
     found = load(one), load(other)
     if isinstance(found[0], Imported) or isinstance(found[1], Imported):
-        beside = side_by_side.of((one, other), found)
+        beside = imported_comparison.of((one, other), found)
         if kind == "svg":
             raise UsageError("what is not judged has no picture", do="--format md has the figures")
-        return msgspec.json.encode(beside).decode() if kind == "json" else side_by_side.render(beside)
+        return msgspec.json.encode(beside).decode() if kind == "json" else imported_comparison.render(beside)
     reports = compare(found[0], found[1])
     if kind == "svg" and len(reports) > 1:
         raise UsageError(f"these are {len(reports)} pictures", do="--format md has all of them")
@@ -90,7 +90,7 @@ def text(report: AbReport | RunReport, kind: str, name: str) -> str:
         from dflash_tui.tui import pictures  # noqa: PLC0415 - the panel costs 0.4 s that the other formats do not owe
 
         return pictures.of_ab(report) if isinstance(report, AbReport) else pictures.of_run(name)
-    return report_markdown.render(report) if isinstance(report, AbReport) else run_markdown.render(report)
+    return experiment_markdown.render(report) if isinstance(report, AbReport) else run_markdown.render(report)
 
 
 def load(name: str | None) -> AbReport | RunReport | Imported:

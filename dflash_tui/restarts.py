@@ -11,9 +11,9 @@ from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Event, encode
 from dflash_tui.launch import restart_policy, shutdown
 from dflash_tui.planning.recipe import Restart
+from dflash_tui.presentation.plan_words import restart_limit
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
-from dflash_tui.words import restart_limit
 
 _INTERVAL = 0.5
 

@@ -15,8 +15,8 @@ from dflash_tui.launch.planner import Planned, fit_of, planned
 from dflash_tui.machine import system
 from dflash_tui.planning import request
 from dflash_tui.planning.recipe import Restart
+from dflash_tui.presentation.plan_words import restart_limit
 from dflash_tui.runs import lifecycle
-from dflash_tui.words import restart_limit
 
 # Where programs, engines, models and runs are: the user's systemd does not know what the shell has set. None is secret.
 _KEPT = (

@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dflash_tui import run_markdown
 from dflash_tui.experiments import run_report
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.monitoring import recording
+from dflash_tui.presentation import run_markdown
 from tests.recordings import RUNS
 from tests.tui.conftest import HOSTILE
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dflash_tui import starts as words
 from dflash_tui.events import WARM_UP, Exited, Health, HealthChanged, RequestDone
+from dflash_tui.presentation import startup_text as words
+from dflash_tui.presentation.startup_text import Mark
 from dflash_tui.run_state.eta import expect
-from dflash_tui.starts import Mark
 from tests.starts import COMPILED, SILENT, start, state
 
 DEAD = "h200-vllm-0.26.0/fail-engine-dead-first-request"

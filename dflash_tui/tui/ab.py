@@ -18,13 +18,13 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from dflash_tui import ab_text
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import Design, Measured
 from dflash_tui.experiments.progress import Progress
+from dflash_tui.presentation import experiment_tables
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 from dflash_tui.tui import abview
@@ -164,7 +164,7 @@ class AbScreen(Screen[None]):
     def _draw(self, seen: Seen, progress: Progress) -> None:
         now, width, design = self.now(), self.size.width - 4, progress.design
         self.query_one("#status", Display).show(abview.status(progress, now, self.size.width))
-        label = ab_text.label(design)
+        label = experiment_tables.label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}" if label else "", "$accent")))
         self.query_one("#label").display = bool(label)
         rows = _ROWS[self.has_class("-short")]
@@ -185,7 +185,7 @@ class AbScreen(Screen[None]):
             )
             start.show(Content.assemble((word or "nothing runs", MUTED)))
             return
-        arm, count = ab_text.name(progress.design, current.arm), len(progress.design.order)
+        arm, count = experiment_tables.name(progress.design, current.arm), len(progress.design.order)
         pane.border_title = Content(f"boot {current.number + 1} of {count}: {arm}")
         if starting:
             height = max(3, pane.size.height)

@@ -46,18 +46,18 @@ def plan_ab(plan: Plan, vary: str, boots: int) -> Planned:
     Raises:
         UsageError: it cannot be varied so, or another experiment runs.
     """
-    from dflash_tui import ab_words  # noqa: PLC0415 - pynvml costs 80 ms at the first paint
     from dflash_tui.experiments import (  # noqa: PLC0415 - as above
         builder,  # noqa: PLC0415 - pynvml costs 80 ms at the first paint
         controller,
         estimate,
     )
     from dflash_tui.parser import build_parser  # noqa: PLC0415 - as above
+    from dflash_tui.presentation import experiment_text  # noqa: PLC0415 - pynvml costs 80 ms at the first paint
 
     words = ["ab", "run", *request.words(plan)[1:], "--vary", vary, "--boots", str(boots)]
     design, setups = builder.designed(build_parser().parse_args(words))
     in_the_way = controller.servers_in_the_way(design)
-    said = ab_words.plan(design, estimate.of(design, setups), [run.id for run in in_the_way])
+    said = experiment_text.plan(design, estimate.of(design, setups), [run.id for run in in_the_way])
     return Planned(design, setups, said, in_the_way)
 
 

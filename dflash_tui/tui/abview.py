@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from dflash_tui import ab_text, verdict_words
 from dflash_tui.common import formatting
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis import arm_summary
@@ -16,6 +15,7 @@ from dflash_tui.experiments.analysis.arm_summary import Figure
 from dflash_tui.experiments.analysis.report import AbReport, Comparison, Word
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.progress import Progress
+from dflash_tui.presentation import experiment_tables, verdict_text
 from dflash_tui.tui.widgets import MUTED, bar
 
 _COLOURS = ("$series-a", "$series-b", "$series-c")
@@ -45,7 +45,9 @@ def colour(arm: int) -> str:
 
 def arm_name(design: Design, arm: int, width: int = 20) -> Content:
     """Return an arm as `● A eager`."""
-    return Content.assemble((f"{ab_text.mark(arm)} ", colour(arm)), (ab_text.name(design, arm, width), "bold"))
+    return Content.assemble(
+        (f"{experiment_tables.mark(arm)} ", colour(arm)), (experiment_tables.name(design, arm, width), "bold")
+    )
 
 
 def status(progress: Progress, now: float, width: int) -> Content:
@@ -55,7 +57,7 @@ def status(progress: Progress, now: float, width: int) -> Content:
     done = len(progress.boots)
     facts = f"  {done} of {formatting.plural(len(design.order), 'boot')}  {formatting.middle(clean_line(design.recipe), 28)}"
     synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
-    rest = f"  {ab_text.varied(design)} · {'honest' if design.honest else 'quick'}"
+    rest = f"  {experiment_tables.varied(design)} · {'honest' if design.honest else 'quick'}"
     since = f" · for {formatting.duration(max(0.0, now - design.made_at))}" if word == "running" else ""
     return Content.assemble(
         (f"{sign} ", color),
@@ -77,7 +79,7 @@ def timeline(progress: Progress, now: float, width: int, rows: int) -> Content:
         boot = over.get(number)
         sign = ("✗" if boot.error else "✓") if boot else live if current and number == here else "·"
         style = "bold reverse" if current and number == here else colour(arm) if boot else MUTED
-        signs += [(f" {ab_text.letter(arm)}{sign} ", style), " "]
+        signs += [(f" {experiment_tables.letter(arm)}{sign} ", style), " "]
     first = max(0, min(here - rows // 2, len(design.order) - rows))
     lines = [Content.assemble(("order  ", MUTED), *signs)]
     shown = range(first, min(len(design.order), first + rows))
@@ -112,7 +114,7 @@ def _boot(progress: Progress, number: int, boot: Boot | None, now: float, width:
 
 
 def _length(design: Design, arm: int) -> int:
-    return len(ab_text.name(design, arm, 16))
+    return len(experiment_tables.name(design, arm, 16))
 
 
 def remaining(progress: Progress, width: int) -> Content:
@@ -133,7 +135,7 @@ def remaining(progress: Progress, width: int) -> Content:
 
 def arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
     """Return a row per arm: medians of its boots, and half their range where there are several."""
-    longest = min(20, max(len(ab_text.name(design, arm)) for arm in range(len(design.arms))))
+    longest = min(20, max(len(experiment_tables.name(design, arm)) for arm in range(len(design.arms))))
     wide = width >= longest + 2 + sum(_WIDE)
     names = ["arm", "boots", "steps/s", "tok/s", "AL", *(["TTFT"] if wide else []), "cold", "cached", "first"]
     name_width = longest if wide else min(14, longest)
@@ -186,12 +188,12 @@ def _spread(figure: Figure) -> str:
 def verdict(report: AbReport, one: Comparison, width: int) -> Content:
     """Return the verdict in words: what a sweep comes to, the mark and the sentence, then what belongs to it."""
     sign, color = _WORDS[one.word]
-    swept, details = verdict_words.sweep(report), ab_text.details(report, one)
+    swept, details = verdict_text.sweep(report), experiment_tables.details(report, one)
     lines = [
         _hung(("  " if place else "★ ", "bold $accent"), clean_line(line), "" if place else "bold", width)
         for place, line in enumerate(swept)
     ]
-    lines.append(_hung((f"{sign} ", f"bold {color}"), clean_line(verdict_words.headline(report, one)), "bold", width))
+    lines.append(_hung((f"{sign} ", f"bold {color}"), clean_line(verdict_text.headline(report, one)), "bold", width))
     for line in map(clean_line, details):
         mark = line[:2] if line[:2] in _MARKED else ""
         lines.append(_hung((mark or "  ", _MARKED.get(mark, "")), line.removeprefix(mark), "", width))
@@ -205,28 +207,28 @@ def _hung(head: tuple[str, str], said: str, style: str, width: int) -> Content:
 
 def ranges(one: Comparison, width: int) -> Content:
     """Return a row per prompt with its interval drawn around 1, then all of them, and the axis."""
-    rows = [(ab_text.prompt(row), row.ratio, MUTED) for row in one.prompts]
+    rows = [(experiment_tables.prompt(row), row.ratio, MUTED) for row in one.prompts]
     rows += [("all", one.ratio, "bold")] if one.ratio else []
     if not rows:
         return Content.assemble(("no prompt was answered in both arms", MUTED))
     name = min(_PROMPT, max(len(kind) for kind, _, _ in rows))
-    most = ab_text.scale([ratio for _, ratio, _ in rows])
-    figures = {kind: ab_text.ratio(ratio) for kind, ratio, _ in rows}
+    most = experiment_tables.scale([ratio for _, ratio, _ in rows])
+    figures = {kind: experiment_tables.ratio(ratio) for kind, ratio, _ in rows}
     room = max(9, width - name - 2 - max(len(said) for said in figures.values()))
     room -= 1 - room % 2  # so that 1 has a cell of its own in the middle
     lines = []
     for kind, ratio, style in rows:
         color = colour(one.b) if ratio.excludes_one else "$foreground 70%"
-        drawn = ab_text.interval(ratio, most, room)
+        drawn = experiment_tables.interval(ratio, most, room)
         head = f"{formatting.middle(kind, name):<{name}} "
         parts = [(part, MUTED if part == "│" else color) for part in re.split("(│)", drawn)]
         lines.append(Content.assemble((head, style), *parts, (f" {figures[kind]}", style)))
-    return Content("\n").join([*lines, Content.assemble((f"{'':{name}} {ab_text.axis(most, room)}", MUTED))])
+    return Content("\n").join([*lines, Content.assemble((f"{'':{name}} {experiment_tables.axis(most, room)}", MUTED))])
 
 
 def starts(report: AbReport, shown: Sequence[int], width: int) -> Content:
     """Return bars of the starts and of the first requests, arm by arm on one scale."""
-    bars = ab_text.start_bars(report.boots, shown)
+    bars = experiment_tables.start_bars(report.boots, shown)
     if not bars:
         return Content.assemble(("no start was measured", MUTED))
     longest = max(row.seconds for row in bars) or 1.0
@@ -237,7 +239,7 @@ def starts(report: AbReport, shown: Sequence[int], width: int) -> Content:
         title = row.what if row.what != before else ""
         before = row.what
         drawn = (bar(row.seconds / longest, room) or "▏").ljust(room)
-        mark = f"{ab_text.mark(row.arm)} {ab_text.letter(row.arm)} "
+        mark = f"{experiment_tables.mark(row.arm)} {experiment_tables.letter(row.arm)} "
         lines.append(
             Content.assemble(
                 (f"{title:<14}", MUTED), (mark, f"bold {colour(row.arm)}"), (drawn, colour(row.arm)), f"{said:>8}"

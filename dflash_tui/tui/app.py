@@ -21,7 +21,6 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.worker import Worker, WorkerError
 
-from dflash_tui import ab_words
 from dflash_tui.common import private_files, sanitizer
 from dflash_tui.common.errors import DflashError, starved
 from dflash_tui.common.formatting import duration, how_to_return
@@ -31,6 +30,7 @@ from dflash_tui.experiments.progress import Progress
 from dflash_tui.monitoring.player import Player
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
+from dflash_tui.presentation import experiment_text
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui import ending, threads
@@ -464,7 +464,7 @@ def farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
         if run.id not in measured
     ]
     told += [
-        f"the A/B of {progress.design.recipe} goes on\n{ab_words.how_to_return(progress.design.id)}"
+        f"the A/B of {progress.design.recipe} goes on\n{experiment_text.how_to_return(progress.design.id)}"
         for progress in driven
     ]
     return "\n".join(told)

@@ -15,12 +15,12 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from dflash_tui import ab_text, report_markdown
 from dflash_tui.common import formatting, private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import AbReport, Comparison, Standing, Sweep, Word
+from dflash_tui.presentation import experiment_markdown, experiment_tables
 from dflash_tui.tui import abview
 from dflash_tui.tui.chart import Chart, Line
 from dflash_tui.tui.dialogs import ErrorDialog
@@ -106,7 +106,7 @@ class CompareScreen(Screen[None]):
             return
         report, one, design = self.report, self.comparison, self.report.design
         self.query_one("#status", Display).show(head(report, self.place))
-        label = ab_text.label(design)
+        label = experiment_tables.label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
         arms = abview.arms(design, report.boots, self._width("arms"))
@@ -132,7 +132,7 @@ class CompareScreen(Screen[None]):
         self._say("verdict", abview.verdict(report, one, self._width("verdict")))
         self.query_one("#verdict").set_class(one.word is Word.REFUSED, "-refused")
         self._say("ranges", abview.ranges(one, self._width("ranges")))
-        a, b = (ab_text.name(report.design, arm, 16) for arm in (one.a, one.b))
+        a, b = (experiment_tables.name(report.design, arm, 16) for arm in (one.a, one.b))
         self.query_one("#ranges").border_title = Content(f"{one.measure} of {b} as a multiple of {a}")
 
     def _draw_sweep(self, sweep: Sweep | None) -> None:
@@ -179,7 +179,7 @@ class CompareScreen(Screen[None]):
     @work(exclusive=True, group="write")
     async def write(self, report: AbReport) -> None:
         """Write the report into the folder of the experiment, and copy it."""
-        said, path = report_markdown.render(report), store.folder_of(report.design.id) / "report.md"
+        said, path = experiment_markdown.render(report), store.folder_of(report.design.id) / "report.md"
         self.app.copy_to_clipboard(said)
         try:
             await asyncio.to_thread(_write, path, said)
@@ -202,9 +202,9 @@ def head(report: AbReport, place: int) -> Content:
     which = f"  {place + 1} of {len(report.comparisons)}" if len(report.comparisons) > 1 else ""
     engine = next((boot.engine for boot in report.boots if boot.engine), "")
     facts = [
-        ab_text.varied(design),
-        ab_text.kind(design),
-        f"{ab_text.requests_of(report.boots)} requests",
+        experiment_tables.varied(design),
+        experiment_tables.kind(design),
+        f"{experiment_tables.requests_of(report.boots)} requests",
         clean_line(engine),
     ]
     synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []

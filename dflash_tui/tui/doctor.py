@@ -62,7 +62,7 @@ class Doctor(ModalScreen[str | None]):
     async def check(self) -> None:
         """Run the checks and show what they found."""
         from dflash_tui.launch.preflight import runner  # noqa: PLC0415 - as above
-        from dflash_tui.words import verdict  # noqa: PLC0415 - as above
+        from dflash_tui.presentation.plan_words import verdict  # noqa: PLC0415 - as above
 
         try:
             report = await runner.run(self.setup, self.plan, thorough=not self.launching)

@@ -15,11 +15,11 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from dflash_tui import ab_text
 from dflash_tui.common.formatting import cut, middle
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
+from dflash_tui.presentation import experiment_tables
 from dflash_tui.tui.abview import STATUS
 from dflash_tui.tui.widgets import MUTED
 
@@ -41,7 +41,7 @@ def shown(progress: Progress, width: int) -> Content:
         (f"{mark} ", color),
         (f"{progress.status:<12}", "bold"),
         f"{middle(clean_line(design.recipe), room):<{room}} {began}  {boots:>5}  ",
-        (cut(ab_text.varied(design), max(0, width - room - 36)), MUTED),
+        (cut(experiment_tables.varied(design), max(0, width - room - 36)), MUTED),
     )
 
 

@@ -15,9 +15,9 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from dflash_tui import starts
 from dflash_tui.common.formatting import UNKNOWN, duration, middle, number, plural
 from dflash_tui.monitoring import startup_history
+from dflash_tui.presentation import startup_text
 from dflash_tui.run_state import startup_comparison
 from dflash_tui.run_state.startup_comparison import Difference, Kind
 from dflash_tui.tui.widgets import MUTED
@@ -92,7 +92,7 @@ def of(kind: Kind, longest: float, width: int) -> list[Content]:
     n, ready = len(kind.answered), f"ready in {duration(kind.ready)}"
     if not n:
         n, ready = len(kind.starts), "never answered a request"
-    spread = starts.spread(kind)
+    spread = startup_text.spread(kind)
     said = f" ({spread})" if spread != UNKNOWN else ""
     head = Content.assemble((f"  {kind.name:<{_NAME}}", "bold"), (f"n={n:<4}", MUTED), ready, (said, MUTED))
     bar, drawn, seconds = Content("  "), 0, 0.0

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 from textual.content import Content
 
-from dflash_tui import starts
 from dflash_tui.common.formatting import cut, duration, percent
 from dflash_tui.events import Preparing, Step
+from dflash_tui.presentation import startup_text
+from dflash_tui.presentation.startup_text import Mark, Row
 from dflash_tui.run_state.eta import WORTH_IT, Expected, Guess, coming
 from dflash_tui.run_state.state import RunState
-from dflash_tui.starts import Mark, Row
 from dflash_tui.tui.widgets import MUTED, bar
 
 _NAME = 12
@@ -44,20 +44,20 @@ def startup(
     steps took in earlier runs.
     """
     steps = _steps(state, now, width, usual or {})
-    rows = starts.rows(state, now, expected)
+    rows = startup_text.rows(state, now, expected)
     if not rows:
-        when = starts.ready_in(state, now, expected, usual)
+        when = startup_text.ready_in(state, now, expected, usual)
         below = [Content.assemble(("→ ", "$primary"), (cut(when, width - 2), "bold"))] if when else []
         return Content("\n").join([*(steps or [Content.assemble(("preparing …", MUTED))]), *below])
     below = [*_facts(state, width, 1 if height < _TALL else 3)]
-    if quiet := None if state.exit else starts.silent(state, now, expected):
+    if quiet := None if state.exit else startup_text.silent(state, now, expected):
         colour = "$warning" if quiet.warning else MUTED
-        lines = textwrap.wrap(starts.quiet_line(quiet), max(20, width - 2))[:3]
+        lines = textwrap.wrap(startup_text.quiet_line(quiet), max(20, width - 2))[:3]
         below += [
             Content.assemble(("! " if not i else "  ", f"bold {colour}"), (line, colour))
             for i, line in enumerate(lines)
         ]
-    if when := starts.ready_in(state, now, expected):
+    if when := startup_text.ready_in(state, now, expected):
         below.append(Content.assemble(("→ ", "$primary"), (cut(when, width - 2), "bold")))
     room = max(3, height - len(below))
     longest = max((row.seconds or 0.0 for row in rows), default=0.0)
@@ -87,7 +87,7 @@ def _facts(state: RunState, width: int, most: int) -> list[Content]:
     """Return what the server uses, as many facts per line as fit."""
     lines: list[list[tuple[str, str]]] = [[]]
     free = width
-    for label, value in starts.facts(state):
+    for label, value in startup_text.facts(state):
         needed = len(label) + len(value) + 4
         if needed > free and lines[-1]:
             lines.append([])
@@ -109,14 +109,14 @@ def _steps(state: RunState, now: float, width: int, usual: Mapping[Step, Guess])
     """Return a row for each step before the launch, and for those that are known to come."""
     took = {step: event.at - state.begun[step] for step, event in state.preparing.items()}
     busy = {step for step, event in state.preparing.items() if not event.done or took[step] >= WORTH_IT}
-    known = {step: starts.guess(guess) for step, guess in usual.items() if step in busy}
+    known = {step: startup_text.guess(guess) for step, guess in usual.items() if step in busy}
     to_come = coming(state.preparing, state.begun, usual) if state.started_at is None else []
     timed = bool(known or to_come)  # a column that would stay empty has no room
     rows = [
         _step(event, state.begun[step], now, width, known.get(step, ""), timed=timed)
         for step, event in state.preparing.items()
     ]
-    later = [f"· {step.value:<{_NAME}}{'':7}  {starts.guess(usual[step])}" for step in to_come]
+    later = [f"· {step.value:<{_NAME}}{'':7}  {startup_text.guess(usual[step])}" for step in to_come]
     return [*rows, *(Content.assemble((row, MUTED)) for row in later)]
 
 
@@ -154,7 +154,7 @@ def _row(row: Row, longest: float, width: int) -> Content:
         (f"{row.mark.value} ", _COLOURS[row.mark]),
         (row.name.ljust(_NAME), MUTED if row.mark is Mark.TO_COME else "bold"),
         f"{'' if row.seconds is None else duration(row.seconds):>7}  ",
-        (starts.guess(row.expected).ljust(_EXPECTED), MUTED),
+        (startup_text.guess(row.expected).ljust(_EXPECTED), MUTED),
         (drawn + "  " if cells else "", "$series-a" if running else "$series-dim"),
         (
             cut(row.note, room - (cells + 2 if cells else 0)),

@@ -5,13 +5,14 @@ import shlex
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui import ab_words, cli
+from dflash_tui import cli
 from dflash_tui.common.errors import UsageError
 from dflash_tui.experiments import store
 from dflash_tui.experiments.builder import designed
 from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, Halted
 from dflash_tui.experiments.estimate import Estimate
 from dflash_tui.parser import build_parser
+from dflash_tui.presentation import experiment_text
 
 
 def parsed(*words: str):
@@ -122,10 +123,10 @@ def test_the_plan_counts_the_requests_of_all_streams():
     assert store.due(design) == 25
     assert store.due(replace(design, rounds=5, concurrency=(8,))) == 25
     unknown = Estimate(None, whole=False, source="")
-    words = ab_words.plan(design, unknown)
+    words = experiment_text.plan(design, unknown)
     assert "quick, at least 1 round per boot" in words
     assert "1, 8 at a time, 25 requests per boot; temperature 0" in words
-    assert "1, 8 at a time; temperature 0" in ab_words.plan(replace(design, digest="gone"), unknown)
+    assert "1, 8 at a time; temperature 0" in experiment_text.plan(replace(design, digest="gone"), unknown)
 
 
 def test_a_patch_is_taken_out_in_one_arm():
@@ -148,7 +149,7 @@ def test_a_patch_is_taken_out_in_one_arm():
 def test_the_plan_says_what_it_will_do_and_how_long(estimate, said):
     """Boots in their order, what is not known as such, and what will be stopped."""
     design, _ = designed(parsed("demo-cpu"))
-    words = ab_words.plan(design, estimate, ["20261122-010203-demo-cpu"])
+    words = experiment_text.plan(design, estimate, ["20261122-010203-demo-cpu"])
     assert said in words
     assert "2 boots: eager compile (one boot per arm: a verdict is only suggestive)" in words
     assert "20261122-010203-demo-cpu, which is in the way" in words
@@ -158,11 +159,11 @@ def test_the_plan_says_what_it_will_do_and_how_long(estimate, said):
 def test_what_happens_is_told_in_lines_without_control_characters():
     """An error may hold what a server wrote."""
     design, _ = designed(parsed("demo-cpu"))
-    assert ab_words.line(design, BootBegan(1.0, 1, 1, "run", 2)) == "boot 2 of 2: compile, attempt 2 as run"
-    failed = ab_words.line(design, BootEnded(1.0, Boot(0, 0, "run", error="it \x1b[31mdied\n  because")))
+    assert experiment_text.line(design, BootBegan(1.0, 1, 1, "run", 2)) == "boot 2 of 2: compile, attempt 2 as run"
+    failed = experiment_text.line(design, BootEnded(1.0, Boot(0, 0, "run", error="it \x1b[31mdied\n  because")))
     assert "\x1b" not in failed
     assert "tried once more" in failed
-    assert ab_words.line(design, Halted(1.0, "the disk is full")) == "ended early: the disk is full"
+    assert experiment_text.line(design, Halted(1.0, "the disk is full")) == "ended early: the disk is full"
 
 
 def test_actions_without_an_experiment_say_so(capsys):

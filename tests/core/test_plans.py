@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from dflash_tui import plan_text
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.launch import planner
@@ -21,6 +20,7 @@ from dflash_tui.parser import build_parser
 from dflash_tui.planning import patch_file, recipe_loader, resolution
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning.recipe import EngineSpec
+from dflash_tui.presentation import plan_text
 
 PLANS = Path(__file__).parents[1] / "data" / "plans"
 CHOICES = [

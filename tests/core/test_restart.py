@@ -6,8 +6,8 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.launch import restart_policy
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.planning.recipe import Restart
+from dflash_tui.presentation.plan_words import restart_line
 from dflash_tui.run_state.state import RunState
-from dflash_tui.words import restart_line
 
 POLICY = Restart(times=2, within_s=100, wait_s=10)
 SERVED, NEVER = RunState(warm_at=5.0), RunState()

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui import verdict_words
 from dflash_tui.engines import inventory
 from dflash_tui.engines.patching import status
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import Word
 from dflash_tui.planning import recipe_loader
+from dflash_tui.presentation import verdict_text
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.abplan import AbPlan
 from dflash_tui.tui.app import DflashApp
@@ -46,7 +46,7 @@ async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine
         report = store.report(store.folder_of(store.known()[0].id))
         assert report
         (found,) = report.comparisons
-        assert verdict_words.headline(report, found)[:50] in text(panel)
+        assert verdict_text.headline(report, found)[:50] in text(panel)
     on, off = report.boots
     assert ("cpu-expand-kernel" in on.patches, "cpu-expand-kernel" in off.patches) == (True, False)
     assert all((boot.up or 0) > 0 and (boot.ready or 0) > (boot.up or 0) for boot in report.boots)

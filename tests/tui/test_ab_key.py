@@ -6,11 +6,11 @@ import threading
 import pytest
 from textual.pilot import Pilot
 
-from dflash_tui import verdict_words
 from dflash_tui.experiments import controller, store
 from dflash_tui.experiments.design import Design
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.recipe import Recipe
+from dflash_tui.presentation import verdict_text
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.abplan import AbPlan
 from dflash_tui.tui.app import DflashApp, farewell
@@ -67,7 +67,7 @@ async def test_one_key_and_enter_lead_to_the_verdict():
         await patient(pilot, "arms: medians of boots")
         report = store.report(folder)
         assert report
-        assert verdict_words.headline(report, report.comparisons[0])[:60] in text(panel)
+        assert verdict_text.headline(report, report.comparisons[0])[:60] in text(panel)
     assert not [run for run in registry.runs() if server_process.members(run)]
 
 

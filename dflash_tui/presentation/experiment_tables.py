@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dflash_tui import verdict_words
 from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.common import formatting
 from dflash_tui.common.sanitizer import clean_line
@@ -18,6 +17,7 @@ from dflash_tui.experiments.analysis import arm_summary
 from dflash_tui.experiments.analysis.arm_summary import Figure, Summary
 from dflash_tui.experiments.analysis.report import AbReport, Comparison, PromptRatio
 from dflash_tui.experiments.design import Boot, Design
+from dflash_tui.presentation import verdict_text
 
 MARKS = "●◆▲■▼★"  # one per arm, so that colour is never alone
 _LEAST_SCALE = math.log(1.05)
@@ -28,7 +28,7 @@ _NAME = 24
 def details(report: AbReport, one: Comparison) -> list[str]:
     """Return what stands behind a verdict, less what the label says already."""
     synthetic = f"! {report.design.synthetic}:" if report.design.synthetic else "\n"
-    return [line for line in verdict_words.details(report, one) if not line.startswith(synthetic)]
+    return [line for line in verdict_text.details(report, one) if not line.startswith(synthetic)]
 
 
 class Bar(NamedTuple):
@@ -51,7 +51,7 @@ def mark(arm: int) -> str:
 
 def name(design: Design, arm: int, width: int = _NAME) -> str:
     """Return letter and name of an arm, the name cut in the middle."""
-    return f"{letter(arm)} {formatting.middle(clean_line(verdict_words.label(design, arm)), width)}"
+    return f"{letter(arm)} {formatting.middle(clean_line(verdict_text.label(design, arm)), width)}"
 
 
 def varied(design: Design) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from dflash_tui import ab_text, verdict_words
 from dflash_tui.common import formatting
 from dflash_tui.common.redaction import LEFT_OUT, is_secret
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.report import AbReport, Comparison
 from dflash_tui.experiments.design import Boot, Conditions
-from dflash_tui.markdown import block, bullets, code, said, table
 from dflash_tui.planning import request
+from dflash_tui.presentation import experiment_tables, verdict_text
+from dflash_tui.presentation.markdown import block, bullets, code, said, table
 
 _AXIS = 41
 _BAR = 40
@@ -27,10 +27,10 @@ def render(report: AbReport) -> str:
 
 def _parts(report: AbReport) -> Iterator[str]:
     design = report.design
-    yield f"# {'A/B' if design.suite else 'Side by side'} of {code(design.recipe)}: {said(ab_text.varied(design))}"
-    if label := ab_text.label(design):
+    yield f"# {'A/B' if design.suite else 'Side by side'} of {code(design.recipe)}: {said(experiment_tables.varied(design))}"
+    if label := experiment_tables.label(design):
         yield f"> **{said(label)}.** What is compared holds for this set-up of the engine, not for such a model."
-    how = f"{ab_text.kind(design)}, order {ab_text.order(design)}"
+    how = f"{experiment_tables.kind(design)}, order {experiment_tables.order(design)}"
     yield f"{formatting.when(design.made_at)}, {how}, told by dflash-tui {said(design.version)}."
     if not report.complete:
         yield f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over."
@@ -38,10 +38,14 @@ def _parts(report: AbReport) -> Iterator[str]:
         yield from _verdict(report, one)
     if report.sweep:
         yield "## Sweep"
-        yield bullets(said(line) for line in verdict_words.sweep(report))
+        yield bullets(said(line) for line in verdict_text.sweep(report))
         yield _sweep(report)
     yield "## Arms"
-    yield table(ab_text.ARMS_HEADER, [[said(cell) for cell in row] for row in ab_text.arms(report)], range(1, 9))
+    yield table(
+        experiment_tables.ARMS_HEADER,
+        [[said(cell) for cell in row] for row in experiment_tables.arms(report)],
+        range(1, 9),
+    )
     yield "Medians of a boot's requests, then of the boots, with the least and the greatest; a verdict pairs prompts."
     yield from _starts(report)
     yield from _how(report)
@@ -52,27 +56,31 @@ def _parts(report: AbReport) -> Iterator[str]:
 
 def _verdict(report: AbReport, one: Comparison) -> Iterator[str]:
     design = report.design
-    yield f"## Verdict: {said(ab_text.name(design, one.b))} against {said(ab_text.name(design, one.a))}"
-    yield f"**{said(verdict_words.headline(report, one))}**"
-    yield bullets(said(line) for line in ab_text.details(report, one))
+    yield f"## Verdict: {said(experiment_tables.name(design, one.b))} against {said(experiment_tables.name(design, one.a))}"
+    yield f"**{said(verdict_text.headline(report, one))}**"
+    yield bullets(said(line) for line in experiment_tables.details(report, one))
     if one.prompts:
-        a, b = (ab_text.name(design, arm, 16) for arm in (one.a, one.b))
+        a, b = (experiment_tables.name(design, arm, 16) for arm in (one.a, one.b))
         measure = said(one.measure)
         header = ("prompt", f"{said(a)}, {measure}", f"{said(b)}, {measure}", "ratio and interval", "n")
-        yield table(header, [[said(cell) for cell in row] for row in ab_text.prompts(report, one)], range(1, 5))
+        yield table(
+            header, [[said(cell) for cell in row] for row in experiment_tables.prompts(report, one)], range(1, 5)
+        )
         yield block(*ranges(one))
 
 
 def ranges(one: Comparison) -> list[str]:
     """Return the interval of each prompt and of all, drawn around 1, with an axis below."""
-    rows = [(ab_text.prompt(row), row.ratio) for row in one.prompts] + ([("all", one.ratio)] if one.ratio else [])
-    most = ab_text.scale([ratio for _, ratio in rows])
+    rows = [(experiment_tables.prompt(row), row.ratio) for row in one.prompts] + (
+        [("all", one.ratio)] if one.ratio else []
+    )
+    most = experiment_tables.scale([ratio for _, ratio in rows])
     width = max((len(formatting.cut(kind, 24)) for kind, _ in rows), default=0)
     drawn = [
-        f"{formatting.cut(kind, 24):<{width}}  {ab_text.interval(ratio, most, _AXIS)}  {ab_text.times_as(ratio.ratio)}"
+        f"{formatting.cut(kind, 24):<{width}}  {experiment_tables.interval(ratio, most, _AXIS)}  {experiment_tables.times_as(ratio.ratio)}"
         for kind, ratio in rows
     ]
-    return [*drawn, f"{'':{width}}  {ab_text.axis(most, _AXIS)}"]
+    return [*drawn, f"{'':{width}}  {experiment_tables.axis(most, _AXIS)}"]
 
 
 def _sweep(report: AbReport) -> str:
@@ -84,19 +92,21 @@ def _sweep(report: AbReport) -> str:
             f"{formatting.number(point.tok_s)} ({formatting.number(point.low)} to {formatting.number(point.high)})"
         )
         standing = report.sweep.standing(point.arm)
-        rows.append([said(ab_text.name(report.design, point.arm)), interval, formatting.number(point.al, 2), standing])
+        rows.append(
+            [said(experiment_tables.name(report.design, point.arm)), interval, formatting.number(point.al, 2), standing]
+        )
     return table((said(report.design.vary), "tok/s", "AL", ""), rows, (1, 2))
 
 
 def _starts(report: AbReport) -> Iterator[str]:
-    bars = ab_text.start_bars(report.boots, range(len(report.design.arms)))
+    bars = experiment_tables.start_bars(report.boots, range(len(report.design.arms)))
     if not bars:
         return
     longest = max(bar.seconds for bar in bars) or 1.0
     yield "## Start-up"
     yield block(
         *(
-            f"{bar.what:<14}{ab_text.letter(bar.arm)}  {'█' * max(1, round(bar.seconds / longest * _BAR)):<{_BAR}}"
+            f"{bar.what:<14}{experiment_tables.letter(bar.arm)}  {'█' * max(1, round(bar.seconds / longest * _BAR)):<{_BAR}}"
             f"  {formatting.number(bar.seconds, 1, 's') if bar.seconds < 60 else formatting.duration(bar.seconds)}"
             for bar in bars
         )
@@ -125,8 +135,8 @@ def _how(report: AbReport) -> Iterator[str]:
             if _full(report.boots)
             else "some answers ended before their full length",
             f"each arm has a compile cache of its own, empty at its first boot: {'yes' if design.own_cache else 'no'}",
-            f"{ab_text.requests_of(report.boots)} requests in {formatting.plural(len(report.boots), 'boot')}; "
-            f"the boots took {ab_text.took(report.boots)} together",
+            f"{experiment_tables.requests_of(report.boots)} requests in {formatting.plural(len(report.boots), 'boot')}; "
+            f"the boots took {experiment_tables.took(report.boots)} together",
         ]
     )
 
@@ -142,7 +152,9 @@ def _machine(report: AbReport) -> Iterator[str]:
     yield "## Machine"
     driver = ", ".join(map(said, drivers)) or formatting.UNKNOWN
     nothing = "none" if report.design.arms[0].plan.on_cpu else formatting.UNKNOWN
-    yield bullets([f"GPU: {', '.join(map(said, gpus)) or nothing}, driver {driver}, clock {ab_text.clocks(boots)}"])
+    yield bullets(
+        [f"GPU: {', '.join(map(said, gpus)) or nothing}, driver {driver}, clock {experiment_tables.clocks(boots)}"]
+    )
     header = ("boot", "arm", "cache", "up", "ready", "took", "before", "after", "")
     yield table(header, [_boot(boot) for boot in boots], (0, 3, 4, 5))
 
@@ -154,7 +166,7 @@ def _boot(boot: Boot) -> list[str]:
     state = [conditions(boot.before), conditions(boot.after)]
     return [
         str(boot.number + 1),
-        ab_text.letter(boot.arm),
+        experiment_tables.letter(boot.arm),
         said(boot.cache) or formatting.UNKNOWN,
         *seconds,
         *map(said, state),
@@ -183,7 +195,7 @@ def _launched(report: AbReport) -> Iterator[str]:
     yield "## What was launched"
     for arm, made in enumerate(report.design.arms):
         boot = next((boot for boot in report.boots if boot.arm == arm and boot.argv), None)
-        yield f"### {said(ab_text.name(report.design, arm))}"
+        yield f"### {said(experiment_tables.name(report.design, arm))}"
         yield block(request.command(made.plan, made.options), "", *_command(made.plan.argv, made.plan.env, boot))
         if boot:
             patches = ", ".join(f"{code(name)} {code(sha[:_DIGITS])}" for name, sha in boot.patches.items())
@@ -232,7 +244,9 @@ def _samples(report: AbReport) -> Iterator[str]:
         found = ([("cold", boot.cold_request)] if boot.cold_request else []) + [
             (str(d.round + 1), d) for d in boot.requests
         ]
-        rows += [[str(boot.number + 1), ab_text.letter(boot.arm), *_request(stage, done)] for stage, done in found]
+        rows += [
+            [str(boot.number + 1), experiment_tables.letter(boot.arm), *_request(stage, done)] for stage, done in found
+        ]
     yield table(header, rows, (0, 3, 4, 5, 6, 7, 8, 9))
 
 

@@ -10,7 +10,7 @@ from dflash_tui.launch.planner import Planned, fit_of
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import startup_history
 from dflash_tui.planning import plan as plans
-from dflash_tui.words import band_line, memory_line, ready_line, restart_line
+from dflash_tui.presentation.plan_words import band_line, memory_line, ready_line, restart_line
 
 
 def describe(made: Planned) -> str:

@@ -12,7 +12,7 @@ from dflash_tui.common import formatting
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.report import AbReport
 from dflash_tui.experiments.run_report import RunReport
-from dflash_tui.markdown import said, table
+from dflash_tui.presentation.markdown import said, table
 
 _WHY = "the flags, versions, patches, prompts and the machine of {} are not recorded in it"
 Told = AbReport | RunReport | Imported

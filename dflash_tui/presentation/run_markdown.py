@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dflash_tui.common import formatting
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.run_report import RunReport
-from dflash_tui.markdown import block, bullets, code, said, table
+from dflash_tui.presentation.markdown import block, bullets, code, said, table
 
 
 def render(report: RunReport) -> str:

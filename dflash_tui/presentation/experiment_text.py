@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from dflash_tui import verdict_words
 from dflash_tui.common import formatting
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Event, RequestDone
@@ -14,6 +13,7 @@ from dflash_tui.experiments.analysis.report import AbReport
 from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, Design, Halted, Happened, Measured
 from dflash_tui.experiments.estimate import Estimate
 from dflash_tui.experiments.progress import ATTEMPTS
+from dflash_tui.presentation import verdict_text
 
 _STAGES = {"cold": "the first request, alone", "warm-up": "warm-up, not counted", "round": "measured"}
 
@@ -120,12 +120,12 @@ def speed(boot: Boot) -> float | None:
 
 def summary(report: AbReport) -> str:
     """Return a report as lines: each verdict first, then what is behind it, and the boots as a table."""
-    lines = [clean_line(verdict_words.headline(report, each)) for each in report.comparisons]
-    lines += map(clean_line, verdict_words.sweep(report))
+    lines = [clean_line(verdict_text.headline(report, each)) for each in report.comparisons]
+    lines += map(clean_line, verdict_text.sweep(report))
     for each in report.comparisons:
-        versus = f"{verdict_words.label(report.design, each.b)} to {verdict_words.label(report.design, each.a)}"
+        versus = f"{verdict_text.label(report.design, each.b)} to {verdict_text.label(report.design, each.a)}"
         lines += ["", clean_line(versus)] if len(report.comparisons) > 1 else [""]
-        lines += [f"  {clean_line(line)}" for line in verdict_words.details(report, each)]
+        lines += [f"  {clean_line(line)}" for line in verdict_text.details(report, each)]
     return "\n".join([*lines, "", _boots(report)])
 
 
