@@ -87,9 +87,9 @@ def text(report: AbReport | RunReport, kind: str, name: str) -> str:
     if kind == "json":
         return msgspec.json.encode(report).decode()
     if kind == "svg":
-        from dflash_tui.tui import pictures  # noqa: PLC0415 - the panel costs 0.4 s that the other formats do not owe
+        from dflash_tui.tui import svg_export  # noqa: PLC0415 - the panel costs 0.4 s that the other formats do not owe
 
-        return pictures.of_ab(report) if isinstance(report, AbReport) else pictures.of_run(name)
+        return svg_export.of_ab(report) if isinstance(report, AbReport) else svg_export.of_run(name)
     return experiment_markdown.render(report) if isinstance(report, AbReport) else run_markdown.render(report)
 
 

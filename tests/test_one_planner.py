@@ -15,7 +15,7 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.parser import build_parser
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.plan import Plan
-from dflash_tui.tui.choice import Choice
+from dflash_tui.tui.launch_selection import Choice
 from tests.situations import a_gpu
 
 PAIR = ("gemma-4-31b", "gb10-pair")  # a server on two GPUs: tensor-parallel-size is 2

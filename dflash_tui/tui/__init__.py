@@ -1,1 +1,4 @@
-"""The panel: a Textual front end over `dflash_tui.core`."""
+"""The panel: a Textual front end. The only package that imports textual, rich and plotext.
+
+Imports `presentation` and below, nothing of `cli`.
+"""

@@ -34,20 +34,20 @@ from dflash_tui.presentation import experiment_text
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui import ending, threads
-from dflash_tui.tui.ab import AbScreen
-from dflash_tui.tui.compare import CompareScreen
-from dflash_tui.tui.dialogs import Confirm, ErrorDialog, Help, keys_of
-from dflash_tui.tui.experiments import ExperimentList
-from dflash_tui.tui.fix import Fix, Launch
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, Help, keys_of
+from dflash_tui.tui.dialogs.experiments import ExperimentList
+from dflash_tui.tui.dialogs.remedies import Fix, Launch
+from dflash_tui.tui.dialogs.runs import RunList
 from dflash_tui.tui.guard import Guard
-from dflash_tui.tui.launch import LaunchScreen, living, load_all, probe
-from dflash_tui.tui.live import RunScreen
 from dflash_tui.tui.palette import Places
-from dflash_tui.tui.recipe_list import Entries
-from dflash_tui.tui.replay import ReplayScreen, player_of
-from dflash_tui.tui.runs import RunList
+from dflash_tui.tui.screens.experiment import AbScreen
+from dflash_tui.tui.screens.launch import LaunchScreen, living, load_all, probe
+from dflash_tui.tui.screens.replay import ReplayScreen, player_of
+from dflash_tui.tui.screens.run import RunScreen
+from dflash_tui.tui.screens.verdict import CompareScreen
 from dflash_tui.tui.theme import DARK, LIGHT, SERIES
-from dflash_tui.tui.widgets import NEEDS
+from dflash_tui.tui.widgets.basic import NEEDS
+from dflash_tui.tui.widgets.recipe_list import Entries
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
     from dflash_tui.machine.gpus import Probe
@@ -151,7 +151,7 @@ class DflashApp(App[str]):
         if not self.is_headless:
             ending.on_signals(self._end)
         if self._foreign:
-            from dflash_tui.tui.foreign import ForeignScreen  # noqa: PLC0415 - as in `follow`
+            from dflash_tui.tui.screens.foreign import ForeignScreen  # noqa: PLC0415 - as in `follow`
 
             screen = ForeignScreen(self._foreign)
             self.add_mode("foreign", lambda: screen)

@@ -14,8 +14,8 @@ from dflash_tui.monitoring import recording
 from dflash_tui.planning.recipe import Recipe
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.history import HistoryScreen
-from dflash_tui.tui.launch import LaunchScreen
+from dflash_tui.tui.screens.launch import LaunchScreen
+from dflash_tui.tui.screens.startup_history import HistoryScreen
 
 
 class Panel(Protocol):

@@ -12,8 +12,8 @@ from dflash_tui.experiments.analysis.report import Word
 from dflash_tui.planning import recipe_loader
 from dflash_tui.presentation import verdict_text
 from dflash_tui.runs import registry, server_process
-from dflash_tui.tui.abplan import AbPlan
 from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.dialogs.new_experiment import AbPlan
 from tests.tui.panel import NO_GPU, text, wait_for
 
 VARY = "patch.cpu-expand-kernel=on,off"

@@ -23,8 +23,8 @@ from dflash_tui.run_state import alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui import charts
-from dflash_tui.tui.tiles import tiles
+from dflash_tui.tui.render import charts
+from dflash_tui.tui.widgets.tiles import tiles
 from tests.tui.panel import failure_of
 
 pytestmark = pytest.mark.vllm

@@ -15,7 +15,7 @@ from dflash_tui.monitoring import observer
 from dflash_tui.planning import recipe_loader
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.chart import Chart
+from dflash_tui.tui.widgets.chart import Chart
 from tests.tui.panel import text
 
 pytestmark = pytest.mark.vllm

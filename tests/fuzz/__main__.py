@@ -18,7 +18,7 @@ def main() -> None:
     atheris = importlib.import_module("atheris")  # no dependency: only this needs it
 
     with atheris.instrument_imports(include=["dflash_tui", "prometheus_client", "yaml"]):
-        from dflash_tui.tui import chart  # noqa: F401 - imported late by its target, when nothing is instrumented
+        from dflash_tui.tui.widgets import chart  # noqa: F401 - imported late by its target, when nothing is instrumented
         from tests.fuzz import targets
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("target", choices=targets.TARGETS)

@@ -154,7 +154,7 @@ def _host():
     """Return a loop, two charts of an app that runs in it, what makes a line of them, and what keeps the app alive."""
     from textual.app import App, ComposeResult
 
-    from dflash_tui.tui.chart import Chart, Line
+    from dflash_tui.tui.widgets.chart import Chart, Line
 
     class Host(App[None]):
         def compose(self) -> ComposeResult:

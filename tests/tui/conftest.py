@@ -26,7 +26,7 @@ from dflash_tui.planning import plan as plans
 from dflash_tui.planning import resolution
 from dflash_tui.planning.recipe import Drafter, EngineSpec, Mode, Recipe, Status, Target
 from dflash_tui.runs.run import Run
-from dflash_tui.tui import launch
+from dflash_tui.tui.screens import launch
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import recordings
 

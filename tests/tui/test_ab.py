@@ -12,7 +12,7 @@ from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.design import BootBegan, Finished, Halted, Measured
 from dflash_tui.runs import registry
 from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.experiments import ExperimentList
+from dflash_tui.tui.dialogs.experiments import ExperimentList
 from tests.experiments import BASE, a_boot, a_design, a_plan, boots, told, written
 from tests.test_report_markdown import a_report
 from tests.tui.conftest import HOSTILE, a_recipe

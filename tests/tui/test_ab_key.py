@@ -12,9 +12,9 @@ from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.recipe import Recipe
 from dflash_tui.presentation import verdict_text
 from dflash_tui.runs import registry, server_process
-from dflash_tui.tui.abplan import AbPlan
 from dflash_tui.tui.app import DflashApp, farewell
-from dflash_tui.tui.dialogs import Confirm
+from dflash_tui.tui.dialogs.basic import Confirm
+from dflash_tui.tui.dialogs.new_experiment import AbPlan
 from tests import fake_engine
 from tests.launched import free_port
 from tests.tui.conftest import a_recipe

@@ -11,8 +11,8 @@ from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import AbReport
 from dflash_tui.experiments.design import BootBegan
 from dflash_tui.run_state.state import RunState
-from dflash_tui.tui import ab
 from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.screens import experiment
 from dflash_tui.tui.theme import LIGHT
 from tests.experiments import a_design, boots, told
 from tests.tui.panel import app, text, wait_for
@@ -58,7 +58,7 @@ def test_progress(snap_compare, starting, monkeypatch):
         state.apply(event)
     began = BootBegan(now - 30, 1, 1, "20261121-012400-toy")
     folded = progress.fold(design, [*told(design, made[:1]), began], due=10, driven=True, now=now)
-    monkeypatch.setattr(ab, "look", lambda _folder: ab.Seen(folded, state, ()))
+    monkeypatch.setattr(experiment, "look", lambda _folder: experiment.Seen(folded, state, ()))
 
     async def act(pilot: Pilot[str]) -> None:
         panel = pilot.app

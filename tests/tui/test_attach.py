@@ -14,10 +14,10 @@ from dflash_tui.planning.recipe import Build, EngineSpec
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp, farewell
-from dflash_tui.tui.dialogs import Confirm
-from dflash_tui.tui.doctor import Doctor
-from dflash_tui.tui.launch import LaunchScreen
-from dflash_tui.tui.live import RunScreen
+from dflash_tui.tui.dialogs.basic import Confirm
+from dflash_tui.tui.dialogs.doctor import Doctor
+from dflash_tui.tui.screens.launch import LaunchScreen
+from dflash_tui.tui.screens.run import RunScreen
 from tests import recordings
 from tests.launched import free_port
 from tests.tui.conftest import a_recipe, a_run, five_requests, traffic

@@ -8,13 +8,13 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.content import Content
 
-from dflash_tui.tui.chart import Chart, Line, bends, fit, nice, ticks
-from dflash_tui.tui.widgets import bar, fold
+from dflash_tui.tui.widgets.basic import bar, fold
+from dflash_tui.tui.widgets.chart import Chart, Line, bends, fit, nice, ticks
 
 _FUZZ = """
 import asyncio, math, random
 from textual.app import App
-from dflash_tui.tui.chart import Chart, Line
+from dflash_tui.tui.widgets.chart import Chart, Line
 
 class Host(App):
     def compose(self):

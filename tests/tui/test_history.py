@@ -5,8 +5,8 @@ import pytest
 
 from dflash_tui.monitoring import startup_history
 from dflash_tui.run_state.eta import Start
-from dflash_tui.tui.history import HistoryScreen
-from dflash_tui.tui.runs import RunList
+from dflash_tui.tui.dialogs.runs import RunList
+from dflash_tui.tui.screens.startup_history import HistoryScreen
 from tests import starts
 from tests.tui.conftest import HOSTILE
 from tests.tui.panel import app, text, wait_for

@@ -6,8 +6,8 @@ from dflash_tui.common.errors import RecipeError
 from dflash_tui.machine.gpus import Gpu, Probe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipe import Mode
-from dflash_tui.tui.dialogs import Help
-from dflash_tui.tui.launch import LaunchScreen
+from dflash_tui.tui.dialogs.basic import Help
+from dflash_tui.tui.screens.launch import LaunchScreen
 from tests.tui.conftest import HOSTILE, a_recipe
 from tests.tui.panel import app, text, wait_for
 

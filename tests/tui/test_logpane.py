@@ -7,7 +7,7 @@ import pytest
 
 from dflash_tui.events import LogLine, Problem
 from dflash_tui.run_state.retention import KEPT_BYTES, KEPT_LINES
-from dflash_tui.tui.logpane import LogPane
+from dflash_tui.tui.widgets.log_pane import LogPane
 from dflash_tui.vllm_output import log_reader
 from dflash_tui.vllm_output.benign_warnings import why_benign
 from tests import recordings

@@ -13,8 +13,8 @@ from dflash_tui.engines.patching.status import State
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file, recipe_loader, resolution
 from dflash_tui.planning import plan as plans
-from dflash_tui.tui import patches
-from dflash_tui.tui.dialogs import Confirm
+from dflash_tui.tui.dialogs import patches
+from dflash_tui.tui.dialogs.basic import Confirm
 from tests.patching.conftest import CPU_FILE, build
 from tests.tui.conftest import a_recipe
 from tests.tui.panel import app, text, wait_for

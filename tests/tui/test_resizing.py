@@ -5,7 +5,7 @@ import asyncio
 from textual.events import Resize
 from textual.geometry import Size
 
-from dflash_tui.tui.launch import LaunchScreen
+from dflash_tui.tui.screens.launch import LaunchScreen
 from tests.tui.panel import app, wait_for
 
 

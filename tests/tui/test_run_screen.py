@@ -14,7 +14,7 @@ from dflash_tui.events import (
     Sampled,
     Suspended,
 )
-from dflash_tui.tui.chart import Chart
+from dflash_tui.tui.widgets.chart import Chart
 from tests.tui.conftest import HOSTILE, a_run, traffic
 from tests.tui.panel import app, feed, text
 

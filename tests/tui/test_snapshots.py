@@ -10,8 +10,8 @@ from dflash_tui.events import AnyEvent
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import Player
 from dflash_tui.planning.recipe import Recipe
-from dflash_tui.tui import launch
 from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.screens import launch
 from dflash_tui.tui.theme import LIGHT
 from tests.tui.conftest import a_recipe, a_run
 from tests.tui.panel import NO_GPU, app, feed, wait_for

@@ -9,7 +9,7 @@ from dflash_tui.monitoring import startup_history
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.starting import startup
+from dflash_tui.tui.render.startup import startup
 from tests import recordings, starts
 from tests.tui.conftest import BASE, a_run
 from tests.tui.panel import app, feed, text, wait_for

@@ -12,8 +12,8 @@ from textual.content import Content
 
 from dflash_tui.common.formatting import middle
 from dflash_tui.monitoring.foreign_server import Server
-from dflash_tui.tui.live import RunScreen
-from dflash_tui.tui.widgets import MUTED, Display, Requests
+from dflash_tui.tui.screens.run import RunScreen
+from dflash_tui.tui.widgets.basic import MUTED, Display, Requests
 
 _MARKS = {"healthy": ("●", "$primary"), "unhealthy": ("✗", "$error"), "starting": ("◐", "$warning")}
 _SHARED = {"window(-1)", "window(1)", "freeze", "chart", "alarms"}

@@ -14,7 +14,7 @@ from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state import idle_probe
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.widgets import MUTED
+from dflash_tui.tui.widgets.basic import MUTED
 
 _MARKS = {
     "preparing": ("◐", "$warning"),

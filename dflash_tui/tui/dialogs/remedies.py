@@ -23,8 +23,8 @@ from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.doctor import Doctor
-from dflash_tui.tui.widgets import MUTED
+from dflash_tui.tui.dialogs.doctor import Doctor
+from dflash_tui.tui.widgets.basic import MUTED
 
 Launch = tuple[Setup, Plan, str]
 

@@ -23,9 +23,9 @@ from dflash_tui.events import Exited, Stopping
 from dflash_tui.monitoring import export, recording
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs import ErrorDialog
-from dflash_tui.tui.history import HistoryScreen
-from dflash_tui.tui.widgets import MUTED
+from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.screens.startup_history import HistoryScreen
+from dflash_tui.tui.widgets.basic import MUTED
 
 _MARKS = {
     "running": ("●", "$success"),

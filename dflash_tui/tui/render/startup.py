@@ -13,7 +13,7 @@ from dflash_tui.presentation import startup_text
 from dflash_tui.presentation.startup_text import Mark, Row
 from dflash_tui.run_state.eta import WORTH_IT, Expected, Guess, coming
 from dflash_tui.run_state.state import RunState
-from dflash_tui.tui.widgets import MUTED, bar
+from dflash_tui.tui.widgets.basic import MUTED, bar
 
 _NAME = 12
 _BAR = 24

@@ -10,7 +10,7 @@ from rich.style import Style
 from rich.text import Text
 
 from dflash_tui.events import LogLine
-from dflash_tui.tui import figures
+from dflash_tui.tui.render import status
 from dflash_tui.vllm_output.benign_warnings import why_benign
 
 _NOTE = f"{'':11}↳ no harm: "
@@ -86,10 +86,10 @@ class LogRows(Sequence[str]):
 
     def _text(self, row: LogLine | _Marked) -> str:
         if isinstance(row, LogLine):
-            return figures.log_line(row, self.utc_offset)
+            return status.log_line(row, self.utc_offset)
         if row.note:
             return f"{_NOTE}{row.why}"
-        text = figures.log_line(row.line, self.utc_offset)
+        text = status.log_line(row.line, self.utc_offset)
         return f"{text[:9]}~ {text[11:]}"
 
     @overload

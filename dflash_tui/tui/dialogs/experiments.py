@@ -20,8 +20,8 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation import experiment_tables
-from dflash_tui.tui.abview import STATUS
-from dflash_tui.tui.widgets import MUTED
+from dflash_tui.tui.render.experiment import STATUS
+from dflash_tui.tui.widgets.basic import MUTED
 
 _MOST = 100
 

@@ -21,10 +21,10 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import AbReport, Comparison, Standing, Sweep, Word
 from dflash_tui.presentation import experiment_markdown, experiment_tables
-from dflash_tui.tui import abview
-from dflash_tui.tui.chart import Chart, Line
-from dflash_tui.tui.dialogs import ErrorDialog
-from dflash_tui.tui.widgets import Display, TooSmall
+from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.render import experiment
+from dflash_tui.tui.widgets.basic import Display, TooSmall
+from dflash_tui.tui.widgets.chart import Chart, Line
 
 _PANES = ("verdict", "arms", "ranges", "starts")
 _MARKS = {Standing.RECOMMENDED: "★", Standing.PLATEAU: "=", Standing.OPEN: "?", Standing.WORSE: ""}
@@ -109,14 +109,14 @@ class CompareScreen(Screen[None]):
         label = experiment_tables.label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
-        arms = abview.arms(design, report.boots, self._width("arms"))
+        arms = experiment.arms(design, report.boots, self._width("arms"))
         self._say("arms", arms)
         said = ", ± half their range" if "±" in arms.plain else ""
         self.query_one("#arms").border_title = f"arms: medians of boots{said}"
         self._draw_verdict(report, one)
         self._draw_sweep(report.sweep)
         shown = (one.a, one.b) if one else range(len(design.arms))
-        self._say("starts", abview.starts(report, shown, self._width("starts")))
+        self._say("starts", experiment.starts(report, shown, self._width("starts")))
         self.call_after_refresh(self._settle, [self._width(pane) for pane in _PANES])
 
     def _settle(self, drawn: list[int]) -> None:
@@ -129,9 +129,9 @@ class CompareScreen(Screen[None]):
         if one is None:
             self._say("verdict", Content("no two arms can be compared: a boot of each is needed"))
             return
-        self._say("verdict", abview.verdict(report, one, self._width("verdict")))
+        self._say("verdict", experiment.verdict(report, one, self._width("verdict")))
         self.query_one("#verdict").set_class(one.word is Word.REFUSED, "-refused")
-        self._say("ranges", abview.ranges(one, self._width("ranges")))
+        self._say("ranges", experiment.ranges(one, self._width("ranges")))
         a, b = (experiment_tables.name(report.design, arm, 16) for arm in (one.a, one.b))
         self.query_one("#ranges").border_title = Content(f"{one.measure} of {b} as a multiple of {a}")
 

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.tui.failure import failure
+from dflash_tui.tui.widgets.failure import failure
 
 
 class Confirm(ModalScreen[bool]):

@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from dflash_tui.common.formatting import cut, duration
 from dflash_tui.run_state.alarms import Alarm
-from dflash_tui.tui.widgets import MUTED
+from dflash_tui.tui.widgets.basic import MUTED
 
 NONE = "no alarm"
 

@@ -24,9 +24,9 @@ from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs import Confirm
-from dflash_tui.tui.failure import failure
-from dflash_tui.tui.widgets import MUTED
+from dflash_tui.tui.dialogs.basic import Confirm
+from dflash_tui.tui.widgets.basic import MUTED
+from dflash_tui.tui.widgets.failure import failure
 
 _MOST_BOOTS = 8
 

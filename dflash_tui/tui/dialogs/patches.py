@@ -25,8 +25,8 @@ from dflash_tui.engines.patching.status import Found, State
 from dflash_tui.engines.patching.transaction import Trouble
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
-from dflash_tui.tui.dialogs import Confirm, ErrorDialog
-from dflash_tui.tui.widgets import MUTED
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
+from dflash_tui.tui.widgets.basic import MUTED
 
 _MARKS = {
     State.NEEDED: ("+ ", "bold $warning"),

@@ -18,8 +18,8 @@ from dflash_tui.planning.recipe import EngineSpec, Recipe
 from dflash_tui.planning.resolution import Setup
 from dflash_tui.presentation.plan_words import band_line, ready_line, restart_line
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.choice import Choice, Suited
-from dflash_tui.tui.widgets import MUTED
+from dflash_tui.tui.launch_selection import Choice, Suited
+from dflash_tui.tui.widgets.basic import MUTED
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
     from dflash_tui.engines.hub.model_lookup import Model

@@ -15,7 +15,7 @@ from textual.widgets import Input, Static
 from dflash_tui.common.errors import DflashError
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import Setup
-from dflash_tui.tui.widgets import MUTED
+from dflash_tui.tui.widgets.basic import MUTED
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared
     from dflash_tui.launch.preflight.runner import Check, Report

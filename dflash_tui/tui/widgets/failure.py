@@ -15,7 +15,7 @@ from dflash_tui.diagnosis import postmortem
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.widgets import MUTED
+from dflash_tui.tui.widgets.basic import MUTED
 
 _LABEL = 10
 _QUOTED_LINES = 2

@@ -16,7 +16,7 @@ from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.counters import LONGEST_GAP, Reading
 from dflash_tui.run_state.published_range import choose, compare
 from dflash_tui.run_state.state import RunState
-from dflash_tui.tui.widgets import MUTED
+from dflash_tui.tui.widgets.basic import MUTED
 from dflash_tui.vllm_output.histogram import Quantile, quantile
 from dflash_tui.vllm_output.metrics import Rates
 

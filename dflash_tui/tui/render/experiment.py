@@ -16,7 +16,7 @@ from dflash_tui.experiments.analysis.report import AbReport, Comparison, Word
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation import experiment_tables, verdict_text
-from dflash_tui.tui.widgets import MUTED, bar
+from dflash_tui.tui.widgets.basic import MUTED, bar
 
 _COLOURS = ("$series-a", "$series-b", "$series-c")
 _WORDS = {

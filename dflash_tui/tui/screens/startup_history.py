@@ -20,7 +20,7 @@ from dflash_tui.monitoring import startup_history
 from dflash_tui.presentation import startup_text
 from dflash_tui.run_state import startup_comparison
 from dflash_tui.run_state.startup_comparison import Difference, Kind
-from dflash_tui.tui.widgets import MUTED
+from dflash_tui.tui.widgets.basic import MUTED
 
 _NAME = 20
 _EXACT = 10.0  # seconds; what took less is told to a tenth

@@ -12,8 +12,8 @@ from textual.widgets.option_list import Option
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.planning.recipe import Recipe
-from dflash_tui.tui import planview
-from dflash_tui.tui.choice import Choice, Suits
+from dflash_tui.tui.launch_selection import Choice, Suits
+from dflash_tui.tui.render import plan
 
 Entries = dict[str, Recipe | DflashError]
 
@@ -56,12 +56,12 @@ class RecipeList(Vertical):
         """Bring the rows up to date."""
         table = self.query_one(OptionList)
         width = table.scrollable_content_region.width - 4
-        head = Content(f"  {planview.columns('recipe', 'n', 'vLLM', 'status', width)}")
+        head = Content(f"  {plan.columns('recipe', 'n', 'vLLM', 'status', width)}")
         columns = self.query_one("#columns", Static)
         if columns.content != head:
             columns.update(head, layout=False)
         for index, name in enumerate(self.shown):
-            shown = planview.row(name, self.entries[name], self.choice, width)
+            shown = plan.row(name, self.entries[name], self.choice, width)
             if table.get_option_at_index(index).prompt != shown:
                 table.replace_option_prompt_at_index(index, shown)
 

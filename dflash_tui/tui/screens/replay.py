@@ -18,8 +18,8 @@ from dflash_tui.common.formatting import duration, middle
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import PANEL_SPEED, Player
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.live import RunScreen
-from dflash_tui.tui.widgets import MUTED, Display, Requests, bar
+from dflash_tui.tui.screens.run import RunScreen
+from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, bar
 
 # So long the screen may read on before it looks at keys; a key press is painted within 50 ms.
 SLICE = 0.01

@@ -17,7 +17,7 @@ from textual.widgets import Footer, Input, Log
 from dflash_tui.common.formatting import cut
 from dflash_tui.events import LogLine
 from dflash_tui.run_state.state import RunState
-from dflash_tui.tui.logrows import LogRows, styled
+from dflash_tui.tui.widgets.log_rows import LogRows, styled
 
 LEVELS = ("all", "warnings and worse", "errors")
 _PIECE = 500

@@ -23,16 +23,16 @@ from dflash_tui.run_state.draft_advice import advise
 from dflash_tui.run_state.eta import Guess, Start, expect
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
-from dflash_tui.tui import charts, figures
-from dflash_tui.tui.alarms import AlarmDialog
-from dflash_tui.tui.alarms import lines as alarm_lines
-from dflash_tui.tui.chart import Chart, Line
-from dflash_tui.tui.failure import FailurePane
-from dflash_tui.tui.logpane import LogPane
-from dflash_tui.tui.starting import startup
-from dflash_tui.tui.strip import RequestStrip
-from dflash_tui.tui.tiles import Tiles, tiles
-from dflash_tui.tui.widgets import REQUESTS_SHOWN, Display, Positions, Requests, Timeline, TooSmall
+from dflash_tui.tui.dialogs.alarms import AlarmDialog
+from dflash_tui.tui.dialogs.alarms import lines as alarm_lines
+from dflash_tui.tui.render import charts, status
+from dflash_tui.tui.render.startup import startup
+from dflash_tui.tui.widgets.basic import REQUESTS_SHOWN, Display, Positions, Requests, Timeline, TooSmall
+from dflash_tui.tui.widgets.chart import Chart, Line
+from dflash_tui.tui.widgets.failure import FailurePane
+from dflash_tui.tui.widgets.log_pane import LogPane
+from dflash_tui.tui.widgets.request_strip import RequestStrip
+from dflash_tui.tui.widgets.tiles import Tiles, tiles
 
 WINDOWS = (120.0, 600.0, 3600.0)
 LOG_INTERVAL = 0.25
@@ -230,7 +230,7 @@ class RunScreen(Screen[None]):
         self._show_keys()
         self.write_log()
         self.query_one("#status", Display).show(
-            figures.status(self.plan, self.run, self.state, self.error, now=now, frozen=self.frozen)
+            status.status(self.plan, self.run, self.state, self.error, now=now, frozen=self.frozen)
         )
         if self.stage == "starting":
             # A pane that was hidden has no width before.
@@ -289,7 +289,7 @@ class RunScreen(Screen[None]):
 
     def calm(self, now: float) -> str:
         """What is said beside there being no alarm."""
-        return figures.probing(self.state, now) if self.has_server else ""
+        return status.probing(self.state, now) if self.has_server else ""
 
     def action_alarms(self) -> None:
         now = self.now()

@@ -27,10 +27,10 @@ from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation import experiment_tables
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
-from dflash_tui.tui import abview
-from dflash_tui.tui.dialogs import Confirm, ErrorDialog
-from dflash_tui.tui.starting import startup
-from dflash_tui.tui.widgets import MUTED, Display, Requests, TooSmall
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
+from dflash_tui.tui.render import experiment
+from dflash_tui.tui.render.startup import startup
+from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, TooSmall
 
 _EVERY = 1.0
 _ROWS = {True: 3, False: 6}  # boots that are listed, on a low screen and on a tall one
@@ -163,14 +163,14 @@ class AbScreen(Screen[None]):
 
     def _draw(self, seen: Seen, progress: Progress) -> None:
         now, width, design = self.now(), self.size.width - 4, progress.design
-        self.query_one("#status", Display).show(abview.status(progress, now, self.size.width))
+        self.query_one("#status", Display).show(experiment.status(progress, now, self.size.width))
         label = experiment_tables.label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}" if label else "", "$accent")))
         self.query_one("#label").display = bool(label)
         rows = _ROWS[self.has_class("-short")]
-        self.query_one("#order", Display).show(abview.timeline(progress, now, width, rows))
-        self.query_one("#arms", Display).show(abview.arms(design, progress.boots, width))
-        self.query_one("#left-over", Display).show(abview.remaining(progress, self.size.width - 2))
+        self.query_one("#order", Display).show(experiment.timeline(progress, now, width, rows))
+        self.query_one("#arms", Display).show(experiment.arms(design, progress.boots, width))
+        self.query_one("#left-over", Display).show(experiment.remaining(progress, self.size.width - 2))
         self._draw_boot(seen, now, width)
 
     def _draw_boot(self, seen: Seen, now: float, width: int) -> None:

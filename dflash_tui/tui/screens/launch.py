@@ -28,14 +28,14 @@ from dflash_tui.planning.recipe import Mode, Recipe
 from dflash_tui.planning.resolution import Setup
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui import planview
-from dflash_tui.tui.abplan import AbPlan
-from dflash_tui.tui.choice import MOST_TOKENS, Choice
-from dflash_tui.tui.dialogs import ErrorDialog
-from dflash_tui.tui.doctor import Doctor
-from dflash_tui.tui.patches import PatchScreen
-from dflash_tui.tui.recipe_list import Entries, RecipeList
-from dflash_tui.tui.widgets import Display, TooSmall
+from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.dialogs.doctor import Doctor
+from dflash_tui.tui.dialogs.new_experiment import AbPlan
+from dflash_tui.tui.dialogs.patches import PatchScreen
+from dflash_tui.tui.launch_selection import MOST_TOKENS, Choice
+from dflash_tui.tui.render import plan as render_plan
+from dflash_tui.tui.widgets.basic import Display, TooSmall
+from dflash_tui.tui.widgets.recipe_list import Entries, RecipeList
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
     from dflash_tui.engines.hub.model_lookup import Model
@@ -182,9 +182,9 @@ class LaunchScreen(Screen[None]):
         driver = f" · driver {probe.driver}" if probe and probe.driver else ""
         head = Content.assemble(("dflash-tui", "bold"), f" {__version__}{driver} · {state}")
         self.query_one("#head", Display).show(head)
-        self.query_one("#machine", Display).show(planview.machine(probe, self.choice.card))
+        self.query_one("#machine", Display).show(render_plan.machine(probe, self.choice.card))
         now = self.now()
-        servers = [planview.server_text(run, now) for run in reversed(self.running)]
+        servers = [render_plan.server_text(run, now) for run in reversed(self.running)]
         self.query_one("#servers", Display).show(Content("\n").join(servers))
         self.set_class(bool(self.running), "-servers")
         self.query_one(RecipeList).draw()
@@ -199,9 +199,9 @@ class LaunchScreen(Screen[None]):
             if isinstance(entry, Recipe):
                 shown = self._plan_text(entry)
             else:
-                shown = planview.error_text(entry) if entry else Content("no recipe was found")
+                shown = render_plan.error_text(entry) if entry else Content("no recipe was found")
         except DflashError as error:
-            shown = planview.error_text(error)
+            shown = render_plan.error_text(error)
         if shown != text.content:
             text.update(shown)
 
@@ -211,7 +211,7 @@ class LaunchScreen(Screen[None]):
         if None in known and plan.models != self._asked and self.is_active:
             self._asked = plan.models
             self.look_for_models(plan)
-        return planview.plan_text(
+        return render_plan.plan_text(
             choice.setup(recipe),
             plan,
             engine=inventory.find(Path(plan.engine_folder)),

@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from dflash_tui.common.formatting import cut, number
 from dflash_tui.run_state.slow_cycle import Cycle, Finished
-from dflash_tui.tui.widgets import MUTED
+from dflash_tui.tui.widgets.basic import MUTED
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _NAME, _VALUE = 8, 8

@@ -9,7 +9,7 @@ from dflash_tui.common.formatting import GIB, number, of, percent
 from dflash_tui.events import GpuLoad, GpusSampled
 from dflash_tui.run_state.counters import LONGEST_GAP, Reading
 from dflash_tui.run_state.state import RunState, held
-from dflash_tui.tui.chart import Line, nice
+from dflash_tui.tui.widgets.chart import Line, nice
 from dflash_tui.vllm_output.metrics import Rates
 
 # The order in which a key goes through them where there is room for one only.

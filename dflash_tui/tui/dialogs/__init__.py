@@ -1,0 +1,1 @@
+"""What is laid over a screen and answers with a value."""

@@ -1,0 +1,1 @@
+"""Values become Textual content. Pure: no widget, no I/O."""
