@@ -10,9 +10,9 @@ def main() -> int:
     if sys.argv[1:] == ["--version"]:
         print(f"dflash-tui {__version__}")  # noqa: T201
         return 0
-    from dflash_tui import cli
+    from dflash_tui.cli import main as cli_main
 
-    return cli.main()
+    return cli_main.main()
 
 
 if __name__ == "__main__":

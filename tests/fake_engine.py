@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.engines import environments as engines
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.launch import planner
-from dflash_tui.parser import build_parser
 
 RECIPE = "fake"
 _SERVER = Path(__file__).parent / "fake_server.py"

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from dflash_tui import cli
+from dflash_tui.cli import main
 from tests import escapes, world
 
 COMMANDS = (
@@ -39,7 +39,7 @@ def told(*words: str) -> str:
     """Return all that a command writes."""
     seen = io.StringIO()
     with contextlib.redirect_stdout(seen), contextlib.redirect_stderr(seen):
-        cli.main(words)
+        main.main(words)
     return seen.getvalue()
 
 

@@ -13,7 +13,7 @@ import pytest
 import dflash_tui
 
 CORE = (
-    "import importlib, pkgutil, sys, dflash_tui.core as core, dflash_tui.headless, dflash_tui.lines\n"
+    "import importlib, pkgutil, sys, dflash_tui.core as core, dflash_tui.cli.commands.up, dflash_tui.cli.event_lines\n"
     "for found in pkgutil.iter_modules(core.__path__): importlib.import_module(f'dflash_tui.core.{found.name}')\n"
     "print(*sorted(sys.modules))"
 )
@@ -34,7 +34,7 @@ def test_the_core_and_the_command_line_do_not_import_the_panel():
 
 def test_help_and_version_import_nothing_heavy():
     """`--version` is answered before anything but argparse is loaded."""
-    code = "import sys\nfrom dflash_tui.cli import build_parser\nbuild_parser()\nprint(*sorted(sys.modules))"
+    code = "import sys\nfrom dflash_tui.cli.main.main import build_parser\nbuild_parser()\nprint(*sorted(sys.modules))"
     roots = {name.partition(".")[0] for name in modules(code)}
     assert not roots & {"msgspec", "httpx", "yaml", "psutil", "textual", "asyncio", "pynvml", "uv"}
 

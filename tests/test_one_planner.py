@@ -7,12 +7,12 @@ import msgspec
 import pytest
 from _pytest.mark.structures import ParameterSet
 
+from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.launch import planner
 from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Gpu, Probe
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.parser import build_parser
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.plan import Plan
 from dflash_tui.tui.launch_selection import Choice

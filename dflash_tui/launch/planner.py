@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml
 
+from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import yaml_loader
 from dflash_tui.common.errors import UsageError
 from dflash_tui.engines import inventory
@@ -20,7 +21,6 @@ from dflash_tui.launch.preflight import check
 from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Gpu, Probe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
-from dflash_tui.parser import build_parser
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, request
 from dflash_tui.planning import resolution as setups

@@ -81,7 +81,7 @@ def _child(asked: Mapping[str, Any]) -> int:
     for number, path in ((0, os.devnull), (1, asked["out"]), (2, asked["err"])):
         os.dup2(os.open(str(path), flags if number else os.O_RDONLY, 0o600), number)
     os.environ.update(asked["env"])
-    from dflash_tui.cli import main
+    from dflash_tui.cli.main import main
 
     try:
         code = main(asked["words"])

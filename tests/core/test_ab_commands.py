@@ -5,13 +5,13 @@ import shlex
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui import cli
+from dflash_tui.cli import main
+from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import UsageError
 from dflash_tui.experiments import store
 from dflash_tui.experiments.builder import designed
 from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, Halted
 from dflash_tui.experiments.estimate import Estimate
-from dflash_tui.parser import build_parser
 from dflash_tui.presentation import experiment_text
 
 
@@ -168,7 +168,7 @@ def test_what_happens_is_told_in_lines_without_control_characters():
 
 def test_actions_without_an_experiment_say_so(capsys):
     """A list of nothing says how to begin."""
-    assert cli.main(["ab", "list"]) == 0
+    assert main.main(["ab", "list"]) == 0
     assert "dflash-tui ab RECIPE" in capsys.readouterr().err
-    assert cli.main(["ab", "attach"]) == 2
-    assert cli.main(["ab", "stop", "x"]) == 2
+    assert main.main(["ab", "attach"]) == 2
+    assert main.main(["ab", "stop", "x"]) == 2

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dflash_tui import alarm_lines
+from dflash_tui.cli import alarm_lines
 from dflash_tui.events import Launched, Suspended
 from dflash_tui.run_state.state import RunState
 

@@ -12,13 +12,13 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from dflash_tui import bench
 from dflash_tui.benchmark import imported_results, suites, vllm_bench
 from dflash_tui.benchmark.imported_results import Imported
 from dflash_tui.benchmark.suites import Prompt
+from dflash_tui.cli.commands import bench
+from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, ServerFailed
-from dflash_tui.parser import build_parser
 from dflash_tui.runs.run import Run
 from tests.launched import free_port, wait_for_answer
 from tests.tui.conftest import a_run

@@ -6,7 +6,7 @@ import asyncio
 import msgspec
 import pytest
 
-from dflash_tui import headless
+from dflash_tui.cli.commands import up
 from dflash_tui.common.errors import ServerFailed
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
@@ -28,7 +28,7 @@ def run(folders) -> Run:
 
 async def _watch(run: Run, *, as_json: bool) -> None:
     args = argparse.Namespace(json=as_json, every=60, detach=False, foreground=False)
-    await headless._watch(args, run, RunState())
+    await up._watch(args, run, RunState())
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -58,8 +58,8 @@ async def test_what_cannot_be_told_of_a_bad_answer_is_not_lost(run, monkeypatch)
     async def broken(*_, **__):
         raise BrokenPipeError
 
-    monkeypatch.setattr(headless, "_follow", for_ever)
-    monkeypatch.setattr(headless, "_tell", broken)
+    monkeypatch.setattr(up, "_follow", for_ever)
+    monkeypatch.setattr(up, "_tell", broken)
     with pytest.raises(BrokenPipeError):
         await asyncio.wait_for(_watch(run, as_json=False), 5)
 
@@ -73,10 +73,10 @@ async def test_who_has_told_why_ends_nothing(run, monkeypatch):
     async def short(*_):
         await asyncio.sleep(0.2)
 
-    monkeypatch.setattr(headless, "_follow", short)
-    monkeypatch.setattr(headless, "_tell", done)
-    monkeypatch.setattr(headless, "_after_end", lambda *_, **__: 7)
+    monkeypatch.setattr(up, "_follow", short)
+    monkeypatch.setattr(up, "_tell", done)
+    monkeypatch.setattr(up, "_after_end", lambda *_, **__: 7)
     waited = asyncio.get_running_loop().time()
     args = argparse.Namespace(json=False, every=60, detach=False, foreground=False)
-    assert await headless._watch(args, run, RunState()) == 7
+    assert await up._watch(args, run, RunState()) == 7
     assert asyncio.get_running_loop().time() - waited >= 0.2

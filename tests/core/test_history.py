@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from dflash_tui.cli import main
+from dflash_tui.cli.main import main
 from dflash_tui.events import WARM_UP, AnyEvent, Phase, Preparing, RequestDone, Step, encode
 from dflash_tui.monitoring import startup_history
 from dflash_tui.planning import plan as plans

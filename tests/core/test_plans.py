@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.launch import planner
 from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Probe
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.parser import build_parser
 from dflash_tui.planning import patch_file, recipe_loader, resolution
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning.recipe import EngineSpec

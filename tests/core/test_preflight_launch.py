@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui import headless
+from dflash_tui.cli.commands import up as commands_up
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PreflightFailed
 from dflash_tui.engines import inventory
@@ -194,7 +194,7 @@ def made(tmp_path, monkeypatch) -> Iterator[Planned]:
 
 def up(made: Planned, force: str | None) -> int:
     args = argparse.Namespace(json=False, force=force, detach=True, bench=False, foreground=False)
-    return asyncio.run(headless._up(args, made))
+    return asyncio.run(commands_up._up(args, made))
 
 
 def test_what_fails_is_not_launched(made, capsys):

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui import cli
+from dflash_tui.cli import main
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.experiments import store
@@ -55,7 +55,7 @@ def test_a_folder_that_all_may_write_is_refused_in_words(tmp_path, capsys):
     assert store.known() == []
     with pytest.raises(UsageError, match="can be written by everybody, so it is not believed"):
         registry.find(world.RUN)
-    assert cli.main(["ps"]) == 0
+    assert main.main(["ps"]) == 0
     assert "can be written by everybody" in capsys.readouterr().err
     paths.runs().chmod(0o777)
     with pytest.raises(DflashError, match="nothing is launched"):
@@ -106,7 +106,7 @@ def test_code_of_a_model_is_said(part, capsys):
     paths.user_recipes().mkdir(parents=True)
     for name, text in (("own", shipped), ("trusting", f"{shipped.partition('flags:')[0]}{part}\n")):
         (paths.user_recipes() / f"{name}.yaml").write_text(text)
-        assert cli.main(["plan", name]) == 0
+        assert main.main(["plan", name]) == 0
         assert ("Python code that comes with the model is run" in capsys.readouterr().out) is (name == "trusting")
     known = recipe_loader.find("gemma-4-31b")
     assert known.flags["trust-remote-code"]

@@ -4,13 +4,13 @@ import shlex
 
 import pytest
 
+from dflash_tui.cli.parser import build_parser
 from dflash_tui.diagnosis import postmortem, remedies
 from dflash_tui.diagnosis.cause import diagnose
 from dflash_tui.events import Exited, Launched
 from dflash_tui.launch import planner
 from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Probe
-from dflash_tui.parser import build_parser
 from dflash_tui.planning import recipe_loader, request
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.state import RunState

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_tui import cli
+from dflash_tui.cli import main
 from dflash_tui.launch import systemd_unit
 from tests import stand_in
 from tests.units import fields, unquoted
@@ -107,7 +107,7 @@ def test_what_runs_is_this_installation_with_the_options_of_a_launch(folders, mo
         "--every",
         "9",
     ]
-    assert cli.main(["service", "demo-cpu", *words]) == 0
+    assert main.main(["service", "demo-cpu", *words]) == 0
     text = capsys.readouterr().out
     assert "planted" not in text
     given = fields(text)
@@ -125,7 +125,7 @@ def test_it_is_written_once_and_replaced_when_asked(folders, capsys):
     """The same unit is no trouble; another one stays as it is, unless told; what comes next is said."""
     path = folders / "config" / "systemd" / "user" / "dflash-tui-demo-cpu.service"
     write = ["service", "demo-cpu", "--write"]
-    assert [cli.main(write), cli.main(write)] == [0, 0]
+    assert [main.main(write), main.main(write)] == [0, 0]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     said = capsys.readouterr()
     assert said.out == ""
@@ -139,10 +139,10 @@ def test_it_is_written_once_and_replaced_when_asked(folders, capsys):
         assert step in said.err
     before = path.read_text()
     changed = [*write, "--set", "restart.times=3"]
-    assert cli.main(changed) == 2
+    assert main.main(changed) == 2
     assert "--replace" in capsys.readouterr().err
     assert path.read_text() == before
-    assert cli.main([*changed, "--replace"]) == 0
+    assert main.main([*changed, "--replace"]) == 0
     assert "dflash-tui launches it again after a crash, at most 3 times within 1:00:00." in path.read_text()
     assert list(path.parent.iterdir()) == [path]
 
@@ -159,5 +159,5 @@ def test_cuda_takes_of_the_systems_memory_on_a_gb10(folders, stand_in_nvml):
 def test_a_path_that_systemd_does_not_take_is_said(letter, monkeypatch, capsys):
     """It runs no program with a quote or a backslash in its path."""
     monkeypatch.setattr(sys, "executable", f"/a{letter}b/python")
-    assert cli.main(["service", "demo-cpu"]) == 2
+    assert main.main(["service", "demo-cpu"]) == 2
     assert "systemd takes no path with such letters" in capsys.readouterr().err

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from dflash_tui.cli import main
+from dflash_tui.cli.main import main
 from dflash_tui.events import Event, Exited, Health, HealthChanged, Stopping, encode
 from dflash_tui.runs.run import Run
 from tests import recordings

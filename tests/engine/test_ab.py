@@ -13,6 +13,7 @@ from statistics import fmean
 
 import pytest
 
+from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.redaction import LEFT_OUT
 from dflash_tui.experiments import (
     boot_snapshot,
@@ -26,7 +27,6 @@ from dflash_tui.experiments.design import Boot, Design, Halted, Measured
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import recording
-from dflash_tui.parser import build_parser
 from dflash_tui.runs import (
     registry,
     server_process,

@@ -22,13 +22,13 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
+from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import Phase
 from dflash_tui.launch import planner
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import observer
-from dflash_tui.parser import build_parser
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs import lifecycle, registry, server_process

@@ -160,7 +160,7 @@ def test_a_uv_that_is_missing_or_fails_half_way(folders, tmp_path, end, code, wo
         script.chmod(0o755)
     program = (
         f"import sys, uv\nuv.find_uv_bin = lambda: {str(script)!r}\n"
-        "from dflash_tui import cli\nsys.exit(cli.main(sys.argv[1:]))"
+        "from dflash_tui.cli.main import main as cli\nsys.exit(cli.main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, "engine", "install", "demo-cpu"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -178,7 +178,7 @@ def test_a_connection_that_is_lost_while_it_installs(folders, tmp_path, number):
     script.chmod(0o755)
     program = (
         f"import sys, uv\nuv.find_uv_bin = lambda: {str(script)!r}\n"
-        "from dflash_tui import cli\nsys.exit(cli.main(sys.argv[1:]))"
+        "from dflash_tui.cli.main import main as cli\nsys.exit(cli.main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, "up", "demo-cpu", "--force", "a test"]
     with subprocess.Popen(command, stderr=subprocess.PIPE,

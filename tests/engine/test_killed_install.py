@@ -30,7 +30,7 @@ COMMAND = [sys.executable, "-m", "dflash_tui", "engine", "install"]
 WITHOUT_BYTE_CODE = """\
 import sys, uv
 uv.find_uv_bin = lambda: {script!r}
-from dflash_tui import cli
+from dflash_tui.cli import main as cli
 sys.exit(cli.main(["engine", "install", *sys.argv[1:]]))
 """
 SCRIPT = """\

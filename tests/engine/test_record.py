@@ -13,11 +13,11 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui import headless
 from dflash_tui.benchmark import (
     client,
     suites,
 )
+from dflash_tui.cli.commands import up
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis import postmortem
@@ -108,12 +108,12 @@ async def test_another_server_on_the_port_is_not_taken_for_ours(launch):
 async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch, capsys):
     """Ours can never listen there: after some patience that is said, with who has the port and a free one."""
     monkeypatch.setattr(recorder, "PATIENCE", 1.0)
-    monkeypatch.setattr(headless, "_BAD_FOR", 0.5)
+    monkeypatch.setattr(up, "_BAD_FOR", 0.5)
     first = launch()
     await until(lambda: processes.listens(server_process.members(first), first.plan.port))
     ours = launch("deaf", port=first.plan.port)
     async with watching(ours) as state:
-        telling = asyncio.create_task(headless._tell(ours, state, as_json=False))
+        telling = asyncio.create_task(up._tell(ours, state, as_json=False))
         await until(telling.done)
     assert state.health is Health.UNHEALTHY
     told = capsys.readouterr().err

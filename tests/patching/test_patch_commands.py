@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 import requests
 
-from dflash_tui import cli
+from dflash_tui.cli import main
 from dflash_tui.common import paths
 from dflash_tui.planning import patch_file
 from tests import stand_in, wheels
@@ -38,7 +38,7 @@ def dflash(*words: str | Path, code: int = 0) -> Done:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            returned = cli.main(list(map(str, words)))
+            returned = main.main(list(map(str, words)))
         except SystemExit as exit_:
             returned = int(str(exit_.code))
     assert returned == code, out.getvalue() + err.getvalue()

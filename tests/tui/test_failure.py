@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from textual.widgets import Input
 
+from dflash_tui.cli.parser import build_parser
 from dflash_tui.events import AnyEvent, Autopsy, Exited, LogLine, Problem
 from dflash_tui.launch import planner
-from dflash_tui.parser import build_parser
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs import lifecycle, registry
 from dflash_tui.runs.run import Run

@@ -2,9 +2,9 @@
 
 import pytest
 
+from dflash_tui.cli.event_lines import Figures
 from dflash_tui.common.formatting import cut, duration, gib, middle, number, percent, plural
 from dflash_tui.events import Counters, Health, HealthChanged, LogLine, MemorySampled, Sampled
-from dflash_tui.lines import Figures
 from dflash_tui.run_state.eta import expect
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.render import status

@@ -46,12 +46,12 @@ def plan_ab(plan: Plan, vary: str, boots: int) -> Planned:
     Raises:
         UsageError: it cannot be varied so, or another experiment runs.
     """
+    from dflash_tui.cli.parser import build_parser  # noqa: PLC0415 - as above
     from dflash_tui.experiments import (  # noqa: PLC0415 - as above
         builder,  # noqa: PLC0415 - pynvml costs 80 ms at the first paint
         controller,
         estimate,
     )
-    from dflash_tui.parser import build_parser  # noqa: PLC0415 - as above
     from dflash_tui.presentation import experiment_text  # noqa: PLC0415 - pynvml costs 80 ms at the first paint
 
     words = ["ab", "run", *request.words(plan)[1:], "--vary", vary, "--boots", str(boots)]

@@ -11,8 +11,8 @@ from dflash_tui.benchmark import client, suites, vllm_bench
 from dflash_tui.benchmark.imported_results import Imported
 from dflash_tui.benchmark.suites import Suite
 from dflash_tui.benchmark.summary import Measured
+from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common.errors import ServerFailed, UsageError
-from dflash_tui.console import print_data, print_status
 from dflash_tui.events import Health, RequestDone, encode
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import observer, recorder

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.common.formatting import middle
-from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.diagnosis import bug_report, postmortem
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import Event

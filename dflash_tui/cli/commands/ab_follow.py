@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common.errors import DflashError, ServerFailed
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.console import print_data, print_status
 from dflash_tui.events import encode
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import AbReport

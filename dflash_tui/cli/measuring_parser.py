@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from dflash_tui.parser_options import (
+from dflash_tui.cli.options import (
     as_json,
     boots,
     option,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common import formatting
-from dflash_tui.console import print_data, print_status
 from dflash_tui.events import Event, encode
 from dflash_tui.run_state.alarms import Alarm, alarms
 from dflash_tui.run_state.state import RunState

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common import formatting
-from dflash_tui.console import print_data, print_status
 from dflash_tui.events import (
     WARM_UP,
     AnyEvent,

@@ -7,9 +7,9 @@ import os
 import sys
 from pathlib import Path
 
+from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import UsageError
-from dflash_tui.console import print_data, print_status
 from dflash_tui.launch import shutdown, systemd_unit
 from dflash_tui.launch.planner import Planned, fit_of, planned
 from dflash_tui.machine import system

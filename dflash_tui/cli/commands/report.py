@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from dflash_tui.benchmark import imported_results
 from dflash_tui.benchmark.imported_results import Imported
+from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common import untrusted_json
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.redaction import variables, words
-from dflash_tui.console import print_data, print_status
 from dflash_tui.experiments import run_comparison, run_report, store
 from dflash_tui.experiments.analysis.report import AbReport, misplaced
 from dflash_tui.experiments.run_comparison import Side

@@ -6,9 +6,9 @@ import argparse
 import time
 from collections.abc import Sequence
 
+from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.common import formatting
 from dflash_tui.common.errors import UsageError
-from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.monitoring import startup_history
 from dflash_tui.presentation.startup_text import spread
 from dflash_tui.run_state import startup_comparison

@@ -10,26 +10,26 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dflash_tui import why
-from dflash_tui.alarm_lines import announce
-from dflash_tui.bench import Bench, first_answer, measure
 from dflash_tui.benchmark import suites
+from dflash_tui.cli.alarm_lines import announce
+from dflash_tui.cli.commands import why
+from dflash_tui.cli.commands.bench import Bench, first_answer, measure
+from dflash_tui.cli.commands.panel import panel
+from dflash_tui.cli.commands.restart import Restarts
+from dflash_tui.cli.console import print_data, print_status
+from dflash_tui.cli.event_lines import Checked, Figures, Lines, PlanMade, PreparingLines
 from dflash_tui.common import formatting
 from dflash_tui.common.errors import ServerFailed, UsageError
-from dflash_tui.console import print_data, print_status
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Health, encode
 from dflash_tui.launch import preparation, shutdown
 from dflash_tui.launch.planner import Planned, planned
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.runner import Level
-from dflash_tui.lines import Checked, Figures, Lines, PlanMade, PreparingLines
 from dflash_tui.monitoring import observer
-from dflash_tui.panel_command import panel
 from dflash_tui.planning.recipe import Restart
 from dflash_tui.presentation.plan_text import describe
 from dflash_tui.presentation.plan_words import check_line
-from dflash_tui.restarts import Restarts
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
@@ -61,9 +61,9 @@ def up(args: argparse.Namespace) -> int:
 def attach(args: argparse.Namespace) -> int:
     """`attach [RUN|URL]`: watch a server in the panel, or as lines."""
     if args.run and args.run.lower().startswith(("http://", "https://")):
-        from dflash_tui import foreign_commands  # noqa: PLC0415 - only few servers are foreign
+        from dflash_tui.cli.commands import foreign  # noqa: PLC0415 - only few servers are foreign
 
-        return foreign_commands.attach(args)
+        return foreign.attach(args)
     run = registry.find(args.run)
     if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return asyncio.run(_watch(args, run, RunState()))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dflash_tui.cli.console import print_data
 from dflash_tui.common import paths
-from dflash_tui.console import print_data
 
 if TYPE_CHECKING:  # httpx alone costs 200 ms
     from dflash_tui.monitoring.foreign_server import Server

@@ -9,10 +9,10 @@ import sys
 import msgspec
 import psutil
 
+from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common import formatting
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.console import print_data, print_status
 from dflash_tui.machine import processes, system
 from dflash_tui.machine.system import Orphan
 

@@ -9,31 +9,31 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
+from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import DflashError, UsageError, starved
-from dflash_tui.parser import build_parser
 
 # Each command imports what it needs and nothing of the others.
 _HANDLERS = {
-    "up": ("headless", "up"),
-    "attach": ("headless", "attach"),
+    "up": ("up", "up"),
+    "attach": ("up", "attach"),
     "bench": ("bench", "bench"),
-    "ab": ("ab_commands", "command"),
-    "replay": ("replay_commands", "replay"),
-    "export": ("replay_commands", "export"),
-    "ps": ("commands", "ps"),
-    "logs": ("commands", "logs"),
-    "stop": ("commands", "stop"),
-    "orphans": ("orphan_commands", "command"),
+    "ab": ("ab", "command"),
+    "replay": ("replay", "replay"),
+    "export": ("replay", "export"),
+    "ps": ("servers", "ps"),
+    "logs": ("servers", "logs"),
+    "stop": ("servers", "stop"),
+    "orphans": ("orphans", "command"),
     "why": ("why", "why"),
-    "report": ("report_command", "command"),
-    "history": ("history_command", "command"),
-    "service": ("service_command", "command"),
-    "gpus": ("commands", "gpus"),
-    "plan": ("plan_command", "plan"),
-    "doctor": ("plan_command", "doctor"),
-    "recipes": ("recipe_commands", "recipes"),
-    "engine": ("engine_commands", "engine"),
-    "patch": ("patch_commands", "patch"),
+    "report": ("report", "command"),
+    "history": ("history", "command"),
+    "service": ("service", "command"),
+    "gpus": ("servers", "gpus"),
+    "plan": ("plan", "plan"),
+    "doctor": ("plan", "doctor"),
+    "recipes": ("recipes", "recipes"),
+    "engine": ("engine", "engine"),
+    "patch": ("patch", "patch"),
 }
 
 
@@ -85,17 +85,19 @@ def _report(error: DflashError, *, as_json: bool) -> int:
 def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if args.command is not None:
         module, function = _HANDLERS[args.command]
-        handler: Callable[[argparse.Namespace], int] = getattr(import_module(f"dflash_tui.{module}"), function)
+        handler: Callable[[argparse.Namespace], int] = getattr(
+            import_module(f"dflash_tui.cli.commands.{module}"), function
+        )
         return handler(args)
     if args.recipe is not None:
-        from dflash_tui import headless
+        from dflash_tui.cli.commands import up
 
-        return headless.up(args)
+        return up.up(args)
     if args.json or args.detach or args.bench:
         raise UsageError("--json, --detach and --bench need --recipe NAME or a command")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         parser.print_help(sys.stderr)
         return 2
-    from dflash_tui import panel_command
+    from dflash_tui.cli.commands import panel
 
-    return panel_command.panel()
+    return panel.panel()

@@ -7,12 +7,12 @@ import asyncio
 import sys
 import time
 
-from dflash_tui.alarm_lines import announce
-from dflash_tui.console import print_data, print_status
+from dflash_tui.cli.alarm_lines import announce
+from dflash_tui.cli.commands.panel import panel
+from dflash_tui.cli.console import print_data, print_status
+from dflash_tui.cli.event_lines import Figures, Lines
 from dflash_tui.events import encode
-from dflash_tui.lines import Figures, Lines
 from dflash_tui.monitoring.foreign_server import Server
-from dflash_tui.panel_command import panel
 from dflash_tui.run_state.state import RunState
 
 

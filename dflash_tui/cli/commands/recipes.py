@@ -8,9 +8,9 @@ import re
 
 import msgspec
 
+from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.common import formatting, paths
 from dflash_tui.common.errors import RecipeError, UsageError
-from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.planning.recipe import Recipe
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.common import formatting
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patch_set, patcher, transaction

@@ -8,8 +8,8 @@ import json
 
 import msgspec
 
+from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common import formatting
-from dflash_tui.console import print_data, print_status
 from dflash_tui.launch.planner import fit_of, planned
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import system

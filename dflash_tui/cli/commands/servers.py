@@ -7,11 +7,11 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.common import formatting, private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.own_secrets import hide, values
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.machine import processes
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run

@@ -7,15 +7,15 @@ import asyncio
 import sys
 import time
 
-from dflash_tui import ab_follow
+from dflash_tui.cli.commands import ab_follow
+from dflash_tui.cli.console import print_data, print_json, print_status
+from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.common import formatting
-from dflash_tui.console import print_data, print_json, print_status
 from dflash_tui.events import Preparing
 from dflash_tui.experiments import controller, estimate, runner, store
 from dflash_tui.experiments.builder import designed
 from dflash_tui.experiments.design import Design
 from dflash_tui.launch import preparation
-from dflash_tui.lines import PreparingLines
 from dflash_tui.planning.resolution import Setup
 from dflash_tui.presentation import experiment_text
 from dflash_tui.runs import lifecycle

@@ -6,12 +6,12 @@ import argparse
 import sys
 import time
 
-from dflash_tui.console import print_data, print_status
+from dflash_tui.cli.commands.panel import panel
+from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.events import encode
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import PANEL_SPEED, Player
 from dflash_tui.monitoring.recording import Recording
-from dflash_tui.panel_command import panel
 
 _LONG_SILENCE = 3600.0
 _ALARMS_EVERY = 5.0  # recorded seconds; days of them are read at once
@@ -30,10 +30,10 @@ def _lines(args: argparse.Namespace, found: Recording) -> int:
 
     Figures come every so many recorded seconds. How the recorded server ended is told, and no failure of ours.
     """
-    from dflash_tui import why  # noqa: PLC0415 - as above
-    from dflash_tui.alarm_lines import AlarmLines  # noqa: PLC0415 - as above
+    from dflash_tui.cli.alarm_lines import AlarmLines  # noqa: PLC0415 - as above
+    from dflash_tui.cli.commands import why  # noqa: PLC0415 - as above
+    from dflash_tui.cli.event_lines import Figures, Lines  # noqa: PLC0415 - 0.3 s that the panel is spared
     from dflash_tui.diagnosis import postmortem  # noqa: PLC0415 - as above
-    from dflash_tui.lines import Figures, Lines  # noqa: PLC0415 - 0.3 s that the panel is spared
     from dflash_tui.run_state.state import RunState  # noqa: PLC0415 - as above
 
     state = RunState()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from dflash_tui import __version__, parser_measuring
-from dflash_tui.common.errors import EXIT_CODES
-from dflash_tui.parser_options import (
+from dflash_tui import __version__
+from dflash_tui.cli import measuring_parser
+from dflash_tui.cli.options import (
     as_json,
     option,
     plan_options,
@@ -18,6 +18,7 @@ from dflash_tui.parser_options import (
     speed,
     watch_options,
 )
+from dflash_tui.common.errors import EXIT_CODES
 
 _DESCRIPTION = """\
 Launch, watch and measure DFlash speculative decoding on vLLM.
@@ -62,9 +63,9 @@ def build_parser() -> argparse.ArgumentParser:
     option(attach, "--plain", action="store_true", help="lines instead of the panel")
     watch_options(attach, inherit=True)
 
-    parser_measuring.bench(commands)
+    measuring_parser.bench(commands)
 
-    parser_measuring.ab(
+    measuring_parser.ab(
         commands.add_parser("ab", help="compare a recipe with one thing varied: eager or compile, and so on")
     )
 
@@ -124,7 +125,7 @@ def _run_commands(commands: Any) -> None:
     past.add_argument("recipe", metavar="RECIPE", nargs="?", help="only this recipe's starts")
     as_json(past, inherit=True)
 
-    parser_measuring.report(commands)
+    measuring_parser.report(commands)
 
 
 def _service(service: argparse.ArgumentParser) -> None:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_tui.cli.console import print_data, print_status
+from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.common import formatting, paths
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.console import print_data, print_status
 from dflash_tui.engines import environments as engines
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patcher, status, transaction
 from dflash_tui.launch.planner import planned
-from dflash_tui.lines import PreparingLines
 from dflash_tui.planning import patch_file
 
 

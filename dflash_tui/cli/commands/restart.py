@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common.errors import ServerFailed
-from dflash_tui.console import print_data, print_status
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Event, encode
 from dflash_tui.launch import restart_policy, shutdown

@@ -1,1 +1,0 @@
-"""Changes of vLLM's own files in an engine: as data, atomic, verified, undone at will."""
