@@ -16,8 +16,10 @@ from dflash_tui.experiments import controller, store
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
-from tests import launched, stand_in
-from tests.terminals import Terminal
+from tests.support import fake_nvml, fake_runs
+from tests.support.pty_terminal import Terminal
+
+pytest_plugins = ["tests.support.fixtures"]
 
 # Tests send Ctrl-C, which whatever a shell starts in the background would inherit as ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -42,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _real(item: pytest.Item) -> bool:
-    return "engine" in item.path.parts and "demo_engine" in getattr(item, "fixturenames", ())
+    return bool({"vllm", "server"} & set(item.path.parts)) and "demo_engine" in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +66,7 @@ def launch() -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
 
     def start(*words: str, port: int | None = None) -> Run:
-        runs.append(lifecycle.launch(launched.made(port or launched.free_port(18_200), *words), engine="fake"))
+        runs.append(lifecycle.launch(fake_runs.made(port or fake_runs.free_port(18_200), *words), engine="fake"))
         return runs[-1]
 
     yield start
@@ -91,8 +93,8 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
 
 @pytest.fixture(scope="session")
 def stand_in_nvml(tmp_path_factory) -> Path:
-    """Return a folder with a library that plays NVIDIA's driver; `tests.stand_in` runs programs with it."""
-    return stand_in.build(tmp_path_factory.mktemp("nvml"))
+    """Return a folder with a library that plays NVIDIA's driver; `tests.support.fake_nvml` runs programs with it."""
+    return fake_nvml.build(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture(scope="session")

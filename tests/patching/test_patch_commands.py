@@ -13,7 +13,7 @@ import requests
 from dflash_tui.cli import main
 from dflash_tui.common import paths
 from dflash_tui.planning import patch_file
-from tests import stand_in, wheels
+from tests.support import fake_nvml, wheels
 
 pytestmark = pytest.mark.usefixtures("looked_at_once")
 WANTED = {path for name in patch_file.names() for path in patch_file.load(name).paths}
@@ -246,7 +246,7 @@ def test_the_hardware_of_this_machine_counts(real_python, stand_in_nvml, kind, s
     runtime.mkdir()
     (runtime / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-cuda-runtime-cu12\nVersion: 12.9.79\n")
     dflash("engine", "adopt", "--patch", real_python)
-    done = stand_in.dflash(stand_in_nvml, kind, "patch", "status", "--engine", str(real_python), "--json")
+    done = fake_nvml.dflash(stand_in_nvml, kind, "patch", "status", "--engine", str(real_python), "--json")
     found = {one["name"]: one["state"] for one in map(json.loads, done.stdout.splitlines())}
     assert found["gb10-cutlass-fp8"] == state
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.patching.arms import DFLASH, MODELS, RUNNER, UPSTREAM, on
-from tests.stubbed import vllm
-from tests.wheels import Texts
+from tests.support.vllm_stubs import vllm
+from tests.support.wheels import Texts
 
 pytestmark = pytest.mark.index
 

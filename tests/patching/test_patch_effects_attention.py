@@ -12,8 +12,8 @@ import pytest
 from dflash_tui.engines.patching import text_edits
 from dflash_tui.planning import patch_file
 from tests.patching.arms import MODELS, on
-from tests.stubbed import Load, vllm
-from tests.wheels import Texts
+from tests.support.vllm_stubs import Load, vllm
+from tests.support.wheels import Texts
 
 pytestmark = pytest.mark.index
 NOT_CAUSAL = "non-causal attention not supported"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.patching.arms import MODELS, on
-from tests.stubbed import Module, vllm
+from tests.support.vllm_stubs import Module, vllm
 
 pytestmark = pytest.mark.index
 HIDDEN = 2816  # of Gemma 4 26B-A4B; its root is 53.066, in bfloat16 53

@@ -15,8 +15,8 @@ from dflash_tui.common.errors import PatchError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import import_check, ledger, patcher, status, transaction
 from dflash_tui.engines.patching.status import State
-from tests.killing import killed_at
 from tests.patching.pair import Act, acts, copy_of, sources, start, tree
+from tests.support.kill_between_syscalls import killed_at
 
 # Every 10th entry to or return from the kernel; 1 tries all of them, which takes minutes.
 STRIDE = 10

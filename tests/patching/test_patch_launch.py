@@ -27,7 +27,7 @@ from dflash_tui.runs import lifecycle, registry
 from dflash_tui.runs.run import Run
 from tests.patching.conftest import CPU_FILE
 from tests.patching.pair import tree
-from tests.situations import situation
+from tests.support.preflight_situations import situation
 
 NAME = "cpu-expand-kernel"
 

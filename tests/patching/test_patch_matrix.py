@@ -5,7 +5,6 @@ is checked and gets a row without a change here; only the releases that the tabl
 """
 
 import itertools
-from pathlib import Path
 
 import pytest
 from packaging.version import Version
@@ -14,12 +13,13 @@ from dflash_tui.engines.patching import source_probe, text_edits
 from dflash_tui.engines.patching.text_edits import Fit
 from dflash_tui.planning import patch_applicability, patch_file
 from dflash_tui.planning.patch_file import Patch
-from tests import wheels
+from tests import ROOT
 from tests.patching.arms import TRIED
 from tests.patching.conftest import PROJECTS
+from tests.support import wheels
 
 pytestmark = pytest.mark.usefixtures("looked_at_once")
-DOCS = Path(__file__).parents[2] / "docs" / "patches.md"
+DOCS = ROOT / "docs" / "patches.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 PATCHES = {name: patch_file.load(name) for name in patch_file.names()}
 FIRST_WITH_DFLASH = Version("0.20.0")

@@ -14,8 +14,8 @@ from dflash_tui.engines.patching import ledger, patcher, status
 from dflash_tui.engines.patching.status import Found, State
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits, Patch
-from tests import wheels
 from tests.patching.conftest import CPU_FILE, build
+from tests.support import wheels
 
 W8A8 = "model_executor/layers/quantization/utils/w8a8_utils.py"
 TRITON = "v1/attention/backends/triton_attn.py"

@@ -28,7 +28,7 @@ from dflash_tui.planning.recipe import Drafter, EngineSpec, Mode, Recipe, Status
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.screens import launch
 from dflash_tui.vllm_output.log_reader import LogReader
-from tests import recordings
+from tests.support import recordings
 
 BASE = 1795224240.0  # 2026-11-21 01:24:00 UTC
 HOSTILE = "[/] [red]evil[/red] [@click=app.quit]x[/]"

@@ -13,11 +13,11 @@ from dflash_tui.experiments.design import BootBegan, Finished, Halted, Measured
 from dflash_tui.runs import registry
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.experiments import ExperimentList
-from tests.experiments import BASE, a_boot, a_design, a_plan, boots, told, written
-from tests.test_report_markdown import a_report
+from tests.support.experiment_factories import BASE, a_boot, a_design, a_plan, boots, told, written
 from tests.tui.conftest import HOSTILE, a_recipe
 from tests.tui.panel import app, text, wait_for
 from tests.tui.test_runs import written as a_written_run
+from tests.unit.presentation.test_experiment_markdown import a_report
 
 NOW = BASE + 1000
 

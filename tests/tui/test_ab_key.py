@@ -15,8 +15,8 @@ from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.app import DflashApp, farewell
 from dflash_tui.tui.dialogs.basic import Confirm
 from dflash_tui.tui.dialogs.new_experiment import AbPlan
-from tests import fake_engine
-from tests.launched import free_port
+from tests.support import fake_engine
+from tests.support.fake_runs import free_port
 from tests.tui.conftest import a_recipe
 from tests.tui.panel import NO_GPU, app, text, wait_for
 

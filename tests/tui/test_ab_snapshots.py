@@ -14,7 +14,7 @@ from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.screens import experiment
 from dflash_tui.tui.theme import LIGHT
-from tests.experiments import a_design, boots, told
+from tests.support.experiment_factories import a_design, boots, told
 from tests.tui.panel import app, text, wait_for
 
 pytest.importorskip("pytest_textual_snapshot")

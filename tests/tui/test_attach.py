@@ -18,8 +18,8 @@ from dflash_tui.tui.dialogs.basic import Confirm
 from dflash_tui.tui.dialogs.doctor import Doctor
 from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.screens.run import RunScreen
-from tests import recordings
-from tests.launched import free_port
+from tests.support import recordings
+from tests.support.fake_runs import free_port
 from tests.tui.conftest import a_recipe, a_run, five_requests, traffic
 from tests.tui.panel import NO_GPU, app, text, wait_for
 

@@ -8,7 +8,7 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.recipe import Mode
 from dflash_tui.tui.launch_selection import Choice, Suits
-from tests.situations import a_gpu
+from tests.support.preflight_situations import a_gpu
 from tests.tui.conftest import a_recipe
 
 

@@ -11,7 +11,7 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipe import Recipe
 from dflash_tui.runs import registry
 from dflash_tui.tui.dialogs.basic import ErrorDialog
-from tests import escapes, world
+from tests.support import escapes, hostile_home
 from tests.tui.conftest import a_recipe
 from tests.tui.panel import NO_GPU, app, text, wait_for
 
@@ -49,10 +49,10 @@ async def test_the_launch_screen():
 
 async def test_a_run_and_its_list(tmp_path):
     """A failed run whose log, names and errors say everything, and the list that it stands in."""
-    world.made(escapes.all_of_them(), tmp_path)
+    hostile_home.made(escapes.all_of_them(), tmp_path)
     panel = app()
     async with panel.run_test(size=SIZE) as pilot:
-        panel.attach(registry.find(world.RUN))
+        panel.attach(registry.find(hostile_home.RUN))
         await wait_for(pilot, lambda: "FAILED" in text(panel) and escapes.SEEN in text(panel))
         checked(panel)
         await pilot.press("r")
@@ -63,7 +63,7 @@ async def test_a_run_and_its_list(tmp_path):
 @pytest.mark.parametrize("key", ["", "v"])
 async def test_an_experiment(key, tmp_path):
     """Its verdict and its boots: arms, engines and errors of anybody's."""
-    world.made(escapes.all_of_them(), tmp_path)
+    hostile_home.made(escapes.all_of_them(), tmp_path)
     panel = app()
     async with panel.run_test(size=SIZE) as pilot:
         panel.show_experiment(store.known()[0].id)

@@ -10,7 +10,7 @@ from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.render import status
 from dflash_tui.tui.render.startup import startup
 from dflash_tui.tui.widgets.tiles import tiles
-from tests import starts
+from tests.support import recorded_startups
 from tests.tui.conftest import BASE, HOSTILE, a_run
 
 
@@ -100,8 +100,8 @@ def test_phases_have_a_row_each_and_only_one_runs(starting):
 @pytest.mark.parametrize(("width", "height"), [(76, 11), (76, 8), (116, 19), (56, 6)])
 def test_a_start_fits_and_always_shows_the_running_phase(second, width, height):
     """However low the screen, the running phase and the estimate are on it; what is over is folded."""
-    state = starts.state(starts.COMPILED, second)
-    expected = expect([starts.start(starts.COMPILED, factor) for factor in (1.0, 1.1)])
+    state = recorded_startups.state(recorded_startups.COMPILED, second)
+    expected = expect([recorded_startups.start(recorded_startups.COMPILED, factor) for factor in (1.0, 1.1)])
     lines = startup(state, second, width, height, expected).plain.splitlines()
     assert len(lines) <= height
     assert all(len(line) <= width for line in lines)
@@ -112,7 +112,7 @@ def test_a_start_fits_and_always_shows_the_running_phase(second, width, height):
 @pytest.mark.parametrize(("width", "height"), [(76, 11), (116, 19)])
 def test_a_stall_is_explained_in_full(width, height):
     """The warning has a mark and its sentence is not cut, in a low terminal too."""
-    state = starts.state(starts.SILENT, 120.0)
+    state = recorded_startups.state(recorded_startups.SILENT, 120.0)
     told = startup(state, 120.0, width, height).plain
     assert len(told.splitlines()) <= height
     assert "! jit " in told

@@ -16,7 +16,7 @@ from dflash_tui.events import AnyEvent, Health, HealthChanged, LatenciesSampled,
 from dflash_tui.monitoring import foreign_server
 from dflash_tui.monitoring.foreign_server import Server
 from dflash_tui.tui.app import DflashApp
-from tests import recordings
+from tests.support import recordings
 from tests.tui.conftest import HOSTILE
 from tests.tui.panel import NO_GPU, text, wait_for
 

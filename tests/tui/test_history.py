@@ -7,20 +7,24 @@ from dflash_tui.monitoring import startup_history
 from dflash_tui.run_state.eta import Start
 from dflash_tui.tui.dialogs.runs import RunList
 from dflash_tui.tui.screens.startup_history import HistoryScreen
-from tests import starts
+from tests.support import recorded_startups
 from tests.tui.conftest import HOSTILE
 from tests.tui.panel import app, text, wait_for
 
 
 def some() -> list[Start]:
     """Return recorded starts as history has them: three compiled ones, one from the cache, an eager pair, another's."""
-    cold = [starts.start(starts.COMPILED, factor) for factor in (1.0, 0.9, 1.2)]
-    cached = msgspec.structs.replace(starts.start(starts.COMPILED, 0.5), cache="cached")
-    eager = [starts.start("h200-vllm-0.26.0/g26-dflash-eager", factor, mode="eager") for factor in (0.8, 1.0)]
+    cold = [recorded_startups.start(recorded_startups.COMPILED, factor) for factor in (1.0, 0.9, 1.2)]
+    cached = msgspec.structs.replace(recorded_startups.start(recorded_startups.COMPILED, 0.5), cache="cached")
+    eager = [
+        recorded_startups.start("h200-vllm-0.26.0/g26-dflash-eager", factor, mode="eager") for factor in (0.8, 1.0)
+    ]
     of = {"recipe": "gemma-4-26b-a4b", "setup": "stock n_spec 15", "synthetic": "random weights"}
     mine = [msgspec.structs.replace(start, **of)
             for start in (*cold, cached, *eager)]  # fmt: skip
-    other = msgspec.structs.replace(starts.start(starts.COMPILED), recipe=HOSTILE * 4, first_request=None)
+    other = msgspec.structs.replace(
+        recorded_startups.start(recorded_startups.COMPILED), recipe=HOSTILE * 4, first_request=None
+    )
     return [*mine, other]
 
 

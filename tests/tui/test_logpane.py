@@ -10,7 +10,7 @@ from dflash_tui.run_state.retention import KEPT_BYTES, KEPT_LINES
 from dflash_tui.tui.widgets.log_pane import LogPane
 from dflash_tui.vllm_output import log_reader
 from dflash_tui.vllm_output.benign_warnings import why_benign
-from tests import recordings
+from tests.support import recordings
 from tests.tui.conftest import HOSTILE, a_run
 from tests.tui.panel import app, feed, text
 

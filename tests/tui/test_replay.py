@@ -6,8 +6,8 @@ from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import Player
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.widgets.request_strip import RequestStrip
-from tests.core.test_recording import Clock
 from tests.tui.panel import NO_GPU, text, wait_for
+from tests.unit.monitoring.test_recording import Clock
 
 
 @pytest.fixture

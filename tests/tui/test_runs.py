@@ -13,7 +13,7 @@ from dflash_tui.monitoring import recording
 from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.runs import RunList, look, shown
-from tests import recordings
+from tests.support import recordings
 from tests.tui.conftest import HOSTILE, a_recipe, a_run
 from tests.tui.panel import app, text, wait_for
 

@@ -10,7 +10,7 @@ from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.render.startup import startup
-from tests import recordings, starts
+from tests.support import recorded_startups, recordings
 from tests.tui.conftest import BASE, a_run
 from tests.tui.panel import app, feed, text, wait_for
 
@@ -57,8 +57,8 @@ async def test_the_running_phase_is_on_a_low_screen_without_scrolling(second):
     """At 80x24 the rows are folded so that nothing lies below the edge of the pane."""
     panel = app(now=BASE + second)
     async with panel.run_test(size=(80, 24)) as pilot:
-        await feed(pilot, a_run(), starts.events(starts.COMPILED, second, BASE))
-        panel.run_screen.earlier = [starts.start(starts.COMPILED)]
+        await feed(pilot, a_run(), recorded_startups.events(recorded_startups.COMPILED, second, BASE))
+        panel.run_screen.earlier = [recorded_startups.start(recorded_startups.COMPILED)]
         panel.run_screen.draw()
         await pilot.pause()
         assert panel.run_screen.query_one("#startup", VerticalScroll).max_scroll_y == 0
@@ -72,7 +72,7 @@ async def test_the_recorded_silence_is_a_warning_with_its_probable_cause(size):
     """Fifty seconds into the silent compilation of kernels the panel says what is probably going on."""
     panel = app(now=BASE + 120)
     async with panel.run_test(size=size) as pilot:
-        await feed(pilot, a_run(), starts.events(starts.SILENT, 120, BASE))
+        await feed(pilot, a_run(), recorded_startups.events(recorded_startups.SILENT, 120, BASE))
         seen = text(panel)
         assert "! jit" in seen
         assert "no line for 50 s: probably FlashInfer compiles its sampling kernels" in seen
@@ -82,7 +82,7 @@ async def test_the_screen_stays_until_a_real_request_was_answered():
     """Up and healthy is not ready: the first request has a row, and only its answer opens the live screen."""
     panel = app(now=BASE + 164)
     async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), starts.events(starts.COMPILED, 162.7, BASE))
+        await feed(pilot, a_run(), recorded_startups.events(recorded_startups.COMPILED, 162.7, BASE))
         panel.run_screen.take(HealthChanged(BASE + 162.7, Health.HEALTHY))
         panel.run_screen.draw()
         await pilot.pause()
@@ -97,7 +97,9 @@ async def test_a_death_on_the_first_request_stays_on_the_starting_screen():
     """The row of the first request failed; the figures of a server that never generated are not shown."""
     panel = app(now=BASE + 87)
     async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), starts.events("h200-vllm-0.26.0/fail-engine-dead-first-request", 1e9, BASE))
+        await feed(
+            pilot, a_run(), recorded_startups.events("h200-vllm-0.26.0/fail-engine-dead-first-request", 1e9, BASE)
+        )
         for event in (
             HealthChanged(BASE + 86, Health.HEALTHY),
             RequestDone(BASE + 86.3, WARM_UP, error="HTTP 500"),

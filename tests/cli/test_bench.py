@@ -1,0 +1,193 @@
+"""`bench` against a stand-in for the server, and the engine's own benchmark with a stand-in for its Python."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pytest
+
+from dflash_tui.benchmark import imported_results, suites, vllm_bench
+from dflash_tui.benchmark.imported_results import Imported
+from dflash_tui.benchmark.suites import Prompt
+from dflash_tui.cli.commands import bench
+from dflash_tui.cli.parser import build_parser
+from dflash_tui.common import paths
+from dflash_tui.common.errors import DflashError, ServerFailed
+from dflash_tui.runs.run import Run
+from tests import DATA, ROOT
+from tests.support.fake_runs import free_port, wait_for_answer
+from tests.tui.conftest import a_run
+
+FAKE = ROOT / "tests" / "support" / "fake_server.py"
+RESULT = DATA / "imported" / "vllm-bench-serve.json"
+SUITE = suites.made("two", (Prompt("a", "first", 20), Prompt("b", "second", 40)))
+# Plays an engine's Python: writes down what it is asked and gives the result of a real one.
+PYTHON = f"""#!{sys.executable}
+import json, pathlib, shutil, sys, time
+words = sys.argv[1:]
+pathlib.Path("words").write_text(json.dumps(words))
+said = pathlib.Path("behaviour").read_text()
+print("some progress\\n\\x1b[31mValueError: no such model\\x1b[0m")
+if said == "hang":
+    time.sleep(60)
+if said == "good":
+    shutil.copy({str(RESULT)!r}, words[words.index("--result-filename") + 1])
+sys.exit(said == "fail")
+"""
+
+
+@pytest.fixture
+def run(folders, tmp_path) -> Run:
+    """A run whose engine has that Python."""
+    engine = tmp_path / "engine" / "bin"
+    engine.mkdir(parents=True)
+    (engine / "python").write_text(PYTHON)
+    (engine / "python").chmod(0o755)
+    argv = (str(engine / "vllm"), "serve", "models/target", "--tokenizer-mode", "slow", "--trust-remote-code")
+    made = a_run(argv=argv, port=free_port(18_400))
+    made.folder.mkdir(parents=True)
+    (made.folder / "behaviour").write_text("good")
+    return made
+
+
+@pytest.fixture
+def serving(run) -> Iterator[Run]:
+    """The run with a server behind it."""
+    process = subprocess.Popen([sys.executable, FAKE, str(run.plan.port)], stdout=subprocess.DEVNULL)
+    wait_for_answer(run.url)
+    yield run
+    process.kill()
+    process.wait()
+
+
+async def test_levels_are_measured_one_after_the_other(serving, capfd):
+    """As many requests at a time as the level says, each streams twice; then the levels beside each other."""
+    await bench.measure(bench.Bench(serving, SUITE, 1.0, levels=(1, 3)))
+    shown = capfd.readouterr().out
+    assert "\n1 at a time\n" in shown
+    assert "2 requests, 80 tokens in " in shown
+    assert "6 requests, 240 tokens in " in shown
+    assert "median of" in shown
+    levels = shown.splitlines()[-3:]
+    assert [line.split()[:2] for line in levels[:2]] == [["1", "2"], ["3", "6"]]
+    assert "say nothing about a real model" in levels[2]
+    assert max(map(len, shown.splitlines())) <= 80
+    events = [json.loads(line) for line in serving.samples.read_text().splitlines()]
+    assert [event.get("streams", 1) for event in events] == [1] * 2 + [3] * 6
+
+
+async def test_both_benchmarks_are_shown_as_lines_or_as_json(serving, capfd):
+    """What theirs measured comes from its file; it got our prompts, lengths, seed and temperature."""
+    asked = bench.Bench(serving, SUITE, 0.5, seed=7, temperature=0.6, fixed=True, with_vllm=True)
+    await bench.measure(asked)
+    shown = capfd.readouterr().out
+    assert "vllm bench serve" in shown
+    assert "54.3 %" in shown
+    words = json.loads((serving.folder / "words").read_text())
+    given = dict(pairwise(words))
+    [prompts] = serving.folder.glob("vllm-bench-*.jsonl")
+    rows = {
+        row["prompt"].partition("] ")[2]: row["output_tokens"]
+        for row in map(json.loads, prompts.read_text().splitlines())
+    }
+    assert rows == {"first": 10, "second": 20}
+    assert words[:3] == [str(Path(words[0])), "bench", "serve"]
+    assert (given["--base-url"], given["--dataset-path"]) == (serving.url, str(prompts))
+    assert (given["--num-prompts"], given["--max-concurrency"], given["--temperature"]) == ("2", "1", "0.6")
+    assert (given["--backend"], given["--endpoint"]) == ("openai-chat", "/v1/chat/completions")
+    assert json.loads(given["--extra-body"])["seed"] == 7
+    assert given["--tokenizer-mode"] == "slow"
+    assert {"--trust-remote-code", "--ignore-eos", "--disable-shuffle", "--skip-chat-template"} <= set(words)
+    await bench.measure(asked._replace(as_json=True))
+    last = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert last["event"] == "compared"
+    assert last["theirs"][0]["measured"][0]["acceptance"] == pytest.approx(0.5435, abs=1e-4)
+    assert last["synthetic"]
+
+
+async def test_who_begins_changes_from_turn_to_turn(serving, monkeypatch, capfd):
+    """After a warm-up each turn has a seed, so texts, of its own, which both send; turns say how sure the ratio is."""
+    turns: list[tuple[int, int]] = []
+    prompts: set[str] = set()
+
+    async def serve(run: Run, asks: Iterable[vllm_bench.Ask], *, seed: int, **_: object) -> Imported:
+        turns.append((seed, run.samples.read_text().count("\n") if run.samples.exists() else 0))
+        prompts.update(ask.prompt for ask in asks)
+        return imported_results.load(RESULT)
+
+    monkeypatch.setattr(vllm_bench, "serve", serve)
+    await bench.measure(bench.Bench(serving, SUITE, 0.5, rounds=4, seed=3, fixed=True, with_vllm=True, as_json=True))
+    assert turns == [(7, 0), (3, 2), (4, 2), (5, 6), (6, 6)]
+    assert len(prompts) == 10
+    last = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert len(last["theirs"]) == 4
+    assert last["tok_s"]["low"] < last["tok_s"]["ratio"] < last["tok_s"]["high"]
+
+
+@pytest.mark.parametrize(("behaviour", "what"), [("fail", "failed"), ("nothing", "failed"), ("hang", "come to an end")])
+async def test_a_benchmark_that_fails_says_its_last_word(run, monkeypatch, behaviour, what):
+    monkeypatch.setattr(vllm_bench, "_IMPORT_PATIENCE", 0.5)
+    (run.folder / "behaviour").write_text(behaviour)
+    with pytest.raises(DflashError, match=what) as caught:
+        await vllm_bench.serve(run, [vllm_bench.Ask("x", 8)], seed=0, temperature=None, streams=1, patience=0.5)
+    assert caught.value.evidence == ("ValueError: no such model" if what == "failed" else "")
+    assert str(run.folder) in caught.value.do
+
+
+async def test_an_engine_without_python_is_said(run):
+    python = Path(run.plan.argv[0]).parent / "python"
+    python.unlink()
+    with pytest.raises(DflashError, match="could not be started") as caught:
+        await vllm_bench.serve(run, [], seed=0, temperature=None, streams=1, patience=1)
+    assert str(python) in caught.value.evidence
+
+
+async def test_no_request_that_succeeds_is_a_failure(run):
+    """Nothing listens any more."""
+    with pytest.raises(ServerFailed, match="no request succeeded"):
+        await bench.measure(bench.Bench(run, SUITE, 1.0))
+
+
+def test_the_options_of_the_command_are_checked(capsys):
+    parser = build_parser()
+    args = parser.parse_args(["bench", "--concurrency", "1,2,8", "--suite", "field", "--seed", "3"])
+    assert (args.concurrency, args.suite, args.seed, args.with_vllm) == ((1, 2, 8), "field", 3, False)
+    for words in (["--concurrency", "0"], ["--concurrency", "1,"], ["--seed", "-1"], ["--temperature", "nan"]):
+        with pytest.raises(SystemExit):
+            parser.parse_args(["bench", *words])
+    assert "expected a whole number from 1 to 1024, not '0'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def shim() -> ModuleType:
+    """The script that an engine's Python runs."""
+    spec = importlib.util.spec_from_file_location("bench_serve", paths.in_engine("bench_serve.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_lines_are_read_as_pandas_does(shim, tmp_path):
+    """An engine's data set is made of `columns` and `iterrows`, whose rows become dictionaries."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(b"\n".join(msgspec.json.encode(vllm_bench.Ask(text, 8)) for text in ("a\u2028b", "c")) + b"\n\n")
+    rows = shim.Lines.read_json(path_or_buf=str(path), lines=True)
+    assert "prompt" in rows.columns
+    assert [row.to_dict() for _, row in rows.iterrows()] == [
+        {"prompt": "a\u2028b", "output_tokens": 8}, {"prompt": "c", "output_tokens": 8}
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["--custom-skip-chat-template", "--skip-chat-template"])
+def test_releases_call_the_option_differently(shim, name):
+    words = ["bench", "serve", "--skip-chat-template", "--seed", "1"]
+    found = shim.spelled(words, lambda parser: parser.add_argument(name, action="store_true"))
+    assert found == ["bench", "serve", name, "--seed", "1"]

@@ -1,0 +1,243 @@
+"""`recipes` on the command line: list, check, show, new, schema; and the schema and the README that go with recipes."""
+
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+import yaml
+from hatchling.builders.wheel import WheelBuilder
+
+from dflash_tui.cli import main
+from dflash_tui.cli.commands import recipes
+from dflash_tui.common import paths, yaml_loader
+from dflash_tui.common.errors import RecipeError
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import recipe, recipe_loader
+from tests import ROOT
+from tests.unit.planning.test_recipe import FULL, MISTAKES
+
+RECIPES = paths.bundled("recipes")
+SHIPPED = sorted(path.stem for path in RECIPES.glob("[!_]*.yaml"))
+
+
+@pytest.fixture
+def mine(folders) -> Path:
+    """The user's folder of recipes."""
+    folder: Path = folders / "config" / "dflash-tui" / "recipes"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_the_list_names_every_recipe(capsys):
+    """With its status, tokens, release and hardware; as JSON one object a line, each a whole recipe."""
+    assert main.main(["recipes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == SHIPPED
+    assert re.search(r"qwen3-coder-next +reported +15 +0\.33\.0 +gb10 +Qwen3-Coder-Next", "\n".join(lines))
+    assert main.main(["recipes", "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [entry["name"] for entry in found] == SHIPPED
+    assert found[SHIPPED.index("gemma-4-31b")]["hardware"]["gb10"]["weights_gb"] == 33
+
+
+def test_a_broken_recipe_does_not_hide_the_others(mine, capsys):
+    """It is listed with its error, on stderr or as an object."""
+    (mine / "mine.yaml").write_text("title: [")
+    assert main.main(["recipes"]) == 0
+    said = capsys.readouterr()
+    assert "demo-cpu" in said.out
+    assert f"! mine: {mine / 'mine.yaml'}:1: not YAML" in said.err
+    assert main.main(["recipes", "--json"]) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last["name"] == "mine"
+    assert "mine.yaml:1: not YAML" in last["error"]
+
+
+def test_check_reads_all_or_the_named(mine, capsys):
+    """0 when all are right; 2 and the reason when one is not, and the others are checked all the same."""
+    assert main.main(["recipes", "check"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(SHIPPED)
+    (mine / "a.yaml").write_text(FULL.replace("mode: compile", "mode: fast"))
+    (mine / "b.yaml").write_text(FULL)
+    assert main.main(["recipes", "check", str(mine / "a.yaml"), "b", "demo-cpu"]) == 2
+    wrong, right, demo = capsys.readouterr().out.splitlines()
+    line = 1 + FULL.splitlines().index("mode: compile")
+    assert wrong.startswith(f"✗ {mine / 'a.yaml'}:{line}: mode: invalid enum value 'fast'")
+    assert right == f"✓ {mine / 'b.yaml'}: 8 plans"
+    assert demo.endswith("demo-cpu.yaml: 1 plan")
+
+
+@pytest.mark.parametrize("words", [["--json", "check"], ["check", "--json"]])
+def test_check_speaks_json(words, mine, capsys):
+    """One object for each file; the option may stand on either side."""
+    (mine / "a.yaml").write_text("- 1")
+    assert main.main(["recipes", *words, "a", "demo-cpu"]) == 2
+    wrong, right = map(json.loads, capsys.readouterr().out.splitlines())
+    assert wrong == {"file": str(mine / "a.yaml"), "error": f"{mine / 'a.yaml'}:1: expected keys and values"}
+    assert right == {"file": str(RECIPES / "demo-cpu.yaml"), "error": "", "plans": 1}
+
+
+@pytest.mark.parametrize(
+    "words", [["check", "nope"], ["show", "nope"], ["show", "nope.yaml"], ["new", "x", "--like", "nope"]]
+)
+def test_a_name_that_is_not_there_is_2(words, capsys, folders):
+    """And nothing is written."""
+    assert main.main(["recipes", *words]) == 2
+    said = capsys.readouterr()
+    assert "nope" in said.out + said.err
+    assert not (folders / "config").exists()
+
+
+def test_show_prints_the_file(capsys):
+    """The file alone on stdout, so that it can be redirected; its place on stderr."""
+    assert main.main(["recipes", "show", "qwen3.5-27b"]) == 0
+    said = capsys.readouterr()
+    assert said.out == (RECIPES / "qwen3.5-27b.yaml").read_text()
+    assert said.err == f"{RECIPES / 'qwen3.5-27b.yaml'}\n"
+
+
+def test_show_prefers_the_users_file(mine, capsys):
+    """A file of the same name in the user's folder wins, in the list as well."""
+    (mine / "demo-cpu.yaml").write_text(FULL)
+    assert main.main(["recipes", "show", "demo-cpu"]) == 0
+    assert capsys.readouterr().out == FULL
+    assert main.main(["recipes"]) == 0
+    assert "A pair with every part of a recipe" in capsys.readouterr().out
+
+
+def test_a_broken_recipe_is_not_shown(mine, capsys):
+    """Its mistake is, with 2."""
+    (mine / "mine.yaml").write_text("title: 1")
+    assert main.main(["recipes", "show", "mine"]) == 2
+    assert "mine.yaml:1: title: expected `str`" in capsys.readouterr().err
+
+
+def test_a_new_recipe_is_right_from_the_start(folders, capsys):
+    """The template passes the check, has a plan, and names the schema that is written beside it."""
+    assert main.main(["recipes", "new", "mine-1.0"]) == 0
+    said = capsys.readouterr()
+    path = Path(said.out.strip())
+    assert path == folders / "config" / "dflash-tui" / "recipes" / "mine-1.0.yaml"
+    assert "recipes check mine-1.0" in said.err
+    assert path.read_text().startswith("# yaml-language-server: $schema=recipe.schema.json\n# A recipe of your own")
+    assert path.with_name("recipe.schema.json").read_text() == recipes.schema_text()
+    assert main.main(["recipes", "check", "mine-1.0"]) == 0
+    assert main.main(["plan", "mine-1.0", "--gpu", "h100"]) == 0
+    assert "vllm serve owner/target" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("like", SHIPPED)
+def test_a_copy_is_right_from_the_start(like, capsys):
+    """Every shipped recipe can be copied; only the schema's line is added, once."""
+    assert main.main(["recipes", "new", "mine", "--like", like]) == 0
+    path = Path(capsys.readouterr().out.strip())
+    assert path.read_text().partition("\n")[2] == (RECIPES / f"{like}.yaml").read_text()
+    assert main.main(["recipes", "check", "mine"]) == 0
+    assert main.main(["recipes", "new", "again", "--like", "mine"]) == 0
+    assert path.with_name("again.yaml").read_text() == path.read_text()
+
+
+def test_a_new_recipe_overwrites_nothing(mine, capsys):
+    """2, and the file is as it was."""
+    (mine / "mine.yaml").write_text(FULL)
+    assert main.main(["recipes", "new", "mine"]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert (mine / "mine.yaml").read_text() == FULL
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", "Mine", "_mine", ".mine", "-x", "a b", "x" * 65, "é", "a\n"])
+def test_a_new_recipe_has_a_plain_name(name, capsys, folders):
+    """2, and nothing is written."""
+    assert main.main(["recipes", "new", "--", name]) == 2
+    assert "cannot be a recipe's name" in capsys.readouterr().err
+    assert not (folders / "config").exists()
+
+
+def test_a_copy_of_a_broken_recipe_is_refused(mine):
+    """Whoever copies a mistake would look for it in the copy."""
+    (mine / "broken.yaml").write_text("title: 1")
+    assert main.main(["recipes", "new", "mine", "--like", "broken"]) == 2
+    assert not (mine / "mine.yaml").exists()
+
+
+def test_the_shipped_schema_is_the_structs(capsys):
+    """What is printed is what is shipped; `recipes schema` writes it anew after a change of the structs."""
+    assert main.main(["recipes", "schema"]) == 0
+    assert capsys.readouterr().out == (RECIPES / "recipe.schema.json").read_text()
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    schema = json.loads((RECIPES / "recipe.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@pytest.mark.parametrize("name", [*SHIPPED, "_template"])
+def test_every_shipped_recipe_fits_the_schema(name, validator):
+    """An editor that knows the schema finds no fault with it."""
+    validator.validate(yaml_loader.value((RECIPES / f"{name}.yaml").read_text()))
+
+
+def test_the_schema_finds_what_the_structs_find(validator, tmp_path):
+    """Types, patterns, bounds, unknown and missing keys; no mistake is found that the loader would not find."""
+    validator.validate(yaml_loader.value(FULL))
+    of_structs = ("expected `", "matching regex", "unknown key", "did you mean", "missing required", "invalid enum")
+    missed = []
+    for old, new, key, _ in MISTAKES:
+        path = tmp_path / "mine.yaml"
+        path.write_text(FULL.replace(old, new))
+        with pytest.raises(RecipeError) as caught:
+            recipe_loader.load(path)
+        if any(word in str(caught.value) for word in of_structs) and validator.is_valid(
+            yaml_loader.value(path.read_text())
+        ):
+            missed.append(key)
+    assert missed == []
+
+
+def test_templates_and_schema_are_in_the_wheel(tmp_path):
+    """The wheel has the whole folder, and the template and the schema are not taken for recipes."""
+    assert {"_template", "recipe.schema"}.isdisjoint(recipe_loader.files())
+    root = ROOT
+    [wheel] = WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {f"dflash_tui/recipes/{path.name}" for path in RECIPES.iterdir() if path.is_file()} <= names
+    assert {"dflash_tui/recipes/_template.yaml", "dflash_tui/recipes/recipe.schema.json"} <= names
+
+
+def test_the_readme_explains_every_key():
+    """Each field of each part of a recipe stands in recipes/README.md as code."""
+    text = (RECIPES / "README.md").read_text()
+    parts = [kind for kind in vars(recipe).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
+    fields = {name for kind in parts for name in kind.__struct_fields__}
+    assert len(fields) > 50
+    assert {name for name in fields if not re.search(rf"`(?:\w+\.)?{name}`", text)} == set()
+    for name in [*recipe_loader.RESERVED_FLAGS, *(kind.value for kind in Hardware if kind is not Hardware.UNKNOWN)]:
+        assert f"`{name}`" in text
+
+
+def test_the_readme_has_a_section_for_each_recipe():
+    """And for nothing else that looks like one; commands that it shows exist."""
+    text = (RECIPES / "README.md").read_text()
+    assert [name for name in re.findall(r"^### (.+)$", text, re.MULTILINE) if name in SHIPPED] == SHIPPED
+    for action in ("check", "show", "new", "schema"):
+        assert f"dflash-tui recipes {action}" in text
+
+
+@pytest.mark.parametrize("name", [*SHIPPED, "_template"])
+def test_no_text_of_a_recipe_is_cut_short(name):
+    """` #` begins a comment in YAML, also inside a sentence without quotes; half a bracket tells."""
+    words: list[str] = []
+    pending = [yaml.safe_load((RECIPES / f"{name}.yaml").read_text())]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict | list):
+            pending += part.values() if isinstance(part, dict) else part
+        elif isinstance(part, str):
+            words.append(part)
+    assert [word for word in words if word.count("(") != word.count(")")] == []

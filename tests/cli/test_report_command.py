@@ -1,0 +1,241 @@
+"""`report` and `report compare`: what a name means, which format, and what is refused."""
+
+import resource
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.cli import main
+from dflash_tui.cli.commands import report
+from dflash_tui.experiments import run_report, store
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.report import AbReport, Word
+from dflash_tui.experiments.design import BootEnded
+from dflash_tui.experiments.run_report import RunReport
+from dflash_tui.monitoring import recording
+from tests.support.experiment_factories import BASE, a_design, a_plan, boots
+from tests.support.recordings import RUNS
+from tests.unit.presentation.test_experiment_markdown import a_report
+
+
+@pytest.fixture
+def finished() -> AbReport:
+    """An experiment that is over, in its folder."""
+    report = a_report()
+    store.write(store.create(report.design) / store.REPORT, report)
+    return report
+
+
+def test_an_experiment_is_told_by_its_name_or_as_the_newest(finished, capsys):
+    assert main.main(["report"]) == 0
+    said = capsys.readouterr().out
+    assert "**compile is faster than eager: 1.8" in said
+    assert main.main(["report", finished.design.id[:12]]) == 0
+    assert capsys.readouterr().out == said
+
+
+def test_json_has_every_sample_and_is_read_again(finished, capsys, tmp_path):
+    """Whoever gets the file can have it told, and judged, on another machine."""
+    path = tmp_path / "ab.json"
+    assert main.main(["report", finished.design.id, "--format", "json", "-o", str(path)]) == 0
+    assert msgspec.json.decode(path.read_bytes(), type=AbReport) == finished
+    assert main.main(["report", str(path)]) == 0
+    assert "**compile is faster than eager: 1.8" in capsys.readouterr().out
+
+
+def test_a_report_that_cannot_be_written_whole_leaves_the_earlier_one(finished, capsys, tmp_path):
+    """The disk takes a part of it only: what was there stays, with its mode, and nothing lies beside it."""
+    path = tmp_path / "ab.md"
+    assert main.main(["report", "-o", str(path)]) == 0
+    path.chmod(0o600)
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+    try:
+        assert main.main(["report", "-o", str(path)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+    assert main.main(["report", finished.design.id, "-o", str(path)]) == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert main.main(["report", "-o", "/dev/null"]) == 0
+
+
+def test_json_has_no_secrets(capsys):
+    report = a_report()
+    first = replace(report.boots[0], env={"HF_TOKEN": "hf_abcdefghijklmnopqrst"}, argv=("vllm", "--api-key", "letmein"))
+    report = replace(report, boots=(first, *report.boots[1:]))
+    store.write(store.create(report.design) / store.REPORT, report)
+    assert main.main(["report", "--json"]) == 0
+    said = capsys.readouterr().out
+    assert "hf_abcdefg" not in said
+    assert "letmein" not in said
+
+
+BROKEN = [
+    ("design.arms", [], "design.arms is empty"),
+    ("design.order", [0, 9], "design.order is 9, and the last of the arms is 2"),
+    ("boots.0.arm", -1, "boots.arm is -1"),
+    ("comparisons.0.b", 7, "comparisons.b is 7"),
+    ("comparisons.0.a", -5, "comparisons.a is -5"),
+    ("sweep.points.0.arm", 3, "sweep.points.arm is 3"),
+    ("sweep.recommended", 7, "the sweep speaks of arm 7, of which it has no point"),
+    ("sweep.plateau", [-1], "the sweep speaks of arm -1"),
+    ("sweep.points", [], "the sweep speaks of arm "),
+]
+
+
+def written(report: AbReport | RunReport, where: str, value: object, path: Path) -> str:
+    """Write a report with another value in one place; return the file's name."""
+    *folders, last = where.split(".")
+    told = place = msgspec.to_builtins(report)
+    for folder in folders:
+        place = place[int(folder) if folder.isdigit() else folder]
+    place[last] = value
+    path.write_bytes(msgspec.json.encode(told))
+    return str(path)
+
+
+@pytest.mark.parametrize(("where", "value", "why"), BROKEN)
+def test_a_file_that_speaks_of_arms_that_it_does_not_have_is_refused(where, value, why, capsys, tmp_path):
+    """Whoever wrote it: what is wrong is named with the place, in every format and side by side."""
+    design = a_design({str(n): a_plan("eager", n) for n in (4, 8, 15)}, (0, 1, 2, 2, 1, 0), "n")
+    report = verdict.report(design, boots(design, (10.0, 10.0, 8.0), al=(2.6, 3.1, 3.2)))
+    assert report.sweep
+    path = written(report, where, value, tmp_path / "ab.json")
+    for words in (["report", path], ["report", path, "--format", "svg"], ["report", "compare", path, path]):
+        assert main.main(words) == 2
+        said = capsys.readouterr().err
+        assert "is not a whole report" in said
+        assert why in said
+
+
+@pytest.mark.parametrize("at", [1e300, -1e300, 1e18])
+def test_a_time_that_no_calendar_has_is_a_dash(at, capsys, tmp_path):
+    """In the head of a report, where it would end in an error of the system."""
+    paths = [
+        written(a_report(), "design.made_at", at, tmp_path / "ab.json"),
+        written(run_report.of(recording.find("sample"))[0], "at", at, tmp_path / "run.json"),
+    ]
+    for path, said in zip(paths, ("\n—, honest, 4 boots", "launched —,"), strict=True):
+        assert main.main(["report", path]) == 0
+        assert said in capsys.readouterr().out
+
+
+def test_an_experiment_that_goes_on_has_figures_and_no_verdict(capsys):
+    design = a_design()
+    folder = store.create(design)
+    store.append(folder, BootEnded(BASE + 99, boots(design, (10.0, 18.5))[0]))
+    assert main.main(["report"]) == 0
+    said = capsys.readouterr().out
+    assert "**Not complete**: 1 of 4 boots are over." in said
+    assert "## Verdict" not in said
+
+
+def test_a_picture_is_drawn_of_both_kinds(finished, tmp_path):
+    """The verdict of an A/B, and how a run stood at its end."""
+    path = tmp_path / "ab.svg"
+    assert main.main(["report", finished.design.id, "--format", "svg", "-o", str(path)]) == 0
+    assert "compile&#160;is&#160;faster" in path.read_text()
+    assert main.main(["report", "sample", "--format", "svg", "-o", str(path)]) == 0
+    assert "SYNTHETIC" in path.read_text()
+
+
+def test_two_real_runs_are_set_side_by_side(capsys):
+    """Eager and compile on an H200, one launch each: the mode is what differs, and one boot is suggestive."""
+    assert main.main(["report", "compare", str(RUNS / "h200-eager.zip"), str(RUNS / "h200-compile.zip")]) == 0
+    said = capsys.readouterr().out
+    assert "**compile is faster than eager: 5.0" in said
+    assert "what differs between the launches: mode" in said
+    assert "suggestive" in said
+    assert "not a real model's figures: random weights" in said
+
+
+def test_runs_are_refused_like_boots():
+    """What a run records of its counters and its GPU refuses here, too; what it does not record is named."""
+    eager, compiled = (run_report.of(recording.find(str(RUNS / f"h200-{m}.zip")))[0] for m in ("eager", "compile"))
+    assert compiled.rates
+    assert compiled.conditions
+    (usual,) = report.compare(eager, compiled)[0].comparisons
+    assert (usual.word, [each.what for each in usual.confounds if each.refuses]) == (Word.FASTER, [])
+    (untold,) = [each.evidence for each in usual.confounds if each.what == "not recorded of a run alone"]
+    assert "the prompts, their order and the sampling" in untold
+    assert "the driver" in untold
+    hot = replace(compiled.conditions, throttle=("thermal (hardware)",))
+    for changed, why in (
+        (replace(compiled, rates=replace(compiled.rates, prefix_hit=0.97)), "the prefix cache answered unevenly"),
+        (replace(compiled, rates=replace(compiled.rates, preemptions=3.0)), "requests were preempted"),
+        (replace(compiled, conditions=hot), "the GPU was throttled"),
+        (replace(compiled, conditions=replace(compiled.conditions, power_limit_w=350.0)), "the GPU had another power"),
+    ):
+        (found,) = report.compare(eager, changed)[0].comparisons
+        (said,) = [each.what for each in found.confounds if each.refuses]
+        assert (found.word, said[: len(why)]) == (Word.REFUSED, why)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"versions": {"vllm": "0.31.0"}}, "versions differ"),
+        ({"patches": {"cpu-expand-kernel": "cd" * 32}}, "patches differ"),
+        ({"gpus": ("NVIDIA H200",)}, "the GPU differs"),
+        ({"argv": (*a_plan().argv, "--max-num-seqs", "4")}, "other flags than its arm"),
+    ],
+)
+def test_what_differs_besides_refuses(changed, why, capsys, tmp_path):
+    """The same arms measured on another occasion: figures of both, and no verdict."""
+    paths = []
+    for number, more in enumerate(({"gpus": ("NVIDIA GB10",)}, {"gpus": ("NVIDIA GB10",)} | changed)):
+        design = a_design(id=f"2026-{number}")
+        made = [replace(boot, **more) for boot in boots(design, (10.0, 18.5))]
+        paths.append(tmp_path / f"{number}.json")
+        paths[-1].write_bytes(msgspec.json.encode(verdict.report(design, made)))
+    assert main.main(["report", "compare", *map(str, paths)]) == 0
+    said = capsys.readouterr().out
+    assert f"**refused: {why}" in said
+    assert said.count("# A/B of") == 2  # eager with eager, compile with compile
+    assert "| 12.0 (" in said
+
+
+def test_other_prompts_refuse(capsys, tmp_path):
+    paths = []
+    for digest in ("5f" * 32, "6a" * 32):
+        design = a_design(digest=digest)
+        paths.append(tmp_path / f"{digest[:2]}.json")
+        paths[-1].write_bytes(msgspec.json.encode(verdict.report(design, boots(design, (10.0, 18.5)))))
+    assert main.main(["report", "compare", *map(str, paths), "--json"]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        (one,) = msgspec.json.decode(line, type=AbReport).comparisons
+        assert one.word is Word.REFUSED
+        assert one.confounds[0].what == "the prompts differ"
+        assert one.ratio
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["report", "nothing"], "no experiment and no run called 'nothing'"),
+        (["report"], "there is no experiment yet"),
+        (["report", "compare", "sample"], "takes two names"),
+        (["report", "sample", "sample"], "one name, not 2"),
+    ],
+)
+def test_a_wrong_name_says_what_to_do(words, said, capsys):
+    assert main.main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_another_benchmark_stands_beside_ours_and_is_not_judged(finished, capsys, tmp_path):
+    """Nobody knows its flags, its prompts and its machine: figures of both, the label, and a refusal."""
+    path = tmp_path / "bench.json"
+    path.write_text('{"completed": 10, "output_throughput": 51.5, "model_id": "x", "median_ttft_ms": 200, "failed": 1}')
+    assert main.main(["report", "compare", finished.design.id, str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "**refused: the flags, versions, patches, prompts and the machine of" in said
+    assert "| 51.5 |" in said
+    assert "eager: LongCode | 4 |" in said
+    assert "Not a real model's figures: hand-made toy weights" in said
+    assert main.main(["report", str(path)]) == 2
+    assert "report compare sets it beside one of ours" in capsys.readouterr().err

@@ -1,0 +1,163 @@
+"""`service`: the unit that runs a recipe, as its quoting is specified and as the real systemd reads it."""
+
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dflash_tui.cli import main
+from dflash_tui.launch import systemd_unit
+from tests.support import fake_nvml
+from tests.support.systemd_parser import fields, unquoted
+
+NASTY = [
+    "a b",
+    "$HOME ${X}",
+    "50%n",
+    "q\"x'y",
+    "back\\slash\\n",
+    ";",
+    "",
+    "-x=1",
+    "ü",
+    "tab\tnl\nesc\x1b",
+    "\u202edcba",
+]
+GIB = systemd_unit.GIB
+systemd = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
+
+
+def made(command: list[str], cuda: int | None = None, path: str = "/x") -> str:
+    memory = systemd_unit.Memory(128 * GIB, cuda)
+    return systemd_unit.text(
+        "demo", command, environment={"PATH": path}, secrets="/50% of/s.env", restarts="No.", patience=75, memory=memory
+    )
+
+
+def verified(text: str, folder: Path) -> str:
+    """Return what the real systemd makes of a unit; it has nothing to say against it."""
+    path = folder / "demo.service"
+    path.write_text(text)
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
+    command = ["systemd-analyze", "--user", "verify", str(path)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    environ["SYSTEMD_LOG_LEVEL"] = "debug"
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    return (done.stdout + done.stderr).partition("Unit demo.service:")[2]
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1))
+def test_every_word_comes_back(words):
+    """Whatever letters it has, and on one line of what a terminal can show."""
+    line = " ".join(map(systemd_unit.word, words))
+    assert unquoted(line) == words
+    assert line.isprintable()
+
+
+@systemd
+def test_the_real_systemd_reads_it(tmp_path):
+    """It finds nothing to say against the unit, and sees the same words, limits and variables."""
+    folder = tmp_path / "a b%h$x;"
+    folder.mkdir()
+    (folder / "py thon").symlink_to(sys.executable)
+    words = [str(folder / "py thon"), *(word for word in NASTY if word.isprintable())]
+    seen = verified(made(words, 90 * GIB, "/a b:%h$x\\"), tmp_path)
+    assert seen
+    told = re.search(r"Command Line: (.*)", seen)
+    assert told
+    assert shlex.split(told[1].replace("\\$", "$")) == words
+    for line in ("Environment: PATH=/a b:%h$x\\", "EnvironmentFile: -/50% of/s.env", "KillMode: mixed", "Restart: no",
+                 "OOMPolicy: continue", "OOMScoreAdjust: 1000", "TimeoutStopSec: 1min 15s"):  # fmt: skip
+        assert line in seen
+    most = 128 * GIB - 128 * GIB // 20
+    for name, limit in (("Max", most), ("High", most - 90 * GIB), ("SwapMax", 0)):
+        assert re.search(rf"Memory{name}: {limit}\b", seen)
+
+
+def test_memory_is_left_to_the_system():
+    """The greater of 4 GiB and a twentieth, a quarter of a small machine; CUDA's part where that is the same memory."""
+    assert [systemd_unit.Memory(total * GIB).reserve / GIB for total in (8, 24, 120)] == [2, 4, 6]
+    assert "MemoryHigh" not in fields(made(["x"]))
+    assert fields(made(["x"], 90 * GIB))["MemoryHigh"] == [str(38 * GIB - 128 * GIB // 20)]
+    assert fields(made(["x"], 120 * GIB))["MemoryHigh"] == [str(8 * GIB)]
+
+
+def test_what_runs_is_this_installation_with_the_options_of_a_launch(folders, monkeypatch, capsys):
+    """Absolute paths, the options and the port of the plan, no token; where to put those is said."""
+    for name in ("HF_TOKEN", "VLLM_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.setenv(name, "hf_planted_0123456789abcdef")
+    words = [
+        "--mode",
+        "eager",
+        "--set",
+        "host=0.0.0.0",
+        "--set",
+        "env.NOTE=50% $x",
+        "--force",
+        "I know",
+        "--every",
+        "9",
+    ]
+    assert main.main(["service", "demo-cpu", *words]) == 0
+    text = capsys.readouterr().out
+    assert "planted" not in text
+    given = fields(text)
+    [command] = given["ExecStart"]
+    assert unquoted(command.removeprefix(":")) == [
+        sys.executable, "-P", "-m", "dflash_tui", "up", "demo-cpu", "--mode", "eager", "--set", "host=0.0.0.0",
+        "--set", "env.NOTE=50% $x", "--port", "8000", "--force", "I know", "--every", "9", "--foreground",
+    ]  # fmt: skip
+    assert given["EnvironmentFile"] == [f"-{folders}/config/dflash-tui/service.env"]
+    assert f"XDG_STATE_HOME={folders}/state" in given["Environment"]
+    assert "Nobody launches it again after a crash" in text
+
+
+def test_it_is_written_once_and_replaced_when_asked(folders, capsys):
+    """The same unit is no trouble; another one stays as it is, unless told; what comes next is said."""
+    path = folders / "config" / "systemd" / "user" / "dflash-tui-demo-cpu.service"
+    write = ["service", "demo-cpu", "--write"]
+    assert [main.main(write), main.main(write)] == [0, 0]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    said = capsys.readouterr()
+    assert said.out == ""
+    for step in (
+        "daemon-reload",
+        "enable --now dflash-tui-demo-cpu.service",
+        "journalctl",
+        "enable-linger",
+        "chmod 600",
+    ):
+        assert step in said.err
+    before = path.read_text()
+    changed = [*write, "--set", "restart.times=3"]
+    assert main.main(changed) == 2
+    assert "--replace" in capsys.readouterr().err
+    assert path.read_text() == before
+    assert main.main([*changed, "--replace"]) == 0
+    assert "dflash-tui launches it again after a crash, at most 3 times within 1:00:00." in path.read_text()
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_cuda_takes_of_the_systems_memory_on_a_gb10(folders, stand_in_nvml):
+    """There no limit of systemd sees it: the unit says so, and what bounds it."""
+    done = fake_nvml.dflash(stand_in_nvml, "gb10", "service", "gemma-4-31b")
+    assert done.returncode == 0, done.stderr
+    assert "gpu-memory-utilization alone bounds it, here to " in done.stdout
+    assert "MemoryHigh" in fields(done.stdout)
+
+
+@pytest.mark.parametrize("letter", ["\\", '"', "\n"])
+def test_a_path_that_systemd_does_not_take_is_said(letter, monkeypatch, capsys):
+    """It runs no program with a quote or a backslash in its path."""
+    monkeypatch.setattr(sys, "executable", f"/a{letter}b/python")
+    assert main.main(["service", "demo-cpu"]) == 2
+    assert "systemd takes no path with such letters" in capsys.readouterr().err

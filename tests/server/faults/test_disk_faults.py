@@ -1,0 +1,116 @@
+"""A disk that is full, has no room for another file, or may only be read: nothing is lost, and it is said.
+
+A small file system is mounted for it, which needs root.
+"""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.common.errors import DflashError
+from dflash_tui.events import Health, Sampled
+from dflash_tui.monitoring import observer
+from dflash_tui.runs import registry, server_process
+from tests.support.fake_runs import recorded, until, watching
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch) -> Iterator[Callable[[str], Path]]:
+    """Return a function that mounts a small disk with these options and puts our state there."""
+    mounted: list[Path] = []
+
+    def mount(options: str) -> Path:
+        folder: Path = tmp_path / "small"
+        folder.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=False)
+        if done.returncode != 0:
+            pytest.skip("a disk can be mounted by root only")
+        mounted.append(folder)
+        monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def dflash(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dflash_tui", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def fill(folder: Path) -> Path:
+    """Write until nothing fits any more."""
+    with (folder / "filler").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+    return folder / "filler"
+
+
+async def test_a_full_disk_under_a_living_server(launch, small):
+    """The server goes on, readings stop, why is said; with room again they go on and no line is torn."""
+    disk = small("size=1m")
+    run = launch("busy")
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM and len(state.readings) > 1)
+        filler = fill(disk)
+        await until(lambda: any("nothing can be recorded" in line.text for line in state.lines), 20)
+        assert "No space left on device" in state.lines[-1].text
+        assert server_process.alive(run)
+        for words in (("ps",), ("logs", run.id), ("why", run.id), ("history",)):
+            done = await asyncio.to_thread(dflash, *words)
+            assert (done.returncode, "Traceback" in done.stderr) == (0, False), (words, done.stderr)
+        for written in (("report", run.id, "-o", f"{disk}/r.md"), ("export", run.id, "-o", f"{disk}/e.zip")):
+            done = await asyncio.to_thread(dflash, *written)
+            assert (done.returncode, "Traceback" in done.stderr) == (1, False), (written, done.stderr)
+        assert not list(disk.glob("*.zip")) + list(disk.glob(".*.zip*"))
+        with pytest.raises(DflashError, match=r"could not be made|nothing was launched"):
+            launch("deaf")
+        known = len(recorded(run, Sampled))
+        filler.unlink()
+        await until(lambda: len(recorded(run, Sampled)) > known + 2, 20)
+        assert any("recorded again" in line.text for line in state.lines)
+    assert observer.replay(run).status == "warm"
+    assert [run.id for run in registry.runs()] == [run.id]
+    assert registry.damaged() == {}
+
+
+def test_a_disk_without_room_for_another_file(launch, small):
+    """All inodes are taken: a launch says so and starts nothing; what is there can be listed and stopped."""
+    disk = small("size=1m,nr_inodes=24")
+    run = launch("deaf")
+    with pytest.raises(OSError, match="No space left"):  # noqa: PT012
+        for number in range(50):
+            (disk / f"spare{number}").touch()
+    with pytest.raises(DflashError, match="could not be made"):
+        launch("deaf")
+    assert run.id in dflash("ps").stdout
+    stopped = dflash("stop", run.id)
+    assert (stopped.returncode, "Traceback" in stopped.stderr) == (0, False)
+    assert not server_process.alive(run)
+
+
+def test_a_state_folder_that_may_only_be_read(launch, small):
+    """Remounted read-only, as a failing disk is: lists, logs and stop work, a launch says why it does not."""
+    disk = small("size=1m")
+    run = launch("deaf")
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=False)
+    if os.access(disk, os.W_OK):  # the server's log is open for writing, so that the kernel may refuse
+        disk.chmod(0o500)
+    for words in (("ps",), ("logs", run.id), ("stop", run.id)):
+        done = dflash(*words)
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), (words, done.stderr)
+    assert not server_process.alive(run)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    with pytest.raises(DflashError, match="could not be made"):
+        launch("deaf")
+    assert shutil.disk_usage(disk).free > 0

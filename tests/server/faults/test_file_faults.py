@@ -1,0 +1,248 @@
+"""Files of a run that are cut, replaced, endless or no text, and records that nobody can use."""
+
+import asyncio
+import contextlib
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.benchmark import client
+from dflash_tui.benchmark.suites import Prompt
+from dflash_tui.events import Health, HealthChanged, LogLine, Sampled
+from dflash_tui.monitoring import observer, recording
+from dflash_tui.run_state.state import RunState
+from dflash_tui.runs import registry, run_files, server_process
+from dflash_tui.runs.run import Run
+from tests.support.fake_runs import made, recorded, until, watching
+
+MIB = 1 << 20
+UP = b"INFO:     Application startup complete.\n"
+
+
+def ended(log: bytes = UP, name: str = "20261122-010203-demo-cpu") -> Run:
+    """Leave the folder of a run that has ended, with this log."""
+    run = Run(name, made(8000), 4_000_000, "boot:1", time.time() - 60, 0.0, "fake")
+    run.folder.mkdir(parents=True)
+    (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
+    run.log.write_bytes(log)
+    run.samples.write_bytes(b"")
+    return run
+
+
+def dflash(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dflash_tui", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | env, timeout=60)
+
+
+async def test_a_log_that_is_cut_replaced_or_gone_is_read_on(launch):
+    """One server: its log is truncated, as by copytruncate, then another file in its place, then deleted."""
+    run = launch("log")
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM and state.line_count >= 2)
+        os.truncate(run.log, 0)
+        await until(lambda: run.log.stat().st_size == 0 or state.line_count > 2)
+        with run.log.open("ab") as log:
+            log.write(b"after the cut\n")
+        await until(lambda: state.lines[-1].text == "after the cut")
+        other = run.log.with_name("other")
+        other.write_bytes(b"in its place, longer than what was there before\n")
+        other.replace(run.log)
+        await until(lambda: state.lines[-1].text.startswith("in its place"))
+        run.log.unlink()
+        before = len(recorded(run, Sampled))
+        await until(lambda: len(recorded(run, Sampled)) > before, 15)
+        assert state.health is Health.WARM
+    assert b"\0" not in run.samples.read_bytes()
+    done = dflash("logs", run.id)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert "the log of" in done.stderr
+
+
+@pytest.mark.parametrize("rotated", ["renamed", "with a new one in its place"])
+async def test_a_log_that_is_renamed_is_read_under_its_new_name(launch, rotated):
+    """The server goes on writing into it: who watches, comes later, or asks after the end reads each line once."""
+    run = launch("log")
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM)
+        log = run.log
+        log.rename(renamed := log.with_name("server.log.1"))
+        if rotated != "renamed":
+            log.touch()
+        before = state.line_count
+        await client.one(run.url, "x", Prompt("late", "after the rename", 8))
+        await until(lambda: "after the rename" in state.lines[-1].text)
+        assert state.line_count == before + 1
+        assert observer.replay(run).line_count == state.line_count
+        assert dflash("logs", run.id).stdout.count("after the rename") == 1
+        os.kill(run.pid, signal.SIGKILL)
+        await until(lambda: state.exit is not None)
+        assert state.line_count == before + 1
+    assert run.log == renamed
+    assert observer.replay(run).line_count == state.line_count
+    played = RunState()
+    for event in recording.of(run).events():
+        played.apply(event)
+    assert played.line_count == state.line_count
+
+
+def test_a_server_writes_on_at_the_start_of_a_cut_log(launch):
+    """Not behind a hole of zeros as large as what was there."""
+    run = launch("deaf")
+    deadline = time.monotonic() + 20
+    while not run.log.stat().st_size:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    [leader] = server_process.members(run)
+    [flags] = [line.split()[1] for line in Path(f"/proc/{leader.pid}/fdinfo/1").read_text().splitlines()
+               if line.startswith("flags")]  # fmt: skip
+    assert int(flags, 8) & os.O_APPEND
+
+
+def test_a_log_of_a_gigabyte_is_read_at_its_ends():
+    """Sparse, so zeros in the middle: the start and the end are known in a moment, and what is left out is said."""
+    run = ended()
+    with run.log.open("r+b") as log:
+        log.truncate(1 << 30)
+        log.seek(0, 2)
+        log.write(b"\nthe last words\n")
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    state = observer.replay(run)
+    assert state.up_at is not None
+    assert state.lines[-1].text == "the last words"
+    assert "… 1008 MiB of the log are left out …" in [line.text for line in state.lines]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
+    assert time.process_time() - began < 30  # 15 MB/s would be more than a minute
+
+
+def test_a_hundred_megabytes_without_a_line_end_take_little_memory():
+    """In the log and in the samples; what comes after them is read."""
+    run = ended(UP)
+    for path, end in ((run.log, b"\nafter it\n"), (run.samples, b'\n{"event":"health","at":5,"health":"warm"}\n')):
+        with path.open("ab") as file:
+            for _ in range(100 if path == run.samples else 30):  # beyond 32 MiB the middle is left out
+                file.write(b"x" * MIB)
+            file.write(end)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    state = observer.replay(run)
+    assert state.lines[-1].text == "after it"
+    assert state.health is Health.WARM
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
+    command = f"ulimit -v 1500000; {sys.executable} -m dflash_tui logs {run.id} | tail -c 9"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
+    assert (done.stdout, done.stderr) == (b"after it\n", b"")
+
+
+JUNK = {
+    "binary": random.Random(7).randbytes(300_000),
+    "zeros": bytes(300_000),
+    "no UTF-8": b"\xff\xfe\xc3\x28" * 9000,
+    "escapes": b"\x1b]0;x" * 9000,
+}
+
+
+@pytest.mark.parametrize("kind", JUNK)
+def test_a_log_that_is_no_text_is_read_past(kind):
+    """Binary, zeros, bytes that are no UTF-8, escape sequences: lines without controls, and what follows is read."""
+    junk = JUNK[kind]
+    run = ended(UP + junk + b"\nafter it\n")
+    run.samples.write_bytes(junk + b'\n{"event":"health","at":5,"health":"warm"}\n')
+    state = observer.replay(run)
+    assert (state.lines[-1].text, state.health) == ("after it", Health.WARM)
+    assert not {unicodedata.category(letter) for line in state.lines for letter in line.text} & {"Cc", "Cf"}
+    done = dflash("logs", run.id)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert "\0" not in done.stdout
+
+
+RECORDS: dict[str, Callable[[bytes], bytes]] = {
+    "half": lambda text: text[: len(text) // 2],
+    "empty": lambda _: b"",
+    "nested": lambda _: b"[" * 100_000,
+    "no UTF-8": lambda text: text.replace(b"demo-cpu", b"demo\xff\xfecpu"),
+    "endless": lambda text: text[:-1] + b',"x":"' + b"x" * MIB + b'"}',
+    "pid": lambda text: text.replace(b"4000000", b"1"),
+    "large pid": lambda text: text.replace(b"4000000", b"99999999999999999999"),
+    "port": lambda text: text.replace(b'"port":8000', b'"port":-8000'),
+    "time": lambda text: text.replace(b'"started_at":1', b'"started_at":1e300,"x":1'),
+    "folder": lambda text: text.replace(b"20261122", b"20261121"),
+}
+
+
+@pytest.mark.parametrize("harm", [*RECORDS, "newer"])
+def test_a_record_that_cannot_be_used_is_named(harm):
+    """`ps` goes on with the other runs; nothing is signalled by such a record."""
+    good, bad = ended(name="20261122-000000-good"), ended()
+    path = bad.folder / "run.json"
+    text = path.read_bytes()
+    path.write_bytes(RECORDS[harm](text) if harm != "newer" else text.replace(b'"version":1', b'"version":2'))
+    assert path.read_bytes() != text
+    assert [run.id for run in registry.runs()] == [good.id]
+    [(where, flaw)] = registry.damaged().items()
+    assert (where, flaw) == (path, "was written by a newer dflash-tui" if harm == "newer" else "cannot be read")
+
+
+def test_a_record_of_a_newer_release_with_more_fields_is_used():
+    """What we do not know of is passed over, and the run is listed; `ps` names the damaged one beside it."""
+    run, bad = ended(name="20261122-000000-more"), ended()
+    text = (run.folder / "run.json").read_bytes()
+    (run.folder / "run.json").write_bytes(text[:-1] + b',"invented":{"later":[1,2]}}')
+    (bad.folder / "run.json").write_bytes(b'{"id":')
+    done = dflash("ps", "--all")
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    assert run.id in done.stdout
+    assert f"{bad.folder / 'run.json'} cannot be read" in done.stderr
+
+
+def test_a_record_with_the_pid_of_another_process_touches_nobody():
+    """The pid is somebody else's by now: not alive, not counted, not signalled by `stop`."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True) as foreign:
+        run = ended()
+        (run.folder / "run.json").write_bytes(msgspec.json.encode(replace(run, pid=foreign.pid)))
+        done = dflash("stop", run.id)
+        assert (done.returncode, "has already ended" in done.stderr) == (0, True)
+        assert foreign.poll() is None
+        foreign.kill()
+
+
+def test_a_folder_that_is_gone_or_read_only_costs_samples_only(launch):
+    """Deleted under the observers: they and the server go on, and nothing is raised."""
+    run = launch("deaf")
+    for path in sorted(run.folder.iterdir()):
+        path.unlink()
+    run.folder.rmdir()
+    run_files.record(run, HealthChanged(1.0, Health.WARM))
+    assert observer.replay(run).health is Health.STARTING
+    assert server_process.alive(run)
+    with contextlib.suppress(OSError):
+        run.folder.write_text("a file in its place")
+    run_files.record(run, HealthChanged(1.0, Health.WARM))
+    assert isinstance(next(iter(observer.replay(run).lines), None), LogLine | None)
+    run.folder.unlink()
+
+
+async def test_a_folder_that_is_deleted_under_its_observer(launch):
+    """Nothing is raised, the server serves on; the lists know no server without its record, and are whole."""
+    run = launch("busy")
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM and len(state.readings) > 1)
+        shutil.rmtree(run.folder)
+        await asyncio.sleep(4)  # a round of everything that is asked and written
+        assert server_process.alive(run)
+        assert (state.exit, state.health) == (None, Health.WARM)
+        assert not run.folder.exists()
+    assert registry.runs() == []
+    assert registry.damaged() == {}
+    assert (await client.first(run.url, "x")).error == ""

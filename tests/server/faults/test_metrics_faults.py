@@ -1,0 +1,64 @@
+"""Counters that cannot be read: the server is well, its figures are unknown, and why is said."""
+
+import resource
+import time
+from functools import partial
+
+from dflash_tui.common import bounded_http
+from dflash_tui.events import Health, Sampled
+from dflash_tui.monitoring import recorder
+from dflash_tui.run_state.alarms import alarms
+from dflash_tui.run_state.state import RunState
+from tests.support.fake_runs import recorded, until, watching
+
+
+def told(state: RunState, reason: str) -> bool:
+    return reason in state.health_detail
+
+
+async def test_what_metrics_may_answer(launch, tmp_path, monkeypatch):
+    """Each fault in turn on one server: an alarm with the reason, no reading, no harm; then all is well again."""
+    monkeypatch.setattr(bounded_http, "WHOLE", 0.3)
+    monkeypatch.setattr(recorder, "SAMPLE_INTERVAL", 0.1)
+    word = tmp_path / "word"
+    word.write_text("")
+    run = launch(f"metrics={word}")
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM and bool(state.readings))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for fault, reason in (
+            ("500", "/metrics: HTTP 500"),
+            ("hangs", "/metrics: TimeoutError"),
+            ("endless", "/metrics: more than 4 MiB"),
+            ("torn", "/metrics: RemoteProtocolError"),
+            ("nan", "/metrics has no counter"),
+            ("page", "/metrics has no counter"),
+        ):
+            word.write_text(fault)
+            await until(partial(told, state, reason), 10)
+            assert state.health is Health.WARM
+            [alarm] = alarms(state, time.time())
+            assert (alarm.kind, alarm.evidence) == ("metrics", state.health_detail)
+        seen = len(recorded(run, Sampled))
+        assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < 64 << 10  # KiB
+        assert len(recorded(run, Sampled)) == seen
+        word.write_text("half")
+        await until(lambda: state.health_detail == "" and len(recorded(run, Sampled)) > seen)
+        assert state.readings[-1].counters.generated == 40
+        assert state.readings[-1].counters.steps is None
+        assert alarms(state, time.time()) == []
+
+
+async def test_counters_that_go_backwards_begin_anew(launch, tmp_path, monkeypatch):
+    """As when a server was started again behind the same port: no rate spans the change."""
+    monkeypatch.setattr(recorder, "SAMPLE_INTERVAL", 0.1)
+    word = tmp_path / "word"
+    word.write_text("")
+    run = launch(f"metrics={word}")
+    async with watching(run) as state:
+        await until(lambda: bool(state.readings) and state.readings[-1].counters.generated == 40)
+        word.write_text("fewer")
+        await until(lambda: state.readings[-1].counters.generated == 1)
+        assert not state.readings[-1].joined
+        rates = state.window(60.0, time.time())
+        assert rates is None or rates.tok_s >= 0

@@ -1,0 +1,173 @@
+"""Without a home, in folders of any name, in a plain locale, at the limit of processes, and twenty at once."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from dflash_tui.common import paths
+from dflash_tui.common.errors import UsageError
+from dflash_tui.runs import lifecycle, registry, server_process
+from tests import ROOT
+from tests.cli.test_escapes_in_terminal import Seen
+from tests.support import fake_engine
+from tests.support.fake_runs import free_port
+from tests.support.pty_terminal import ENTER, PANEL
+
+EXEC = ("-c", "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])")
+STARVED = "no more processes or threads may be started here"
+XDG = [f"XDG_{kind}_HOME" for kind in ("DATA", "STATE", "CACHE", "CONFIG")]
+
+
+def dflash(*words: str, without: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
+    given = {name: value for name, value in (os.environ | env).items() if name not in without}
+    command = [sys.executable, "-m", "dflash_tui", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=given, timeout=60)
+
+
+def test_without_a_home(tmp_path, monkeypatch):
+    """The system's list of users has it; a relative one makes no folder here; without any it is said."""
+    assert dflash("ps", without=("HOME",)).returncode == 0
+    command = [sys.executable, "-m", "dflash_tui", "ps"]
+    env = {name: value for name, value in os.environ.items() if name not in XDG}
+    env |= {"HOME": "here", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, cwd=tmp_path)
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    for name in (*XDG, "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user that no list has
+    with pytest.raises(UsageError, match=r"no home folder|no absolute path"):
+        paths.runs()
+
+
+@pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"LC_ALL": "POSIX", "LANG": ""}])
+def test_a_life_in_folders_with_spaces_and_in_a_plain_locale(tmp_path, monkeypatch, locale):
+    """Launched, listed, logged, explained and stopped by the command line, in folders of any letters."""
+    for name in XDG:
+        monkeypatch.setenv(name, str(tmp_path / "mé ☃ 'q\" $x" / name))
+    for name, value in locale.items():
+        monkeypatch.setenv(name, value)
+    fake_engine.make(port := free_port(18_400))
+    up = dflash("up", "fake", "--detach", "--force", "a test")
+    assert up.returncode == 0, up.stderr
+    run = up.stdout.strip()
+    assert str(port) in dflash("ps").stdout
+    assert dflash("logs", run).returncode == 0
+    stopped = dflash("stop", run)
+    assert (stopped.returncode, "no process of it is left" in stopped.stderr) == (0, True)
+    assert "stopped" in dflash("ps", "--all").stdout
+
+
+def test_a_name_that_is_no_utf_8_here_is_refused(tmp_path):
+    """A server that is launched from it could not be written down."""
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    done = dflash("up", "demo-cpu", "--json", XDG_STATE_HOME=folder, XDG_CONFIG_HOME=folder)
+    assert (done.returncode, "is not UTF-8 here" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+
+
+@pytest.fixture
+def limited() -> Callable[[int], list[str]]:
+    """Return a function that gives the words before a command whose user may have so many processes and threads.
+
+    The limit does not hold for root, so that another user is played, who may read our files all the same.
+    """
+    may = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+    played = ["setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups", *may] if os.getuid() == 0 else []
+    if played and not shutil.which("setpriv"):
+        pytest.skip("root has no limit of processes, and setpriv (util-linux) is not there")
+    return lambda most: ["prlimit", f"--nproc={most}:{most}", *played]
+
+
+def test_at_the_limit_of_processes(limited):
+    """No thread can be started: a sentence, and what was launched before that is listed."""
+    fake_engine.make(free_port(18_400))
+
+    def starved(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [*limited(1), sys.executable, "-m", "dflash_tui", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    for words in (("doctor", "fake"), ("up", "fake", "--detach", "--force", "a test")):
+        done = starved(*words)
+        assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+        assert STARVED in done.stderr
+    assert starved("ps", "--all").returncode == 0
+
+
+@pytest.mark.parametrize("most", [1, 2, 9])
+def test_a_panel_that_may_start_too_few_threads_is_not_opened(limited, terminal, most):
+    """It needs about a dozen: a sentence at the prompt, and the terminal is as it was."""
+    panel = terminal(program=(*EXEC, *limited(most), sys.executable, *PANEL))
+    seen = panel.reading_until(lambda: os.waitid(os.P_PID, panel.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None)
+    seen += panel.read()
+    assert STARVED.encode() in seen
+    assert b"Traceback" not in seen
+    assert ENTER not in seen
+    assert panel.ended() == 1
+
+
+_GREEDY = """
+import threading, time
+try:
+    while True: threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+except RuntimeError: print("all taken", flush=True)
+time.sleep(600)
+"""
+
+
+@contextmanager
+def taken(*limited: str) -> Iterator[None]:
+    """Let another program of the limited user's take all threads that are left."""
+    with subprocess.Popen([*limited, sys.executable, "-S", "-c", _GREEDY], stdout=subprocess.PIPE, text=True) as taking:
+        try:
+            assert taking.stdout is not None
+            assert taking.stdout.readline() == "all taken\n"
+            yield
+        finally:
+            taking.kill()
+
+
+def test_a_launch_from_a_panel_when_others_have_taken_all_processes(limited, terminal):
+    """The panel goes on, the checks and the launch say why not, nothing is left; with room the same key launches."""
+    fake_engine.make(free_port(18_400))
+    panel = terminal(program=(*EXEC, *limited(60), sys.executable, *PANEL))
+    seen = Seen(panel)
+    seen.until("fake", quiet=5)
+    panel.type("\x1b[B")
+    seen.until("none needed")  # the patches of the chosen recipe
+    with taken(*limited(60)):
+        panel.type("d")
+        seen.until("could not be asked for its flags")
+        panel.type("\x1b")
+        seen.until("none needed", quiet=5)
+        panel.type("\r")
+        seen.until("Resource temporarily unavailable")
+        seen.until("ulimit -u")
+        assert list(paths.runs().iterdir()) == []
+    panel.type("1")
+    seen.until("none needed")
+    panel.type("\r")
+    seen.until("WARM")
+    seen.leave()
+    stopped = subprocess.run([*limited(60), sys.executable, "-m", "dflash_tui", "stop"], check=False, timeout=60)
+    assert stopped.returncode == 0
+
+
+def test_twenty_at_once(launch):
+    """Twenty launches side by side: as many folders, each found by its name, listed once and stopped alone."""
+    base = free_port(18_500)
+    with ThreadPoolExecutor(20) as pool:
+        runs = list(pool.map(lambda number: launch("deaf", port=base + number), range(20)))
+    assert len({run.id for run in runs}) == len({run.pid for run in runs}) == 20
+    assert {run.id for run in registry.runs()} == {run.id for run in runs}
+    assert registry.damaged() == {}
+    listed = dflash("ps").stdout
+    assert all(listed.count(f"{run.id} ") == 1 for run in runs)
+    assert lifecycle.free_port(base) == base + 20
+    assert dflash("stop", runs[7].id).returncode == 0
+    assert [server_process.alive(run) for run in runs] == [run is not runs[7] for run in runs]

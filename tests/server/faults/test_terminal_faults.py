@@ -1,0 +1,131 @@
+"""A panel in a real terminal that is stopped, resized to nothing, closed or killed; the server never minds."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import termios
+import time
+
+import psutil
+import pytest
+
+from dflash_tui.benchmark import client
+from dflash_tui.events import Health, Sampled
+from dflash_tui.runs import server_process
+from dflash_tui.runs.run import Run
+from tests.support.fake_runs import recorded, until, watching
+from tests.support.pty_terminal import ENTER, LEAVE, NO_MOUSE, PANEL
+
+
+def test_stopped_resized_to_nothing_and_told_to_end(terminal):
+    """Ctrl-Z gives the terminal back and fg takes it again; 1x1 is a size; SIGTERM leaves no mouse reports behind."""
+    panel = terminal()
+    panel.until(b"demo-cpu")
+    os.kill(panel.pid, signal.SIGTSTP)
+    panel.until(LEAVE)
+    os.waitpid(panel.pid, os.WUNTRACED)
+    os.kill(panel.pid, signal.SIGCONT)
+    panel.until(ENTER)
+    for rows, columns in ((1, 1), (2, 5), (1, 200), (200, 1)):
+        panel.resize(rows, columns)
+        time.sleep(0.3)
+        assert psutil.pid_exists(panel.pid)
+    panel.resize(36, 120)
+    panel.until(b"demo-cpu")
+    os.kill(panel.pid, signal.SIGTERM)
+    seen = panel.until(LEAVE)
+    assert panel.ended() == 128 + signal.SIGTERM
+    assert NO_MOUSE in seen
+    assert b"Traceback" not in seen
+
+
+_DEAF = "import os, signal, sys; signal.signal(1, signal.SIG_IGN); os.execv(me := sys.executable, [me, *sys.argv[1:]])"
+
+
+@pytest.mark.parametrize("program", [PANEL, ("-c", _DEAF, *PANEL)], ids=["as it is", "as nohup starts it"])
+async def test_a_closed_terminal_ends_the_panel_and_nothing_else(launch, terminal, program):
+    """The connection is lost: the panel is gone within seconds, the server serves, the next observer records."""
+    run = launch()
+    panel = terminal("attach", run.id, program=program)
+    await until(lambda: run.samples.exists() and len(recorded(run, Sampled)) > 0)
+    panel.until(ENTER)
+    panel.hang_up()
+    code = panel.ended()
+    assert code == 128 + signal.SIGHUP
+    await goes_on(run)
+
+
+async def test_a_killed_panel_takes_nothing_with_it(launch, terminal):
+    """Kill -9 of the panel that records: another observer takes its place when its lease has run out."""
+    run = launch()
+    panel = terminal("attach", run.id)
+    await until(lambda: run.samples.exists() and len(recorded(run, Sampled)) > 0)
+    os.kill(panel.pid, signal.SIGKILL)
+    await goes_on(run)
+
+
+async def goes_on(run: Run) -> None:
+    """The server lives, and who comes next knows all of it and records."""
+    assert server_process.alive(run)
+    before = len(recorded(run, Sampled))
+    async with watching(run) as state:
+        await client.first(run.url, "x")
+        await until(lambda: state.health is Health.WARM and len(recorded(run, Sampled)) > before, 20)
+
+
+async def test_a_headless_watcher_that_ends_takes_nothing_with_it(launch):
+    """Kill -9, SIGTERM and a lost connection of `attach --json`: no traceback, and the next one records."""
+    run = launch()
+    command = [sys.executable, "-m", "dflash_tui", "attach", run.id, "--json"]
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP):
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as watcher:
+            assert watcher.stdout is not None
+            while json.loads(watcher.stdout.readline()).get("health") != "warm":
+                pass
+            watcher.send_signal(number)
+            _, told = watcher.communicate(timeout=20)
+        assert (watcher.returncode, told) == (-number, "")
+    await goes_on(run)
+
+
+def test_a_panel_whose_terminal_vanished_without_a_word_ends():
+    """It controls no session, so that no SIGHUP comes, and every write fails: the panel sees that and is gone."""
+    ours, its = os.openpty()
+    termios.tcsetwinsize(its, (36, 120))
+    command = [sys.executable, *PANEL, "replay", "sample", "--speed", "50"]
+    with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, start_new_session=True) as panel:
+        os.close(its)
+        seen = b""
+        while b"REPLAY" not in seen:
+            seen = seen[-1000:] + os.read(ours, 65536)
+        os.close(ours)
+        try:
+            assert panel.wait(20) == 128 + signal.SIGHUP
+        finally:
+            panel.kill()
+
+
+def test_a_panel_that_stands_still_over_its_terminal_ends():
+    """Its loop waits to write, as to a terminal that takes no more; SIGTERM ends it all the same."""
+    program = (
+        "import asyncio, queue\n"
+        "from dflash_tui.tui import ending\n"
+        "async def main():\n"
+        "    ending.on_signals(print)\n"
+        "    print('ready', flush=True)\n"
+        "    full = queue.Queue(1)\n"
+        "    full.put(1)\n"
+        "    full.put(2)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as still:
+        assert still.stdout is not None
+        assert still.stdout.readline() == "ready\n"
+        still.terminate()
+        try:
+            assert still.wait(20) == 128 + signal.SIGTERM
+        finally:
+            still.kill()

@@ -1,0 +1,199 @@
+"""Suites sent to a stand-in for the server: what is asked, in which order, and what a request says afterwards."""
+
+import asyncio
+import contextlib
+import json
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from dflash_tui.benchmark import client, suites
+from dflash_tui.benchmark.suites import Prompt
+from dflash_tui.events import RequestDone
+from dflash_tui.experiments import boot_requests
+from dflash_tui.runs.run import Run
+from tests import ROOT
+from tests.support.boot_factories import modes, plan
+from tests.support.fake_runs import free_port, wait_for_answer
+
+FAKE = ROOT / "tests" / "support" / "fake_server.py"
+SUITE = suites.made("three", (Prompt("a", "first", 20), Prompt("b", "second", 40, 3), Prompt("c", "third", 60)))
+Start = Callable[..., str]
+
+
+@pytest.fixture
+def serve(tmp_path) -> Iterator[Start]:
+    """Return a function that starts the stand-in with some words and returns its address."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*words: str) -> str:
+        url = f"http://127.0.0.1:{(port := free_port(18_300))}"
+        with (tmp_path / "asked").open("wb") as log:
+            started.append(subprocess.Popen([sys.executable, FAKE, str(port), "log", *words], stdout=log))
+        wait_for_answer(url)
+        return url
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def asked(tmp_path) -> Callable[[], list[dict[str, Any]]]:
+    """Return a function that says what the stand-in was asked."""
+    return lambda: [json.loads(line) for line in (tmp_path / "asked").read_text().splitlines() if line[0] == "{"]
+
+
+async def sent(url: str, suite: suites.Suite = SUITE, **how) -> list[RequestDone]:
+    return [done async for done in client.answer(url, "x", suite, **how)]
+
+
+async def test_every_prompt_is_sent_in_the_order_of_the_seed(serve, asked):
+    """Each round sends all of them, repeated ones under numbers of their own."""
+    done = await sent(serve(), rounds=2, seed=7)
+    numbers = {kind: sorted(d.round for d in done if d.kind == kind) for kind in "abc"}
+    assert numbers == {"a": [0, 1], "b": [0, 1, 2, 3, 4, 5], "c": [0, 1]}
+    assert [(d.kind, d.round) for d in done] == [(p.kind, n) for p, n in client.order(SUITE, 2, 7)]
+    assert sorted(d.kind for d in done[:5]) == ["a", "b", "b", "b", "c"]
+    assert client.order(SUITE, 2, 7) != client.order(SUITE, 2, 8)
+    assert [body["max_tokens"] for body in asked()] == [{"a": 20, "b": 40, "c": 60}[d.kind] for d in done]
+    assert all(not d.error and d.streams == 1 and len(d.digests) == 3 for d in done)
+
+
+def test_an_order_that_counts_is_kept():
+    suite = suites.made("pair", SUITE.prompts, in_order=True)
+    assert [(p.kind, n) for p, n in client.order(suite, 2, 5)] == [
+        ("a", 0), ("b", 0), ("b", 1), ("b", 2), ("c", 0), ("a", 1), ("b", 3), ("b", 4), ("b", 5), ("c", 1)
+    ]  # fmt: skip
+
+
+async def test_no_prefix_cache_can_answer_and_the_same_boot_again_asks_the_same(serve, asked):
+    """No two requests of a boot begin alike, and each has a salt of its own; another boot sends the same texts."""
+    url = serve()
+    for _ in range(2):
+        await sent(url, rounds=2, seed=3)
+    first, second = asked()[:10], asked()[10:]
+    texts = [body["messages"][0]["content"] for body in first]
+    assert len({text[:10] for text in texts}) == 10
+    assert texts == [body["messages"][0]["content"] for body in second]
+    assert [body["seed"] for body in first] == [body["seed"] for body in second]
+    assert len({body["cache_salt"] for body in first + second}) == 20
+    await client.one(url, "x", SUITE.prompts[0], seed=4)
+    assert asked()[-1]["messages"][0]["content"] not in texts
+
+
+async def test_length_and_temperature_are_as_asked(serve, asked):
+    """A fixed answer goes on past its end; what is left to the server is not sent."""
+    url = serve()
+    await client.one(url, "x", SUITE.prompts[2], scale=0.5, seed=1, number=2)
+    await client.one(url, "x", SUITE.prompts[2], scale=0.01, temperature=None, fixed=False)
+    fixed, free = asked()
+    assert (fixed["max_tokens"], fixed["ignore_eos"], fixed["temperature"], fixed["seed"]) == (30, True, 0.0, 1)
+    assert (free["max_tokens"], free["ignore_eos"], "temperature" in free) == (8, False, False)
+    assert fixed["stream_options"] == {"include_usage": True}
+
+
+async def test_steps_are_a_request_s_own_or_nobody_s(serve):
+    """Alone, the server's counters tell them; beside others, only the answer itself can."""
+    url = serve()
+    assert {(d.steps, d.accepted) for d in await sent(url)} == {(10.0, 30.0)}
+    assert {(d.steps, d.accepted, d.streams) for d in await sent(url, streams=2)} == {(None, None, 2)}
+    telling = serve("telling")
+    for streams in (1, 3):
+        assert {(d.steps, d.accepted) for d in await sent(telling, streams=streams)} == {(11, 29)}
+
+
+async def test_so_many_requests_are_under_way_at_a_time(serve):
+    """Ten requests, five at a time, take less than ten of them would."""
+    began = time.monotonic()
+    done = await sent(serve("slow=0.3"), rounds=2, streams=5)
+    assert len(done) == 10
+    assert time.monotonic() - began < 0.8 * sum(d.total for d in done)
+    assert sum(d.total for d in done) > 3
+
+
+async def test_each_number_of_streams_is_warmed_up(serve, asked, monkeypatch):
+    """Kernels for four sequences are loaded before four are measured: each prompt alone, then as many as needed."""
+    url = serve()
+    monkeypatch.setattr(Run, "url", url)
+    run = Run("x", plan(), 0, "", 0.0, 0.0, "")
+    done = [each async for each in boot_requests.warm_up(modes(concurrency=(1, 4)), SUITE, run)]
+    assert [each.streams for each in done] == [1] * 3 + [4] * 6
+    assert {body["max_tokens"] for body in asked()} == {20, 40, 60}
+
+
+async def test_so_many_are_under_way_as_the_figures_are_labelled_with(serve, monkeypatch):
+    """Eight streams of a suite of one prompt and five requests: it is sent again until each has had two."""
+    monkeypatch.setattr(Run, "url", serve("slow=0.5"))
+    run, design = Run("x", plan(), 0, "", 0.0, 0.0, ""), modes(concurrency=(8,))
+    for suite, rounds in ((SUITE, 4), (suites.made("one", SUITE.prompts[:1]), 16)):
+        done = [each async for each in boot_requests.measured(design, suite, run)]
+        sent = [(prompt.kind, number) for prompt, number in client.order(suite, rounds, design.seed)]
+        assert sorted((each.kind, each.round) for each in done) == sorted(sent)
+        spans = [(each.at - each.total, each.at) for each in done]
+        assert max(sum(began <= at < ended for began, ended in spans) for at, _ in spans) >= 8
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+async def test_whoever_stops_listening_leaves_no_request_behind(serve, asked, streams):
+    async with aclosing(client.answer(serve("slow=0.2"), "x", SUITE, streams=streams)) as requests:
+        async for _ in requests:
+            break
+    seen = len(asked())
+    await asyncio.sleep(0.5)
+    assert len(asked()) == seen <= 2 * streams
+
+
+async def test_no_server_is_an_error_of_each_request():
+    """Nothing listens: five requests say so, and none raises."""
+    done = await sent(f"http://127.0.0.1:{free_port(18_900)}")
+    assert len(done) == 5
+    assert all("ConnectError" in d.error for d in done)
+
+
+def test_the_shuffling_is_that_of_python():
+    """A driver elsewhere may reckon the same order."""
+    expected = [("a", 0), ("b", 0), ("b", 1), ("b", 2), ("c", 0)]
+    random.Random(11).shuffle(expected)
+    assert [(p.kind, n) for p, n in client.order(SUITE, 1, 11)] == expected
+
+
+# A kilobyte each: what takes time is their number, what has a limit their bytes.
+PIECE = b'data: {"choices": [{"delta": {"content": "x"}}], "padding": "%s"}' % (b"x" * 1000)
+ANSWERS = {
+    "endless": (200, (PIECE + b"\n\n") * 50, "the answer has more than 64 MiB"),
+    "no line end": (200, b"x" * (1 << 16), "the answer has a line of more than 1 MiB"),
+    "endless error": (500, b"wrong " * 10_000, "HTTP 500: wrong wrong"),
+    "no key": (401, b'{"error": "Unauthorized"} ' * 10_000, "export the one that it was launched with as VLLM_API_KEY"),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_an_answer_without_end_takes_little_memory(kind):
+    """A server that never stops sending is left, and why is said; what a key is missing for, too."""
+    status, piece, words = ANSWERS[kind]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status} x\r\nConnection: close\r\n\r\n".encode())
+        with contextlib.suppress(OSError):
+            while not writer.is_closing():
+                writer.write(piece)
+                await writer.drain()
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        done = await asyncio.wait_for(client.first(f"http://127.0.0.1:{port}", "x"), 120)
+        listening.close()
+    assert words in done.error
+    assert len(done.error) < 500
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10  # KiB, of both ends

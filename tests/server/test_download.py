@@ -1,0 +1,230 @@
+"""Downloads by the engine's own huggingface_hub, from a hub of this machine."""
+
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dflash_tui.common.errors import DflashError
+from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.hub import cache, download, model_lookup
+from dflash_tui.events import Preparing, Step, encode
+from tests.support import hub_server
+from tests.support.hub_server import COMMIT, Hub
+
+pytestmark = pytest.mark.vllm
+
+TOKEN = "hf_secret_of_the_test"
+SIZE = 12_000_000
+WEIGHTS = "model.safetensors"
+FILES = {
+    "config.json": b'{"architectures": []}',
+    "odd [name].json": b"{}",
+    "additional_chat_templates/rag.jinja": b"{{ y }}",
+    WEIGHTS: random.Random(1).randbytes(SIZE),
+    "README.md": b"# Model",
+}
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path) -> Iterator[Hub]:
+    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with hub_server.running() as served:
+        served.repos["owner/m"] = FILES
+        monkeypatch.setenv("HF_ENDPOINT", served.url)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield served
+
+
+@pytest.fixture
+def python(demo_engine: Engine) -> Path:
+    """Return the engine's Python, whose huggingface_hub fetches."""
+    return demo_engine.python
+
+
+def children() -> list[psutil.Process]:
+    """Return the processes that fetch."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile, or waits for its parent
+            if "fetch_model.py" in str(child.cmdline()):
+                found.append(child)
+    return found
+
+
+def fetch(python: Path, told: list[Preparing] | None = None) -> Path:
+    async def both() -> Path:
+        report = (told if told is not None else []).append
+        return await download.download(await model_lookup.look("owner/m"), python, report)
+
+    return asyncio.run(both())
+
+
+async def cancelled(python: Path, at_bytes: int) -> list[str]:
+    """Begin a download, cancel it when so many bytes are there, and return the command line of the child."""
+    model = await model_lookup.look("owner/m")
+    task = asyncio.create_task(download.download(model, python, lambda _event: None))
+    while cache.held("owner/m", COMMIT, model.files) < at_bytes and not task.done():
+        await asyncio.sleep(0.02)
+    commands = [word for child in children() for word in child.cmdline()]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+    return commands
+
+
+def test_a_fresh_download_is_whole(server, python):
+    """Every byte, every link, the revision for an offline start; the last event says that it is done."""
+    server.rate = 6_000_000
+    told: list[Preparing] = []
+    folder = fetch(python, told)
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {*FILES} - {"README.md"}
+    assert all((folder / name).read_bytes() == FILES[name] for name in {*FILES} - {"README.md"})
+    assert cache.commit_of("owner/m", "main") == COMMIT
+    assert asyncio.run(model_lookup.look("owner/m")).complete
+    assert told[-1].done
+    assert told[-1].fraction == 1.0
+    assert {event.step for event in told} == {Step.MODELS}
+    fractions = [event.fraction for event in told if event.fraction is not None]
+    assert fractions == sorted(fractions)
+    assert any(0.1 < fraction < 0.9 for fraction in fractions)
+    assert any("MB/s" in event.text and "left" in event.text for event in told)
+    assert TOKEN not in str([encode(event) for event in told])
+    assert not list((folder.parents[1] / "blobs").glob("*.incomplete"))
+    asked = len(server.asked)
+    assert fetch(python) == folder
+    assert len(server.asked) == asked + 2  # the look; nothing is fetched again
+
+
+def test_a_line_that_breaks_is_resumed(server, python):
+    """Within one call: the next answer begins where the first ended."""
+    server.cut[WEIGHTS] = 5_000_000
+    folder = fetch(python)
+    assert (folder / WEIGHTS).read_bytes() == FILES[WEIGHTS]
+    first, second = server.sent(WEIGHTS)
+    assert (first.begins, first.sent) == (0, 5_000_000)
+    # What had come in but was not written is asked for once more: less than one piece of a megabyte.
+    assert 0 <= first.sent - second.begins <= 1 << 20
+    assert second.range == f"bytes={second.begins}-"
+
+
+def test_a_cancelled_download_leaves_no_process_and_goes_on_later(server, python):
+    """The token is in no command line, and the first bytes are not fetched twice."""
+    server.rate = 4_000_000
+    command = asyncio.run(cancelled(python, 3_000_000))
+    assert command
+    assert TOKEN not in " ".join(command)
+    assert not children()
+    model = asyncio.run(model_lookup.look("owner/m"))
+    assert 3_000_000 <= model.cached_bytes < SIZE
+    server.rate = 0
+    folder = fetch(python)
+    assert (folder / WEIGHTS).read_bytes() == FILES[WEIGHTS]
+    assert server.sent(WEIGHTS)[-1].begins >= 3_000_000
+
+
+def test_it_ends_with_whoever_started_it(server, python):
+    """A panel that is killed leaves nobody fetching."""
+    server.rate = 100_000
+    code = (
+        "import asyncio, os, sys; from pathlib import Path; from dflash_tui.engines.hub import model_lookup as hub, download\n"
+        "async def main():\n"
+        "    await download.download(await hub.look('owner/m'), Path(sys.argv[1]), lambda e: print(e, flush=True))\n"
+        "asyncio.run(main())"
+    )
+    starter = subprocess.Popen([sys.executable, "-c", code, str(python)], stdout=subprocess.PIPE)
+    assert starter.stdout
+    with starter:
+        starter.stdout.readline()
+        fetching = children()
+        starter.kill()
+    assert fetching
+    assert not psutil.wait_procs(fetching, timeout=10)[1]
+
+
+def test_what_was_kept_is_checked(server, python):
+    """A kept part that is not the beginning of the file is found out, removed, and the next call is right."""
+    blob = cache.model_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
+    blob.parent.mkdir(parents=True)
+    Path(f"{blob}.incomplete").write_bytes(bytes(1_000_000))
+    with pytest.raises(DflashError, match="could not be downloaded") as failed:
+        fetch(python)
+    assert "SHA-256" in failed.value.evidence
+    assert "fetched anew" in failed.value.do
+    assert (fetch(python) / WEIGHTS).read_bytes() == FILES[WEIGHTS]
+
+
+def test_the_token_stays_with_the_hub(server, python):
+    """The storage that large files are redirected to never sees it."""
+    with hub_server.running() as storage:
+        storage.repos, server.storage = server.repos, storage.url
+        assert (fetch(python) / WEIGHTS).read_bytes() == FILES[WEIGHTS]
+        assert storage.sent(WEIGHTS)
+        assert not any(asked.authorization for asked in storage.asked)
+    assert any(asked.authorization == f"Bearer {TOKEN}" for asked in server.asked)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"), [("terms", "accept the terms"), ("missing", "check the spelling"), ("broken", "same command")]
+)
+def test_a_refusal_on_the_way_says_what_to_do(server, python, refusal, words):
+    """Refused after the look: the sentence, the hub's words and the advice, without the token."""
+    model = asyncio.run(model_lookup.look("owner/m"))
+    server.refusal, server.echo = refusal, True
+    with pytest.raises(DflashError, match="owner/m could not be downloaded") as failed:
+        asyncio.run(download.download(model, python, lambda _event: None))
+    assert str(hub_server.REFUSALS[refusal][0]) in failed.value.evidence
+    assert words in failed.value.do
+    assert TOKEN not in str(failed.value)
+
+
+def test_what_may_not_be_fetched_is_not_begun(server, python):
+    """The advice of the look is that of the download."""
+    server.refusal = "terms"
+    with pytest.raises(DflashError, match="cannot be downloaded") as failed:
+        fetch(python)
+    assert "terms not accepted" in failed.value.evidence
+    assert "accept the terms" in failed.value.do
+
+
+def test_a_small_disk_is_said_before(server, python, monkeypatch):
+    """The figures: what is missing, what is free."""
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10**12, 10**12, 7_000_000))
+    with pytest.raises(DflashError, match="12 MB are missing") as failed:
+        fetch(python)
+    assert "7 MB are free" in failed.value.evidence
+    assert not server.sent(WEIGHTS)
+
+
+def test_an_engine_without_the_library_is_said(server, tmp_path):
+    """The error names what to do about the engine."""
+    alone = tmp_path / "python"
+    alone.write_text(f'#!/bin/sh\nexec {shutil.which("python3")} -S "$@"\n')
+    alone.chmod(0o755)
+    with pytest.raises(DflashError, match="could not be downloaded") as failed:
+        fetch(alone)
+    assert "huggingface_hub" in failed.value.evidence
+    assert "engine" in failed.value.do
+
+
+def test_a_stall_is_said_not_killed(server, python, monkeypatch):
+    """No byte for a while is in the text; the download goes on."""
+    monkeypatch.setattr(download, "_STALLED", 0.6)
+    server.delay = 1.5
+    told: list[Preparing] = []
+    fetch(python, told)
+    assert any("no byte for" in event.text for event in told)
+    assert told[-1].done

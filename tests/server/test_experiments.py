@@ -1,0 +1,320 @@
+"""Experiments driven to their end by the product's own driver, on an engine that is a process and nothing more."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from statistics import fmean
+
+import pytest
+
+from dflash_tui.cli.parser import build_parser
+from dflash_tui.common.redaction import LEFT_OUT
+from dflash_tui.experiments import (
+    boot_snapshot,
+    controller,
+    run_report,
+    runner,
+    store,
+)
+from dflash_tui.experiments.builder import designed
+from dflash_tui.experiments.design import Boot, Design, Halted, Measured
+from dflash_tui.experiments.progress import Progress
+from dflash_tui.machine import processes
+from dflash_tui.monitoring import recording
+from dflash_tui.runs import (
+    registry,
+    server_process,
+)
+from tests import DATA
+from tests.support import fake_engine
+from tests.support.fake_runs import free_port
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+AB = (sys.executable, "-m", "dflash_tui", "ab")
+SUITE = DATA / "two-prompts.yaml"
+QUICK = ("--suite", str(SUITE), "--yes")
+FAST, SLOW = ["pace=0.02"], ["pace=0.2"]
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port(18_400)
+
+
+def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*AB, *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def begin(*words: str) -> Design:
+    """Begin an experiment with n=7 and n=4 and leave it to its driver."""
+    done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, *words, "--detach")
+    return store.find(done.stdout.strip())
+
+
+def progress(design: Design) -> Progress:
+    return store.read(store.folder_of(design.id))
+
+
+def until(true: Callable[[], object], limit: float = 240.0) -> None:
+    deadline = time.monotonic() + limit
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.03)
+
+
+def happened(design: Design) -> list[object]:
+    return list(store.events(store.folder_of(design.id)))
+
+
+def boots(design: Design) -> tuple[Boot, ...]:
+    return progress(design).boots
+
+
+def test_both_arms_are_booted_measured_and_reported(port, monkeypatch):
+    """A quick A/B: each boot's cold request alone, warm-ups that do not count, all prompts, and no server left."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("HF_TOKEN", "hf_" + 20 * "x")
+    folder = fake_engine.make(port, {7: FAST, 4: SLOW})
+    done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, "--json")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["event"] for line in lines if line["event"] != "measured"] == [
+        "experiment", "boot began", "boot ended", "boot began", "boot ended", "finished", "ab report",
+    ]  # fmt: skip
+    stages = [line["stage"] for line in lines if line["event"] == "measured" and line["number"] == 1]
+    assert stages[0] == "cold"
+    assert stages == sorted(stages, key=["cold", "warm-up", "round"].index)
+    design = store.find()
+    a, b = boots(design)
+    due = progress(design).due
+    assert [len(boot.requests) for boot in (a, b)] == [due, due]
+    assert a.cold_request
+    assert (a.ready or 0) > 0
+    assert a.before
+    assert a.after
+    assert not any(request.error for boot in (a, b) for request in boot.requests)
+    speeds = [fmean(request.decode_tok_s or 0 for request in boot.requests) for boot in (a, b)]
+    assert speeds[0] > speeds[1]
+    assert fake_engine.launches(folder) == 2
+    assert not any(server_process.members(each) for each in registry.runs())
+    _is_told_without_our_own_folders(design)
+    of_runs = [run_report.of(recording.find(boot.run))[0].requests for boot in (a, b)]
+    assert of_runs == [a.requests, b.requests]
+    assert json.loads(run("list", "--json").stdout)["boots_done"] == 2
+    assert "finished" in run("list").stdout
+    run("remove", design.id)
+    assert not store.known()
+    assert len(registry.runs()) == 2
+
+
+def _is_told_without_our_own_folders(design: Design) -> None:
+    """The arms differ in what is varied and in nothing else, although each has a compile cache of its own."""
+    a, b = boots(design)
+    assert a.env == b.env
+    assert a.env["VLLM_CACHE_ROOT"] == "{own cache}/vllm"
+    assert len(set(a.argv) ^ set(b.argv)) == 2
+    assert a.versions["python"]
+    assert a.inherited
+    assert (a.inherited["OMP_NUM_THREADS"], a.inherited["HF_TOKEN"]) == ("2", LEFT_OUT)
+    assert a.generated
+    assert a.others is None or a.others >= 0
+    runs = {each.id: each for each in registry.runs()}
+    caches = {runs[boot.run].plan.env["VLLM_CACHE_ROOT"] for boot in (a, b)}
+    assert len(caches) == 2
+    assert all(cache.startswith(str(store.folder_of(design.id))) for cache in caches)
+    assert not (store.folder_of(design.id) / "cache").exists()
+
+
+def test_a_boot_that_fails_is_tried_once_more(port):
+    """One ends at once, one dies while it is measured; the failed attempts stay in the record, with why."""
+    fake_engine.make(port, launches={0: ["broken"], 2: ["dies=5"]})
+    design = begin()
+    until(lambda: progress(design).finished)
+    found = progress(design)
+    assert [(boot.number, boot.attempt, boot.error) for boot in found.boots] == [(0, 2, ""), (1, 2, "")]
+    assert [(boot.number, boot.attempt) for boot in found.tries] == [(0, 1), (1, 1)]
+    assert all(boot.error for boot in found.tries)
+    report = store.report(store.folder_of(design.id))
+    assert report
+    assert len(report.boots) == 4
+
+
+def test_a_prompt_that_is_refused_ends_it_with_the_first_boot(port, tmp_path):
+    """What a server takes for wrong once it takes for wrong in every boot: its sentence is the last word."""
+    sentence = "This model's maximum context length is 2048 tokens."
+    (tmp_path / "says").write_text(sentence)
+    folder = fake_engine.make(port, {tokens: [f"says={tmp_path / 'says'}"] for tokens in (7, 4)})
+    said = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, code=1).stderr
+    design = store.find()
+    asked = [event.stage for event in happened(design) if isinstance(event, Measured)]
+    assert f'HTTP 400: {{"error": {{"message": "{sentence}' in said
+    assert "7: the server refuses the prompt" in said
+    assert (asked, fake_engine.launches(folder)) == (["cold"], 1)
+    _has_halted(design)
+
+
+def test_an_arm_that_never_comes_up_ends_with_its_own_exit_code(port):
+    """The other arm is measured all the same; the command says which one never came up."""
+    fake_engine.make(port, {4: ["broken"]})
+    done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, code=6)
+    assert "4 never came up" in done.stderr
+    assert [bool(boot.error) for boot in boots(store.find())] == [False, True]
+
+
+def test_a_killed_driver_is_resumed_to_the_same_boots(port):
+    """Finished boots stay as they are, the interrupted one begins anew, and what it left running is ended."""
+    fake_engine.make(port)
+    design = begin("--honest")
+    until(lambda: (now := progress(design).current) and now.number == 2 and now.stage == "round")
+    folder = store.folder_of(design.id)
+    driver, before = store.driver(folder), boots(design)
+    assert driver
+    os.kill(driver.pid, signal.SIGKILL)
+    until(lambda: not store.driver(folder))
+    left = runner.leftovers(design)
+    assert len(left) == 1
+    assert progress(design).status == "interrupted"
+    done = run("resume", design.id)
+    assert not any(server_process.members(each) for each in left)
+    found = progress(design)
+    assert found.finished
+    assert found.boots[:2] == before
+    assert [(boot.number, boot.arm, boot.attempt) for boot in found.boots] == [
+        (n, arm, 1) for n, arm in enumerate((0, 1, 1, 0))
+    ]
+    assert {len(boot.requests) for boot in found.boots} == {found.due}
+    assert "boot 3 of 4" in done.stderr
+    report = store.report(folder)
+    assert report
+    assert report.boots == found.boots
+
+
+def test_a_second_driver_is_refused(port):
+    """Whether it is asked for or launched by hand; the first one goes on."""
+    fake_engine.make(port, launches={0: ["slow=2"]})
+    design = begin()
+    folder = store.folder_of(design.id)
+    driver = store.driver(folder)
+    assert driver
+    os.kill(driver.pid, signal.SIGSTOP)  # it would be over before a busy machine has started four commands
+    assert "running already" in run("resume", design.id, code=2).stderr
+    other = subprocess.run(
+        [sys.executable, "-m", "dflash_tui.experiments", design.id], capture_output=True, text=True, check=False
+    )
+    assert other.returncode == 2
+    assert "driven already" in other.stdout
+    assert store.driver(folder) == driver
+    assert "is running" in run(fake_engine.RECIPE, *QUICK, code=2).stderr
+    assert "is running" in run("remove", design.id, code=2).stderr
+    os.kill(driver.pid, signal.SIGCONT)
+    until(lambda: progress(design).finished)
+    assert "is over" in run("resume", design.id, code=2).stderr
+
+
+def test_ctrl_c_and_a_lost_connection_end_the_watching_only(port):
+    """The experiment goes on without anybody, and somebody else can follow it to its end."""
+    fake_engine.make(port, launches={0: ["slow=2"]})
+    words = [*AB, fake_engine.RECIPE, "--vary", "n=7,4", *QUICK]
+    with subprocess.Popen(
+        words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    ) as watching:
+        until(lambda: store.known() and progress(store.find()).current)
+        watching.send_signal(signal.SIGINT)
+        _, said = watching.communicate(timeout=20)
+        assert watching.returncode == 130
+    design = store.find()
+    assert f"dflash-tui ab attach {design.id}" in said
+    driver = store.driver(store.folder_of(design.id))
+    assert driver
+    os.kill(driver.pid, signal.SIGHUP)
+    assert "READY  FIRST REQUEST" in run("attach", design.id).stdout
+    assert progress(design).finished
+
+
+def test_a_driver_that_is_asked_to_end_ends_its_server(port):
+    """It says so, no process is left, and it can be resumed; Ctrl-C on the driver itself asks for the same."""
+    fake_engine.make(port, launches={0: ["sleepy"]})
+    design = begin()
+    folder = store.folder_of(design.id)
+    until(lambda: progress(design).current)  # the second request is never answered
+    assert "dflash-tui ab resume" in run("stop", design.id).stderr
+    _has_halted(design)
+    controller.resume(design)
+    until(lambda: progress(design).status == "running" and progress(design).current)
+    driver = store.driver(folder)
+    assert driver
+    os.kill(driver.pid, signal.SIGINT)
+    until(lambda: processes.identity(driver.pid) != driver.born)
+    _has_halted(design)
+    assert "dflash-tui ab resume" in run("attach", design.id, code=1).stderr
+
+
+def _has_halted(design: Design) -> None:
+    assert isinstance(happened(design)[-1], Halted)
+    assert progress(design).status == "halted"
+    assert not any(server_process.members(each) for each in registry.runs())
+
+
+def test_a_server_that_a_killed_driver_had_not_written_down_is_ended(port, tmp_path):
+    """It carries the experiment's mark, in a run folder without a record; whatever carries another is not touched."""
+    fake_engine.make(port)
+    design, _ = designed(build_parser().parse_args(["ab", fake_engine.RECIPE, "--vary", "n=7,4", *QUICK]))
+    marks = [os.environ | {boot_snapshot.MARK: mark} for mark in (design.id, "another")]
+    ours, other = (subprocess.Popen(["sleep", "60"], env=env, cwd=tmp_path) for env in marks)
+    try:
+        asyncio.run(runner.end_leftovers(design))
+        assert ours.wait(5) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_full_disk_halts_it_resumably(port):
+    """Nothing is measured that cannot be written down; the server ends, and with room again it goes on."""
+    fake_engine.make(port)
+    design = begin()
+    folder = store.folder_of(design.id)
+    until(lambda: isinstance(happened(design)[-1] if happened(design) else None, Measured))
+    full = folder / store.EVENTS
+    kept = folder / "kept"
+    full.rename(kept)
+    full.symlink_to("/dev/full")
+    until(lambda: not store.driver(folder))
+    assert not any(server_process.members(each) for each in registry.runs())
+    full.unlink()
+    kept.rename(full)
+    assert (
+        "No space left" in (folder / "driver.log").read_text() or "disk is full" in (folder / "driver.log").read_text()
+    )
+    run("resume", design.id)
+    assert progress(design).finished
+
+
+def test_identical_arms_are_two_arms(port):
+    """A launch can be compared with itself; two values that come to the same launch are a mistake."""
+    fake_engine.make(port)
+    design = begin("--vary", "mode=eager,eager")
+    until(lambda: progress(design).finished)
+    a, b = boots(design)
+    assert (a.argv, a.env) == (b.argv, b.env)
+    assert "come to the same launch" in run(fake_engine.RECIPE, "--vary", "n=7,07", code=2).stderr
+
+
+def test_a_server_that_is_in_the_way_is_named_and_left_alone(port):
+    """It is stopped only by whoever says so."""
+    fake_engine.make(port)
+    up = [sys.executable, "-m", "dflash_tui", "up", fake_engine.RECIPE, "--detach"]
+    other = subprocess.run(up, check=True, capture_output=True, text=True).stdout.strip()
+    said = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, code=2).stderr
+    assert other in said
+    assert "--stop-running" in said
+    assert server_process.alive(registry.find(other))
+    run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, "--stop-running")
+    assert not server_process.alive(registry.find(other))

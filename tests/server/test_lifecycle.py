@@ -1,0 +1,118 @@
+"""The end of a server: its memory is waited for, what outlives it is ended after asking, and a reboot is told."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dflash_tui.diagnosis import postmortem
+from dflash_tui.machine import processes
+from dflash_tui.monitoring import observer
+from dflash_tui.runs import server_process
+from tests import ROOT
+from tests.server.faults.test_file_faults import ended
+from tests.support import fake_nvml
+
+STOP = """
+import asyncio, json, os, sys
+from msgspec.structs import replace
+from dflash_tui.machine import nvml
+from dflash_tui.launch import shutdown
+from dflash_tui.runs import lifecycle, server_process
+from tests.support.fake_runs import made
+shutdown.PATIENCE, shutdown._INTERVAL = float(sys.argv[1]), 0.05
+run = lifecycle.launch(replace(made(18_600, "deaf"), on_cpu=False), engine="fake")
+os.environ["STAND_IN_PID"] = str(run.pid)
+told = []
+def tell(line):
+    told.append(line)
+    if sys.argv[2]:
+        os.environ["STAND_IN_NVML"] = sys.argv[2]  # the driver has given it back, as its next session says
+        nvml._door._session_at = None
+_, stayed = asyncio.run(shutdown.stop(run, tell))
+print(json.dumps([told, stayed, server_process.members(run)]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("patience", "then", "stayed"),
+    [(20, "no-gpu", ""), (0.2, "", "39.0 GiB of 39.0 GiB of GPU memory are not back")],
+)
+def test_the_memory_of_the_gpu_is_waited_for(stand_in_nvml, patience, then, stayed):
+    """The processes are gone before the driver has their memory: how much is told, and what stays after a while."""
+    environ = fake_nvml.environment(stand_in_nvml, "h100", PYTHONPATH=str(ROOT))
+    done = fake_nvml.run(environ, "-c", STOP, str(patience), then)
+    assert done.returncode == 0, done.stderr
+    told, said, left = json.loads(done.stdout)
+    assert (told, said.partition(" after")[0], left) == (["releasing 39.0 GiB"], stayed, [])
+
+
+def test_a_driver_that_is_silent_or_gone_is_not_waited_for(stand_in_nvml):
+    """A stop ends in any case."""
+    for machine in ("no-gpu", "mismatch"):
+        done = fake_nvml.run(fake_nvml.environment(stand_in_nvml, machine, PYTHONPATH=str(ROOT)), "-c", STOP, "20", "")
+        assert done.stdout.rstrip() == '[[], "", []]', done.stderr
+
+
+def dflash(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dflash_tui", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL)
+
+
+def asked(pid: int, answer: bytes) -> bytes:
+    """Run `orphans PID` in a terminal, answer its question, and return what it said."""
+    child, master = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "dflash_tui", "orphans", str(pid)])
+    seen, deadline = b"", time.monotonic() + 30
+    while b"[y/N]" not in seen:
+        assert time.monotonic() < deadline
+        if select.select([master], [], [], 0.1)[0]:
+            seen += os.read(master, 4096)
+    os.write(master, answer)
+    os.waitpid(child, 0)
+    os.close(master)
+    return seen
+
+
+def test_an_orphan_is_ended_after_asking_with_what_it_started(tree):
+    """Listed with its memory; nobody to ask, no: it lives; yes: it and its worker end, and the other orphan lives."""
+    leader, core, worker = tree("VLLM::EngineCore", "VLLM::Worker_TP0")
+    other, spared = tree("VLLM::EngineCore")
+    for each in (leader, other):
+        assert "no engine without its server" in dflash("orphans", str(core)).stderr or each == other
+        os.kill(each, signal.SIGKILL)
+        os.waitpid(each, 0)
+    listed = dflash("orphans").stdout
+    assert f"{core}" in listed
+    assert "VLLM::EngineCore" in listed
+    assert "0.1 GiB" in listed
+    refused = dflash("orphans", str(core))
+    assert (refused.returncode, "nobody can be asked here" in refused.stderr) == (2, True)
+    assert b"VLLM::EngineCore" in asked(core, b"n\n")
+    assert all(processes.identity(pid) for pid in (core, worker, spared))
+    asked(core, b"y\n")
+    assert [bool(processes.identity(pid)) for pid in (core, worker, spared)] == [False, False, True]
+    assert dflash("orphans", str(os.getpid()), "--yes").returncode == 2
+    assert dflash("orphans", str(spared), "--yes").returncode == 0
+    assert not processes.identity(spared)
+
+
+def test_a_run_of_another_boot_is_lost():
+    """Neither alive nor failed: `ps` says lost, `why` says that the machine was booted again; nobody is signalled."""
+    run = ended()  # its process was born in a boot that was not this one
+    assert not server_process.alive(run)
+    assert server_process.members(run) == []
+    state = observer.replay(run)
+    assert state.status == "lost"
+    found = postmortem.of(run, state)
+    assert found
+    assert (found.diagnosis.kind, found.left) == ("rebooted", "")
+    assert "lost" in dflash("ps", "--all").stdout
+    assert "the machine was booted again" in dflash("why").stderr + dflash("why").stdout

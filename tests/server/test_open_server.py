@@ -1,0 +1,62 @@
+"""A server that other machines may reach: only when asked for, and only with a key, which is never an argument."""
+
+import httpx
+import pytest
+
+from dflash_tui.runs import registry, server_process
+from tests import DATA
+from tests.cli.test_escapes import told
+from tests.server.test_planted_token import PLANT, answers, in_files, listed
+from tests.support import fake_engine
+from tests.support.fake_runs import free_port
+
+SUITE = DATA / "two-prompts.yaml"
+OPEN = ("up", "fake", "--detach", "--set", "host=0.0.0.0")
+
+
+@pytest.fixture
+def engine():
+    fake_engine.make(free_port(19_100))
+
+
+@pytest.mark.parametrize("key", ["", "short", "with a\nline end in it"])
+def test_without_a_key_it_is_refused(engine, key, monkeypatch):
+    """Before anything is launched, with what to export; and no reason given to --force changes that."""
+    monkeypatch.setenv("VLLM_API_KEY", key)
+    for words in (OPEN, (*OPEN, "--force", "I want it")):
+        assert "export VLLM_API_KEY" in told(*words)
+    assert registry.runs() == []
+
+
+def test_with_a_key_it_listens_and_asks_for_it(engine, folders, monkeypatch):
+    """It is warned of; our own requests have the key, others are turned away; no command and no file has it."""
+    monkeypatch.setenv("VLLM_API_KEY", PLANT)
+    said = told(*OPEN)
+    assert registry.runs(), said
+    run = registry.find()
+    assert "it listens on 0.0.0.0: other machines can send requests" in said
+    assert run.plan.argv[run.plan.argv.index("--host") + 1] == "0.0.0.0"
+    while not answers(run.url):
+        assert server_process.alive(run)
+    assert httpx.post(f"{run.url}/v1/chat/completions", json={}).status_code == 401
+    bench = told("bench", run.id, "--suite", str(SUITE))
+    assert "401" not in bench
+    assert "tok/s" in bench
+    assert PLANT not in listed()
+    told("stop", run.id)
+    assert in_files(folders) == []
+
+
+@pytest.mark.parametrize("given", ["127.0.0.1", "localhost", "null"])
+def test_this_machine_alone_needs_no_key(engine, given):
+    """As without the option."""
+    said = told("plan", "fake", "--set", f"host={given}")
+    assert "--host 127.0.0.1" in said
+    assert "it listens on" not in said
+
+
+@pytest.mark.parametrize("given", ["everywhere", "1.2.3", "--uds=/x", "0.0.0.0 --api-key x", "[1]"])
+def test_what_is_no_address_is_refused(engine, given):
+    said = told("plan", "fake", "--set", f"host={given}")
+    assert "is no address" in said
+    assert "Traceback" not in said

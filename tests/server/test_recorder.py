@@ -1,0 +1,352 @@
+"""Launching, recording, watching and stopping, on a process that behaves as badly as a server can."""
+
+import asyncio
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+
+import psutil
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.benchmark import (
+    client,
+    suites,
+)
+from dflash_tui.cli.commands import up
+from dflash_tui.common import private_files
+from dflash_tui.common.errors import DflashError
+from dflash_tui.diagnosis import postmortem
+from dflash_tui.diagnosis.cause import diagnose
+from dflash_tui.events import (
+    PROBE,
+    Activity,
+    Exited,
+    Health,
+    HealthChanged,
+    RequestDone,
+    Sampled,
+)
+from dflash_tui.machine import processes
+from dflash_tui.monitoring import (
+    observer,
+    recorder,
+)
+from dflash_tui.run_state import idle_probe
+from dflash_tui.run_state.alarms import alarms
+from dflash_tui.runs import (
+    lifecycle,
+    run_files,
+    server_process,
+)
+from tests.support.fake_runs import free_port, made, recorded, until, watching
+
+
+async def test_a_good_server_becomes_warm_and_is_measured_from_the_start_of_a_burst(launch):
+    """Healthy, then warm by a real request; after an idle time a burst is not smeared over it."""
+    run = launch()
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM)
+        await asyncio.sleep(4)
+        run_files.record(run, await client.first(run.url, "x"))
+        await until(lambda: len(state.requests) == 2 and state.readings[-1].counters.steps == 20)
+    changes = [(b.at - a.at, (b.counters.steps or 0) - (a.counters.steps or 0)) for a, b in pairwise(state.readings)]
+    assert all(seconds < 2.5 for seconds, steps in changes if steps)
+    assert [change.health for change in recorded(run, HealthChanged)] == [Health.HEALTHY, Health.WARM]
+
+
+async def test_the_first_answer_may_take_long(launch):
+    """Kernels are compiled for the first request; waiting for it is not a failure."""
+    run = launch("slow=6")
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM)
+    assert Health.UNHEALTHY not in [change.health for change in recorded(run, HealthChanged)]
+
+
+async def test_what_the_processes_do_is_recorded_until_the_server_is_warm(launch):
+    """CPU and disk of a start tell work from a stall; afterwards nobody needs them."""
+    run = launch("slow=6")
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM)
+        await asyncio.sleep(3)
+    activities, changes = recorded(run, Activity), recorded(run, HealthChanged)
+    assert len(activities) >= 2
+    assert activities[-1].cpu >= activities[0].cpu >= 0
+    assert activities[-1].cpu > 0
+    assert all(activity.at <= changes[-1].at for activity in activities)
+
+
+async def test_a_server_that_cannot_generate_is_unhealthy(launch):
+    """/health answers 200, the first request fails: the state says so and quotes the answer, made harmless."""
+    run = launch("refuse")
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.UNHEALTHY)
+        await asyncio.sleep(2.5)
+        assert state.health is Health.UNHEALTHY
+        found = diagnose(state)
+        assert found
+        assert "HTTP 400" in found.evidence[-1]
+        assert "\x1b" not in found.evidence[-1]
+
+
+async def test_another_server_on_the_port_is_not_taken_for_ours(launch):
+    """While ours does not listen yet, what answers on its port is somebody else."""
+    first = launch()
+    await until(lambda: processes.listens(server_process.members(first), first.plan.port))
+    ours = launch("deaf", port=first.plan.port)
+    async with watching(ours) as state:
+        await asyncio.sleep(4)
+        assert state.health is Health.STARTING
+        assert not state.readings
+    assert lifecycle.free_port(first.plan.port) != first.plan.port
+
+
+async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch, capsys):
+    """Ours can never listen there: after some patience that is said, with who has the port and a free one."""
+    monkeypatch.setattr(recorder, "PATIENCE", 1.0)
+    monkeypatch.setattr(up, "_BAD_FOR", 0.5)
+    first = launch()
+    await until(lambda: processes.listens(server_process.members(first), first.plan.port))
+    ours = launch("deaf", port=first.plan.port)
+    async with watching(ours) as state:
+        telling = asyncio.create_task(up._tell(ours, state, as_json=False))
+        await until(telling.done)
+    assert state.health is Health.UNHEALTHY
+    told = capsys.readouterr().err
+    assert f"port {first.plan.port} is held by python" in told
+    assert f"(pid {first.pid})" in told
+    assert f" --port {lifecycle.free_port(first.plan.port)}" in told
+    assert f"dflash-tui stop {ours.id}" in told
+    assert "another program has the port" in told
+
+
+THREADS = """
+import ctypes, os, threading, time
+threading.Thread(target=lambda: (time.sleep(1), os._exit(7))).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_the_exit_code_is_known_when_the_last_thread_is_gone(folders):
+    """The first thread of a server ends before its others: it is dead by then, and its code is not there yet."""
+    run = lifecycle.launch(replace(made(18_299), argv=(sys.executable, "-c", THREADS)), engine="fake")
+    deadline = time.monotonic() + 30
+    while server_process.alive(run):
+        assert time.monotonic() < deadline
+    assert server_process.exit_code(run) == 7
+
+
+def test_ending_what_a_dead_server_left_does_not_make_it_a_wanted_end(launch):
+    """Who stops the rest of a killed server did not stop the server: it stays failed."""
+    run = launch("stubborn")
+    deadline = time.monotonic() + 60
+    while len(server_process.members(run)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    server_process.members(run)[0].kill()
+    while server_process.alive(run):
+        time.sleep(0.05)
+    found = postmortem.of(run, observer.replay(run))
+    assert found
+    assert found.left.startswith("1 process of it still runs, with ")
+    asyncio.run(lifecycle.stop(run, grace=0.1))
+    assert server_process.members(run) == []
+    assert observer.replay(run).status == "failed"
+
+
+def test_the_port_of_a_starting_server_is_not_given_away(launch):
+    """A server binds its port long before it listens; the next launch gets another one."""
+    run = launch("deaf")
+    assert lifecycle.free_port(run.plan.port) == run.plan.port + 1
+
+
+async def test_two_observers_see_the_same_and_ask_once(launch):
+    """Only one of them records; both know everything, and the other takes over when the first leaves."""
+    run = launch()
+    async with watching(run) as second:
+        async with watching(run) as first:
+            await until(lambda: first.health is Health.WARM and second.health is Health.WARM)
+            assert len(recorded(run, RequestDone)) == 1
+            assert list(first.readings)[:2] == list(second.readings)[:2]
+        before = len(recorded(run, Sampled))
+        await client.first(run.url, "x")
+        await until(lambda: len(recorded(run, Sampled)) > before)
+
+
+async def test_a_suspended_recorder_loses_its_place(launch):
+    """Ctrl-Z in one terminal does not blind the others."""
+    run = launch()
+    command = [sys.executable, "-m", "dflash_tui", "attach", run.id, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        while json.loads(other.stdout.readline()).get("health") != "warm":
+            pass
+        other.send_signal(signal.SIGSTOP)
+        async with watching(run) as state:
+            await client.first(run.url, "x")
+            await until(lambda: bool(state.readings) and state.readings[-1].counters.steps == 20)
+        other.kill()
+
+
+async def test_a_stubborn_server_and_its_children_end(launch):
+    """SIGTERM is ignored by both: after the grace SIGKILL ends every process of the session."""
+    run = launch("stubborn")
+    await until(lambda: len(server_process.members(run)) == 2)
+    members = server_process.members(run)
+    await lifecycle.stop(run, grace=0.5)
+    assert not any(processes.running(process) for process in members)
+    state = observer.replay(run)
+    assert (state.status, state.exit and state.exit.code) == ("stopped", -signal.SIGKILL)
+
+
+async def test_a_killed_server_is_seen_with_its_code_by_everybody(launch):
+    """Who launched it knows the code and records it; who comes later reads it."""
+    run = launch()
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM)
+        psutil.Process(run.pid).kill()
+        await until(lambda: state.exit is not None)
+    assert state.exit
+    assert state.exit.code == -signal.SIGKILL
+    found = diagnose(state)
+    assert found
+    assert (found.kind, found.evidence) == ("killed", found.evidence[:1])
+    assert "exit code -9, SIGKILL" in found.what
+    assert observer.replay(run).exit == state.exit
+    assert len(recorded(run, Exited)) == 1
+
+
+def test_what_cannot_be_recorded_is_not_launched(launch, monkeypatch):
+    """With a full disk there would be a server that nobody can find or stop."""
+    before = set(psutil.pids())
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(private_files, "write", full)
+    with pytest.raises(DflashError, match="nothing was launched"):
+        launch()
+    children = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    assert not any(processes.running(child) for child in children)
+
+
+def test_a_process_is_told_from_the_next_with_its_pid(launch):
+    """The identity holds for a life, is empty for a zombie, and does not depend on the time of day."""
+    run = launch("deaf")
+    assert server_process.alive(run)
+    assert not server_process.alive(replace(run, born=run.born + "1"))
+    assert not server_process.alive(replace(run, born=""))
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    deadline = time.monotonic() + 30
+    while processes.identity(child.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
+    child.wait()
+
+
+def test_a_foreign_process_is_never_counted_as_ours(launch):
+    """A session with our pid but another folder, as after a reuse of the pid, is left alone."""
+    run = launch("deaf")
+    time.sleep(0.05)  # a later tick of the clock, as any reuse of a pid has
+    foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    try:
+        assert server_process.members(replace(run, pid=foreign.pid, born=run.born)) == []
+        assert [process.pid for process in server_process.members(run)] == [run.pid]
+    finally:
+        foreign.kill()
+        foreign.wait()
+
+
+@pytest.mark.parametrize(
+    ("word", "error"),
+    [
+        ("refuse", "HTTP 400"),
+        ("cut", "no token"),
+        ("garbled", "not JSON"),
+        ("dead", "EngineCore encountered an issue."),
+        ("silent", "no token"),
+    ],
+)
+async def test_a_bad_answer_is_a_failed_request(launch, word, error):
+    """Whatever the server sends, a request ends with a sentence."""
+    run = launch(word)
+    await until(lambda: processes.listens(server_process.members(run), run.plan.port))
+    done = await client.first(run.url, "x")
+    assert error in done.error
+
+
+async def test_a_request_is_measured_by_its_usage(launch):
+    """Forty tokens came in three chunks: the speed follows `usage`, not the chunks."""
+    run = launch()
+    await until(lambda: processes.listens(server_process.members(run), run.plan.port))
+    done = await client.one(run.url, "x", suites.load("quick").prompts[0], scale=0.5)
+    assert (done.kind, done.tokens, done.prompt_tokens, done.finish, done.error) == ("Q&A", 40, 9, "length", "")
+    assert done.ttft is not None
+    assert done.decode_tok_s is not None
+    span = done.total - done.ttft
+    assert done.decode_tok_s == pytest.approx(39 / span, rel=0.5)
+
+
+async def test_no_server_is_a_failed_request():
+    """Nothing listens: the error names it."""
+    done = await client.first(f"http://127.0.0.1:{free_port(18_900)}", "x")
+    assert "ConnectError" in done.error
+
+
+def test_a_bench_of_an_unwatched_server_leaves_its_counters(launch):
+    """After `up --detach` nobody records; a bench does, from the server's first request to the last reading."""
+    run = launch()
+    deadline = time.monotonic() + 30
+    while not processes.listens(server_process.members(run), run.plan.port):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    command = [sys.executable, "-m", "dflash_tui", "bench", run.id, "--json", "--scale", "0.1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [event["event"] for event in events] == ["request"] * 5 + ["measured"]
+    assert recorded(run, RequestDone)[0].kind == "warm-up"
+    assert all((request.steps, request.accepted) == (10.0, 30.0) for request in recorded(run, RequestDone)[1:])
+    assert recorded(run, Sampled)[-1].counters.steps == 60
+    state = observer.replay(run)
+    assert [(r.kind, r.acceptance_length) for r in state.finished.requests] == [
+        (prompt.kind, 4.0) for prompt, _ in client.order(suites.load("quick"))
+    ]
+
+
+async def test_a_suspended_server_is_seen_at_once_and_its_going_on(launch):
+    """SIGSTOP is no failure, but nothing comes any more: the alarm says which process it is and how it goes on."""
+    run = launch()
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM)
+        assert alarms(state, time.time()) == []
+        psutil.Process(run.pid).suspend()
+        await until(lambda: any(alarm.kind == "hang" for alarm in alarms(state, time.time())), 20)
+        [alarm] = alarms(state, time.time())
+        assert str(run.pid) in alarm.do
+        psutil.Process(run.pid).resume()
+        await until(lambda: alarms(state, time.time()) == [], 30)
+
+
+async def test_a_resting_server_is_probed_and_a_dead_answer_is_an_alarm(launch, monkeypatch):
+    """One token after a rest; a server that answers /health but not the probe hangs."""
+    monkeypatch.setenv("DFLASH_TUI_PROBE", "1")
+    monkeypatch.setattr(idle_probe, "_LEAST", 1.0)
+    monkeypatch.setattr(idle_probe, "PATIENCE", 1.0)
+    run = launch("sleepy")
+    async with watching(run) as state:
+        await until(lambda: any(done.kind == PROBE for done in state.requests))
+        [alarm] = alarms(state, time.time())
+        assert (alarm.kind, alarm.what) == ("hang", "an idle server did not answer a probe")
+        assert "ReadTimeout" in alarm.evidence
+        assert not state.finished.requests
+
+
+@pytest.mark.parametrize(("value", "after"), [("0", math.inf), ("-3", math.inf), ("3600", 3600.0), ("x", 600.0)])
+def test_probing_can_be_turned_off(monkeypatch, value, after):
+    monkeypatch.setenv("DFLASH_TUI_PROBE", value)
+    assert idle_probe.after() == after

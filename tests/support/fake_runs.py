@@ -1,0 +1,66 @@
+"""The stand-in for a server as a run of ours, and its observation."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+from msgspec.structs import replace
+
+from dflash_tui.events import decode_recorded
+from dflash_tui.monitoring import observer
+from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.planning.plan import Plan
+from dflash_tui.run_state.state import RunState
+from dflash_tui.runs import lifecycle
+from dflash_tui.runs.run import Run
+from tests import ROOT
+
+FAKE = ROOT / "tests" / "support" / "fake_server.py"
+
+
+def free_port(wanted: int) -> int:
+    """Return a free port from `wanted` on that no other pytest worker takes: two that look at once find the same."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return lifecycle.free_port(wanted + 2000 * worker)
+
+
+def made(port: int, *words: str) -> Plan:
+    argv = (sys.executable, str(FAKE), str(port), *words)
+    return replace(plan.make(resolution.resolve(recipe_loader.find("demo-cpu"))), argv=argv, port=port)
+
+
+@asynccontextmanager
+async def watching(run: Run) -> AsyncIterator[RunState]:
+    """Observe `run` into a state for as long as the block lasts."""
+    async with observer.folded(run) as (state, _):
+        yield state
+
+
+def wait_for_answer(url: str) -> None:
+    """Wait until the stand-in that was just started listens."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            httpx.get(f"{url}/health")
+        except httpx.ConnectError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        else:
+            return
+
+
+async def until(true: Callable[[], bool], limit: float = 60.0) -> None:
+    deadline = time.monotonic() + limit
+    while not true():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
+def recorded(run: Run, kind: type[Any]) -> list[Any]:
+    lines = run.samples.read_bytes().splitlines()
+    return [event for line in lines if isinstance(event := decode_recorded(line), kind)]

@@ -1,0 +1,78 @@
+"""Results of other benchmarks: one that vLLM 0.32 wrote on the demo, one in the form of llama-benchy's schema."""
+
+import json
+
+import pytest
+
+from dflash_tui.benchmark import imported_results
+from dflash_tui.common.errors import UsageError
+
+DATA = DATA / "imported"
+
+
+def test_vllm_bench_serve_is_read():
+    """Percent become shares and milliseconds seconds."""
+    found = imported_results.load(DATA / "vllm-bench-serve.json")
+    [measured] = found.measured
+    assert (found.source, found.model) == ("vllm bench serve", "models/demo-cpu/target")
+    assert (measured.n, measured.failed, measured.streams) == (5, 0, 1)
+    assert measured.tok_s == pytest.approx(1952 / 83.1077, rel=1e-4)
+    assert measured.acceptance == pytest.approx(1556 / 2863)
+    assert measured.acceptance_length == pytest.approx(1 + 1556 / 409)
+    assert measured.ttft == pytest.approx(0.207, abs=1e-3)
+    assert measured.tpot == pytest.approx(0.0362, abs=1e-3)
+
+
+def test_llama_benchy_is_read():
+    """One measurement per test that generated; what it does not measure is not made up."""
+    found = imported_results.load(DATA / "llama-benchy.json")
+    assert (found.source, found.model) == ("llama-benchy 0.3.5", "org/model")
+    assert [(m.what, m.streams, m.tok_s, m.ttft, m.n) for m in found.measured] == [
+        ("pp2048 tg32", 1, 51.5, 1.046, 2), ("pp2048 tg32 @ d4096", 2, 98.7, 2.077, 2)
+    ]  # fmt: skip
+    assert all(m.acceptance is None and m.ttft_is == "mean" for m in found.measured)
+
+
+def changed(**changes: object) -> str:
+    return json.dumps(json.loads((DATA / "vllm-bench-serve.json").read_text()) | changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "is not JSON"),
+        ("[" * 50_000, "is not JSON"),
+        ("[]", "is no result that is known"),
+        ('{"requests": 5}', "is no result that is known"),
+        (changed(output_throughput="fast"), "is no such result as it seems"),
+        (changed(output_throughput=-1), "is no such result as it seems"),
+        (changed(output_throughput=1e300), "is no such result as it seems"),
+        (changed(spec_decode_acceptance_rate=4000), "is no such result as it seems"),
+        (changed(completed=10**30), "is no such result as it seems"),
+        (changed(completed=0), "holds no measurement"),
+        (changed(median_ttft_ms=[]), "is no such result as it seems"),
+        ('{"output_throughput": NaN, "completed": 1}', "is not JSON"),
+        ('{"benchmarks": [1]}', "is no such result as it seems"),
+        ('{"benchmarks": [{"tg_throughput": null}]}', "holds no measurement"),
+        ('{"benchmarks": []}', "holds no measurement"),
+    ],
+)
+def test_hostile_json_is_refused_in_words(tmp_path, text, what):
+    path = tmp_path / "result.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=what):
+        imported_results.load(path)
+
+
+def test_names_cannot_write_on_the_terminal(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text(changed(model_id="\x1b[31mred\x1b[0m\x07" + "x" * 999))
+    found = imported_results.load(path)
+    assert found.model.startswith("redx")
+    assert len(found.model) == 200
+
+
+def test_no_file_and_a_folder_are_said(tmp_path):
+    for path in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(UsageError, match="is not a file"):
+            imported_results.load(path)

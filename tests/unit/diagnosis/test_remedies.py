@@ -1,0 +1,156 @@
+"""What may help after a failure: the numbers that vLLM printed, as options of `up` that give the plan they say."""
+
+import shlex
+
+import pytest
+
+from dflash_tui.cli.parser import build_parser
+from dflash_tui.diagnosis import postmortem, remedies
+from dflash_tui.diagnosis.cause import diagnose
+from dflash_tui.events import Exited, Launched
+from dflash_tui.launch import planner
+from dflash_tui.machine import gpus
+from dflash_tui.machine.gpus import Probe
+from dflash_tui.planning import recipe_loader, request
+from dflash_tui.planning.plan import Plan
+from dflash_tui.run_state.state import RunState
+from dflash_tui.vllm_output.log_reader import LogReader
+from tests.unit.diagnosis.test_cause import CPU, GPU, of
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(folders, monkeypatch):
+    monkeypatch.setattr(gpus, "probe", Probe)
+
+
+def planned(*words: str) -> Plan:
+    return planner.planned(build_parser().parse_args(["up", *words])).plan
+
+
+def after(text: str, plan: Plan, port: int | None = None) -> list[remedies.Remedy]:
+    """Return what helps a server of `plan` that ended with this line."""
+    state = RunState()
+    state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager"))
+    for event in LogReader(0.0, 0.0).feed(f"{text}\n".encode()):
+        state.apply(event)
+    state.apply(Exited(9.0, 1))
+    found = diagnose(state, recipe_loader.find(plan.recipe).failures)
+    assert found is not None
+    return list(remedies.propose(found, plan, port))
+
+
+def recorded(name: str, plan: Plan, code: int = 1, port: int | None = None) -> list[remedies.Remedy]:
+    found = diagnose(of(name, code))
+    assert found is not None
+    return list(remedies.propose(found, plan, port))
+
+
+DEMO = ("demo-cpu",)
+# What was launched, what failed, and by hand what the first remedy changes.
+RECORDED = [
+    (DEMO, f"{CPU}/fail_mem_util", {"--set gpu-memory-utilization": "0.91"}),
+    (DEMO, f"{CPU}/fail_max_model_len_kv", {"--set max-model-len": "8064"}),
+    (DEMO, f"{CPU}/fail_max_model_len_config", {"--set max-model-len": "32768"}),
+    (DEMO, f"{CPU}/fail_port_in_use", {"--port": "8123"}),
+    ((*DEMO, "--set", "no-such-flag=1"), f"{CPU}/fail_flag", {"--set no-such-flag": None}),
+    ((*DEMO, "--set", "target.model=/x"), f"{CPU}/fail_model_path", {"--set target.model": None}),
+    (DEMO, f"{CPU}/fail_model_hub_offline", {"--set env.HF_HUB_OFFLINE": "null"}),
+    (DEMO, f"{CPU}/fail_dflash_bad_target_layers", {"--num-speculative-tokens": "0"}),
+    (DEMO, f"{CPU}/kill9_core_idle", {}),
+    (("gemma-4-26b-a4b", "--gpu", "h200"), f"{GPU}/fail-illegal-memory-access",
+     {"--set speculation.attention_backend": "TRITON_ATTN"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "name", "changes"), RECORDED)
+def test_the_first_remedy_of_a_recorded_failure(words, name, changes):
+    """The number is the one that the recorded server printed."""
+    assert recorded(name, planned(*words), port=8123)[0].changes == changes
+
+
+SAID = [
+    ("gemma-4-31b", "ValueError: Selected backend X is not valid. Reason: ['non-causal attention not supported']",
+     {"--profile": "seed"}),
+    ("gemma-4-26b-a4b", "ValueError: Free memory on device cuda:0 (100.0/140.0 GiB) on startup is less than desired "
+     "GPU memory utilization (0.9, 126.0 GiB). Decrease GPU memory utilization",
+     {"--set gpu-memory-utilization": "0.7"}),
+    ("gemma-4-26b-a4b", "OSError: You are trying to access a gated repo.", {}),
+    ("gemma-4-26b-a4b", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+     {"--set max-num-batched-tokens": "8192"}),
+    ("qwen3.5-27b", "RuntimeError: CUDA error: device-side assert triggered",
+     {"--set speculation.attention_backend": "TRITON_ATTN"}),
+    ("qwen3.5-27b", "TimeoutError: RPC call to sample_tokens timed out.",
+     {"--set env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "600"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("recipe", "text", "changes"), SAID)
+def test_the_first_remedy_on_a_gpu(recipe, text, changes):
+    """Where the recipe itself knows what helps, that comes first."""
+    assert after(text, planned(recipe, "--gpu", "h200"))[0].changes == changes
+
+
+def test_a_token_is_asked_for_and_never_a_part_of_the_command():
+    """HF_TOKEN belongs into the environment."""
+    [first, *_] = after("OSError: You are trying to access a gated repo.", planned("gemma-4-26b-a4b", "--gpu", "h200"))
+    assert first.needs == "HF_TOKEN"
+
+
+def test_choices_by_hand_are_taken_back():
+    """Another release, and a patch that was left out, are what is suspected first."""
+    plan = planned("qwen3-coder-next", "--gpu", "gb10", "--vllm", "0.23.0", "--set", "patches.qwen3-next-eagle3=false")
+    changes = [helps.changes for helps in after("RuntimeError: Model does not support EAGLE3 interface", plan)]
+    assert {"--vllm": None} in changes
+    assert {"--set patches.qwen3-next-eagle3": None} in changes
+    assert {"--engine": None, "--vllm": "0.24.0"} in changes
+
+
+@pytest.mark.parametrize(("words", "name", "changes"), RECORDED)
+def test_what_is_offered_can_be_launched(words, name, changes):
+    """The command line is one that the parser takes, and it gives the changed plan."""
+    plan = planned(*words)
+    for helps in recorded(name, plan, port=8123):
+        line = shlex.split(request.command(plan, helps.changes))
+        made = planner.planned(build_parser().parse_args(line[1:])).plan
+        assert (made.argv == plan.argv and made.env == plan.env) is (not helps.changes), line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("demo-cpu",),
+        ("demo-cpu", "--mode", "compile", "--port", "8123", "--num-speculative-tokens", "0"),
+        ("demo-cpu", "--set", "max-model-len=99", "--set", "env.A=b c", "--set", "seed=null"),
+        ("gemma-4-26b-a4b", "--gpu", "h200", "--profile", "stock", "--vllm", "0.33.0"),
+    ],
+)
+def test_a_plan_leads_to_itself(words):
+    """The options that a plan keeps give the same plan once more."""
+    plan = planned(*words)
+    assert planned(*request.words(plan)[1:]) == plan
+
+
+def test_a_run_of_before_is_worked_out():
+    """A record without options still gives a command that launches the like."""
+    import msgspec
+
+    plan = msgspec.structs.replace(planned("demo-cpu", "--port", "8123"), asked={})
+    assert planned(*request.words(plan)[1:]).argv == plan.argv
+
+
+def test_a_recipe_file_is_named_by_its_whole_path(tmp_path, monkeypatch):
+    """The command works from anywhere."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(recipe_loader.path_of("demo-cpu").read_text())
+    monkeypatch.chdir(tmp_path)
+    assert request.words(planned("./mine.yaml"))[1] == str(path)
+
+
+def test_a_post_mortem_survives_a_recipe_that_is_gone(folders):
+    """Why it failed is told all the same."""
+    from tests.tui.conftest import a_run
+
+    run = a_run(recipe="gone", asked={"": "/nowhere/gone.yaml"})
+    found = postmortem.of(run, of(f"{CPU}/fail_mem_util", 1))
+    assert found is not None
+    assert found.commands[0] == "dflash-tui up /nowhere/gone.yaml --set gpu-memory-utilization=0.91"

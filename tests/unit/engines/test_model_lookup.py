@@ -1,0 +1,253 @@
+"""Models on the hub: what may be fetched, what is there, and what a hostile or silent hub can do."""
+
+import asyncio
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.engines.hub import cache as hub_cache
+from dflash_tui.engines.hub import client, model_lookup
+from dflash_tui.engines.hub.model_lookup import Access, Model
+from tests.support import hub_server
+from tests.support.hub_server import COMMIT, Hub
+
+TOKEN = "hf_secret_of_the_test"
+FILES = {
+    "config.json": b'{"architectures": []}',
+    "tokenizer.json": b"{}",
+    "chat_template.jinja": b"{{ x }}",
+    "model-00001-of-00002.safetensors": b"a" * 3000,
+    "model-00002-of-00002.safetensors": b"b" * 2000,
+    "model.safetensors.index.json": json.dumps(
+        {"weight_map": {"x": "model-00001-of-00002.safetensors", "y": "model-00002-of-00002.safetensors"}}
+    ).encode(),
+    "additional_chat_templates/rag.jinja": b"{{ y }}",
+    # vLLM does not load these:
+    "pytorch_model.bin": b"c" * 9000,
+    "original/consolidated.safetensors": b"d" * 9000,
+    "README.md": b"# Model",
+    "model.gguf": b"e" * 9000,
+}
+LOADED = {name: data for name, data in FILES.items() if data[:1] not in {b"c", b"d", b"e", b"#"}}
+TOTAL = sum(len(data) for data in LOADED.values())
+
+
+@pytest.fixture
+def server(monkeypatch, settings) -> Iterator[Hub]:
+    with hub_server.running() as served:
+        served.repos["owner/m"] = FILES
+        monkeypatch.setenv("HF_ENDPOINT", served.url)
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch, tmp_path):
+    """Start from an empty cache and no token."""
+    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+def look(repo: str = "owner/m", revision: str = "main") -> Model:
+    return asyncio.run(model_lookup.look(repo, revision))
+
+
+def cache(files: dict[str, bytes], repo: str = "owner/m") -> Path:
+    """Put files into the cache as huggingface_hub does."""
+    at = hub_cache.model_folder(repo)
+    (at / "refs").mkdir(parents=True, exist_ok=True)
+    (at / "refs" / "main").write_text(COMMIT)
+    for name, data in files.items():
+        blob, link = at / "blobs" / hub_server.etag(name, data), at / "snapshots" / COMMIT / name
+        for path in (blob, link):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(data)
+        link.symlink_to(blob)
+    return at
+
+
+def test_an_open_model_is_measured(server):
+    """Without a cache everything that vLLM loads is missing, and nothing else is counted."""
+    model = look()
+    assert (model.access, model.gated, model.commit) == (Access.OPEN, False, COMMIT)
+    assert (model.total_bytes, model.cached_bytes, model.missing_bytes) == (TOTAL, 0, TOTAL)
+    assert not model.complete
+    assert {file.name for file in model.files} == set(LOADED)
+    assert model_lookup.advice(model) == ""
+
+
+def test_a_whole_model_is_complete(server):
+    """Every file in its full length."""
+    at = cache(LOADED)
+    model = look()
+    assert model.complete
+    assert model.folder == str(at / "snapshots" / COMMIT)
+    assert (model.cached_bytes, model.missing_bytes) == (TOTAL, 0)
+
+
+def test_what_was_begun_counts(server):
+    """A blob under way counts with what it has; one that nobody goes on with does not."""
+    name = "model-00001-of-00002.safetensors"
+    at = cache({other: data for other, data in LOADED.items() if other != name})
+    blob = at / "blobs" / hub_server.etag(name, FILES[name])
+    Path(f"{blob}.incomplete").write_bytes(b"a" * 1000)
+    Path(f"{blob}.0a1b2c3d.incomplete").write_bytes(b"a" * 2000)
+    model = look()
+    assert (model.missing_bytes, model.complete) == (2000, False)
+    assert hub_cache.held("owner/m", COMMIT, model.files, since=time.time() - 60) == TOTAL - 1000
+
+
+def test_without_safetensors_the_bins_are_loaded(server):
+    server.repos["owner/m"] = {"config.json": b"{}", "pytorch_model.bin": b"c", "training_args.bin": b"d"}
+    assert {file.name for file in look().files} == {"config.json", "pytorch_model.bin"}
+
+
+def test_no_weights_is_said(server):
+    """A repository that vLLM cannot load is not complete with its README."""
+    server.repos["owner/m"] = {"config.json": b"{}"}
+    model = look()
+    assert (model.complete, model.missing_bytes) == (False, None)
+    assert "no *.safetensors" in model.detail
+
+
+@pytest.mark.parametrize(
+    ("refusal", "token", "expected"),
+    [
+        ("anonymous", "", (Access.NEEDS_TOKEN, "HF_TOKEN")),
+        ("anonymous", TOKEN, (Access.TOKEN_REFUSED, "valid one")),
+        ("terms", TOKEN, (Access.TERMS_NOT_ACCEPTED, "/owner/m with the account")),
+        ("bad token", TOKEN, (Access.TOKEN_REFUSED, "valid one")),
+        ("missing", "", (Access.NOT_FOUND, "spelling")),
+        ("missing with token", TOKEN, (Access.NOT_FOUND, "spelling")),
+        ("revision", "", (Access.REVISION_NOT_FOUND, "branch, tag or commit")),
+        ("forbidden", TOKEN, (Access.TOKEN_REFUSED, "valid one")),
+        ("forbidden", "", (Access.UNREACHABLE, "network")),
+        ("broken", "", (Access.UNREACHABLE, "network")),
+    ],
+)
+def test_a_refusal_says_what_to_do(server, monkeypatch, refusal, token, expected):
+    """The evidence is the hub's own, on one line, without the token even where the hub echoes it."""
+    server.refusal, server.echo = refusal, True
+    monkeypatch.setenv("HF_TOKEN", token)
+    model = look()
+    access, words = expected
+    assert model.access == access
+    assert str(hub_server.REFUSALS[refusal][0]) in model.detail
+    assert words in model_lookup.advice(model)
+    assert TOKEN not in repr(model) + model_lookup.advice(model)
+    assert model.detail.isprintable()
+
+
+def test_a_gated_model_is_granted(server, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    server.gated = "manual"
+    model = look()
+    assert (model.access, model.gated) == (Access.GRANTED, True)
+    assert server.asked[0].authorization == f"Bearer {TOKEN}"
+
+
+def test_the_token_does_not_follow_to_another_host(server, monkeypatch):
+    """A redirect to another origin is asked without the token; the file itself is not asked for there."""
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with hub_server.running() as other:
+        other.repos = server.repos
+        server.elsewhere = other.url
+        assert look().access == Access.OPEN
+        assert [asked.method for asked in other.asked] == ["GET"]
+        assert not any(asked.authorization for asked in other.asked)
+    assert all(asked.authorization for asked in server.asked)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"<html>sign in to the hotel", "not the hub's"),
+        (b"[1, 2]", "not the hub's"),
+        (b"\xff\xfe", "not the hub's"),
+        (b'{"sha": "../../etc", "siblings": []}', "no commit"),
+        (b'{"sha": "' + COMMIT.encode() + b'", "siblings": [{"rfilename": 1}]}', "not the hub's"),
+        pytest.param(b" " * 9_000_000, "larger than 8 MB", id="large"),  # the body as its name would be in every report
+    ],
+)
+def test_an_answer_that_is_none_is_refused(server, body, words):
+    server.body = body
+    model = look()
+    assert model.access == Access.UNREACHABLE
+    assert words in model.detail
+
+
+def test_hostile_names_are_dropped(server):
+    """No name of a listing leads out of the model's folder, and no blob is named by anything but a digest."""
+    names = ["/etc/x.json", "../x.json", "a\\..\\x.json", "x\x1b[31m.json", "", "additional_chat_templates/../x.jinja"]
+    server.more = [{"rfilename": name, "size": 10, "blobId": "1" * 40} for name in names]
+    server.more += [{"rfilename": "odd.json", "size": -5, "blobId": "../../x"}]
+    model = look()
+    odd = next(file for file in model.files if file.name == "odd.json")
+    assert (odd.size, odd.etag, odd.large) == (None, "", False)
+    assert {file.name for file in model.files} == {*LOADED, "odd.json"}
+    assert model.missing_bytes is None
+
+
+def test_a_slow_hub_does_not_hold_us(server, monkeypatch):
+    monkeypatch.setattr(client, "_PATIENCE", 0.5)
+    server.delay = 2.0
+    began = time.monotonic()
+    model = look()
+    assert (model.access, model.detail[:9]) == (Access.UNREACHABLE, "no answer")
+    assert time.monotonic() - began < 1.5
+
+
+def test_without_the_hub_a_whole_snapshot_is_complete(monkeypatch):
+    """By its own index: every shard that it names, and no fewer."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        at = cache(LOADED)
+        model = look()
+        assert (model.access, model.complete) == (Access.UNREACHABLE, True)
+        assert "Connect" in model.detail
+        (at / "snapshots" / COMMIT / "model-00002-of-00002.safetensors").unlink()
+        assert not look().complete
+        (at / "snapshots" / COMMIT / "model.safetensors.index.json").unlink()
+        assert not look().complete
+
+
+def test_offline_asks_nobody(server, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    cache(LOADED)
+    model = look()
+    assert (model.access, model.complete, model.commit) == (Access.OFFLINE, True, COMMIT)
+    assert not server.asked
+    assert look("owner/other").complete is False
+
+
+def test_a_folder_is_taken_as_it_is(server, tmp_path):
+    (tmp_path / "config.json").write_bytes(b"{}")
+    model = look(str(tmp_path))
+    assert (model.complete, model.total_bytes, model.folder) == (True, 2, str(tmp_path))
+    assert not server.asked
+
+
+@pytest.mark.parametrize("repo", ["", "a/b/c", "../no/x", "owner/..", "~nobody/x", "owner/m?x=1", "a\0b", "x" * 5000])
+def test_what_is_no_name_is_not_asked_for(server, repo):
+    assert look(repo).access == Access.NOT_FOUND
+    assert not server.asked
+
+
+def test_what_is_no_revision_is_not_asked_for(server):
+    assert look(revision="../../x").access == Access.REVISION_NOT_FOUND
+    assert look(revision="refs/pr/1").access == Access.OPEN
+    assert look(revision="a?b#c").access == Access.OPEN
+    assert server.asked[-1].path.endswith("/revision/a?b#c")
+
+
+def test_a_token_that_is_none_is_not_sent(server, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_ü")
+    assert look().access == Access.TOKEN_REFUSED
+    assert not server.asked

@@ -1,0 +1,58 @@
+"""The machine while a boot is measured: whose servers and whose work disturb it."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dflash_tui.experiments import conditions
+from dflash_tui.experiments.conditions import Processors
+from dflash_tui.machine import processes
+from dflash_tui.run_state.state import RunState
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import Run
+from tests.support.boot_factories import plan
+
+
+def a_run(name: str, pid: int = 0, **changes) -> Run:
+    return Run(name, plan(**changes), pid, processes.identity(pid) if pid else "", 0.0, 0.0, "vllm")
+
+
+@pytest.mark.parametrize(
+    ("other", "disturbs"),
+    [
+        ({"gpus": ("b",)}, False),
+        ({"gpus": ("a", "b")}, True),
+        ({}, True),
+        ({"on_cpu": True}, False),
+    ],
+)
+def test_a_server_on_another_gpu_is_none_of_others(monkeypatch, other, disturbs):
+    """Only who computes on the same is foreign load; a plan that names no GPU may use any."""
+    ours = a_run("ours", gpus=("a",))
+    monkeypatch.setattr(registry, "runs", lambda: [ours, a_run("theirs", **other)])
+    monkeypatch.setattr(server_process, "alive", lambda _: True)
+    assert conditions.of(ours, RunState(), 0.0).foreign == (("server theirs",) if disturbs else None)
+
+
+def test_others_are_what_is_neither_ours_nor_idle():
+    """Two processors' worth of work of which ours is half; nothing is said of a moment."""
+    assert conditions.others(Processors(0, 100, 10), Processors(10, 120, 20)) == 1.0
+    assert conditions.others(Processors(0, 100, 10), Processors(10, 105, 20)) == 0.0
+    assert conditions.others(Processors(0, 100, 10), Processors(0.5, 120, 20)) is None
+
+
+def test_what_the_server_works_is_ours():
+    """A session that spins adds as much to ours as it works."""
+    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+    try:
+        run = a_run("ours", spinning.pid)
+        before = conditions.processors(run)
+        time.sleep(1.2)
+        after = conditions.processors(run)
+    finally:
+        spinning.kill()
+        spinning.wait()
+    assert after.ours - before.ours > 0.1
+    assert after.busy - before.busy > 0.1

@@ -1,0 +1,60 @@
+"""Two runs on a real H200 that the product itself launched, measured and recorded, beside what another client counted.
+
+The client streamed requests one after the other and counted tokens by the server's usage. Its means over the same two
+minutes (n = 5 looks, a second apart): eager 119.46 tok/s (119.40 to 119.51), compile 626.63 (626.52 to 626.87).
+"""
+
+import pytest
+
+from dflash_tui.monitoring import recording
+from dflash_tui.run_state.alarms import alarms
+from dflash_tui.run_state.state import RunState
+from tests.support.recordings import RUNS
+
+CLIENT = {"eager": 119.46, "compile": 626.63}
+
+
+def replayed(name: str) -> RunState:
+    state = RunState()
+    for event in recording.find(str(RUNS / f"h200-{name}.zip")).events():
+        state.apply(event)
+    return state
+
+
+@pytest.mark.parametrize("mode", CLIENT)
+def test_the_mean_is_what_a_client_counted(mode):
+    """Within 2 %; and every place that shows such a run says that its weights and its acceptance are made up."""
+    state = replayed(mode)
+    assert state.launched
+    assert state.launched.synthetic.startswith("random weights, synthetic acceptance length 7.8")
+    assert state.exit
+    mean = state.window(120, state.readings[-1].at)
+    assert mean
+    assert mean.seconds == pytest.approx(120, abs=2)
+    assert mean.tok_s == pytest.approx(CLIENT[mode], rel=0.02)
+    assert mean.acceptance_length == pytest.approx(7.8, abs=0.05)
+    assert mean.tok_s == pytest.approx((mean.steps_s or 0) * (mean.acceptance_length or 0), rel=0.01)
+
+
+def test_what_the_starts_took():
+    """By the log's own stamps; the first request's cost is apart."""
+    eager, compiled = replayed("eager"), replayed("compile")
+    assert eager.launched
+    assert compiled.launched
+    assert eager.up_at
+    assert compiled.up_at
+    assert eager.up_at - eager.launched.at == pytest.approx(102, abs=1)
+    assert compiled.up_at - compiled.launched.at == pytest.approx(157, abs=1)
+    assert eager.time_to_ready == pytest.approx(109, abs=1)
+    assert compiled.time_to_ready == pytest.approx(160, abs=1)
+
+
+@pytest.mark.parametrize("mode", CLIENT)
+def test_nothing_was_wrong_with_them(mode):
+    """No alarm at any second of a run in which nothing happened that deserves one."""
+    state, due = RunState(), 0.0
+    for event in recording.find(str(RUNS / f"h200-{mode}.zip")).events():
+        state.apply(event)
+        if event.at >= due:
+            due = event.at + 1
+            assert alarms(state, event.at) == []

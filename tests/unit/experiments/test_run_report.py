@@ -1,0 +1,95 @@
+"""What a report of one run says, and that nothing in a run can steer it."""
+
+import zipfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dflash_tui.experiments import run_report
+from dflash_tui.experiments.run_report import RunReport
+from dflash_tui.monitoring import recording
+from dflash_tui.presentation import run_markdown
+from tests.support.recordings import RUNS
+from tests.tui.conftest import HOSTILE
+
+
+def the_sample() -> RunReport:
+    return run_report.of(recording.find("sample"))[0]
+
+
+def test_the_sample_is_told_with_its_label_first():
+    """Random weights are said before any figure; phases, requests and acceptance follow with their n."""
+    said = run_markdown.render(the_sample())
+    head = said.index("Not a real model's figures: random weights, synthetic acceptance length 7.8.")
+    assert head < said.index("Up after 2:00, ready (first answer) after 2:14.") < said.index("| weights | 13 s |")
+    assert "median 129.3 tok/s (128.0 to 133.9, n=3)" in said
+    assert "Acceptance length 7.78 (the bonus token counted), acceptance 45.2 %, over 264 steps" in said
+    assert '"synthetic_acceptance_length":7.8' in said
+
+
+def test_it_is_the_same_value_after_json():
+    report = the_sample()
+    assert msgspec.json.decode(msgspec.json.encode(report), type=RunReport) == report
+
+
+def test_names_open_nothing_and_secrets_stay_here():
+    """Markup, control characters and tokens of a plan that anybody may have written."""
+    report = the_sample()
+    plan = msgspec.structs.replace(
+        report.plan, title=f"{HOSTILE}\x1b[31m| x |", argv=("vllm", "```", "--api-key", "hf_abcdefghijklmnopqrstuv")
+    )
+    hostile = {"status": "[s](https://evil.example)", "cache": "[c](https://evil.example)"}
+    said = run_markdown.render(msgspec.structs.replace(report, plan=plan, **hostile))
+    assert "[s]" not in said
+    assert "[c]" not in said
+    assert "\\[/\\] \\[red\\]evil" in said
+    assert "\\| x \\|" in said
+    assert "\x1b" not in said
+    assert "hf_abcdefghijklmnopqrstuv" not in said
+    assert "\n````text\n" in said
+
+
+def test_a_run_without_requests_says_so():
+    report = msgspec.structs.replace(the_sample(), requests=(), rates=None, ready=None, phases={})
+    said = run_markdown.render(report)
+    assert "No request was measured on it." in said
+    assert "ready (first answer) after —" in said
+
+
+def disturbed(at: float, folder: Path) -> RunReport:
+    """Return the report of a run whose GPU was hot and not alone around `at` seconds after the launch."""
+    path, changed = folder / "changed.zip", 0
+    with zipfile.ZipFile(RUNS / "h200-eager.zip") as before, zipfile.ZipFile(path, "w") as after:
+        began = msgspec.json.decode(before.read("run.json"))["started_at"]
+        lines, blender = [], {"pid": 7, "name": "blender", "memory": 1 << 30}
+        for line in before.read("samples.jsonl").splitlines():
+            event = msgspec.json.decode(line)
+            if event["event"] == "gpus" and abs(event["at"] - began - at) < 3:
+                event["gpus"][0] |= {"throttle": ["thermal (hardware)"], "foreign": [blender]}
+                changed += 1
+            lines.append(msgspec.json.encode(event))
+        for part in before.namelist():
+            after.writestr(part, b"\n".join(lines) if part == "samples.jsonl" else before.read(part))
+    assert changed
+    return run_report.of(recording.find(str(path)))[0]
+
+
+def test_the_worst_that_the_gpu_said_while_it_was_measured_is_kept(tmp_path):
+    """Its requests ran from 111 s to 144 s after the launch, at 1980 MHz and with nothing in the way."""
+    usual = run_report.of(recording.find(str(RUNS / "h200-eager.zip")))[0].conditions
+    assert usual
+    assert (usual.clock_mhz, usual.power_limit_w, usual.throttle, usual.foreign) == (1980, 700.0, (), ())
+    assert usual.power_w == pytest.approx(203, abs=1)
+    meanwhile = disturbed(125, tmp_path).conditions
+    assert meanwhile
+    assert (meanwhile.throttle, meanwhile.foreign) == (("thermal (hardware)",), ("blender (pid 7)",))
+    assert disturbed(60, tmp_path).conditions == usual
+
+
+def test_a_report_from_before_conditions_were_kept_is_read():
+    """They are not known then."""
+    report = the_sample()
+    told = msgspec.json.decode(msgspec.json.encode(report))
+    assert told.pop("conditions")
+    assert msgspec.convert(told, RunReport) == msgspec.structs.replace(report, conditions=None)

@@ -1,0 +1,280 @@
+"""What is said of arms: the measure, the word, the cause, and when a later start has paid back."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.report import AbReport, Comparison, Word
+from dflash_tui.experiments.design import Boot, Design
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import Mode
+from tests.support.boot_factories import KINDS, boot, boots, design, modes, plan, request
+
+
+def only(of: Design, measured: Sequence[Boot]) -> Comparison:
+    """The one comparison of an experiment of two arms."""
+    (found,) = verdict.judge(of, measured)
+    return found
+
+
+def against(vary: str, **changes: object) -> Design:
+    """The usual plan against one with changes."""
+    return design(vary, {"a": plan(), "b": plan(**changes)}, (0, 1, 1, 0))
+
+
+def test_a_faster_arm_is_called_faster_in_steps():
+    """Eager against compile is judged on steps/s: 20 % with boots 1 % apart is shown."""
+    found = only(modes(), boots(modes(), [10.0, 12.0, 12.1, 10.1]))
+    assert (found.word, found.measure, found.suggestive, found.cause) == (Word.FASTER, "steps/s", False, "steps/s")
+    assert found.ratio is not None
+    assert found.ratio.low < 1.2 < found.ratio.high
+    assert found.boots == (2, 2)
+
+
+def test_a_slower_arm_is_called_slower():
+    """The word is about the second arm."""
+    assert only(modes(), boots(modes(), [12.0, 10.0, 10.1, 12.1])).word is Word.SLOWER
+
+
+def test_identical_arms_are_not_told_apart():
+    """Boots that differ as boots do give no verdict, and what would have been found is told."""
+    found = only(modes(), boots(modes(), [10.0, 10.2, 10.1, 10.3]))
+    assert (found.word, found.cause) == (Word.NO_DIFFERENCE, "")
+    assert found.detectable is not None
+    assert 0.02 < found.detectable < 0.2
+
+
+def test_one_boot_each_is_suggestive():
+    """A difference of 50 % is called one, and marked."""
+    of = modes((0, 1))
+    found = only(of, boots(of, [10.0, 15.0]))
+    assert (found.word, found.suggestive) == (Word.FASTER, True)
+    assert only(of, boots(of, [10.0, 10.9])).word is Word.NO_DIFFERENCE
+
+
+@pytest.mark.parametrize(
+    ("of", "measure"),
+    [
+        (modes(), "steps/s"),
+        (against("env.X", env={"X": "1"}), "steps/s"),
+        (against("max-num-seqs", argv=(*plan().argv, "--max-num-seqs", "4")), "steps/s"),
+        (against("identical"), "steps/s"),
+        (against("n", num_speculative_tokens=4), "tok/s"),
+        (against("spec", num_speculative_tokens=0, drafter=""), "tok/s"),
+        (against("patch.x", patches=("x",)), "tok/s"),
+        (against("drafter.model", drafter="other"), "tok/s"),
+        (against("profile", profile="seed"), "tok/s"),
+        (against("speculation.x", argv=(*plan().argv, "--speculative-config", '{"x": 1}')), "tok/s"),
+    ],
+    ids=lambda value: value.vary if isinstance(value, Design) else value,
+)
+def test_steps_are_judged_where_the_arms_draft_alike(of, measure):
+    """What changes drafts, or how they are accepted, makes steps of another worth."""
+    assert only(of, boots(of, [10.0, 12.0, 12.1, 10.1])).measure == measure
+
+
+def test_a_plain_server_is_judged_on_tokens():
+    """Without speculation a step is a token: there is one ratio."""
+    bare = plan(num_speculative_tokens=0, drafter="")
+    of = design("mode", {"eager": bare, "compile": msgspec.structs.replace(bare, mode=Mode.COMPILE)}, (0, 1, 1, 0))
+    found = only(of, boots(of, [10.0, 12.0, 12.1, 10.1], [1.0] * 4))
+    assert (found.measure, found.steps_s, found.al, found.word) == ("tok/s", None, None, Word.FASTER)
+
+
+def test_an_acceptance_length_that_differs_is_named_as_the_cause():
+    """A patch that lets more drafts be accepted at the same steps/s: faster in tok/s, because of AL."""
+    of = against("patch.kernel", patches=("kernel",))
+    found = only(of, boots(of, [10.0, 10.1, 10.0, 10.1], [1.5, 3.0, 3.0, 1.5]))
+    assert (found.word, found.measure, found.cause) == (Word.FASTER, "tok/s", "AL")
+    assert found.al is not None
+    assert found.al.ratio == pytest.approx(2)
+
+
+def test_both_factors_may_be_the_cause_and_one_that_works_against_it_is_not():
+    """Steps/s and AL that both grow are both named; more drafts that make steps slower owe it to AL alone."""
+    of = against("n", num_speculative_tokens=4)
+    assert only(of, boots(of, [10.0, 15.0, 15.1, 10.1], [2.0, 3.0, 3.0, 2.0])).cause == "both"
+    assert only(of, boots(of, [10.0, 8.0, 8.1, 10.1], [2.0, 4.0, 4.0, 2.0])).cause == "AL"
+
+
+def test_mode_is_judged_on_tokens_when_it_changes_what_is_accepted():
+    """An arm whose drafts are suddenly worth nothing is not faster for its steps."""
+    found = only(modes(), boots(modes(), [10.0, 12.0, 12.1, 10.1], [3.0, 1.0001, 1.0001, 3.0]))
+    assert (found.measure, found.word, found.cause) == ("tok/s", Word.SLOWER, "AL")
+
+
+def test_levels_of_concurrency_are_compared_level_by_level():
+    """Requests at four streams are paired with those at four, and shown apart."""
+    of = modes(concurrency=(1, 4))
+    measured = [
+        boot(of, n, [request(kind, speed / streams, streams=streams) for kind in KINDS for streams in (1, 4)])
+        for n, speed in enumerate([10.0, 12.0, 12.1, 10.1])
+    ]
+    found = only(of, measured)
+    assert found.word is Word.FASTER
+    assert [(each.kind, each.streams) for each in found.prompts[:2]] == [("Q&A", 1), ("Q&A", 4)]
+    assert all(each.ratio.low < 1.2 < each.ratio.high for each in found.prompts)
+    assert found.prompts[0].a == pytest.approx(10.05, rel=1e-3)
+    assert found.prompts[0].n == 4
+
+
+def test_a_level_without_steps_is_not_left_out_of_the_verdict():
+    """Where only single requests have steps, the arm that is six times slower at four streams is no faster one."""
+    of = modes(concurrency=(1, 4))
+    measured = []
+    for n, speed in enumerate([10.0, 12.0, 12.1, 10.1]):
+        alone = [request(kind, speed) for kind in KINDS]
+        slow = speed / 6 if of.order[n] else speed
+        crowded = [request(kind, slow, streams=4, steps=None, accepted=None) for kind in KINDS]
+        measured.append(boot(of, n, [*alone, *crowded]))
+    found = only(of, measured)
+    assert (found.measure, found.word is Word.FASTER) == ("tok/s", False)
+
+
+def starting(of: Design, speeds: Sequence[float], ready: dict[str, tuple[float, float]]) -> list[Boot]:
+    """Boots of which the first of each arm starts cold; `ready` are the seconds of both arms."""
+    seen: set[int] = set()
+    found = []
+    for each in boots(of, speeds):
+        cache = "cached" if each.arm in seen else "cold"
+        seen.add(each.arm)
+        first = msgspec.structs.replace(each.requests[0], total=10.0 - 4.0 * each.arm)
+        found.append(msgspec.structs.replace(each, cache=cache, ready=ready[cache][each.arm], cold_request=first))
+    return found
+
+
+def test_a_later_start_pays_back_after_the_seconds_it_lost():
+    """Cold and cached starts apart: seconds lost over seconds saved per token, within the bounds of the speed."""
+    of = modes()
+    found = only(of, starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)}))
+    cold, cached = found.break_even
+    assert (found.start.cold, found.start.cached, found.start.first_request) == ((60, 160), (60, 80), (10, 6))
+    assert (cold.by, cold.cold, cold.seconds, cold.starts) == (1, True, 96, (1, 1))
+    assert (cached.by, cached.cold, cached.seconds) == (1, False, 16)
+    # Eager takes 1 / (3 x 10.05 x 1.1^i) s for a token of the i-th prompt, compile half of that.
+    a_token = sum(1 / (30.15 * 1.1**i) for i in range(5)) / 5
+    assert cold.tokens is not None
+    assert cold.tokens == pytest.approx(96 / (a_token / 2), rel=0.01)
+    assert cold.requests == pytest.approx(cold.tokens / 200)
+    assert cold.low is not None
+    assert cold.high is not None
+    assert cold.low < cold.tokens < cold.high
+
+
+def test_an_arm_that_is_slower_or_not_faster_never_pays_back():
+    """Slower within the whole interval: no bound; not shown to be faster: not before so many tokens."""
+    of = modes()
+    ready: dict[str, tuple[float, float]] = {"cold": (60, 160), "cached": (60, 62)}
+    (slower,) = only(of, starting(of, [20.0, 10.0, 10.1, 20.1], ready)).break_even
+    assert (slower.by, slower.tokens, slower.requests, slower.low, slower.high) == (1, None, None, None, None)
+    (alike,) = only(of, starting(of, [10.0, 10.2, 10.1, 10.3], ready)).break_even
+    assert (alike.tokens, alike.high) == (None, None)
+    assert alike.low is not None
+
+
+def test_the_first_arm_may_be_the_one_that_starts_later():
+    """Then it is the one that has to make up, and it does when it is faster."""
+    of = modes()
+    (even, _) = only(of, starting(of, [20.0, 10.0, 10.1, 20.1], {"cold": (160, 60), "cached": (90, 60)})).break_even
+    assert (even.by, even.seconds) == (0, 104)
+    assert even.tokens is not None
+
+
+def test_an_arm_without_a_cache_starts_alike_each_time():
+    """Eager finds no cache: its starts stand beside both kinds of the other arm; without any they are told once."""
+    of = modes()
+    measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
+    plain = [msgspec.structs.replace(b, cache="" if b.arm == 0 else b.cache) for b in measured]
+    assert (only(of, plain).start.cold, only(of, plain).start.cached) == ((60, 160), (60, 80))
+    none = [msgspec.structs.replace(b, cache="") for b in measured]
+    assert (only(of, none).start.cold, only(of, none).start.cached) == ((None, None), (60, 120))
+
+
+def test_a_start_that_compiled_again_was_a_cold_one():
+    """And one that found only a part was a cached one: none of them is left out."""
+    of = modes()
+    measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
+    words = {"cold": "recompiled", "cached": "partly cached"}
+    other = [msgspec.structs.replace(b, cache=words[b.cache]) for b in measured]
+    assert only(of, other) == only(of, measured)
+
+
+def test_a_first_request_that_failed_took_no_known_time():
+    """No break-even follows from a start of which nobody knows when it answered; it is told."""
+    of = modes()
+    measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
+    failed = msgspec.structs.replace(measured[1].requests[0], error="HTTP 500")
+    measured[1] = msgspec.structs.replace(measured[1], cold_request=failed)
+    found = only(of, measured)
+    assert [each.cold for each in found.break_even] == [False]
+    assert [each.what for each in found.confounds] == ["the first request failed"]
+
+
+def test_a_prompt_counts_for_the_break_even_by_its_seconds():
+    """Nine short answers 1.4 times as fast save little where a long one takes most of the time: two sums of seconds."""
+    of, tokens = modes(), {**{f"short{n}": 100 for n in range(9)}, "long": 2000}
+    measured = [
+        boot(of, n, [request(kind, 10.0 * (1.4 if arm and count == 100 else 1.0) * share, tokens=count)
+                     for kind, count in tokens.items()], ready=60.0 + 120 * arm)
+        for n, (arm, share) in enumerate(zip(of.order, (1.0, 1.0, 1.01, 1.01), strict=True))
+    ]  # fmt: skip
+    found = only(of, measured)
+    assert found.word is Word.FASTER
+    (even,) = found.break_even
+    suite = sum(tokens.values())
+    seconds = [
+        sum(count / (30.0 * (1.4 if arm and count == 100 else 1.0)) for count in tokens.values()) for arm in (0, 1)
+    ]
+    assert even.tokens == pytest.approx(120 * suite / (seconds[0] - seconds[1]), rel=0.01)
+    assert even.high is None or even.high > (even.tokens or 0)
+
+
+def test_a_refused_verdict_states_no_break_even():
+    """What may not be said of the speed cannot pay anything back."""
+    of = modes()
+    measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
+    measured[0] = msgspec.structs.replace(measured[0], preemptions=1.0)
+    assert (only(of, measured).word, only(of, measured).break_even) == (Word.REFUSED, ())
+
+
+def test_starts_that_are_alike_have_nothing_to_make_up():
+    """Seconds within what starts differ by anyway are no delay."""
+    of = modes()
+    assert only(of, boots(of, [10.0, 12.0, 12.1, 10.1])).break_even == ()
+
+
+def test_a_report_survives_its_file_and_knows_whether_it_is_complete():
+    """All of it can be written and read again; a boot that is missing is seen."""
+    of = modes()
+    measured = boots(of, [10.0, 12.0, 12.1, 10.1])
+    report = verdict.report(of, measured)
+    assert report.complete
+    assert report.sweep is None
+    assert msgspec.json.decode(msgspec.json.encode(report), type=AbReport) == report
+    assert not verdict.report(of, measured[:3]).complete
+    assert verdict.report(of, []).comparisons[0].word is Word.REFUSED
+
+
+def three(names: tuple[str, str, str]) -> dict[str, Plan]:
+    return {name: plan(num_speculative_tokens=n) for n, name in enumerate(names, 1)}
+
+
+def test_every_arm_is_compared_with_the_first():
+    """Of three arms there are two comparisons; an arm that failed refuses its own alone."""
+    of = design("n", three(("1", "2", "3")), (0, 1, 2, 2, 1, 0))
+    measured = boots(of, [10.0, 12.0, 10.1, 10.0, 12.1, 10.2])
+    measured = [msgspec.structs.replace(b, error="died", requests=()) if b.arm == 2 else b for b in measured]
+    found = verdict.judge(of, measured)
+    assert [(each.a, each.b, each.word) for each in found] == [(0, 1, Word.FASTER), (0, 2, Word.REFUSED)]
+
+
+def test_arms_with_one_boot_left_take_the_spread_of_the_others():
+    """Two arms that lost a boot each are still judged, by what the third one's boots differ by; only suggestive."""
+    of = design("n", three(("4", "8", "12")), (0, 1, 2, 2, 1, 0))
+    measured = boots(of, [10.0, 12.0, 13.0, 13.6, 12.1, 10.1])
+    measured = [msgspec.structs.replace(b, error="died", requests=()) if b.number > 3 else b for b in measured]
+    first, _ = verdict.report(of, measured).comparisons
+    assert (first.boots, first.suggestive) == ((1, 1), True)
+    assert first.cv == pytest.approx(0.032, abs=0.001)

@@ -1,0 +1,235 @@
+"""The checks before a launch by the command line, on machines that a stand-in driver plays, with a hub of our own."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable
+
+import msgspec
+import psutil
+import pytest
+
+from dflash_tui.launch.preflight import runner
+from dflash_tui.launch.preflight.runner import Check, Level
+from dflash_tui.machine import gpus
+from dflash_tui.planning import plan, recipe_loader, resolution
+from tests.support import fake_nvml
+
+RECIPE = "gemma-4-26b-a4b"
+MACHINES = ("gb10", "laptop", "desktop", "h100", "two-h200", "old", "no-gpu")
+# A GB10 has the memory of its machine, which is that of the test's.
+MODEST = ("--set", "gpu-memory-utilization=0.5", "--set", "max-model-len=8192")
+Doctor = Callable[..., list[Check]]
+
+
+@pytest.fixture
+def doctor(stand_in_nvml) -> Doctor:
+    """Return a function that runs `doctor` on a machine and returns its checks."""
+
+    def run(machine: str, *words: str, **env: str) -> list[Check]:
+        done = fake_nvml.dflash(stand_in_nvml, machine, "doctor", "--json", *words, **env)
+        checks = [msgspec.json.decode(line, type=Check) for line in done.stdout.splitlines()]
+        failed = [check for check in checks if check.level is Level.FAIL]
+        assert done.returncode == (4 if failed else 0), done.stderr
+        assert all(check.found and (check.fix or check.level is not Level.FAIL) for check in checks)
+        assert "Traceback" not in done.stderr
+        return checks
+
+    return run
+
+
+def failed(checks: list[Check]) -> dict[str, Check]:
+    return {check.name: check for check in checks if check.level is Level.FAIL}
+
+
+def named(checks: list[Check], name: str) -> Check:
+    (found,) = [check for check in checks if check.name == name]
+    return found
+
+
+def settings(check: Check) -> list[str]:
+    """Return what a fix tells to set, as words of a command line."""
+    found = re.findall(r"--set \S+=[\w.]+", check.fix)
+    assert found, check.fix
+    return [word for part in found for word in part.split()]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_machine_by_itself_has_nothing_to_fail(doctor, machine):
+    """Without a recipe nothing is asked of it; warnings say what is worth knowing."""
+    checks = doctor(machine)
+    assert failed(checks) == {}
+    names = {check.name for check in checks}
+    assert {"orphans", "memory", "C compiler"} <= names
+    assert ("GPU 0" in names) is (machine != "no-gpu")
+
+
+def test_a_gpu_that_is_lost_fails(doctor):
+    """It is named, and the other one is not blamed."""
+    checks = doctor("lost")
+    assert set(failed(checks)) == {"GPU 1"}
+    assert "a reboot brings it back" in named(checks, "GPU 1").found
+    assert named(checks, "GPU 0").level is Level.OK
+
+
+def test_what_holds_a_gpu_back_is_said(doctor):
+    """A laptop that throttles, and a GPU that is divided."""
+    assert "power cap, thermal (hardware)" in named(doctor("laptop"), "GPU 0 clocks").found
+    assert "-i 0 -mig 0" in named(doctor("h100"), "GPU 0 MIG").fix
+
+
+@pytest.mark.parametrize("machine", ["gb10", "desktop", "two-h200"])
+def test_nothing_fails_where_everything_is_there(doctor, gemma_hub, machine):
+    """A GPU with room, a driver that is new enough, models that the hub gives: it may launch."""
+    checks = doctor(machine, RECIPE, *(MODEST if machine == "gb10" else ()))
+    assert failed(checks) == {}
+    names = {check.name for check in checks}
+    assert {"engine", "target", "drafter", "disk", "port", "recipe", "driver"} <= names
+    assert "unified memory" in names if machine == "gb10" else "GPU memory" in names
+    # The second one, which is free.
+    assert ("GPU 1" in names) is (machine == "two-h200")
+    assert {asked.path.split("/resolve/")[0] for asked in gemma_hub.asked if asked.method == "HEAD"} <= set(
+        gemma_hub.repos
+    )
+    assert len(gemma_hub.asked) == 4
+
+
+def test_a_laptop_whose_memory_is_in_use(doctor, gemma_hub):
+    """3 GiB of it are taken; the share that is proposed instead fits."""
+    checks = doctor("laptop", RECIPE)
+    assert set(failed(checks)) == {"GPU memory"}
+    assert "20.9 GiB are free" in named(checks, "GPU memory").found
+    assert failed(doctor("laptop", RECIPE, *settings(named(checks, "GPU memory")))) == {}
+
+
+def test_an_old_driver_and_a_used_gpu(doctor, gemma_hub):
+    """The H100 has a driver of CUDA 12 and 39 GiB in use: two reasons, each with its way out."""
+    checks = doctor("h100", RECIPE, STAND_IN_PID=str(os.getpid()))
+    assert set(failed(checks)) == {"driver", "GPU memory"}
+    assert "570.172.08" in named(checks, "driver").found
+    assert "nvidia-driver-580-open" in named(checks, "driver").fix
+    shared = named(checks, "GPU 0 is shared")
+    assert f"{psutil.Process().name()} (pid {os.getpid()}) 39.0 GiB" in shared.found
+    assert set(failed(doctor("h100", RECIPE, *settings(named(checks, "GPU memory"))))) == {"driver"}
+
+
+def test_a_model_that_is_too_large(doctor, gemma_hub):
+    """52 GB do not fit into 24: no setting helps, another model or GPU would."""
+    gemma_hub.more = [{"rfilename": "model-2.safetensors", "size": 52 * 10**9}]
+    checks = doctor("laptop", RECIPE, "--set", "gpu-memory-utilization=0.8")
+    memory = named(checks, "GPU memory")
+    assert memory.level is Level.FAIL
+    assert "weights, drafter and the KV cache" in memory.found
+    assert "smaller or quantized target" in memory.fix
+    assert "--set gpu-memory" not in memory.fix
+
+
+def test_requests_that_are_too_long(doctor, gemma_hub):
+    """The length that is proposed fits, and is not far below the longest."""
+    gemma_hub.more = [{"rfilename": "model-2.safetensors", "size": 8 * 10**9}]
+    words = [RECIPE, "--set", "gpu-memory-utilization=0.8", "--set", "max-model-len=262144"]
+    memory = named(doctor("laptop", *words), "GPU memory")
+    assert memory.level is Level.FAIL
+    fix = settings(memory)
+    assert named(doctor("laptop", *words, *fix), "GPU memory").level is Level.OK
+    length = int(fix[-1].partition("=")[2])
+    longer = [*fix[:-1], f"max-model-len={length + 8192}"]
+    assert named(doctor("laptop", *words, *longer), "GPU memory").level is not Level.OK
+
+
+def test_without_a_gpu_a_recipe_fails(doctor, gemma_hub):
+    """The driver says why, and the demo needs none."""
+    for machine, why in (("no-gpu", "shows none"), ("failing", "not loaded; `sudo modprobe nvidia`")):
+        gpu = named(doctor(machine, RECIPE), "GPU")
+        assert gpu.level is Level.FAIL
+        assert why in gpu.found
+        assert "demo-cpu" in gpu.fix
+
+
+def test_a_class_of_gpu_that_is_not_here(doctor, gemma_hub):
+    """`plan` looks ahead to one; a launch needs it, and the fix is to plan for what is here."""
+    checks = doctor("desktop", RECIPE, "--gpu", "h200")
+    assert "plan is for h200" in failed(checks)["GPU 0"].found
+    assert failed(doctor("desktop", RECIPE, "--gpu", "0")) == {}
+
+
+def test_more_gpus_than_there_are(doctor, gemma_hub):
+    """The number that is here is proposed."""
+    checks = doctor("two-h200", RECIPE, "--set", "tensor-parallel-size=4")
+    assert "4 are needed, and 2 GPUs here" in failed(checks)["GPU"].found
+    assert settings(failed(checks)["GPU"]) == ["--set", "tensor-parallel-size=2"]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "token", "words"),
+    [
+        ("anonymous", "", "make a token"),
+        ("terms", "hf_of_the_test", "accept the terms"),
+        ("bad token", "hf_of_the_test", "valid one"),
+        ("missing", "", "check the spelling"),
+        ("broken", "", "check the network"),
+    ],
+)
+def test_models_that_the_hub_does_not_give(doctor, gemma_hub, refusal, token, words):
+    """Each refusal has its own way out; the token is in none of them."""
+    gemma_hub.refusal = refusal
+    gemma_hub.echo = True
+    checks = doctor("two-h200", RECIPE, **({"HF_TOKEN": token} if token else {}))
+    assert set(failed(checks)) == {"target", "drafter"}
+    target = failed(checks)["target"]
+    assert words in target.fix
+    assert not token or token not in target.found + target.fix
+    assert gemma_hub.url in target.fix or refusal in {"bad token", "missing", "broken"}
+
+
+def test_models_are_asked_for_at_the_same_time(doctor, gemma_hub):
+    """A slow hub costs its patience once, not once per model."""
+    gemma_hub.delay = 0.5
+    assert failed(doctor("two-h200", RECIPE)) == {}
+    assert [asked.method for asked in gemma_hub.asked] == ["HEAD", "HEAD", "GET", "GET"]
+
+
+def test_a_port_that_somebody_holds(doctor, gemma_hub):
+    """Who holds it is named; the port that is proposed is free."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        found = named(doctor("two-h200", RECIPE, "--port", str(port)), "port")
+        assert found.level is Level.WARN
+        assert f"held by {psutil.Process().name()} (pid {os.getpid()})" in found.found
+        proposed = found.fix.split()[-1]
+        assert named(doctor("two-h200", RECIPE, "--port", proposed), "port").level is Level.OK
+
+
+def test_an_orphan_is_shown_with_its_memory(doctor, tree):
+    """It takes memory that a launch needs; the fix names it."""
+    server, engine = tree("VLLM::EngineCore")
+    os.kill(server, signal.SIGKILL)
+    os.waitpid(server, 0)
+    found = [check for check in doctor("no-gpu") if check.name == "orphans"]
+    (ours,) = [check for check in found if check.fix.endswith(f"dflash-tui orphans {engine}")]
+    assert ours.level is Level.WARN
+    assert f"VLLM::EngineCore (pid {engine}) outlived its server and holds 0.1 GiB" in ours.found
+
+
+def test_the_demo_asks_nothing_of_a_gpu(monkeypatch):
+    """Neither the driver nor the hub: its launch waits for nothing that it does not need."""
+    monkeypatch.setattr(gpus, "probe", None)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    made = resolution.resolve(recipe_loader.find("demo-cpu"))
+    report = asyncio.run(runner.run(made, plan.make(made)))
+    assert report.failed == ()
+    assert named(list(report.checks), "GPU").found == "none is needed on the CPU"
+
+
+def test_people_read_the_same(stand_in_nvml, gemma_hub):
+    """A sign, what was found, what to do, and what it comes to."""
+    done = fake_nvml.dflash(stand_in_nvml, "no-gpu", "doctor", RECIPE)
+    assert done.returncode == 4
+    assert "✗ GPU: no NVIDIA GPU: the driver runs but shows none" in done.stdout
+    assert "    → this recipe needs an NVIDIA GPU; dflash-tui --recipe demo-cpu runs on the CPU" in done.stdout
+    assert re.search(r"1 of \d+ checks failed(, .*)?: it would not start", done.stdout)

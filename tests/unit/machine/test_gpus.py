@@ -1,0 +1,237 @@
+"""GPUs through the real pynvml, against a library that plays the driver of other machines."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from dflash_tui.machine import nvml
+from dflash_tui.machine.gpus import Gpu, Holder, Probe
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.monitoring import sampler
+from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.runs.run import Run
+from tests.support import fake_nvml
+
+GIB = 1 << 30
+MIB = 1 << 20
+PID = str(os.getpid())
+
+
+@pytest.fixture
+def look(stand_in_nvml):
+    """Return a function that asks the command line for the GPUs of a machine."""
+
+    def gpus(machine: str) -> Probe:
+        done = fake_nvml.dflash(stand_in_nvml, machine, "gpus", "--json", STAND_IN_PID=PID)
+        assert done.returncode == 0, done.stderr
+        return msgspec.json.decode(done.stdout, type=Probe)
+
+    return gpus
+
+
+def meminfo() -> tuple[int, int]:
+    memory = psutil.virtual_memory()
+    return memory.total, memory.total - memory.available
+
+
+def test_a_gb10_has_the_memory_of_its_machine(look):
+    """NVML supports no memory query there, but knows the processes."""
+    before = meminfo()
+    found = look("gb10")
+    after = meminfo()
+    (card,) = found.gpus
+    assert (found.driver, found.cuda, found.why_none) == ("580.95.05", "13.0", "")
+    assert (card.name, card.capability, card.hardware, card.unified) == ("NVIDIA GB10", "12.1", Hardware.GB10, True)
+    assert card.memory_total == before[0]
+    assert card.memory_used is not None
+    assert min(before[1], after[1]) - GIB < card.memory_used < max(before[1], after[1]) + GIB
+    assert (card.temperature_c, card.power_w, card.power_limit_w, card.mig) == (62, 38.4, None, None)
+    assert (card.throttle, card.trouble) == ((), "")
+    assert card.processes == (Holder(int(PID), psutil.Process().name(), 21 * GIB),)
+
+
+def test_a_laptop_is_told_from_a_desktop(look):
+    """Both are a 5090; the laptop throttles, the desktop does not say which process uses what."""
+    (laptop,), (desktop,) = look("laptop").gpus, look("desktop").gpus
+    assert (laptop.hardware, laptop.memory_total) == (Hardware.RTX_5090_LAPTOP, 24463 * MIB)
+    assert laptop.throttle == ("power cap", "thermal (hardware)")
+    assert (laptop.power_w, laptop.power_limit_w) == (94.6, 95.0)
+    assert (laptop.sm_clock_mhz, laptop.sm_clock_max_mhz, laptop.utilisation) == (1552, 3090, 0.71)
+    assert (desktop.hardware, desktop.memory_total) == (Hardware.RTX_5090, 32607 * MIB)
+    assert (desktop.memory_used, desktop.unified) == (1 * GIB, False)
+    assert desktop.throttle == ()
+    assert desktop.processes == (Holder(int(PID), psutil.Process().name(), None),)
+
+
+def test_data_centre_gpus(look):
+    """Memory in use is what nvidia-smi shows: without what the driver keeps for itself."""
+    found = look("h100")
+    (h100,) = found.gpus
+    assert (found.cuda, h100.hardware, h100.mig) == ("12.8", Hardware.H100, True)
+    assert (h100.memory_total, h100.memory_used) == (81559 * MIB, 40 * GIB)
+    first, second = look("two-h200").gpus
+    assert first.hardware is second.hardware is Hardware.H200
+    assert (first.index, second.index) == (0, 1)
+    assert first.uuid != second.uuid
+    assert first.mig is False
+
+
+def test_an_old_driver_answers_less(look):
+    """What it does not know is None; memory comes from the first version of the query."""
+    (card,) = look("old").gpus
+    assert (card.hardware, card.memory_total, card.memory_used) == (Hardware.AMPERE, 40536 * MIB, 2 * GIB)
+    assert (card.throttle, card.processes, card.trouble) == (None, None, "")
+
+
+@pytest.mark.parametrize(("machine", "words"), [("lost", "a reboot brings it back"), ("reset", "GPU needs a reset")])
+def test_a_gpu_in_trouble_hides_no_other(look, machine, words):
+    """It is listed with a sentence and nothing else."""
+    well, bad = look(machine).gpus
+    assert (well.name, well.trouble) == ("NVIDIA H200", "")
+    assert words in bad.trouble
+    assert bad == Gpu(1, trouble=bad.trouble)
+
+
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [
+        ("failing", "not loaded; `sudo modprobe nvidia`"),
+        ("mismatch", "do not match, as after an update; reboot"),
+        ("unknown", "it answers 'Unknown Error'"),
+        ("no-gpu", "the driver runs but shows none"),
+        ("hanging", "has not answered for"),
+    ],
+)
+def test_why_there_is_none(look, stand_in_nvml, machine, words):
+    """A sentence says what is the matter and what to do, and a driver that hangs does not keep the program."""
+    found = look(machine)
+    assert words in found.why_none
+    assert found.gpus == ()
+    shown = fake_nvml.dflash(stand_in_nvml, machine, "gpus")
+    assert words in shown.stdout
+    assert "demo-cpu runs on the CPU" in shown.stderr
+
+
+def test_the_table(stand_in_nvml):
+    """People see the same as programs, with what is unknown as a dash."""
+    laptop = fake_nvml.dflash(stand_in_nvml, "laptop", "gpus", STAND_IN_PID=PID).stdout
+    for words in ("driver 581.42, CUDA 13.0", "rtx-5090-laptop", "3.0 of 23.9 GiB", "71 %", "83 °C", "95 of 95 W"):
+        assert words in laptop
+    for words in ("1552 of 3090 MHz", "power cap, thermal (hardware)", PID, psutil.Process().name(), "2.0 GiB"):
+        assert words in laptop
+    assert "GiB unified" in fake_nvml.dflash(stand_in_nvml, "gb10", "gpus").stdout
+    assert "! 1: GPU is lost" in fake_nvml.dflash(stand_in_nvml, "lost", "gpus").stdout
+
+
+USE = f"""
+import json
+from dflash_tui.machine import gpus as gpu
+print(json.dumps([gpu.use_of(gpu.look() or (), pids) for pids in ({{{PID}}}, {{1 << 30}})]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("machine", "ours", "others"),
+    [
+        ("h100", [39 * GIB, 81559 * MIB, "GPU"], [40 * GIB, 81559 * MIB, "GPU, all"]),
+        ("two-h200", [116 * GIB, 287542 * MIB, "GPU"], [61 * GIB, 287542 * MIB, "GPU, all"]),
+        ("lost", [58 * GIB, 143771 * MIB, "GPU"], [60 * GIB, 143771 * MIB, "GPU, all"]),
+        ("desktop", [1 * GIB, 32607 * MIB, "GPU, all"], [1 * GIB, 32607 * MIB, "GPU, all"]),
+        ("no-gpu", None, None),
+        ("mismatch", None, None),
+    ],
+)
+def test_memory_of_processes(stand_in_nvml, machine, ours, others):
+    """The memory of ours on the GPUs that they use, else of all; none without a GPU."""
+    assert fake_nvml.python(stand_in_nvml, machine, USE, STAND_IN_PID=PID) == [ours, others]
+
+
+def test_memory_of_processes_that_share_it(stand_in_nvml):
+    """On unified memory what is not the GPU's counts too, and is named so."""
+    ours, others = fake_nvml.python(stand_in_nvml, "gb10", USE, STAND_IN_PID=PID)
+    assert ours == [21 * GIB, meminfo()[0], "GPU"]
+    assert others[1:] == [meminfo()[0], "unified, all"]
+
+
+HANG = """
+import json, os, pathlib, threading
+from dflash_tui.machine import gpus
+first = gpus.probe(patience=0.3).why_none
+# Without being turned away at once these would wait for an hour, and the test with them.
+turned_away = [gpus.probe(patience=3600).why_none, gpus.look(patience=3600)]
+threads = threading.active_count()
+pathlib.Path(os.environ["STAND_IN_UNTIL"]).touch()
+while gpus.probe().why_none:
+    pass
+print(json.dumps([first, *turned_away, threads, gpus.probe().gpus[0].name, threading.active_count()]))
+"""
+
+
+def test_a_driver_that_hangs_keeps_nobody(stand_in_nvml, tmp_path):
+    """One call hangs, later ones return at once without another thread, and it all works when the driver is back."""
+    until = str(tmp_path / "until")
+    first, second, memory, threads, name, after = fake_nvml.python(stand_in_nvml, "hanging", HANG, STAND_IN_UNTIL=until)
+    assert "has not answered for" in first
+    assert "has not answered for" in second
+    assert (memory, threads, name, after) == (None, 2, "NVIDIA H200", 1)
+
+
+MENDED = """
+import json, os
+from dflash_tui.machine import gpus, nvml
+nvml.RENEWAL = 0.0
+seen = [gpus.probe().why_none]
+for machine in ("lost", "two-h200"):
+    os.environ["STAND_IN_NVML"] = machine
+    gpus.probe()
+    seen.append([bool(card.trouble) for card in gpus.probe().gpus])
+print(json.dumps(seen))
+"""
+
+
+def test_a_driver_that_was_mended_is_found(stand_in_nvml):
+    """Loading the driver or resetting a GPU needs no restart of the panel."""
+    before, lost, mended = fake_nvml.python(stand_in_nvml, "failing", MENDED)
+    assert "not loaded" in before
+    assert (lost, mended) == ([False, True], [False, False])
+
+
+def test_a_driver_that_falls_silent_leaves_a_hole():
+    """The recorder does not draw the processes' own memory where the GPU's was drawn before."""
+    made = msgspec.structs.replace(plan.make(resolution.resolve(recipe_loader.find("demo-cpu"))), on_cpu=False)
+    looking = sampler.Watch(Run("nobody", made, 1, "boot:1", 0.0, 0.0, "vllm"))
+    card = Gpu(0, memory_used=1, memory_total=2)
+    sources = []
+    for cards in (None, (card,), None):
+        sample = looking._memory_now(cards)
+        looking._memory = sample or looking._memory
+        sources.append(sample and sample.source)
+    assert sources == ["resident", "GPU, all", None]
+
+
+def test_what_is_printed_is_json(stand_in_nvml):
+    """Every field is there, and what is not known is null."""
+    done = fake_nvml.dflash(stand_in_nvml, "lost", "gpus", "--json")
+    bad = json.loads(done.stdout)["gpus"][1]
+    assert set(bad) == set(Gpu.__struct_fields__)
+    assert (bad["memory_total"], bad["utilisation"], bad["processes"]) == (None, None, None)
+    assert Path(stand_in_nvml, "libnvidia-ml.so.1").is_file()
+
+
+def test_a_question_that_no_thread_may_ask_is_not_waited_for(monkeypatch):
+    """At the limit of threads it is said, and once there is room the next question is asked as any."""
+    door = nvml._Door()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(nvml.UnavailableError, match=r"could not be asked.*ulimit -u"):
+            door.ask(lambda: 1)
+    assert door.ask(lambda: 1) == 1
+
+
+def refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")

@@ -1,0 +1,94 @@
+"""The KV cache of a request against what real servers said, and against shapes that are easy to count."""
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.planning import kv_cache
+from dflash_tui.planning.kv_cache import Cache
+from dflash_tui.planning.recipe import Config
+from tests.support import recordings
+
+GIB = 1 << 30
+SMALL = Config(num_hidden_layers=8, num_key_value_heads=4, head_dim=64, hidden_size=512, vocab_size=1000)
+PER_TOKEN = 2 * 4 * 64 * 2  # bytes in one layer of SMALL: keys and values, heads, width, bfloat16
+
+
+@pytest.mark.parametrize(("name", "drafter_layers"), [("eager", 0), ("dflash", 2), ("ci_warm_dflash", 2)])
+def test_it_is_what_vllm_said_on_a_cpu(name, drafter_layers):
+    """The toy pair: four layers and two of the drafter, each with two heads of 32."""
+    requests = recordings.said(
+        f"cpu-vllm-0.32.0/{name}", r"Maximum concurrency for 4,096 tokens per request: ([\d.]+)x"
+    )
+    target = Config(num_hidden_layers=4, num_key_value_heads=2, head_dim=32)
+    drafter = replace(target, num_hidden_layers=drafter_layers)
+    models = (target, drafter) if drafter_layers else (target,)
+    needed = Cache(models, in_flight=2048).needed(4096)
+    assert needed is not None
+    assert GIB / needed == pytest.approx(requests, rel=0.001)
+
+
+def test_the_longest_request_is_what_vllm_estimated():
+    """With 8 MiB vLLM said that 8064 tokens fit; one block of 128 is its own."""
+    estimated = recordings.said("cpu-vllm-0.32.0/fail_max_model_len_kv", r"estimated maximum model length is (\d+)")
+    cache = Cache((Config(num_hidden_layers=4, num_key_value_heads=2, head_dim=32),), in_flight=2048)
+    assert cache.longest(8388608, 32768) == pytest.approx(estimated, abs=1024)
+    assert cache.needed(8192) == 8388608
+
+
+@pytest.mark.parametrize(
+    ("words", "kinds"),
+    [
+        ({}, "full " * 8),
+        ({"layer_types": ("sliding_attention", "full_attention") * 4}, "sliding full " * 4),
+        ({"layer_types": ("linear_attention",) * 3 + ("full_attention",)}, "linear linear linear full"),
+        ({"full_attention_interval": 4}, "linear linear linear full " * 2),
+        # Of Gemma 4 the last layer is a full one, whatever the pattern.
+        ({"sliding_window_pattern": 6}, "sliding " * 5 + "full sliding full"),
+    ],
+)
+def test_layer_kinds(words, kinds):
+    """What a config.json says of its layers, in each of the ways that there are."""
+    assert kv_cache.layer_kinds(replace(SMALL, **words)) == kinds.split()
+
+
+def test_a_sliding_layer_keeps_its_window_and_what_is_under_way():
+    """A long request costs a sliding layer no more than that, and a short one no more than its length."""
+    model = replace(SMALL, layer_types=("sliding_attention",) * 7 + ("full_attention",), sliding_window=1024)
+    cache = Cache((model,), in_flight=2048)
+    assert cache.needed(100_000) == PER_TOKEN * (7 * (1023 + 2048) + 100_000)
+    assert cache.needed(2000) == PER_TOKEN * 8 * 2000
+
+
+def test_a_linear_layer_keeps_a_state_per_drafted_token():
+    """Its size does not depend on the length."""
+    model = replace(
+        SMALL, full_attention_interval=4, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
+        linear_value_head_dim=32, linear_conv_kernel_dim=4,
+    )  # fmt: skip
+    plain, drafting = Cache((model,), in_flight=2048), Cache((model,), in_flight=2048, tokens=7)
+    for length in (1000, 2000):
+        states = 6 * 2 * (4 * 16 * 32 * 4 + (2 * 2 * 16 + 4 * 32) * 3 * 2)
+        assert plain.needed(length) == 2 * PER_TOKEN * length + states
+        states = 6 * 9 * (4 * 16 * 32 * 4 + (2 * 2 * 16 + 4 * 32) * 10 * 2)
+        assert drafting.needed(length) == 2 * PER_TOKEN * length + states
+
+
+def test_a_config_json_is_read_with_its_language_part():
+    """A model that reads images has it nested; its outer numbers are of something else."""
+    inner = {"num_hidden_layers": 8, "num_key_value_heads": 4, "head_dim": 64, "rope_theta": 1e6}
+    nested = {"model_type": "x", "vision_config": {"num_hidden_layers": 99}, "hidden_size": 1, "text_config": inner}
+    assert (
+        kv_cache.read(nested) == kv_cache.read(inner) == Config(num_hidden_layers=8, num_key_value_heads=4, head_dim=64)
+    )
+
+
+@pytest.mark.parametrize("words", [{"num_hidden_layers": "many"}, {"num_key_value_heads": -1}, {"layer_types": 3}])
+def test_a_config_json_that_no_model_has_tells_nothing(words):
+    """It comes from outside."""
+    assert kv_cache.read(words) is None
+
+
+def test_heads_come_from_the_width_when_it_is_not_said():
+    """As transformers does it."""
+    model = Config(num_hidden_layers=1, num_key_value_heads=2, hidden_size=512, num_attention_heads=8)
+    assert Cache((model,), in_flight=0).needed(10) == 2 * 2 * 64 * 2 * 10

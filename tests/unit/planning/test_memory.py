@@ -1,0 +1,209 @@
+"""The memory arithmetic against what real servers said, and against shapes that are easy to count."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import memory, recipe_loader, resolution
+from dflash_tui.planning.memory import GIB, Fit, Machine
+from dflash_tui.planning.recipe import Config, EngineSpec, Mode
+from dflash_tui.planning.resolution import Setup
+from tests.support import recordings
+
+H200 = Machine(Hardware.H200, int(139.8 * GIB), int(139.29 * GIB), unified=False)
+SMALL = Config(num_hidden_layers=8, num_key_value_heads=4, head_dim=64, hidden_size=512, vocab_size=1000)
+
+
+def gemma(vllm: str = "0.26.0", **flags: Any) -> Setup:
+    """Return the shipped recipe of the shape that was recorded, with the flags of the recordings."""
+    given = {"max-model-len": 16384, "max-num-batched-tokens": 16384, "gpu-memory-utilization": 0.8} | flags
+    found = recipe_loader.find("gemma-4-26b-a4b")
+    return resolution.resolve(found, Hardware.H200, engine=EngineSpec(vllm=vllm, packages=("vllm",)), settings=given)
+
+
+def made(machine: Machine = H200, *, tokens: int = 15, mode: Mode = Mode.EAGER, vllm: str = "0.26.0", **flags) -> Fit:
+    given = {name.replace("_", "-"): value for name, value in flags.items()}
+    return memory.estimate(gemma(vllm, **given), machine, mode=mode, tokens=tokens)
+
+
+def share(found: Fit, name: str) -> int:
+    (size,) = [part.size for part in found.shares if part.name == name]
+    assert size is not None
+    return size
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "tokens"),
+    [
+        ("g26-plain-eager", Mode.EAGER, 0),
+        ("g26-dflash-eager", Mode.EAGER, 15),
+        ("g26-dflash-compile", Mode.COMPILE, 15),
+    ],
+)
+def test_it_is_what_vllm_said_on_an_h200(name, mode, tokens):
+    """The cache of a request within 1 %, what else is taken within 15 %, the number of requests within 5 %."""
+    log = f"h200-vllm-0.26.0/{name}"
+    available = recordings.said(log, r"Available KV cache memory: ([\d.]+) GiB")
+    requests = recordings.said(log, r"Maximum concurrency for 16,384 tokens per request: ([\d.]+)x")
+    weights, peak = (
+        recordings.said(log, r"([\d.]+) GiB for weight"),
+        recordings.said(log, r"([\d.]+) GiB for peak activation"),
+    )
+    found = made(mode=mode, tokens=tokens)
+    assert found.kv_needed is not None
+    assert found.kv_needed / GIB == pytest.approx(available / requests, rel=0.01)
+    assert share(found, "activations") / GIB == pytest.approx(peak, rel=0.15)
+    assert recordings.said(log, r"Model loading took ([\d.]+) GiB") == weights
+    loaded = share(found, "weights") + (share(found, "drafter") if tokens else 0)
+    assert loaded / GIB == pytest.approx(weights, rel=0.03)
+    assert found.budget / GIB == pytest.approx(recordings.said(log, r"\(0.8, ([\d.]+) GiB\)"), rel=0.001)
+    assert found.kv_left / GIB == pytest.approx(available, rel=0.05)
+    assert found.requests == pytest.approx(requests, rel=0.05)
+    graphs = [part.size for part in found.shares if part.name == "CUDA graphs"]
+    assert bool(graphs) is (mode is Mode.COMPILE)
+    if mode is Mode.COMPILE:
+        assert share(found, "CUDA graphs") / GIB == pytest.approx(
+            recordings.said(log, r"([\d.]+) GiB \(actual\)"), rel=0.15
+        )
+    assert found.unknown == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "peak", "available", "requests"),
+    [
+        ({"max_num_seqs": 1024, "max_num_batched_tokens": 32768, "max_model_len": 262144}, 10.59, 68.47, 3.02),
+        ({"max_num_seqs": 4, "max_num_batched_tokens": 8192, "max_model_len": 16384}, 1.54, 78.44, 20.90),
+    ],
+)
+def test_it_is_what_vllm_said_with_other_batches(flags, peak, available, requests):
+    """Two more runs of vLLM 0.26.0 on an H200 (2026-11-21), launched by this program; the figures are of their logs."""
+    found = made(gpu_memory_utilization=0.92, **flags)
+    assert share(found, "activations") / GIB == pytest.approx(peak, rel=0.1)
+    assert found.kv_left / GIB == pytest.approx(available, rel=0.02)
+    assert found.requests == pytest.approx(requests, rel=0.02)
+
+
+def test_two_batches_are_under_way_from_0_26_on():
+    """Before that vLLM reserved a sliding window for one."""
+    old, new = (made(vllm=vllm, max_num_batched_tokens=2048).kv_needed for vllm in ("0.25.1", "0.26.0"))
+    assert old is not None
+    assert new is not None
+    assert new - old == 25 * 2 * 8 * 256 * 2 * 2048
+
+
+def test_what_is_unknown_is_named_and_not_counted():
+    """The sums are lower bounds then; nothing unknown passes for nothing."""
+    found = gemma()
+    nothing = replace(found, target=replace(found.target, size_gb=None, config=None))
+    bare = memory.estimate(nothing, H200, mode=Mode.EAGER, tokens=15)
+    assert bare.unknown == ("weights", "activations", "KV cache")
+    assert (bare.kv_needed, bare.requests, bare.longest) == (None, None, None)
+    drafter = replace(found, drafter=replace(found.drafter, size_gb=None, config=None))
+    part = memory.estimate(drafter, H200, mode=Mode.EAGER, tokens=15)
+    assert part.unknown == ("drafter", "KV cache of the drafter")
+    assert part.kv_needed == memory.estimate(found, H200, mode=Mode.EAGER, tokens=0).kv_needed
+    assert memory.estimate(drafter, H200, mode=Mode.EAGER, tokens=0).unknown == ()
+    assert made(kv_cache_dtype="nvfp4").unknown == ("KV cache",)
+
+
+def test_files_on_this_machine_win_over_the_recipe():
+    """Their sizes and their config.json are what is loaded; a quantization while loading is said by the recipe."""
+    found = gemma()
+    model = replace(SMALL, max_position_embeddings=4096)
+    here = memory.estimate(
+        found, H200, mode=Mode.EAGER, tokens=15, target=model, target_bytes=10**9, drafter_bytes=10**8
+    )
+    assert [(part.name, part.size, part.source) for part in here.shares[:2]] == [
+        ("weights", 10**9, "files"),
+        ("drafter", 10**8, "files"),
+    ]
+    assert share(here, "activations") == int(0.8 * GIB) + 7 * 1024 * 1000 * 4 + 16384 * 512 * 34
+    quantized = replace(found, weights_gb=30.0)
+    shares = memory.estimate(quantized, H200, mode=Mode.EAGER, tokens=15, target_bytes=10**9).shares
+    assert (shares[0].size, shares[0].source) == (30 * 10**9, "recipe")
+
+
+def test_several_gpus_share_weights_and_heads():
+    """Logits do not get smaller; where there are more GPUs than heads, several keep the same one."""
+    one, two, four = (made(tensor_parallel_size=count) for count in (1, 2, 4))
+    assert share(two, "weights") == share(one, "weights") // 2
+    assert share(two, "activations") == share(one, "activations")
+    assert one.kv_needed is not None
+    assert two.kv_needed == one.kv_needed // 2
+    # Gemma 4's five full layers have two heads: on four GPUs each keeps one of them.
+    twice = 5 * 2 * 512 * 2 * 16384
+    assert four.kv_needed == one.kv_needed // 4 + twice // 2
+
+
+def test_eight_bits_halve_the_cache():
+    """Keys and values only."""
+    full, half = made(), made(kv_cache_dtype="fp8")
+    assert half.kv_needed is not None
+    assert half.kv_needed * 2 == full.kv_needed
+    assert half.fixed == full.fixed
+
+
+@pytest.mark.parametrize("amount", [20 * GIB, "20G"])
+def test_a_cache_of_given_size(amount):
+    """`--kv-cache-memory-bytes` replaces what the share of the GPU would leave."""
+    found = made(kv_cache_memory_bytes=amount)
+    assert found.kv_left == 20 * GIB
+    assert found.budget == found.fixed + 20 * GIB
+
+
+@pytest.mark.parametrize(("written", "length"), [("8k", 8000), ("8K", 8192), ("1.5k", 1500), ("8192", 8192)])
+def test_lengths_as_vllm_reads_them(written, length):
+    """Its own suffixes, and `_` for `-`, of which the last one counts."""
+    assert made(max_model_len=written).max_model_len == length
+    assert memory.estimate(gemma(max_model_len=written), H200, mode=Mode.EAGER, tokens=15).max_model_len == length
+
+
+@pytest.mark.parametrize("word", [-1, "auto"])
+def test_an_automatic_length_fits(word):
+    """Then vLLM takes the longest that fits."""
+    card = Machine(Hardware.H100, 64 * GIB, 64 * GIB, unified=False)
+    found = made(card, max_model_len=word, gpu_memory_utilization=0.97)
+    assert found.max_model_len == found.longest
+    assert found.longest is not None
+    assert found.longest < 262144
+    for length, fits in ((found.longest, True), (found.longest + 1024, False)):
+        requests = made(card, max_model_len=length, gpu_memory_utilization=0.97).requests
+        assert requests is not None
+        assert (requests >= 1) is fits
+
+
+def test_without_a_length_it_is_the_model_s():
+    """As vLLM does it."""
+    assert made(max_model_len=None).max_model_len == 262144
+
+
+@pytest.mark.parametrize(
+    ("hardware", "total", "vllm", "expected"),
+    [
+        (Hardware.H200, 140 * GIB, "0.26.0", (8192, 1024)),
+        (Hardware.RTX_5090_LAPTOP, 24 * GIB, "0.26.0", (2048, 256)),
+        (Hardware.AMPERE, 80 * GIB, "0.26.0", (2048, 256)),
+        (Hardware.GB10, 119 * GIB, "0.32.0", (8192, 1024)),
+        (Hardware.GB10, 119 * GIB, "0.33.0", (2048, 256)),
+    ],
+)
+def test_what_vllm_schedules_by_default(hardware, total, vllm, expected):
+    """It goes by the memory and the name of the GPU."""
+    plain = gemma(vllm, **{"max-num-batched-tokens": None})
+    assert memory.batch(plain, Machine(hardware, total, total, unified=False)) == expected
+    given = gemma(vllm, **{"max-num-batched-tokens": 4096, "max-num-seqs": 4})
+    assert memory.batch(given, Machine(hardware, total, total, unified=False)) == (4096, 4)
+
+
+@pytest.mark.parametrize("name", ["gpu-memory-utilization", "max-num-seqs", "kv-cache-memory-bytes"])
+@pytest.mark.parametrize("value", ["lots", float("nan"), [1]])
+def test_nonsense_is_for_vllm_to_refuse(name, value):
+    """The arithmetic goes on as without it."""
+    settings = {name: None}
+    found = gemma("0.26.0", **settings)
+    odd = replace(found, flags={**found.flags, name: value})
+    assert memory.estimate(odd, H200, mode=Mode.EAGER, tokens=15) == memory.estimate(
+        found, H200, mode=Mode.EAGER, tokens=15
+    )

@@ -1,0 +1,124 @@
+"""A start in words: rows, facts and the estimate, from recorded starts."""
+
+import pytest
+
+from dflash_tui.events import WARM_UP, Exited, Health, HealthChanged, RequestDone
+from dflash_tui.presentation import startup_text as words
+from dflash_tui.presentation.startup_text import Mark
+from dflash_tui.run_state.eta import expect
+from tests.support.recorded_startups import COMPILED, SILENT, start, state
+
+DEAD = "h200-vllm-0.26.0/fail-engine-dead-first-request"
+
+
+def notes(name: str, second: float) -> dict[str, str]:
+    return {row.name: row.note for row in words.rows(state(name, second), second, None)}
+
+
+def test_weights_say_shards_size_and_speed():
+    """While it loads: how much of how much, by the bar's own clock; afterwards vLLM's own seconds."""
+    assert notes(COMPILED, 52.5)["weights"] == "6/11 shards · 25.6 of 47.0 GiB · 5.5 GB/s"  # 27.5 GB in 5 s
+    after = notes(COMPILED, 1e9)
+    assert after["weights"] == "11/11 shards · 47.0 GiB · 5.1 GB/s"  # 50.5 GB in 9.95 s
+    assert after["drafter"] == "1/1 shard · 0.8 GiB · 5.7 GB/s"  # 0.859 GB in 0.15 s
+
+
+def test_compiling_says_what_each_part_took_and_whether_the_cache_helped():
+    """Target and drafter apart, with Dynamo and Inductor; what is not known yet is left out."""
+    whole = "cold · backbone 50.0 s (Dynamo 10.0, Inductor 34.5) · eagle_head 13.1 s (Dynamo 1.2, Inductor 11.1)"
+    assert notes(COMPILED, 1e9)["compile"] in {whole, whole.replace("34.5)", "34.6)")}  # 34.55 either way
+    assert notes(COMPILED, 70.0)["compile"] == "backbone (Dynamo 10.0)"
+    assert notes("cpu-vllm-0.32.0/dflash_compile_warm", 1e9)["compile"] == "recompiled · backbone · eagle_head"
+
+
+def test_graphs_count_while_they_are_captured_and_say_their_memory():
+    """One bar after the other, then all graphs and the memory that they took."""
+    assert notes(COMPILED, 158.0)["graphs"] == "32/32 mixed prefill-decode, PIECEWISE"
+    assert notes(COMPILED, 159.17)["graphs"] == "32/32 decode, FULL"
+    assert notes(COMPILED, 1e9)["graphs"] == "64 graphs · 0.56 GiB"
+    assert notes(COMPILED, 1e9)["kv cache"] == "234,513 tokens · 14.31 requests of 16,384"
+
+
+def test_rows_before_with_and_after_history():
+    """Phases to come are known from history only; each row says what was expected and from how many starts."""
+    now = state(COMPILED, 52.5)
+    plain = words.rows(now, 52.5, None)
+    assert [row.name for row in plain] == ["import", "resolve", "engine", "weights", "healthy", "warm"]
+    assert {words.guess(row.expected) for row in plain} == {"—"}
+    expected = expect([start(COMPILED, factor) for factor in (1.0, 0.9, 1.1)])
+    full = words.rows(now, 52.5, expected)
+    assert [row.name for row in full][4:] == [
+        "drafter", "compile", "profile", "kv cache", "autotune", "graphs", "jit", "api", "healthy", "warm",
+    ]  # fmt: skip
+    assert [row.mark for row in full][:5] == [Mark.DONE] * 3 + [Mark.RUNNING, Mark.TO_COME]
+    assert words.guess(full[5].expected) == "≈ 1:02 (n=3)"
+
+
+def test_unattributed_time_is_a_row_of_its_own():
+    """What the log does not explain is neither hidden nor given to a phase; moments are not worth a row."""
+    assert "unattributed" not in notes(COMPILED, 1e9)
+    rows = {row.name: row for row in words.rows(state(SILENT, 162.3), 164.0, None)}
+    assert rows["unattributed"].seconds == pytest.approx(0.006 + 164.0 - 162.162)
+
+
+def test_the_recorded_silence_is_told_in_the_row_and_in_full():
+    """The stalled row has a mark that needs no colour, and the full line says what is probably happening."""
+    now = state(SILENT, 120.0)
+    row = next(row for row in words.rows(now, 120.0, None) if row.name == "jit")
+    assert (row.mark, row.note) == (Mark.STALLED, "no line for 50 s")
+    quiet = words.silent(now, 120.0, None)
+    assert quiet is not None
+    assert words.quiet_line(quiet).startswith("no line for 50 s: probably FlashInfer compiles its sampling kernels")
+
+
+def test_a_server_that_dies_on_its_first_request_was_never_ready():
+    """It was up and healthy; the row of the first request failed and says why."""
+    healthy, refused = HealthChanged(86.0, Health.HEALTHY), RequestDone(86.3, WARM_UP, error="HTTP 500")
+    dead = state(DEAD, 1e9, healthy, refused, Exited(90.0, 0))
+    by_name = {row.name: row for row in words.rows(dead, 90.0, None)}
+    assert by_name["api"].mark is Mark.DONE
+    assert by_name["healthy"].mark is Mark.DONE
+    assert (by_name["warm"].mark, by_name["warm"].note) == (Mark.FAILED, "first request failed: HTTP 500")
+    assert words.ready_in(dead, 90.0, None) == ""
+
+
+def test_the_cost_of_the_first_request_is_told_apart():
+    """The row of the first request has its own seconds, which are no part of any phase."""
+    done = RequestDone(166.0, WARM_UP, tokens=8, ttft=2.25, total=3.4)
+    warm = state(COMPILED, 162.7, HealthChanged(162.6, Health.HEALTHY), done, HealthChanged(166.0, Health.WARM))
+    last = words.rows(warm, 170.0, None)[-1]
+    assert (last.name, last.seconds, last.note) == ("warm", 3.4, "first request, 8 tokens, first token after 2.25 s")
+
+
+def test_a_phase_that_died_is_marked():
+    """The phase in which the server ended has failed; nothing is to come any more."""
+    dead = state("h200-vllm-0.26.0/fail-illegal-memory-access", 1e9, Exited(90.0, 1))
+    rows = words.rows(dead, 90.0, expect([start(COMPILED)]))
+    assert [row.name for row in rows if row.mark is Mark.FAILED] == ["jit"]
+    assert [row.name for row in rows if row.mark is Mark.TO_COME] == ["healthy", "warm"]
+
+
+def test_facts_of_a_compiled_start():
+    """Attention of target and drafter, runner, kernels and memory, in the order of a launch."""
+    assert words.facts(state(COMPILED)) == [
+        ("attention", "TRITON_ATTN"),
+        ("drafter attention", "FLASH_ATTN (version 3)"),
+        ("runner", "V1"),
+        ("MoE", "TRITON Unquantized, TritonExperts"),
+        ("weights", "48.41 GiB"),
+        ("KV cache", "53.72 GiB · 234,513 tokens · 14.31 requests of 16,384"),
+        ("graphs", "0.56 GiB"),
+        ("drafter reads layers", "2, 7, 12, 18, 23, 28"),
+    ]
+    assert ("graphs", "0.34 GiB estimated") in words.facts(state(COMPILED, 143.7))
+    assert words.facts(state(COMPILED, 10.0)) == []
+
+
+def test_the_estimate_in_words():
+    """An estimate says that it is one and from how many starts; without history there is none."""
+    assert words.ready_in(state(COMPILED, 80.0), 80.0, None).endswith("no estimate")
+    one, three = expect([start(COMPILED)]), expect([start(COMPILED, f) for f in (1.0, 0.8, 0.9)])
+    assert words.ready_in(state(COMPILED, 80.0), 80.0, one) == "ready in ≈ 1:24 (estimate from 1 cold start)"
+    assert words.ready_in(state(COMPILED, 150.0), 170.0, three) == "longer than the 3 starts before (longest 2:45)"
+    unanswered = expect([start(COMPILED, first_request=None)])
+    assert words.ready_in(state(COMPILED, 80.0), 80.0, unanswered).endswith("no estimate")

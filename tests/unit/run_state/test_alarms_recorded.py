@@ -1,0 +1,85 @@
+"""Alarms over the time of real recordings: a server that does well gives none, one that does not gives its own."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from dflash_tui.events import AnyEvent, Exited, Health, HealthChanged, Launched, Sampled
+from dflash_tui.monitoring import recording
+from dflash_tui.run_state.alarms import alarms
+from dflash_tui.run_state.state import RunState
+from dflash_tui.vllm_output import metrics
+from dflash_tui.vllm_output.log_reader import LogReader
+from tests.support import recordings
+
+SAMPLE = recording.find("sample")
+
+
+def alarmed(events: Iterable[AnyEvent], until: float = 0.0) -> dict[str, float]:
+    """Return the kinds of the alarms that a look each second has seen, and when first."""
+    state, seen, due = RunState(), dict[str, float](), 0.0
+
+    def look(end: float) -> None:
+        nonlocal due
+        while due <= end:
+            for alarm in alarms(state, due):
+                seen.setdefault(alarm.kind, due)
+            due += 1.0
+
+    for event in events:
+        due = due or event.at
+        look(event.at)
+        state.apply(event)
+    look(until)
+    return seen
+
+
+def logged(name: str) -> Iterable[AnyEvent]:
+    """Yield a recorded log as events, with what /metrics said at its start and its end where that was recorded."""
+    reader, at, sampled = LogReader(1.0, 0.0), 1.0, False
+    yield Launched(1.0, "run", "toy", 1, 8000, "eager", num_speculative_tokens=7 if "dflash" in name else 0)
+    for seconds, line in recordings.lines(name):
+        at = 1.0 + seconds
+        yield from reader.line(line, at)
+        if reader.up and not sampled:
+            sampled = True
+            yield HealthChanged(at, Health.HEALTHY)
+            yield from sample(name, "start", at)
+    yield from sample(name, "end", at)
+    yield Exited(at, 0)
+
+
+def sample(name: str, which: str, at: float) -> Iterable[AnyEvent]:
+    if (recordings.FOLDER / name / f"metrics_{which}.txt").exists():
+        counters = metrics.parse(recordings.metrics(name, which))
+        assert counters is not None
+        yield Sampled(at, counters)
+
+
+# By hand: who drove these servers saw none hang, none throttled and none share its GPU. What else appears is false.
+EXPECTED: dict[str, set[str]] = {}
+
+
+@pytest.mark.parametrize("name", recordings.names())
+def test_a_recorded_server_gives_the_alarms_of_its_table(name):
+    """Starts, normal traffic, failures and kills are no alarms: a death has its own explanation."""
+    assert set(alarmed(logged(name))) == EXPECTED.get(name, set())
+
+
+def test_the_sample_gives_no_alarm():
+    """A start and some traffic on an H200, with all its samples."""
+    events = list(SAMPLE.events())
+    assert sum(isinstance(event, Sampled) for event in events) > 30
+    assert alarmed(events) == {}
+
+
+def test_the_sample_gives_an_alarm_when_its_tokens_stop():
+    """The same recording, whose counters stand still while a request runs, hangs after a minute of that."""
+    events = [event for event in SAMPLE.events() if not isinstance(event, Exited)]
+    busy = [event for event in events if isinstance(event, Sampled) and event.counters.running]
+    frozen, at = busy[len(busy) // 2].counters, busy[len(busy) // 2].at
+    before = [event for event in events if event.at <= at]
+    stopped = [Sampled(at + second, frozen) for second in range(1, 100)]
+    found = alarmed([*before, *stopped])
+    assert set(found) == {"hang"}
+    assert 55 <= found["hang"] - at <= 65

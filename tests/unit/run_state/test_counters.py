@@ -1,0 +1,151 @@
+"""Windows over readings and histograms: what is kept of a day, and what a difference says."""
+
+import math
+from itertools import pairwise
+
+import pytest
+
+from dflash_tui.events import Counters, Histogram, LatenciesSampled
+from dflash_tui.run_state.counters import Track
+from dflash_tui.run_state.retention import DENSE, LONGEST, THIN_EVERY, THIN_STEP, Kept
+from dflash_tui.run_state.state import RunState
+from dflash_tui.vllm_output.histogram import difference, mean, quantile
+from dflash_tui.vllm_output.metrics import scrape
+from tests.support import recordings
+
+BOUNDS = (0.1, 0.2, 0.4)
+
+
+def counters(steps: float, **more) -> Counters:
+    return Counters(4 * steps, steps=steps, proposed=7 * steps, accepted=3 * steps, **more)
+
+
+def test_a_day_is_kept_thinned_and_its_windows_stay_exact():
+    """All of the last hour, one in ten minutes of the day before; a window depends on nothing dropped."""
+    track = Track()
+    for second in range(100_000):
+        track.take(float(second), counters(2.0 * second))
+    assert len(track) == pytest.approx(DENSE + (LONGEST - DENSE) / THIN_STEP, abs=THIN_EVERY + 3)
+    assert track[0].at >= 100_000 - LONGEST - 700
+    assert all(b.at - a.at <= THIN_STEP for a, b in pairwise(track))
+    old, new = track.between(40_000.5, 50_000.5), track.window(600, 99_999.0)
+    assert old is not None
+    assert new is not None
+    assert [old.tok_s, old.acceptance_length] == pytest.approx([8.0, 4.0])
+    assert [new.tok_s, new.seconds] == pytest.approx([8.0, 600.0])
+
+
+def test_a_hole_survives_the_thinning():
+    """What nobody recorded a day ago is still a hole after the samples around it were thinned."""
+    track = Track()
+    for second in [*range(1000), *range(1100, 12_000)]:
+        track.take(float(second), counters(float(second)))
+    assert track.between(1010.0, 1090.0) is None
+    across = track.between(900.0, 1200.0)
+    assert across is not None
+    assert across.seconds == pytest.approx(100.0)
+
+
+def test_another_server_begins_a_new_track():
+    """Counters that fell belong to another server: no rate spans the change."""
+    track = Track()
+    for at, steps in ((0.0, 50.0), (1.0, 60.0), (2.0, 1.0), (3.0, 11.0)):
+        track.take(at, counters(steps))
+    found = track.window(10, 3.0)
+    assert found is not None
+    assert (found.steps, found.seconds) == (10.0, 1.0)
+
+
+def test_columns_stand_still_between_their_bounds():
+    """While a column has not passed, those before it do not move, whatever the time within it."""
+    track = Track()
+    for second in range(200):
+        track.take(float(second), counters(float(second**1.3)))
+    one, other = track.columns(191.0, 120, 10), track.columns(191.9, 120, 10)
+    assert one[:-1] == other[:-1]
+    assert track.columns(193.0, 120, 10)[:-2] == one[1:-1]
+
+
+def test_a_series_of_what_never_grew_is_zero_and_unknown():
+    """A resting server makes nothing per second, and has no acceptance."""
+    track = Track()
+    for second in (0, 10, 20):
+        track.take(float(second), counters(5.0))
+    found = [rates for rates in track.columns(20.0, 20, 7) if rates]
+    assert {rates.tok_s for rates in found} == {0.0}
+    assert {rates.acceptance for rates in found} == {None}
+
+
+def test_values_of_the_past_are_held_and_then_forgotten():
+    """A sample holds until the next one, but not for ever."""
+    kept: Kept[LatenciesSampled] = Kept()
+    kept.append(LatenciesSampled(10.0))
+    assert kept.held(9.9, 15) is None
+    assert kept.held(24.0, 15) is kept[0]
+    assert kept.held(26.0, 15) is None
+
+
+def test_a_quantile_lies_in_its_bucket():
+    """Inside a bucket values are spread evenly; above the last bound only the bound is known."""
+    histogram = Histogram(BOUNDS, (0.0, 4.0, 4.0, 2.0), 5.0)
+    assert mean(histogram) == pytest.approx(0.5)
+    middle = quantile(histogram, 0.5)
+    assert middle is not None
+    assert list(middle[:2]) == pytest.approx([0.25, 0.2])
+    assert quantile(histogram, 0.95) == (0.4, 0.4, None)
+    assert quantile(histogram, 0.0) == (0.1, 0.1, 0.2)
+    assert quantile(Histogram(BOUNDS, (0.0,) * 4), 0.5) is None
+
+
+def test_quantiles_of_many_values_are_near_the_true_ones():
+    """Against values counted by hand: never outside the bucket of the true quantile."""
+    values = [0.001 * (place * 7919 % 1000) for place in range(1000)]
+    bounds = tuple(0.05 * (place + 1) for place in range(20))
+    counts = [0.0] * 21
+    for value in values:
+        counts[sum(value > bound for bound in bounds)] += 1
+    for share in (0.05, 0.5, 0.95, 0.99):
+        found = quantile(Histogram(bounds, tuple(counts)), share)
+        true = sorted(values)[math.ceil(share * 1000) - 1]
+        assert found is not None
+        assert found.low <= true <= (found.high or math.inf)
+        assert found.value == pytest.approx(true, abs=0.01)
+
+
+def test_a_window_holds_only_its_own_requests():
+    """Slow requests of an hour ago are not in the quantiles of the last minutes."""
+    state = RunState()
+    for at, counts in ((0.0, (0, 0, 0, 0)), (10.0, (0, 0, 0, 9)), (1000.0, (0, 5, 0, 9)), (1010.0, (0, 8, 0, 9))):
+        state.apply(LatenciesSampled(at, Histogram(BOUNDS, tuple(float(n) for n in counts))))
+    recent, whole = state.ttft(600, 1011.0), state.ttft(3600, 1011.0)
+    assert recent is not None
+    assert whole is not None
+    assert recent.counts == (0, 8, 0, 0)
+    assert whole.counts == (0, 8, 0, 9)
+    assert state.ttft(600, 3000.0) is None
+    assert state.tpot(600, 1011.0) is None
+
+
+def test_histograms_of_two_servers_have_no_difference():
+    """Other bounds or fallen counts are of another server."""
+    one, less = Histogram(BOUNDS, (1.0, 1.0, 0.0, 0.0)), Histogram(BOUNDS, (0.0, 5.0, 0.0, 0.0))
+    assert difference(one, less) is None
+    assert difference(one, Histogram((1.0,), (3.0, 3.0))) is None
+    assert difference(None, one) is None
+
+
+@pytest.mark.parametrize("name", ["cpu-vllm-0.32.0/dflash", "h200-vllm-0.26.0/g26-dflash-compile"])
+def test_histograms_are_those_of_the_body(name):
+    """Bucket by bucket as recorded: their sum is the count that the server states itself."""
+    text = recordings.metrics(name, "end")
+    found = scrape(text)
+    assert found is not None
+    assert found.ttft is not None
+    assert found.tpot is not None
+    for histogram, family in ((found.ttft, "time_to_first_token"), (found.tpot, "request_time_per_output_token")):
+        [count] = [float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if f"{family}_seconds_count{{" in line]
+        assert sum(histogram.counts) == count > 0
+        assert len(histogram.counts) == len(histogram.bounds) + 1
+    assert found.counters.finished == sum(found.tpot.counts)
+    assert found.counters.finished_tokens > 0
+    assert found.counters.decode_seconds > 0

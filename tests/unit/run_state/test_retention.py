@@ -1,0 +1,52 @@
+"""What is kept of a long run does not grow with it: counted in values and bytes of text, not in resident memory."""
+
+import pytest
+
+from dflash_tui.events import LogLine
+from dflash_tui.run_state.retention import KEPT_BYTES, KEPT_LINES, THIN_EVERY
+from dflash_tui.run_state.state import RunState
+from dflash_tui.vllm_output.log_reader import LogReader
+from tests.benchmarks.live import HOUR, load
+
+
+def folded(state: RunState, count: int, text: str) -> tuple[int, int]:
+    """Take so many lines into the state; return how many lines and bytes of text it holds then."""
+    for place in range(count):
+        state.apply(LogLine(float(place), f"{place:08} {text}"))
+    return len(state.lines), sum(len(line.text.encode()) for line in state.lines)
+
+
+@pytest.mark.parametrize("text", ["usual " * 30, "long " * 400, "長" * 1900, ""], ids=("usual", "long", "wide", "none"))
+def test_twice_the_lines_take_no_more(text):
+    """However long lines are: no more than so many, nor than so many bytes, and the newest are there."""
+    state = RunState()
+    once = folded(state, KEPT_LINES + 7, text)
+    assert folded(state, 2 * KEPT_LINES, text) == once
+    assert once[0] <= KEPT_LINES
+    assert once[1] <= KEPT_BYTES
+    assert once[0] == KEPT_LINES or once[1] > KEPT_BYTES / 2
+    assert state.line_count == 3 * KEPT_LINES + 7
+    assert [line.text[:8] for line in state.lines[-2:]] == [f"{2 * KEPT_LINES - 2:08}", f"{2 * KEPT_LINES - 1:08}"]
+
+
+def test_levels_and_files_of_lines_are_held_once():
+    """Thousands of lines share the few names in them."""
+    reader = LogReader(0.0, 0.0)
+    stamped = [f"INFO 01-01 00:00:{second:02} [loggers.py:310] a line\n" for second in range(60)]
+    found = [event for line in stamped for event in reader.feed(line.encode()) if isinstance(event, LogLine)]
+    assert len(found) == 60
+    assert {line.source for line in found} == {"loggers.py"}
+    assert len({id(line.source) for line in found}) == len({id(line.level) for line in found}) == 1
+
+
+def test_a_second_day_of_samples_takes_no_more_than_the_first():
+    """A server at work for two days: as many samples of each kind as after one."""
+    state, found = RunState(), []
+    for second in range(0, 48 * HOUR, 10):
+        for event in load(1.8e9, second):
+            state.apply(event)
+        if second % (24 * HOUR) == 24 * HOUR - 10:
+            kept = (state.readings, state.gpus, state.memory, state.latencies, state.requests, state.finished.requests)
+            found.append([len(values) for values in kept])
+    assert found[0] == pytest.approx(found[1], abs=2 * THIN_EVERY)
+    assert all(0 < held < 1000 for held in found[1])

@@ -1,0 +1,81 @@
+"""Silent phases: the recorded 93 s without a line, with and without knowledge of the processes."""
+
+import pytest
+
+from dflash_tui.events import Activity
+from dflash_tui.run_state.stall import QUIET, STALLED, silence
+from tests.support import recorded_startups
+from tests.support.recorded_startups import SILENT
+
+LAST = 69.328  # the last line before the silence, "Free memory on device"
+END = 162.162  # "Kernel JIT monitor activated"
+
+
+def test_the_recorded_silence_becomes_a_warning_that_names_the_jit():
+    """The 93 s in which FlashInfer compiled say so, after a while, for as long as they last, and not after."""
+    startup = recorded_startups.state(SILENT, 120.0).startup
+    assert silence(startup, LAST, LAST + QUIET - 1) is None
+    quiet = silence(startup, LAST, LAST + QUIET + 1)
+    assert quiet is not None
+    assert not quiet.warning
+    for second in (LAST + STALLED, 120.0, END - 0.1):
+        stalled = silence(startup, LAST, second)
+        assert stalled is not None
+        assert stalled.warning
+        assert stalled.seconds == pytest.approx(second - LAST)
+        assert "FlashInfer compiles its sampling kernels" in stalled.probably
+    assert silence(recorded_startups.state(SILENT, 162.7).startup, END, 163.0) is None
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [(15.0, "imports torch"), (55.0, "engine process imports"), (64.0, "checkpoint"), (67.0, "measure the memory")],
+)
+def test_each_phase_has_its_own_explanation(second, words):
+    """What is probably going on follows from the phase."""
+    startup = recorded_startups.state(SILENT, second).startup
+    quiet = silence(startup, second, second + 40)
+    assert quiet is not None
+    assert words in quiet.probably
+
+
+def test_processes_that_work_are_no_stall():
+    """While CPU or disk are in use a silence is told, but not as a warning; without either it is one."""
+    for cpu, disk, warning in ((2.0, 0, False), (0.0, 50_000_000, False), (0.01, 1000, True)):
+        startup = recorded_startups.state(SILENT, 120.0).startup
+        for tick in range(10):
+            startup.take(Activity(102 + 2.0 * tick, cpu * 2 * tick, disk * 2 * tick, 5000))
+        found = silence(startup, LAST, 121.0, usual=200.0)
+        assert found is not None
+        assert found.cores == pytest.approx(cpu, abs=0.01)
+        assert found.disk == pytest.approx(disk, rel=0.01)
+        assert found.warning is warning
+
+
+def test_old_samples_say_nothing_about_now():
+    """When nobody measures any more, the processes are unknown instead of idle."""
+    startup = recorded_startups.state(SILENT, 120.0).startup
+    startup.take(Activity(80.0, 1.0, 0, 5000))
+    startup.take(Activity(82.0, 1.0, 0, 5000))
+    found = silence(startup, LAST, 120.0)
+    assert found is not None
+    assert (found.cores, found.disk) == (None, None)
+
+
+def test_as_quiet_as_in_earlier_starts_is_no_warning():
+    """A phase that was as long before, and whose processes nobody measures, is not warned of until it is longer."""
+    startup = recorded_startups.state(SILENT, 120.0).startup
+    usual = silence(startup, LAST, 120.0, usual=92.8)
+    assert usual is not None
+    assert not usual.warning
+    longer = silence(startup, LAST, LAST + 93.5, usual=92.8)
+    assert longer is not None
+    assert longer.warning
+
+
+def test_a_log_that_grows_is_not_silent():
+    """A progress bar has no stamp of its own; that the log grows shows that it moves."""
+    startup = recorded_startups.state(SILENT, 120.0).startup
+    startup.take(Activity(110.0, 1.0, 0, 5000))
+    startup.take(Activity(112.0, 1.0, 0, 5100))
+    assert silence(startup, LAST, 120.0) is None

@@ -1,0 +1,216 @@
+"""Events folded into the state of a run."""
+
+import math
+
+import pytest
+
+from dflash_tui.diagnosis.cause import diagnose
+from dflash_tui.events import (
+    WARM_UP,
+    Autopsy,
+    Counters,
+    Exited,
+    Health,
+    HealthChanged,
+    Launched,
+    MemorySampled,
+    Phase,
+    PhaseStarted,
+    RequestDone,
+    Sampled,
+    Stopping,
+    decode_recorded,
+    encode,
+)
+from dflash_tui.run_state.state import RunState
+from dflash_tui.vllm_output.log_reader import LogReader
+from tests.support import recordings
+
+
+def launched(at: float = 0.0) -> Launched:
+    return Launched(at, "20261121-000000-demo", "demo", 1, 8000, "eager")
+
+
+def reading(at: float, steps: float) -> Sampled:
+    """Seven proposed and three accepted tokens per step, so an acceptance length of four."""
+    per_position = (2 * steps, steps, 0.0, 0.0, 0.0, 0.0, 0.0)
+    counters = Counters(4 * steps, steps=steps, proposed=7 * steps, accepted=3 * steps, per_position=per_position)
+    return Sampled(at, counters)
+
+
+def folded(*events) -> RunState:
+    state = RunState()
+    for event in events:
+        state.apply(event)
+    return state
+
+
+def test_spans_of_a_recorded_start_add_up_to_the_time_to_ready():
+    """The phases of a recorded GPU start fill the time from launch to ready without a hole."""
+    reader, state = LogReader(0.0, 0.0), folded(launched())
+    for at, line in recordings.lines("h200-vllm-0.26.0/g26-dflash-compile"):
+        for event in reader.line(line, at):
+            state.apply(event)
+    spans = state.spans(now=1000.0)
+    assert all(span.over for span in spans)
+    assert sum(span.seconds for span in spans) == pytest.approx(162.44)
+    by_phase = {span.phase: span.seconds for span in spans}
+    assert by_phase[Phase.COMPILE] == pytest.approx(50.366 + 11.886)  # the target, then the drafter
+    assert by_phase[Phase.PROFILE] == pytest.approx(4.444 + 19.494)
+    assert spans[-1].phase is Phase.UNATTRIBUTED
+
+
+def test_ready_is_up_and_a_first_real_generation():
+    """A server that says that it serves is not ready before it has generated; a failed request does not count."""
+    state = folded(launched(), PhaseStarted(0.0, Phase.IMPORT), PhaseStarted(60.0, Phase.UP))
+    state.apply(HealthChanged(61.0, Health.HEALTHY))
+    assert (state.status, state.time_to_ready) == ("healthy", None)
+    state.apply(RequestDone(62.0, WARM_UP, total=0.2, error="HTTP 500"))
+    assert state.time_to_ready is None
+    state.apply(RequestDone(900.0, WARM_UP, tokens=8, total=2.5))  # asked late: the wait of nobody is no start-up
+    state.apply(RequestDone(910.0, WARM_UP, tokens=8, total=0.1))
+    assert state.time_to_ready == pytest.approx(62.5)
+    assert state.startup.first is not None
+    assert state.startup.first.total == 2.5
+
+
+def test_a_death_on_the_first_request_is_told_as_such():
+    """An engine that answers /health and dies on its first request was never ready."""
+    reader, state = LogReader(0.0, 0.0), folded(launched())
+    for at, line in recordings.lines("h200-vllm-0.26.0/fail-engine-dead-first-request"):
+        for event in reader.line(line, at):
+            state.apply(event)
+    for event in (
+        HealthChanged(85.99, Health.HEALTHY),
+        RequestDone(86.3, WARM_UP, error="HTTP 500: Internal Server Error"),
+        HealthChanged(86.3, Health.UNHEALTHY, "HTTP 500: Internal Server Error"),
+        Exited(90.0, 0),
+    ):
+        state.apply(event)
+    assert state.up_at == pytest.approx(85.752)
+    assert state.time_to_ready is None
+    found = diagnose(state)
+    assert found is not None
+    assert found.what == "the server answered /health and died on its first request (exit code 0)"
+    assert any("cutlass" in line for line in found.evidence)
+
+
+def test_the_running_phase_grows_until_the_end():
+    """The last phase lasts until now, and after a death until the death."""
+    state = folded(launched(), PhaseStarted(0.0, Phase.IMPORT), PhaseStarted(9.0, Phase.RESOLVE))
+    assert [(s.seconds, s.over) for s in state.spans(12.0)] == [(9.0, True), (3.0, False)]
+    state.apply(Exited(11.0, 1))
+    assert [(s.seconds, s.over) for s in state.spans(99.0)] == [(9.0, True), (2.0, True)]
+
+
+def test_windows_are_differences_not_lifetime_ratios():
+    """A window looks at its own seconds only: a fast start does not hide a slow now."""
+    state = folded(*(reading(float(t), 10.0 * t) for t in range(11)), *(reading(11.0 + t, 101 + t) for t in range(10)))
+    fast_and_slow, slow = state.window(100, 20.0), state.window(5, 20.0)
+    assert fast_and_slow is not None
+    assert slow is not None
+    assert slow.tok_s == pytest.approx(4.0)
+    assert fast_and_slow.tok_s > 20
+    assert slow.acceptance == pytest.approx(3 / 7)
+    assert slow.acceptance_length == pytest.approx(4.0)
+
+
+def test_a_hole_is_not_a_zero():
+    """While nobody recorded nothing is known: no rate spans the hole and the chart has a gap."""
+    state = folded(reading(0.0, 0), reading(1.0, 10), reading(100.0, 20), reading(101.0, 30))
+    assert [r.joined for r in state.readings] == [False, True, False, True]
+    assert state.readings.between(10.0, 90.0) is None
+    values = state.series("tok_s", now=101.0, span=101.0, columns=101)
+    assert math.isnan(values[50])
+    assert values[-1] == pytest.approx(40.0)
+    window = state.window(1000, 101.0)
+    assert window is not None
+    assert window.seconds == pytest.approx(1.0)
+
+
+def test_an_idle_server_is_zero_not_unknown():
+    """The ten-second beat of an idle recorder fills the columns between with its zero."""
+    state = folded(reading(0.0, 10), reading(10.0, 10), reading(20.0, 10))
+    values = state.series("tok_s", now=20.0, span=20.0, columns=20)
+    assert values == [0.0] * 20
+    assert all(math.isnan(v) for v in state.series("acceptance", now=20.0, span=20.0, columns=20))
+
+
+def test_memory_is_held_between_samples():
+    """Memory is recorded when it moves; between two samples the column shows what it was."""
+    state = folded(*(MemorySampled(float(at), used, 100, "GPU") for at, used in ((0, 10), (8, 20), (10, 30))))
+    values = state.series("memory", now=10.0, span=10.0, columns=10)
+    assert not any(math.isnan(v) for v in values)
+    assert values[4] == 10
+
+
+@pytest.mark.parametrize("columns", [1, 2, 7, 60, 600])
+def test_a_series_has_as_many_values_as_asked_for(columns):
+    """Whatever the width, a series fits it and stays between the least and the greatest value."""
+    state = folded(*(reading(t * 0.9, t * t) for t in range(200)))
+    values = state.series("steps_s", now=180.0, span=120.0, columns=columns)
+    assert len(values) == columns
+    known = [v for v in values if not math.isnan(v)]
+    assert known
+    assert 0 <= min(known) <= max(known) <= 500
+
+
+def test_status_is_one_word_for_each_stage():
+    """From preparing to failed, and stopped only when somebody asked."""
+    state = RunState()
+    words = [state.status]
+    for event in (
+        launched(),
+        PhaseStarted(5.0, Phase.UP),
+        HealthChanged(6.0, Health.HEALTHY),
+        HealthChanged(7.0, Health.WARM),
+        HealthChanged(8.0, Health.UNHEALTHY, "/health: HTTP 503"),
+        Exited(9.0, 0),
+    ):
+        state.apply(event)
+        words.append(state.status)
+    assert words == ["preparing", "starting", "up", "healthy", "warm", "unhealthy", "failed"]
+    assert folded(launched(), Stopping(1.0), Exited(2.0, 0)).status == "stopped"
+
+
+def test_the_first_known_exit_code_stays():
+    """Only who launched the server knows its code; what later observers see does not replace it."""
+    assert folded(Exited(1.0, 137), Exited(2.0, None)).exit == Exited(1.0, 137)
+    assert folded(Exited(1.0, None), Exited(2.0, 137)).exit == Exited(2.0, 137)
+
+
+def test_a_window_ends_now_not_at_the_last_change():
+    """After a burst the rate falls to nothing as it leaves the window, and is unknown when nobody records."""
+    state = folded(*(reading(float(t), 10.0 * t) for t in range(6)))
+
+    def speed(now: float) -> float | None:
+        found = state.window(5, now)
+        return found.tok_s if found else None
+
+    assert speed(5.0) == pytest.approx(40.0)
+    assert speed(8.0) == pytest.approx(16.0)
+    assert speed(11.0) == 0.0
+    assert speed(30.0) is None
+
+
+def test_a_window_begins_inside_an_idle_time():
+    """A rest before the burst counts with its seconds inside the window only."""
+    state = folded(reading(0.0, 0), reading(9.0, 0), reading(10.0, 10), reading(11.0, 20))
+    found = state.window(4, 11.0)
+    assert found is not None
+    assert found.seconds == pytest.approx(4.0)
+    assert found.tok_s == pytest.approx(20.0)
+
+
+def test_events_survive_the_file():
+    """Every event comes back from its JSON line; a line that is none is skipped."""
+    for event in (
+        reading(1.5, 3),
+        HealthChanged(2.0, Health.WARM, "ok"),
+        Exited(3.0, None),
+        Autopsy(4.0, ("Killed process 1 (x)",), 2),
+    ):
+        assert decode_recorded(encode(event)) == event
+    foreign = (b"", b"{", b'{"event":"counters"}', b'{"event":"later","at":1}', b"\xff\xfe")
+    for line in (*foreign, encode(launched()), encode(Exited(1e300, None)), encode(Exited(-1.0, None))):
+        assert decode_recorded(line) is None

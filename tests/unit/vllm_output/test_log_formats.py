@@ -1,0 +1,86 @@
+"""The start-up lines of every published release, rendered from its own sources, through the log reader."""
+
+import re
+from functools import cache
+
+import pytest
+import requests
+from packaging.version import Version
+
+from dflash_tui.events import Compiled, Noted, Phase, PhaseStarted, Stated
+from dflash_tui.vllm_output.log_reader import LogReader
+from tests.support import wheels
+from tests.support.log_formats import FORMATS, PATHS, TAG, Format, Meaning, render, strings
+
+pytestmark = pytest.mark.index
+OLDEST = Version("0.20.0")
+# Lines that bring a reader to a phase, as they are in the recordings.
+WAY = {
+    Phase.RESOLVE: "non-default args: {}",
+    Phase.ENGINE: "Initializing a V1 LLM engine (v0.33.0) with config: x",
+    Phase.WEIGHTS: "Starting to load model m...",
+    Phase.COMPILE: "Starting torch.compile",
+    Phase.PROFILE: "Profiling CUDA graph memory: x",
+    Phase.KV_CACHE: "Available KV cache memory: 1.0 GiB",
+    Phase.GRAPHS: "Rank 0: Torch profiler disabled for CUDA graph capture",
+    Phase.JIT: "Free memory on device (1/2 GiB) on startup.",
+}
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict[str, dict[str, set[str]]]:
+    """The strings that may be a format, of the sources that log, of every release from 0.20.0 on."""
+    try:
+        releases = [("vllm", version) for version in wheels.published("vllm") if Version(version) >= OLDEST]
+        read = wheels.read_all(dict.fromkeys(releases, PATHS))
+    except requests.RequestException as error:
+        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
+    begin = re.compile("|".join(form.begins for form in FORMATS))
+    found = cache(lambda source: {text.strip() for text in strings(source) if begin.match(text.strip())})
+    return {
+        version: {path: found(source) for path, source in texts.items() if source}
+        for (_, version), texts in read.items()
+    }
+
+
+def meanings(line: str, after: Phase) -> list[Meaning]:
+    """Return what the reader takes from `line` when the phase before it is `after`."""
+    reader = LogReader(0.0, 0.0)
+    if after in WAY:
+        reader.line(f"INFO 11-21 01:00:00 [x.py:1] {WAY[after]}")
+    found: list[Meaning] = []
+    for event in reader.line(f"(EngineCore pid=7) INFO 11-21 01:00:01 [x.py:1] {line}"):
+        match event:
+            case PhaseStarted():
+                found.append(event.phase)
+            case Noted():
+                found.append((event.name, event.text))
+            case Stated():
+                found.append((event.name, event.value))
+            case Compiled():
+                found.append((event.part, event.step, event.seconds))
+            case _:
+                pass
+    return found
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: f"{form.begins[:40]} {form.means}")
+def test_a_line_means_the_same_in_every_release(sources, form: Format):
+    """Each format is in the sources of each of its releases, and its lines are read as what they say."""
+    lacking = []
+    for version, texts in sources.items():
+        if not Version(form.since) <= Version(version) <= Version(form.until):
+            continue
+        here = set().union(*(texts.get(path, set()) for path in form.paths))
+        formats = sorted(text for text in here if re.match(form.begins, text))
+        if not formats:
+            lacking.append(version)
+        for text in formats:
+            line = render(text, form.words)
+            if "CUDA graphs (" in line:
+                line += ":   0%|          | 0/32 [00:00<?, ?it/s]"
+            wanted = form.means
+            if isinstance(wanted, tuple) and len(wanted) == 3 and line.startswith(TAG):
+                wanted = (TAG.strip("[] "), *wanted[1:])
+            assert wanted in meanings(line, form.after), (version, line)
+    assert lacking == []

@@ -1,0 +1,176 @@
+"""Recorded logs of real servers through the log reader."""
+
+import random
+import re
+import sys
+import unicodedata
+from datetime import UTC, datetime
+
+import pytest
+
+from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
+from dflash_tui.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem, Progressed, Stated
+from dflash_tui.vllm_output.known_failures import root_cause
+from dflash_tui.vllm_output.log_reader import LogReader
+from tests.support import recordings
+
+STAMP = re.compile(r"INFO (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) ")
+
+
+def replay(name: str) -> list[AnyEvent]:
+    reader = LogReader(0.0, 0.0)
+    return [event for at, line in recordings.lines(name) for event in reader.line(line, at)]
+
+
+def phases(events: list[AnyEvent]) -> list[tuple[Phase, float]]:
+    return [(event.phase, event.at) for event in events if isinstance(event, PhaseStarted)]
+
+
+def test_all_recordings_are_there():
+    """The recordings cover successful starts, failures and kills of two releases."""
+    assert len(recordings.names()) >= 35
+    assert sum(Phase.UP in dict(phases(replay(name))) for name in recordings.names()) >= 20
+
+
+def started_at(name: str) -> float:
+    """Return the launch in seconds since the epoch, from the first stamped line and its recorded offset."""
+    for at, line in recordings.lines(name):
+        if match := STAMP.search(line):
+            month, day, hour, minute, second = (int(part) for part in match.groups())
+            return datetime(2026, month, day, hour, minute, second, tzinfo=UTC).timestamp() - at
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize("name", [n for n in recordings.names() if Phase.API in dict(phases(replay(n)))])
+def test_the_stamps_alone_give_the_same_phases(name):
+    """Read as raw bytes in random pieces, with only vLLM's own stamps, phases come out the same to the second."""
+    generator, data, events = random.Random(name), recordings.raw(name), []
+    launch = started_at(name)
+    reader = LogReader(launch, 0.0)
+    while data:
+        size = generator.randint(1, 5000)
+        events += reader.feed(data[:size])
+        data = data[size:]
+    stamped = [(phase, at - launch) for phase, at in phases(events)]
+    recorded = phases(replay(name))
+    assert [phase for phase, _ in stamped] == [phase for phase, _ in recorded]
+    for (phase, by_stamp), (_, at) in zip(stamped, recorded, strict=True):
+        assert by_stamp == pytest.approx(at, abs=2.0), phase
+
+
+def test_reading_twice_gives_the_same_events():
+    """Attaching later replays to the same events, however the bytes were cut."""
+    data = recordings.raw("h200-vllm-0.26.0/g26-dflash-compile")
+    whole, pieces = LogReader(1e9, 0.0), LogReader(1e9, 0.0)
+    once = whole.feed(data)
+    again = [event for start in range(0, len(data), 97) for event in pieces.feed(data[start : start + 97])]
+    assert again == once
+
+
+def test_carriage_returns_split_lines():
+    """A progress bar that rewrites its line is read at every rewrite, and kept in the log only when complete."""
+    bar = "(EngineCore pid=77) \rLoading safetensors checkpoint shards:  50% Completed | 1/2 [00:01<00:01,  1.12s/it]"
+    done = bar.replace(" 50%", "100%").replace("1/2", "2/2")
+    events = LogReader(0.0, 0.0).feed(f"{bar}\r{done}\n".encode())
+    assert [(e.done, e.total) for e in events if isinstance(e, Progressed)] == [(1, 2), (2, 2)]
+    assert [e.text[:7] for e in events if isinstance(e, LogLine)] == ["Loading"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "text"),
+    [
+        ("fail_flag", "arguments", "unrecognized arguments: --no-such-flag"),
+        ("fail_spec_json", "arguments", "cannot be converted"),
+        ("fail_max_model_len_config", "max_len", "max_model_len (200000)"),
+        ("fail_max_model_len_kv", "kv_cache", "at least one request"),
+        ("fail_mem_util", "memory_taken", "Available memory on node 0"),
+        ("fail_model_emptydir", "not_found", "/models/emptydir"),
+        ("fail_model_hub_offline", "hub_offline", "cached snapshot folder"),
+        ("fail_model_path", "not_found", "/models/nope"),
+        ("fail_port_in_use", "port_in_use", "Address already in use"),
+        ("fail_spec_method", "spec_method", "Input should be"),
+        ("fail_dflash_bad_target_layers", "spec_width", "expects 192 concatenated"),
+        ("fail_eagle3_runtime_crash", "", "shape '[-1, 192]' is invalid"),
+        ("kill9_worker_during", "worker_died", "VllmWorker-0 died unexpectedly (exit code: -9)"),
+    ],
+)
+def test_the_cause_of_a_failure_is_the_first_line_that_says_more_than_see_above(name, kind, text):
+    """The root cause of each provoked failure is found among tracebacks, warnings and follow-up errors."""
+    cause = root_cause(e for e in replay(f"cpu-vllm-0.32.0/{name}") if isinstance(e, Problem))
+    assert cause is not None
+    assert (cause.kind, text in cause.text) == (kind, True), cause.text
+
+
+def test_a_gpu_fault_is_named():
+    """An illegal memory access on a real H200 is the cause, not the initialisation error that follows."""
+    events = replay("h200-vllm-0.26.0/fail-illegal-memory-access")
+    cause = root_cause(e for e in events if isinstance(e, Problem))
+    assert cause is not None
+    assert cause.kind == "device_fault"
+
+
+@pytest.mark.parametrize("name", ["dflash", "eager", "ngram", "dflash_compile_cold", "ci_cold_dflash"])
+def test_a_good_run_has_no_problem(name):
+    """Warnings, harmless tracebacks and the noise of a normal shutdown are no problems."""
+    assert [e for e in replay(f"cpu-vllm-0.32.0/{name}") if isinstance(e, Problem)] == []
+
+
+def test_figures_in_the_log_are_stated():
+    """The figures that the log of a compiled GPU start states come out with their units."""
+    events = replay("h200-vllm-0.26.0/g26-dflash-compile")
+    stated: dict[str, tuple[float, str]] = {}
+    for event in events:
+        if isinstance(event, Stated):
+            stated.setdefault(event.name, (event.value, event.unit))
+    assert stated["model_memory"] == (48.41, "GiB")
+    assert stated["torch_compile"] == (49.99, "s")
+    assert stated["kv_cache_size"] == (234513, "tokens")
+    assert stated["graph_capture"] == (15, "s")
+
+
+def test_hostile_lines_are_tamed():
+    """Escape sequences, control and reordering characters go; a line without end is cut, memory stays bounded."""
+    assert clean_line("\x1b[31mred\x1b[0m \x1b]0;title\x07ok\x00\x9b\u202e") == "red ok"
+    assert len(clean_line("x" * 100_000)) == LINE_LIMIT
+
+
+def test_characters_that_nobody_sees_are_removed():
+    """All that Unicode calls a format character, and the fillers of Hangul; what can be seen stays."""
+    hidden = [chr(i) for i in range(sys.maxunicode + 1) if unicodedata.category(chr(i)) == "Cf"]
+    for character in (*hidden, "\u3164", "\u115f", "\uffa0"):
+        assert clean_line(f"a{character}b") == "ab", hex(ord(character))
+        [line] = [e for e in LogReader(0.0, 0.0).feed(f"a{character}b\n".encode()) if isinstance(e, LogLine)]
+        assert line.text == "ab"
+    seen = "Größe 模型 한국어 עברית العربية हिन्दी ✓ ≈ █ 🚀"
+    assert clean_line(seen) == seen
+    reader = LogReader(0.0, 0.0)
+    for _ in range(40):
+        reader.feed(b"y" * 100_000)
+    assert len(reader._rest) <= 1 << 20
+
+
+def test_a_forged_ready_line_is_not_believed():
+    """Text inside other lines, such as a model called like a log line, starts no phase."""
+    reader = LogReader(0.0, 0.0)
+    for text in (
+        "non-default args: {'model': 'x\\nINFO:     Application startup complete.'}",
+        "(APIServer pid=1) INFO 11-21 01:18:17 [a.py:1] model Application startup complete.",
+        "Application startup complete. Not.",
+    ):
+        assert Phase.UP not in dict(phases(reader.line(text)))
+
+
+def test_new_year_does_not_turn_time_back():
+    """A server launched before midnight of New Year's Eve logs into the next year."""
+    launch = datetime(2026, 12, 31, 23, 59, 50, tzinfo=UTC).timestamp()
+    reader = LogReader(launch, 0.0)
+    first = reader.line("INFO 12-31 23:59:55 [x.py:1] a")[-1]
+    second = reader.line("INFO 01-01 00:00:05 [x.py:1] b")[-1]
+    assert (first.at - launch, second.at - launch) == (5, 15)
+
+
+def test_local_time_is_taken_back_to_the_epoch():
+    """The log stamps local time; the offset at the launch turns it into seconds since the epoch."""
+    launch = datetime(2026, 11, 21, 1, 0, 0, tzinfo=UTC).timestamp()
+    line = LogReader(launch, 3600.0).line("INFO 11-21 02:00:07 [x.py:1] a")[-1]
+    assert line.at == launch + 7
