@@ -11,7 +11,7 @@ from pathlib import Path
 from tests import ROOT
 
 RECIPE, VARIABLE, LINGERS = "mortal", "DFLASH_TUI_MORTAL", "MORTAL_LINGERS"
-_FAKE = ROOT / "tests" / "fake_server.py"
+_FAKE = ROOT / "tests" / "support" / "fake_server.py"
 _MODULES = 120
 PRISTINE = {"utils/first.py": "FIRST = 1\n", "utils/second.py": "SECOND = 1\n"}
 PATCHED = {"utils/first.py": "FIRST = 2\n", "utils/second.py": "SECOND = 2\n"}

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import httpx
 
+from tests import ROOT
 from tests.benchmarks import mortal
 from tests.benchmarks.audit import Home, Lie
 
 RECIPE = mortal.RECIPE
-AB = (RECIPE, "--vary", "n=7,4", "--suite", str(mortal.ROOT / "tests" / "data" / "two-prompts.yaml"), "--yes")
+AB = (RECIPE, "--vary", "n=7,4", "--suite", str(ROOT / "tests" / "data" / "two-prompts.yaml"), "--yes")
 _KINDS = ("json", "md", "svg")
 
 

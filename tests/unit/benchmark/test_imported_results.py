@@ -7,12 +7,12 @@ import pytest
 from dflash_tui.benchmark import imported_results
 from dflash_tui.common.errors import UsageError
 
-DATA = DATA / "imported"
+IMPORTED = DATA / "imported"
 
 
 def test_vllm_bench_serve_is_read():
     """Percent become shares and milliseconds seconds."""
-    found = imported_results.load(DATA / "vllm-bench-serve.json")
+    found = imported_results.load(IMPORTED / "vllm-bench-serve.json")
     [measured] = found.measured
     assert (found.source, found.model) == ("vllm bench serve", "models/demo-cpu/target")
     assert (measured.n, measured.failed, measured.streams) == (5, 0, 1)
@@ -25,7 +25,7 @@ def test_vllm_bench_serve_is_read():
 
 def test_llama_benchy_is_read():
     """One measurement per test that generated; what it does not measure is not made up."""
-    found = imported_results.load(DATA / "llama-benchy.json")
+    found = imported_results.load(IMPORTED / "llama-benchy.json")
     assert (found.source, found.model) == ("llama-benchy 0.3.5", "org/model")
     assert [(m.what, m.streams, m.tok_s, m.ttft, m.n) for m in found.measured] == [
         ("pp2048 tg32", 1, 51.5, 1.046, 2), ("pp2048 tg32 @ d4096", 2, 98.7, 2.077, 2)
@@ -34,7 +34,7 @@ def test_llama_benchy_is_read():
 
 
 def changed(**changes: object) -> str:
-    return json.dumps(json.loads((DATA / "vllm-bench-serve.json").read_text()) | changes)
+    return json.dumps(json.loads((IMPORTED / "vllm-bench-serve.json").read_text()) | changes)
 
 
 @pytest.mark.parametrize(

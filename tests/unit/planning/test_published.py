@@ -13,7 +13,7 @@ from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.planning.recipe import layers
 
-DATA = DATA / "published.yaml"
+PUBLISHED = DATA / "published.yaml"
 
 
 class Published(msgspec.Struct, forbid_unknown_fields=True):
@@ -34,7 +34,7 @@ class Published(msgspec.Struct, forbid_unknown_fields=True):
     speculation: dict[str, Any] = {}
 
 
-ALL = msgspec.convert(yaml.safe_load(DATA.read_text()), list[Published])
+ALL = msgspec.convert(yaml.safe_load(PUBLISHED.read_text()), list[Published])
 CASES = [
     pytest.param(published, kind, profile, id=f"{published.name}, {kind}, {profile}")
     for published in ALL
