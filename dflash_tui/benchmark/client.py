@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 
-from dflash_tui.benchmark.sse import Stream, said
+from dflash_tui.benchmark.sse import CompletionStream, quote_server_text
 from dflash_tui.benchmark.suites import Prompt, Suite
 from dflash_tui.common import bounded_http
 from dflash_tui.events import PROBE, WARM_UP, Counters, RequestDone
@@ -27,7 +27,7 @@ _HINTS = {401: "; it asks for a key: export the one that it was launched with as
 _PROBE = Prompt(PROBE, "Say hello.", 1)
 
 
-def order(suite: Suite, rounds: int = 1, seed: int = 0) -> list[tuple[Prompt, int]]:
+def order_requests(suite: Suite, rounds: int = 1, seed: int = 0) -> list[tuple[Prompt, int]]:
     """Return each request that `answer` sends: the prompt, and the number that tells its repetitions apart.
 
     Each round sends every prompt as often as it is to be repeated, shuffled anew unless the suite's order counts.
@@ -41,7 +41,7 @@ def order(suite: Suite, rounds: int = 1, seed: int = 0) -> list[tuple[Prompt, in
     return sent
 
 
-async def answer(
+async def send_suite(
     url: str,
     model: str,
     suite: Suite,
@@ -62,7 +62,7 @@ async def answer(
     `error`.
     """
     asking = _Asking(model, scale, seed, temperature, fixed)
-    waiting = iter(order(suite, rounds, seed))
+    waiting = iter(order_requests(suite, rounds, seed))
     under_way: set[asyncio.Task[RequestDone]] = set()
     async with _client(url, key) as client:
         try:
@@ -83,7 +83,7 @@ async def answer(
             await asyncio.gather(*under_way, return_exceptions=True)
 
 
-async def one(
+async def send_prompt(
     url: str,
     model: str,
     prompt: Prompt,
@@ -101,16 +101,16 @@ async def one(
         return await _measured(client, body, prompt.kind, number, 1)
 
 
-async def first(url: str, model: str, *, key: str = "") -> RequestDone:
+async def send_first_request(url: str, model: str, *, key: str = "") -> RequestDone:
     """Send the short request that shows whether a server that says it is ready can generate."""
     async with _client(url, key) as client:
-        return await _send(client, _plain(model, _WARM_UP.text, _WARM_UP.max_tokens), Stream(WARM_UP))
+        return await _send(client, _plain(model, _WARM_UP.text, _WARM_UP.max_tokens), CompletionStream(WARM_UP))
 
 
-async def probe(url: str, model: str, patience: float, *, key: str = "") -> RequestDone:
+async def send_probe(url: str, model: str, patience: float, *, key: str = "") -> RequestDone:
     """Ask for one token, to see whether a server that has rested can still generate; give up after `patience` s."""
     async with _client(url, key, patience) as client:
-        return await _send(client, _plain(model, _PROBE.text, _PROBE.max_tokens), Stream(PROBE))
+        return await _send(client, _plain(model, _PROBE.text, _PROBE.max_tokens), CompletionStream(PROBE))
 
 
 def _client(url: str, key: str, timeout: float | httpx.Timeout = _TIMEOUT) -> httpx.AsyncClient:
@@ -128,7 +128,7 @@ def _plain(model: str, text: str, max_tokens: int) -> dict[str, Any]:
     }
 
 
-def tagged(prompt: Prompt, number: int, seed: int) -> str:
+def make_prompt_unique(prompt: Prompt, number: int, seed: int) -> str:
     """Return the text of a prompt as it is sent in the round `number`: no two begin alike, in every boot the same."""
     tag = hashlib.sha256(f"{seed} {prompt.kind} {number}".encode()).hexdigest()[:8]
     return f"[{tag}] {prompt.text}"
@@ -149,12 +149,12 @@ class _Asking(NamedTuple):
         Its text begins unlike any other of this seed. What a chat template puts before that is the same for all, so
         each has a salt of its own, which is part of the keys of vLLM's prefix cache and of nothing that is sampled.
         """
-        body = _plain(self.model, tagged(prompt, number, self.seed), length(prompt, self.scale))
+        body = _plain(self.model, make_prompt_unique(prompt, number, self.seed), answer_length(prompt, self.scale))
         body |= {"seed": self.seed, "cache_salt": uuid.uuid4().hex, "ignore_eos": self.fixed}
         return body if self.temperature is None else body | {"temperature": self.temperature}
 
 
-def length(prompt: Prompt, scale: float) -> int:
+def answer_length(prompt: Prompt, scale: float) -> int:
     """Return how many tokens the answer may have."""
     return max(8, round(prompt.max_tokens * scale))
 
@@ -164,7 +164,7 @@ async def _measured(
 ) -> RequestDone:
     """Send a request; its steps are the server's own word in the answer, or its counters when nobody else sends."""
     before = await _counters(client) if streams == 1 else None
-    done = await _send(client, body, Stream(kind, number, streams))
+    done = await _send(client, body, CompletionStream(kind, number, streams))
     return done if done.steps is not None or before is None else _with_steps(done, before, await _counters(client))
 
 
@@ -182,20 +182,22 @@ def _with_steps(done: RequestDone, before: Counters, after: Counters | None) -> 
     return msgspec.structs.replace(done, steps=after.steps - before.steps, accepted=accepted)
 
 
-async def _send(client: httpx.AsyncClient, body: dict[str, Any], stream: Stream) -> RequestDone:
+async def _send(client: httpx.AsyncClient, body: dict[str, Any], stream: CompletionStream) -> RequestDone:
     """Send a streaming chat completion and return its measures; a failure is in `error`."""
     try:
         async with client.stream("POST", "/v1/chat/completions", json=body) as response:
             if response.status_code != 200:
                 text = (await _beginning(response)).decode(errors="replace")
-                stream.error = f"HTTP {response.status_code}: {said(text)}{_HINTS.get(response.status_code, '')}"
+                stream.error = (
+                    f"HTTP {response.status_code}: {quote_server_text(text)}{_HINTS.get(response.status_code, '')}"
+                )
             else:
                 async for line in _lines(response):
                     stream.take(line)
     except bounded_http.Refused as error:
         stream.error = str(error)
     except httpx.HTTPError as error:
-        stream.error = f"{type(error).__name__}: {said(str(error))}"
+        stream.error = f"{type(error).__name__}: {quote_server_text(str(error))}"
     return stream.result()
 
 

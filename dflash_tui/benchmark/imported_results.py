@@ -19,7 +19,7 @@ _Count = Annotated[int, Meta(ge=0, le=1 << 40)]
 _Many = Annotated[tuple[Amount, ...], Meta(max_length=100_000)]
 
 
-class Measured(msgspec.Struct, frozen=True):
+class ImportedMeasurement(msgspec.Struct, frozen=True):
     """One measurement: `what` names it, `streams` requests were under way at a time (None: not said), `n` is how many.
 
     `tok_s` are output tokens per second of all streams together, as its `source` defines them; `ttft` is in seconds
@@ -39,12 +39,12 @@ class Measured(msgspec.Struct, frozen=True):
     failed: Whole = 0
 
 
-class Imported(msgspec.Struct, frozen=True):
+class ImportedResult(msgspec.Struct, frozen=True):
     """The result file of another benchmark: its tool, the model, and its measurements."""
 
     source: str
     model: str
-    measured: tuple[Measured, ...]
+    measured: tuple[ImportedMeasurement, ...]
 
 
 class _Serve(msgspec.Struct):
@@ -90,7 +90,7 @@ class _Benchy(msgspec.Struct):
 know(_Benchy)
 
 
-def load(path: Path) -> Imported:
+def load_imported_result(path: Path) -> ImportedResult:
     """Return what the file says.
 
     Raises:
@@ -109,7 +109,7 @@ def load(path: Path) -> Imported:
     return _understood(path, found)
 
 
-def _understood(path: Path, found: Any) -> Imported:
+def _understood(path: Path, found: Any) -> ImportedResult:
     keys = found if isinstance(found, dict) else {}
     try:
         if "output_throughput" in keys:
@@ -126,8 +126,8 @@ def _understood(path: Path, found: Any) -> Imported:
     return made
 
 
-def _serve(result: _Serve) -> Imported:
-    measured = Measured(
+def _serve(result: _Serve) -> ImportedResult:
+    measured = ImportedMeasurement(
         what="all requests",
         n=result.completed,
         streams=result.max_concurrency,
@@ -138,22 +138,22 @@ def _serve(result: _Serve) -> Imported:
         acceptance_length=result.spec_decode_acceptance_length,
         failed=result.failed,
     )
-    return Imported("vllm bench serve", _name(result.model_id), (measured,) if result.completed else ())
+    return ImportedResult("vllm bench serve", _name(result.model_id), (measured,) if result.completed else ())
 
 
-def _benchy(report: _Benchy) -> Imported:
+def _benchy(report: _Benchy) -> ImportedResult:
     source = f"llama-benchy {_name(report.version)}".rstrip()
-    return Imported(source, _name(report.model), tuple(_generations(report)))
+    return ImportedResult(source, _name(report.model), tuple(_generations(report)))
 
 
-def _generations(report: _Benchy) -> Iterator[Measured]:
+def _generations(report: _Benchy) -> Iterator[ImportedMeasurement]:
     """Yield the measurements of generation; what failed has none."""
     for bench in report.benchmarks:
         if bench.tg_throughput is None:
             continue
         depth = f" @ d{bench.context_size}" if bench.context_size else ""
         filled = "ctx" if bench.is_context_prefill_phase else "pp"
-        yield Measured(
+        yield ImportedMeasurement(
             what=f"{filled}{bench.prompt_size} tg{bench.response_size}{depth}",
             n=len(bench.tg_throughput.values) or 1,
             streams=bench.concurrency,

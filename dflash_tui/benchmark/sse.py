@@ -54,7 +54,7 @@ class _Chunk(msgspec.Struct):
 know(_Chunk)
 
 
-class Stream:
+class CompletionStream:
     """Adds up the server-sent events of one completion, which is asked for now: the prompt `kind`, its `number`-th."""
 
     def __init__(self, kind: str, number: int = 0, streams: int = 1) -> None:
@@ -74,10 +74,10 @@ class Stream:
         try:
             chunk = msgspec.json.decode(line.removeprefix("data: "), type=_Chunk)
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
-            self.error = self.error or f"not JSON: {said(line)}"
+            self.error = self.error or f"not JSON: {quote_server_text(line)}"
             return
         if error := chunk.error:
-            self.error = said(str(error.get("message", error) if isinstance(error, dict) else error))
+            self.error = quote_server_text(str(error.get("message", error) if isinstance(error, dict) else error))
         self._usage = chunk.usage or self._usage
         self._speculation = _speculation(chunk.metrics) or self._speculation
         for choice in chunk.choices or ():
@@ -109,7 +109,7 @@ class Stream:
             ttft=chunks[0] - self._began if chunks else None,
             total=time.perf_counter() - self._began,
             decode_tok_s=(tokens - 1) / span if tokens > 1 and span > _LEAST_GAP * len(gaps) else None,
-            finish=said(self._finish),
+            finish=quote_server_text(self._finish),
             error=self.error,
             steps=_count(told.num_spec_steps) if told else None,
             accepted=_count(told.num_accepted_draft_tokens) if told else None,
@@ -125,7 +125,7 @@ class Stream:
         return (*(hashlib.sha256(beginning).hexdigest() for beginning in beginnings), self._whole.hexdigest())
 
 
-def said(text: str) -> str:
+def quote_server_text(text: str) -> str:
     """Return the start of a text from outside in one line, without secrets and what a terminal would act on."""
     return clean_line(" ".join(hidden(text[: 4 * _SAID_LIMIT]).split()))[:_SAID_LIMIT]
 

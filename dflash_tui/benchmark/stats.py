@@ -58,7 +58,7 @@ class Ratio(msgspec.Struct, frozen=True):
         return self.low > 1 or self.high < 1
 
 
-class Cell(NamedTuple):
+class PromptCell(NamedTuple):
     """What requests of two arms are paired by: the prompt, and how many were under way at a time."""
 
     kind: str
@@ -66,10 +66,10 @@ class Cell(NamedTuple):
 
 
 # Logarithms of one boot's requests.
-Logs = Mapping[Cell, Sequence[float]]
+Logs = Mapping[PromptCell, Sequence[float]]
 
 
-class Difference(NamedTuple):
+class ArmDifference(NamedTuple):
     """The logarithm of a ratio, its standard error and degrees of freedom.
 
     `df` None stands for a normal distribution. `cv` is the larger coefficient of variation of the two arms between
@@ -85,7 +85,7 @@ class Difference(NamedTuple):
 
     def ratio(self, level: float = LEVEL) -> Ratio:
         """Return the ratio with the interval that holds the truth at `level`."""
-        reach = quantile((1 + level) / 2, self.df) * self.error
+        reach = student_t_quantile((1 + level) / 2, self.df) * self.error
         return Ratio(math.exp(self.log), math.exp(self.log - reach), math.exp(self.log + reach))
 
     @property
@@ -96,13 +96,13 @@ class Difference(NamedTuple):
     @property
     def detectable(self) -> float:
         """The relative difference that is shown in four of five such experiments (Bloom 1995, as 0.09 for 9 %)."""
-        needed = max(quantile((1 + LEVEL) / 2, self.df) * self.error, self.least)
-        return math.expm1(needed + quantile(_POWER, self.df) * self.error)
+        needed = max(student_t_quantile((1 + LEVEL) / 2, self.df) * self.error, self.least)
+        return math.expm1(needed + student_t_quantile(_POWER, self.df) * self.error)
 
 
-def difference(
+def compare_arms(
     arms: Sequence[Sequence[Logs]], a: int, b: int, closest: float = CLOSEST, text: float = 0.0
-) -> Difference | None:
+) -> ArmDifference | None:
     """Return how far arm `b` is from arm `a`, None when they share no prompt.
 
     `arms` holds the boots of each arm. The spread between boots is taken from all of them, as in an analysis of
@@ -126,13 +126,13 @@ def difference(
         prompts = text**2 if len(by_prompt) == 1 else _prompts(ours, theirs, by_prompt)
         error, df = _sum((part, freedom), (prompts, len(by_prompt) - 1 or None))
         df = freedom if df is None else min(df, freedom)
-        cvs = [variation([fmean(row) for row in table]) for table in (ours, theirs) if len(table) > 1]
+        cvs = [coefficient_of_variation([fmean(row) for row in table]) for table in (ours, theirs) if len(table) > 1]
         cv = max(cvs, default=_variation(variance, 1))  # with one boot each it is that of the other arms
     least = UNSEEN if few else _NOTHING
-    return Difference(log, error, df, cv, max(least, math.log1p(2 * (cv or 0.0))))
+    return ArmDifference(log, error, df, cv, max(least, math.log1p(2 * (cv or 0.0))))
 
 
-def variation(logs: Sequence[float]) -> float:
+def coefficient_of_variation(logs: Sequence[float]) -> float:
     """Return the coefficient of variation of values with these logarithms: √(exp(s²) - 1), as a log-normal has it."""
     return _variation(_squares(logs), len(logs) - 1)
 
@@ -147,18 +147,18 @@ def _squares(values: Sequence[float]) -> float:
     return sum((value - mean) ** 2 for value in values)
 
 
-def _cells(boots: Sequence[Logs]) -> list[Cell]:
+def _cells(boots: Sequence[Logs]) -> list[PromptCell]:
     """Return what every boot of an arm has requests of, in the first one's order."""
     return [cell for cell in boots[0] if all(boot.get(cell) for boot in boots)] if boots else []
 
 
-def _rounds_of(boots: Sequence[Logs], cells: Sequence[Cell]) -> int:
+def _rounds_of(boots: Sequence[Logs], cells: Sequence[PromptCell]) -> int:
     """Return how many requests each boot has of a prompt that is the only one; their texts differ. Else 1."""
     counts = {len(boot[cell]) for boot in boots for cell in cells}
     return counts.pop() if len(counts) == 1 and len({cell.kind for cell in cells}) == 1 else 1
 
 
-def _table(boots: Sequence[Logs], cells: Sequence[Cell], rounds: int = 1) -> list[list[float]]:
+def _table(boots: Sequence[Logs], cells: Sequence[PromptCell], rounds: int = 1) -> list[list[float]]:
     """Return a row for each boot with the mean of each prompt over its levels, or of each round of the only prompt."""
     if rounds > 1:
         return [[fmean(boot[cell][place] for cell in cells) for place in range(rounds)] for boot in boots]
@@ -197,7 +197,7 @@ def _sum(*parts: tuple[float, int | None]) -> tuple[float, int | None]:
 
 
 def _within(
-    arms: Sequence[Sequence[Logs]], a: int, b: int, shared: Sequence[Cell], by_prompt: Sequence[float]
+    arms: Sequence[Sequence[Logs]], a: int, b: int, shared: Sequence[PromptCell], by_prompt: Sequence[float]
 ) -> tuple[float, int | None, float | None]:
     """Return standard error, degrees of freedom and variation of one boot each, which say nothing of the next boot.
 
@@ -218,14 +218,14 @@ def _within(
     return math.sqrt(variance * sum(1 / count for count in counts)), df, max(cvs)
 
 
-def _repeated(boots: Sequence[Logs], cells: Sequence[Cell]) -> tuple[float, int]:
+def _repeated(boots: Sequence[Logs], cells: Sequence[PromptCell]) -> tuple[float, int]:
     """Return the squares of requests around the mean of their prompt and boot, and their degrees of freedom."""
     repeated = [boot[cell] for boot in boots for cell in cells if len(boot[cell]) > 1]
     return sum(map(_squares, repeated)), sum(len(logs) - 1 for logs in repeated)
 
 
 @lru_cache(maxsize=1024)
-def quantile(level: float, df: int | None) -> float:
+def student_t_quantile(level: float, df: int | None) -> float:
     """Return the quantile of Student's t with `df` degrees of freedom, of the normal distribution for None.
 
     The distribution function is the finite sum for whole degrees of freedom (Abramowitz & Stegun 26.7.3 and 26.7.4),

@@ -80,7 +80,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 know(_File)
 
 
-def load(name_or_path: str) -> Suite:
+def load_suite(name_or_path: str) -> Suite:
     """Return the suite called so, or the one in the file when that is a path (ends in .yaml or .jsonl, or has a slash).
 
     The questions of mt-bench are not shipped; they are read where their users have put them.
@@ -91,7 +91,7 @@ def load(name_or_path: str) -> Suite:
     """
     path = _path_of(name_or_path)
     if path.suffix == ".jsonl":
-        return made(clean_line(path.stem), tuple(_lines(path)), in_order=False)
+        return build_suite(clean_line(path.stem), tuple(_lines(path)), in_order=False)
     file = yaml_loader.load(path, _File)
     seen = {WARM_UP, PROBE}
     for index, entry in enumerate(file.prompts):
@@ -102,16 +102,16 @@ def load(name_or_path: str) -> Suite:
         for key, why in _unusable(entry):
             raise yaml_loader.wrong(path, ["prompts", index, key], why)
     prompts = tuple(Prompt(entry.kind, _text(entry), entry.max_tokens, entry.repeat) for entry in file.prompts)
-    return made(clean_line(path.stem), prompts, in_order=file.in_order)
+    return build_suite(clean_line(path.stem), prompts, in_order=file.in_order)
 
 
-def made(name: str, prompts: tuple[Prompt, ...], *, in_order: bool = False) -> Suite:
+def build_suite(name: str, prompts: tuple[Prompt, ...], *, in_order: bool = False) -> Suite:
     """Return a suite of `prompts` with its digest."""
     content = msgspec.json.encode((prompts, in_order))
     return Suite(name, prompts, hashlib.sha256(content).hexdigest(), in_order)
 
 
-def files() -> dict[str, Path]:
+def list_suite_files() -> dict[str, Path]:
     """Return the suites' files by name, sorted; the user's own win over the shipped ones."""
     found: dict[str, Path] = {}
     for folder in (paths.suites(), paths.user_suites()):
@@ -173,7 +173,7 @@ def _lines(path: Path) -> Iterator[Prompt]:
 def _path_of(name: str) -> Path:
     if name.endswith((".yaml", ".yml", ".jsonl")) or "/" in name:
         return Path(name)
-    known = files()
+    known = list_suite_files()
     if name not in known and name == MT_BENCH:
         do = "put its question.jsonl (FastChat, fastchat/llm_judge/data/mt_bench) there, or give its path: --suite FILE"
         raise UsageError("the questions of mt-bench are not on this machine", evidence=str(_mt_bench()), do=do)

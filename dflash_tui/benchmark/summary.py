@@ -42,7 +42,7 @@ class Spread(msgspec.Struct, frozen=True):
         return self.n >= _PERCENTILES_FROM
 
 
-class Figures(msgspec.Struct, frozen=True):
+class RequestFigures(msgspec.Struct, frozen=True):
     """What good requests say together: spreads over requests, seconds and per second; None is unknown.
 
     `tok_s` is decoding alone, `acceptance_length` and `steps_s` need the steps of each request (see `RequestDone`).
@@ -58,7 +58,7 @@ class Figures(msgspec.Struct, frozen=True):
     steps_s: Spread | None
 
     @classmethod
-    def of(cls, done: Sequence[RequestDone]) -> Figures:
+    def of(cls, done: Sequence[RequestDone]) -> RequestFigures:
         """Return the figures of these requests."""
         good = [request for request in done if not request.error]
         return cls(
@@ -73,7 +73,7 @@ class Figures(msgspec.Struct, frozen=True):
         )
 
 
-class Measured(Event, frozen=True, tag="measured"):
+class LevelSummary(Event, frozen=True, tag="measured"):
     """What one level of a bench sums up to, with `streams` requests under way at a time; null is unknown.
 
     `seconds` are those during which a request was under way, `tok_s` the output of all of them in that time. The steps
@@ -95,15 +95,15 @@ class Measured(Event, frozen=True, tag="measured"):
     streams: int = 1
     suite: str = ""
     digest: str = ""
-    figures: Figures | None = None
-    kinds: dict[str, Figures] = msgspec.field(default_factory=dict)
+    figures: RequestFigures | None = None
+    kinds: dict[str, RequestFigures] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(
         cls, run: Run, done: Sequence[RequestDone], before: Counters | None, after: Counters | None, suite: Suite
-    ) -> Measured:
+    ) -> LevelSummary:
         """Return the sum of `done`; acceptance comes from the server's counters before and after."""
-        good, seconds = [request for request in done if not request.error], busy(done)
+        good, seconds = [request for request in done if not request.error], busy_seconds(done)
         rates = metrics.rates(before, after, max(seconds, 1e-3)) if before and after else None
         tokens = sum(request.tokens for request in good)
         by_kind = {kind: [r for r in done if r.kind == kind] for kind in dict.fromkeys(r.kind for r in done)}
@@ -124,12 +124,12 @@ class Measured(Event, frozen=True, tag="measured"):
             streams=max((request.streams for request in done), default=1),
             suite=suite.name,
             digest=suite.digest,
-            figures=Figures.of(done),
-            kinds={kind: Figures.of(requests) for kind, requests in by_kind.items()},
+            figures=RequestFigures.of(done),
+            kinds={kind: RequestFigures.of(requests) for kind, requests in by_kind.items()},
         )
 
 
-def busy(done: Iterable[RequestDone]) -> float:
+def busy_seconds(done: Iterable[RequestDone]) -> float:
     """Return the seconds during which at least one of these requests was under way."""
     seconds, until = 0.0, float("-inf")
     for begin, end in sorted((request.at - request.total, request.at) for request in done):

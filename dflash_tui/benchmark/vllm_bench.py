@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.benchmark import imported_results, stats
-from dflash_tui.benchmark.imported_results import Imported
-from dflash_tui.benchmark.stats import Cell, Ratio
-from dflash_tui.benchmark.summary import Measured
+from dflash_tui.benchmark.imported_results import ImportedResult
+from dflash_tui.benchmark.stats import PromptCell, Ratio
+from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
@@ -29,14 +29,14 @@ _OF_TOKENIZER = ("--tokenizer", "--tokenizer-mode", "--trust-remote-code")
 _IMPORT_PATIENCE = 300.0
 
 
-class Ask(msgspec.Struct, frozen=True):
+class BenchPrompt(msgspec.Struct, frozen=True):
     """One line of the file of prompts, as vLLM's custom data set has it."""
 
     prompt: str
     output_tokens: int
 
 
-class Compared(Event, frozen=True, tag="compared"):
+class VllmBenchCompared(Event, frozen=True, tag="compared"):
     """What `vllm bench serve` measured in each of its turns, with `streams` requests under way at a time.
 
     `tok_s` is how many times its output tokens per second ours were, turn by turn; None before the second turn.
@@ -45,23 +45,23 @@ class Compared(Event, frozen=True, tag="compared"):
     run: str
     synthetic: str
     streams: int
-    theirs: tuple[Imported, ...]
+    theirs: tuple[ImportedResult, ...]
     tok_s: Ratio | None = None
 
     @classmethod
-    def of(cls, run: Run, ours: Sequence[Measured], theirs: Sequence[Imported]) -> Compared:
+    def of(cls, run: Run, ours: Sequence[LevelSummary], theirs: Sequence[ImportedResult]) -> VllmBenchCompared:
         """Return the turns of both, paired in their order."""
         turns = zip((one.tok_s for one in ours), (one.measured[0].tok_s for one in theirs), strict=True)
         both = [(mine, other) for mine, other in turns if mine and other]
-        arms = [{Cell(str(turn)): [math.log(pair[side])] for turn, pair in enumerate(both)} for side in (1, 0)]
-        apart = stats.difference([[arm] for arm in arms], 0, 1) if len(both) > 1 else None
+        arms = [{PromptCell(str(turn)): [math.log(pair[side])] for turn, pair in enumerate(both)} for side in (1, 0)]
+        apart = stats.compare_arms([[arm] for arm in arms], 0, 1) if len(both) > 1 else None
         ratio = apart.ratio() if apart else None
         return cls(time.time(), run.id, run.plan.synthetic, ours[0].streams, tuple(theirs), ratio)
 
 
-async def serve(
-    run: Run, asks: Iterable[Ask], *, seed: int, temperature: float | None, streams: int, patience: float
-) -> Imported:
+async def run_vllm_bench(
+    run: Run, asks: Iterable[BenchPrompt], *, seed: int, temperature: float | None, streams: int, patience: float
+) -> ImportedResult:
     """Return what `vllm bench serve` says of these requests, sent in order; its files stay in the run's folder.
 
     The answers have their full length. `patience` is how many seconds the requests may take.
@@ -102,7 +102,7 @@ async def serve(
             await process.wait()
     if code != 0 or not result.exists():
         raise DflashError("vllm bench serve failed", evidence=_last(log), do=f"its log: {log}")
-    return imported_results.load(result)
+    return imported_results.load_imported_result(result)
 
 
 def _argv(run: Run, prompts: Path, result: Path) -> list[str]:

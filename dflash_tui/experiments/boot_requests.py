@@ -18,7 +18,7 @@ _WARM_UP_TOKENS = 64
 
 async def cold(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestDone]:
     """Send the first prompt, alone, as the first real request of a server."""
-    yield await client.one(
+    yield await client.send_prompt(
         run.url,
         run.plan.served_name,
         suite.prompts[0],
@@ -34,7 +34,7 @@ async def warm_up(design: Design, suite: Suite, run: Run) -> AsyncIterator[Reque
     for streams in dict.fromkeys((1, *design.concurrency)):
         times = -(-streams // len(suite.prompts))
         short = tuple(replace(prompt, max_tokens=_short(design, prompt), repeat=times) for prompt in suite.prompts)
-        async for request in client.answer(
+        async for request in client.send_suite(
             run.url,
             run.plan.served_name,
             replace(suite, prompts=short),
@@ -47,7 +47,7 @@ async def warm_up(design: Design, suite: Suite, run: Run) -> AsyncIterator[Reque
 
 
 def _short(design: Design, prompt: Prompt) -> int:
-    return min(prompt.max_tokens, client.length(prompt, design.scale), _WARM_UP_TOKENS)
+    return min(prompt.max_tokens, client.answer_length(prompt, design.scale), _WARM_UP_TOKENS)
 
 
 async def measured(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestDone]:
@@ -56,7 +56,7 @@ async def measured(design: Design, suite: Suite, run: Run) -> AsyncIterator[Requ
     The order is the one that the seed gives.
     """
     for streams in design.concurrency:
-        async for request in client.answer(
+        async for request in client.send_suite(
             run.url,
             run.plan.served_name,
             suite,

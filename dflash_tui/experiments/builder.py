@@ -44,7 +44,7 @@ def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
     options = request.options(base, {"--port": str(port)})
     arms, setups = _arms(varied, options)
     name = args.suite or _suite(setups)
-    now, suite = time.time(), suites.load(name)
+    now, suite = time.time(), suites.load_suite(name)
     design = Design(
         id=store.new_id(base.recipe, now),
         made_at=now,
@@ -53,7 +53,7 @@ def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
         vary=varied.key,
         arms=arms,
         order=variation.order(len(arms), boots),
-        suite=str(Path(name).absolute()) if name not in suites.files() else name,
+        suite=str(Path(name).absolute()) if name not in suites.list_suite_files() else name,
         digest=suite.digest,
         rounds=args.rounds,
         scale=base.bench_scale if args.scale is None else args.scale,

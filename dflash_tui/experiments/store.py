@@ -52,7 +52,7 @@ def suite_of(design: Design) -> Suite:
     Raises:
         UsageError: they are not those that it was begun with.
     """
-    suite = suites.load(design.suite)
+    suite = suites.load_suite(design.suite)
     if suite.digest != design.digest:
         raise UsageError(f"the suite {suite.name} is not what it was when {design.id} began", do="begin a new one")
     return suite
@@ -66,7 +66,7 @@ def due(design: Design) -> int:
 @lru_cache(maxsize=32)
 def _due(name: str, digest: str, rounds: int, concurrency: tuple[int, ...]) -> int:
     try:
-        suite = suites.load(name)
+        suite = suites.load_suite(name)
     except DflashError:
         return 0
     return sum(suite.requests * suite.rounds(rounds, each) for each in concurrency) if suite.digest == digest else 0

@@ -174,7 +174,9 @@ class _Recorder:
 
     async def _probe(self) -> None:
         """Ask for one token; whether it came is recorded, and what it means is for `alarms` to say."""
-        done = await client.probe(self._run.url, self._run.plan.served_name, idle_probe.PATIENCE, key=self._run.key)
+        done = await client.send_probe(
+            self._run.url, self._run.plan.served_name, idle_probe.PATIENCE, key=self._run.key
+        )
         run_files.record(self._run, done)
         self._rests_since = time.monotonic()
 
@@ -184,7 +186,7 @@ class _Recorder:
         The first may take minutes (kernels are compiled for it), so it has the patience of any other; one that
         fails is tried again after a while.
         """
-        done = await client.first(self._run.url, self._run.plan.served_name, key=self._run.key)
+        done = await client.send_first_request(self._run.url, self._run.plan.served_name, key=self._run.key)
         run_files.record(self._run, done)
         self._warm = not done.error
         self._warm_up_due = time.monotonic() + WARM_UP_AGAIN

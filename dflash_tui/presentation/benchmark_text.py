@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from dflash_tui.benchmark.stats import LEVEL
-from dflash_tui.benchmark.summary import Figures, Measured, Spread
-from dflash_tui.benchmark.vllm_bench import Compared
+from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread
+from dflash_tui.benchmark.vllm_bench import VllmBenchCompared
 from dflash_tui.common import formatting
 from dflash_tui.events import RequestDone
 
@@ -27,7 +27,7 @@ def request_row(request: RequestDone | None) -> str:
     )
 
 
-def kind_table(measured: Measured) -> str:
+def kind_table(measured: LevelSummary) -> str:
     """Return the medians of each kind, with the spread of its speed; empty when every kind was sent once."""
     if all(figures.n + figures.failed <= 1 for figures in measured.kinds.values()):
         return ""
@@ -38,7 +38,7 @@ def kind_table(measured: Measured) -> str:
     return formatting.table(header, rows, right=(1, 2, 3, 4, 5, 6, 7))
 
 
-def _figures_row(kind: str, figures: Figures) -> tuple[str, ...]:
+def _figures_row(kind: str, figures: RequestFigures) -> tuple[str, ...]:
     speed = figures.tok_s
     return (
         formatting.cut(kind, KIND_WIDTH),
@@ -56,7 +56,7 @@ def _median(spread: Spread | None, digits: int = 1, unit: str = "") -> str:
     return formatting.number(spread.median if spread else None, digits, unit)
 
 
-def summary(measured: Measured) -> str:
+def summary(measured: LevelSummary) -> str:
     """Return the sum of a level in two or three lines."""
     failed = f", {measured.failed} failed" if measured.failed else ""
     lines = [
@@ -83,12 +83,12 @@ def synthetic(why: str) -> str:
     return f"({why}: these figures say nothing about a real model)"
 
 
-def level_table(levels: Sequence[Measured]) -> str:
+def level_table(levels: Sequence[LevelSummary]) -> str:
     """Return the levels of concurrency beside each other."""
     header = ("streams", "n", "output tok/s", "TTFT p50", "p95 or max", "TPOT p50", "acceptance", "AL")
     rows = []
     for level in levels:
-        figures = level.figures or Figures.of(())
+        figures = level.figures or RequestFigures.of(())
         rows.append((
             str(level.streams),
             f"{figures.n}" + (f"/{level.requests}" if level.failed else ""),
@@ -102,7 +102,7 @@ def level_table(levels: Sequence[Measured]) -> str:
     return formatting.table(header, rows, right=range(8))
 
 
-def side_by_side(ours: Sequence[Measured], compared: Compared) -> str:
+def side_by_side(ours: Sequence[LevelSummary], compared: VllmBenchCompared) -> str:
     """Return what we measured beside what `vllm bench serve` did on the same prompts and server, as means of turns."""
     theirs = [one.measured[0] for one in compared.theirs]
     mine, other = _mean(one.tok_s for one in ours), _mean(one.tok_s for one in theirs)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from dflash_tui.benchmark.imported_results import Imported, Measured
+from dflash_tui.benchmark.imported_results import ImportedMeasurement, ImportedResult
 from dflash_tui.common import formatting
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.report import AbReport
@@ -15,7 +15,7 @@ from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.presentation.markdown import said, table
 
 _WHY = "the flags, versions, patches, prompts and the machine of {} are not recorded in it"
-Told = AbReport | RunReport | Imported
+Told = AbReport | RunReport | ImportedResult
 
 
 class SideBySide(msgspec.Struct, frozen=True):
@@ -23,13 +23,15 @@ class SideBySide(msgspec.Struct, frozen=True):
 
     refused: str
     names: tuple[str, str]
-    measured: tuple[tuple[Measured, ...], tuple[Measured, ...]]
+    measured: tuple[tuple[ImportedMeasurement, ...], tuple[ImportedMeasurement, ...]]
     synthetic: str = ""
 
 
 def of(names: tuple[str, str], found: tuple[Told, Told]) -> SideBySide:
     """Return the figures of both."""
-    foreign = [f"{name} ({one.source})" for name, one in zip(names, found, strict=True) if isinstance(one, Imported)]
+    foreign = [
+        f"{name} ({one.source})" for name, one in zip(names, found, strict=True) if isinstance(one, ImportedResult)
+    ]
     synthetic = "; ".join(dict.fromkeys(filter(None, map(_synthetic, found))))
     measured = (tuple(_measured(found[0])), tuple(_measured(found[1])))
     return SideBySide(_WHY.format(" and ".join(foreign)), names, measured, synthetic)
@@ -46,7 +48,7 @@ def render(sides: SideBySide) -> str:
     return "\n\n".join([*parts, table(header, rows, range(2, 9))]) + "\n"
 
 
-def _row(one: Measured) -> tuple[str, ...]:
+def _row(one: ImportedMeasurement) -> tuple[str, ...]:
     streams = formatting.UNKNOWN if one.streams is None else str(one.streams)
     ttft = f"{formatting.number(one.ttft, 3)} ({said(one.ttft_is)})" if one.ttft is not None else formatting.UNKNOWN
     figures = (
@@ -64,8 +66,8 @@ def _synthetic(one: Told) -> str:
     return one.plan.synthetic if isinstance(one, RunReport) else ""
 
 
-def _measured(one: Told) -> Iterator[Measured]:
-    if isinstance(one, Imported):
+def _measured(one: Told) -> Iterator[ImportedMeasurement]:
+    if isinstance(one, ImportedResult):
         yield from one.measured
     elif isinstance(one, RunReport):
         yield from _by_prompt("", one.requests)
@@ -76,7 +78,7 @@ def _measured(one: Told) -> Iterator[Measured]:
             )
 
 
-def _by_prompt(head: str, requests: tuple[RequestDone, ...] | list[RequestDone]) -> Iterator[Measured]:
+def _by_prompt(head: str, requests: tuple[RequestDone, ...] | list[RequestDone]) -> Iterator[ImportedMeasurement]:
     """Yield the medians of each prompt; the speed is that of one stream while it decodes."""
     for kind, streams in dict.fromkeys((done.kind, done.streams) for done in requests):
         mine = [done for done in requests if (done.kind, done.streams) == (kind, streams)]
@@ -89,7 +91,7 @@ def _by_prompt(head: str, requests: tuple[RequestDone, ...] | list[RequestDone])
                 [done.acceptance_length for done in good],
             )
         )
-        yield Measured(
+        yield ImportedMeasurement(
             what=f"{head}{kind}", n=len(good), streams=streams,
             tok_s=statistics.median(speeds) if speeds else None,
             ttft=statistics.median(ttfts) if ttfts else None,

@@ -315,11 +315,11 @@ class DflashApp(App[str]):
         """Send the five prompts and record each result, so that every observer of the run sees it."""
         from dflash_tui.benchmark import client, suites  # noqa: PLC0415 - as above
 
-        suite, scale = suites.load("quick"), run.plan.bench_scale
-        kinds = [*(prompt.kind for prompt, _ in client.order(suite)), ""]
+        suite, scale = suites.load_suite("quick"), run.plan.bench_scale
+        kinds = [*(prompt.kind for prompt, _ in client.order_requests(suite)), ""]
         try:
             self.run_screen.send(run, kinds.pop(0))
-            sent = client.answer(
+            sent = client.send_suite(
                 run.url, run.plan.served_name, suite, key=run.key, scale=scale, temperature=None, fixed=False
             )
             async with aclosing(sent):

@@ -87,7 +87,7 @@ def main() -> None:
             print(f"{found[watched]:7.1f} tok/s with the panel, {found[alone]:7.1f} without", flush=True)
     finally:
         subprocess.run([*COMMAND, "stop", run.id], check=True)
-    half = stats.quantile(0.975, pairs - 1) * stdev(logs) / math.sqrt(pairs)
+    half = stats.student_t_quantile(0.975, pairs - 1) * stdev(logs) / math.sqrt(pairs)
     middle = fmean(logs)
     low, high = math.exp(middle - half), math.exp(middle + half)
     print(f"with the panel: {math.exp(middle):.3f} times the speed without (95 %: {low:.3f} to {high:.3f}, n={pairs})")

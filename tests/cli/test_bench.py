@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dflash_tui.benchmark import imported_results, suites, vllm_bench
-from dflash_tui.benchmark.imported_results import Imported
+from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.benchmark.suites import Prompt
 from dflash_tui.cli.commands import bench
 from dflash_tui.cli.parser import build_parser
@@ -26,7 +26,7 @@ from tests.tui.conftest import a_run
 
 FAKE = ROOT / "tests" / "support" / "fake_server.py"
 RESULT = DATA / "imported" / "vllm-bench-serve.json"
-SUITE = suites.made("two", (Prompt("a", "first", 20), Prompt("b", "second", 40)))
+SUITE = suites.build_suite("two", (Prompt("a", "first", 20), Prompt("b", "second", 40)))
 # Plays an engine's Python: writes down what it is asked and gives the result of a real one.
 PYTHON = f"""#!{sys.executable}
 import json, pathlib, shutil, sys, time
@@ -116,12 +116,12 @@ async def test_who_begins_changes_from_turn_to_turn(serving, monkeypatch, capfd)
     turns: list[tuple[int, int]] = []
     prompts: set[str] = set()
 
-    async def serve(run: Run, asks: Iterable[vllm_bench.Ask], *, seed: int, **_: object) -> Imported:
+    async def serve(run: Run, asks: Iterable[vllm_bench.BenchPrompt], *, seed: int, **_: object) -> ImportedResult:
         turns.append((seed, run.samples.read_text().count("\n") if run.samples.exists() else 0))
         prompts.update(ask.prompt for ask in asks)
-        return imported_results.load(RESULT)
+        return imported_results.load_imported_result(RESULT)
 
-    monkeypatch.setattr(vllm_bench, "serve", serve)
+    monkeypatch.setattr(vllm_bench, "run_vllm_bench", serve)
     await bench.measure(bench.Bench(serving, SUITE, 0.5, rounds=4, seed=3, fixed=True, with_vllm=True, as_json=True))
     assert turns == [(7, 0), (3, 2), (4, 2), (5, 6), (6, 6)]
     assert len(prompts) == 10
@@ -135,7 +135,9 @@ async def test_a_benchmark_that_fails_says_its_last_word(run, monkeypatch, behav
     monkeypatch.setattr(vllm_bench, "_IMPORT_PATIENCE", 0.5)
     (run.folder / "behaviour").write_text(behaviour)
     with pytest.raises(DflashError, match=what) as caught:
-        await vllm_bench.serve(run, [vllm_bench.Ask("x", 8)], seed=0, temperature=None, streams=1, patience=0.5)
+        await vllm_bench.run_vllm_bench(
+            run, [vllm_bench.BenchPrompt("x", 8)], seed=0, temperature=None, streams=1, patience=0.5
+        )
     assert caught.value.evidence == ("ValueError: no such model" if what == "failed" else "")
     assert str(run.folder) in caught.value.do
 
@@ -144,7 +146,7 @@ async def test_an_engine_without_python_is_said(run):
     python = Path(run.plan.argv[0]).parent / "python"
     python.unlink()
     with pytest.raises(DflashError, match="could not be started") as caught:
-        await vllm_bench.serve(run, [], seed=0, temperature=None, streams=1, patience=1)
+        await vllm_bench.run_vllm_bench(run, [], seed=0, temperature=None, streams=1, patience=1)
     assert str(python) in caught.value.evidence
 
 
@@ -178,7 +180,9 @@ def shim() -> ModuleType:
 def test_lines_are_read_as_pandas_does(shim, tmp_path):
     """An engine's data set is made of `columns` and `iterrows`, whose rows become dictionaries."""
     path = tmp_path / "prompts.jsonl"
-    path.write_bytes(b"\n".join(msgspec.json.encode(vllm_bench.Ask(text, 8)) for text in ("a\u2028b", "c")) + b"\n\n")
+    path.write_bytes(
+        b"\n".join(msgspec.json.encode(vllm_bench.BenchPrompt(text, 8)) for text in ("a\u2028b", "c")) + b"\n\n"
+    )
     rows = shim.Lines.read_json(path_or_buf=str(path), lines=True)
     assert "prompt" in rows.columns
     assert [row.to_dict() for _, row in rows.iterrows()] == [

@@ -24,7 +24,7 @@ from tests.support.boot_factories import modes, plan
 from tests.support.fake_runs import free_port, wait_for_answer
 
 FAKE = ROOT / "tests" / "support" / "fake_server.py"
-SUITE = suites.made("three", (Prompt("a", "first", 20), Prompt("b", "second", 40, 3), Prompt("c", "third", 60)))
+SUITE = suites.build_suite("three", (Prompt("a", "first", 20), Prompt("b", "second", 40, 3), Prompt("c", "third", 60)))
 Start = Callable[..., str]
 
 
@@ -53,7 +53,7 @@ def asked(tmp_path) -> Callable[[], list[dict[str, Any]]]:
 
 
 async def sent(url: str, suite: suites.Suite = SUITE, **how) -> list[RequestDone]:
-    return [done async for done in client.answer(url, "x", suite, **how)]
+    return [done async for done in client.send_suite(url, "x", suite, **how)]
 
 
 async def test_every_prompt_is_sent_in_the_order_of_the_seed(serve, asked):
@@ -61,16 +61,16 @@ async def test_every_prompt_is_sent_in_the_order_of_the_seed(serve, asked):
     done = await sent(serve(), rounds=2, seed=7)
     numbers = {kind: sorted(d.round for d in done if d.kind == kind) for kind in "abc"}
     assert numbers == {"a": [0, 1], "b": [0, 1, 2, 3, 4, 5], "c": [0, 1]}
-    assert [(d.kind, d.round) for d in done] == [(p.kind, n) for p, n in client.order(SUITE, 2, 7)]
+    assert [(d.kind, d.round) for d in done] == [(p.kind, n) for p, n in client.order_requests(SUITE, 2, 7)]
     assert sorted(d.kind for d in done[:5]) == ["a", "b", "b", "b", "c"]
-    assert client.order(SUITE, 2, 7) != client.order(SUITE, 2, 8)
+    assert client.order_requests(SUITE, 2, 7) != client.order_requests(SUITE, 2, 8)
     assert [body["max_tokens"] for body in asked()] == [{"a": 20, "b": 40, "c": 60}[d.kind] for d in done]
     assert all(not d.error and d.streams == 1 and len(d.digests) == 3 for d in done)
 
 
 def test_an_order_that_counts_is_kept():
-    suite = suites.made("pair", SUITE.prompts, in_order=True)
-    assert [(p.kind, n) for p, n in client.order(suite, 2, 5)] == [
+    suite = suites.build_suite("pair", SUITE.prompts, in_order=True)
+    assert [(p.kind, n) for p, n in client.order_requests(suite, 2, 5)] == [
         ("a", 0), ("b", 0), ("b", 1), ("b", 2), ("c", 0), ("a", 1), ("b", 3), ("b", 4), ("b", 5), ("c", 1)
     ]  # fmt: skip
 
@@ -86,15 +86,15 @@ async def test_no_prefix_cache_can_answer_and_the_same_boot_again_asks_the_same(
     assert texts == [body["messages"][0]["content"] for body in second]
     assert [body["seed"] for body in first] == [body["seed"] for body in second]
     assert len({body["cache_salt"] for body in first + second}) == 20
-    await client.one(url, "x", SUITE.prompts[0], seed=4)
+    await client.send_prompt(url, "x", SUITE.prompts[0], seed=4)
     assert asked()[-1]["messages"][0]["content"] not in texts
 
 
 async def test_length_and_temperature_are_as_asked(serve, asked):
     """A fixed answer goes on past its end; what is left to the server is not sent."""
     url = serve()
-    await client.one(url, "x", SUITE.prompts[2], scale=0.5, seed=1, number=2)
-    await client.one(url, "x", SUITE.prompts[2], scale=0.01, temperature=None, fixed=False)
+    await client.send_prompt(url, "x", SUITE.prompts[2], scale=0.5, seed=1, number=2)
+    await client.send_prompt(url, "x", SUITE.prompts[2], scale=0.01, temperature=None, fixed=False)
     fixed, free = asked()
     assert (fixed["max_tokens"], fixed["ignore_eos"], fixed["temperature"], fixed["seed"]) == (30, True, 0.0, 1)
     assert (free["max_tokens"], free["ignore_eos"], "temperature" in free) == (8, False, False)
@@ -134,9 +134,9 @@ async def test_so_many_are_under_way_as_the_figures_are_labelled_with(serve, mon
     """Eight streams of a suite of one prompt and five requests: it is sent again until each has had two."""
     monkeypatch.setattr(Run, "url", serve("slow=0.5"))
     run, design = Run("x", plan(), 0, "", 0.0, 0.0, ""), modes(concurrency=(8,))
-    for suite, rounds in ((SUITE, 4), (suites.made("one", SUITE.prompts[:1]), 16)):
+    for suite, rounds in ((SUITE, 4), (suites.build_suite("one", SUITE.prompts[:1]), 16)):
         done = [each async for each in boot_requests.measured(design, suite, run)]
-        sent = [(prompt.kind, number) for prompt, number in client.order(suite, rounds, design.seed)]
+        sent = [(prompt.kind, number) for prompt, number in client.order_requests(suite, rounds, design.seed)]
         assert sorted((each.kind, each.round) for each in done) == sorted(sent)
         spans = [(each.at - each.total, each.at) for each in done]
         assert max(sum(began <= at < ended for began, ended in spans) for at, _ in spans) >= 8
@@ -144,7 +144,7 @@ async def test_so_many_are_under_way_as_the_figures_are_labelled_with(serve, mon
 
 @pytest.mark.parametrize("streams", [1, 2])
 async def test_whoever_stops_listening_leaves_no_request_behind(serve, asked, streams):
-    async with aclosing(client.answer(serve("slow=0.2"), "x", SUITE, streams=streams)) as requests:
+    async with aclosing(client.send_suite(serve("slow=0.2"), "x", SUITE, streams=streams)) as requests:
         async for _ in requests:
             break
     seen = len(asked())
@@ -163,7 +163,7 @@ def test_the_shuffling_is_that_of_python():
     """A driver elsewhere may reckon the same order."""
     expected = [("a", 0), ("b", 0), ("b", 1), ("b", 2), ("c", 0)]
     random.Random(11).shuffle(expected)
-    assert [(p.kind, n) for p, n in client.order(SUITE, 1, 11)] == expected
+    assert [(p.kind, n) for p, n in client.order_requests(SUITE, 1, 11)] == expected
 
 
 # A kilobyte each: what takes time is their number, what has a limit their bytes.
@@ -192,7 +192,7 @@ async def test_an_answer_without_end_takes_little_memory(kind):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
-        done = await asyncio.wait_for(client.first(f"http://127.0.0.1:{port}", "x"), 120)
+        done = await asyncio.wait_for(client.send_first_request(f"http://127.0.0.1:{port}", "x"), 120)
         listening.close()
     assert words in done.error
     assert len(done.error) < 500

@@ -52,7 +52,7 @@ async def test_a_good_server_becomes_warm_and_is_measured_from_the_start_of_a_bu
     async with watching(run) as state:
         await until(lambda: state.health is Health.WARM)
         await asyncio.sleep(4)
-        run_files.record(run, await client.first(run.url, "x"))
+        run_files.record(run, await client.send_first_request(run.url, "x"))
         await until(lambda: len(state.requests) == 2 and state.readings[-1].counters.steps == 20)
     changes = [(b.at - a.at, (b.counters.steps or 0) - (a.counters.steps or 0)) for a, b in pairwise(state.readings)]
     assert all(seconds < 2.5 for seconds, steps in changes if steps)
@@ -173,7 +173,7 @@ async def test_two_observers_see_the_same_and_ask_once(launch):
             assert len(recorded(run, RequestDone)) == 1
             assert list(first.readings)[:2] == list(second.readings)[:2]
         before = len(recorded(run, Sampled))
-        await client.first(run.url, "x")
+        await client.send_first_request(run.url, "x")
         await until(lambda: len(recorded(run, Sampled)) > before)
 
 
@@ -187,7 +187,7 @@ async def test_a_suspended_recorder_loses_its_place(launch):
             pass
         other.send_signal(signal.SIGSTOP)
         async with watching(run) as state:
-            await client.first(run.url, "x")
+            await client.send_first_request(run.url, "x")
             await until(lambda: bool(state.readings) and state.readings[-1].counters.steps == 20)
         other.kill()
 
@@ -276,7 +276,7 @@ async def test_a_bad_answer_is_a_failed_request(launch, word, error):
     """Whatever the server sends, a request ends with a sentence."""
     run = launch(word)
     await until(lambda: processes.listens(server_process.members(run), run.plan.port))
-    done = await client.first(run.url, "x")
+    done = await client.send_first_request(run.url, "x")
     assert error in done.error
 
 
@@ -284,7 +284,7 @@ async def test_a_request_is_measured_by_its_usage(launch):
     """Forty tokens came in three chunks: the speed follows `usage`, not the chunks."""
     run = launch()
     await until(lambda: processes.listens(server_process.members(run), run.plan.port))
-    done = await client.one(run.url, "x", suites.load("quick").prompts[0], scale=0.5)
+    done = await client.send_prompt(run.url, "x", suites.load_suite("quick").prompts[0], scale=0.5)
     assert (done.kind, done.tokens, done.prompt_tokens, done.finish, done.error) == ("Q&A", 40, 9, "length", "")
     assert done.ttft is not None
     assert done.decode_tok_s is not None
@@ -294,7 +294,7 @@ async def test_a_request_is_measured_by_its_usage(launch):
 
 async def test_no_server_is_a_failed_request():
     """Nothing listens: the error names it."""
-    done = await client.first(f"http://127.0.0.1:{free_port(18_900)}", "x")
+    done = await client.send_first_request(f"http://127.0.0.1:{free_port(18_900)}", "x")
     assert "ConnectError" in done.error
 
 
@@ -314,7 +314,7 @@ def test_a_bench_of_an_unwatched_server_leaves_its_counters(launch):
     assert recorded(run, Sampled)[-1].counters.steps == 60
     state = observer.replay(run)
     assert [(r.kind, r.acceptance_length) for r in state.finished.requests] == [
-        (prompt.kind, 4.0) for prompt, _ in client.order(suites.load("quick"))
+        (prompt.kind, 4.0) for prompt, _ in client.order_requests(suites.load_suite("quick"))
     ]
 
 

@@ -8,9 +8,9 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from dflash_tui.benchmark import client, suites, vllm_bench
-from dflash_tui.benchmark.imported_results import Imported
+from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.benchmark.suites import Suite
-from dflash_tui.benchmark.summary import Measured
+from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.events import Health, RequestDone, encode
@@ -40,13 +40,13 @@ class Bench(NamedTuple):
     as_json: bool = False
     watched: bool = False
 
-    async def level(self, streams: int) -> Measured:
+    async def level(self, streams: int) -> LevelSummary:
         """Send the suite with so many requests under way, print and record each, and return what they sum up to."""
         run, done = self.run, list[RequestDone]()
         before = await observer.read_counters(run)
         if not self.as_json:
             print_data(benchmark_text.request_row(None))
-        requests = client.answer(
+        requests = client.send_suite(
             run.url, run.plan.served_name, self.suite, rounds=self.suite.rounds(self.rounds, streams), scale=self.scale,
             seed=self.seed, temperature=self.temperature, fixed=self.fixed, streams=streams, key=run.key,
         )  # fmt: skip
@@ -58,7 +58,7 @@ class Bench(NamedTuple):
                     print_data(benchmark_text.request_row(request))
                 elif not self.watched:
                     print_data(encode(request).decode())
-        measured = Measured.of(run, done, before, await observer.read_counters(run), self.suite)
+        measured = LevelSummary.of(run, done, before, await observer.read_counters(run), self.suite)
         if self.as_json:
             print_data(encode(measured).decode())
         else:
@@ -73,7 +73,7 @@ class Bench(NamedTuple):
         Who begins changes from turn to turn, so that what drifts on the machine meets both alike. Several turns begin
         with one that does not count: what a server has not met before, such as its first long prompt, takes longer.
         """
-        ours, theirs = list[Measured](), list[Imported]()
+        ours, theirs = list[LevelSummary](), list[ImportedResult]()
         if self.rounds > 1:
             print_status("warm-up, not counted: vllm bench serve sends the prompts once")
             await self._replace(rounds=1, seed=self.seed + self.rounds).theirs(streams, _WARM_UP)
@@ -85,7 +85,7 @@ class Bench(NamedTuple):
             ours.append(await mine.level(streams))
             if not turn % 2:
                 theirs.append(await mine.theirs(streams, ours[-1].seconds))
-        compared = vllm_bench.Compared.of(self.run, ours, theirs)
+        compared = vllm_bench.VllmBenchCompared.of(self.run, ours, theirs)
         if self.as_json:
             print_data(encode(compared).decode())
             return
@@ -93,20 +93,22 @@ class Bench(NamedTuple):
         if compared.synthetic:
             print_data(benchmark_text.synthetic(compared.synthetic))
 
-    async def theirs(self, streams: int, seconds: float) -> Imported:
+    async def theirs(self, streams: int, seconds: float) -> ImportedResult:
         """Return what `vllm bench serve` says of one level, which took us so many seconds."""
         asks = [
-            vllm_bench.Ask(client.tagged(prompt, number, self.seed), client.length(prompt, self.scale))
-            for prompt, number in client.order(self.suite, self.suite.rounds(self.rounds, streams), self.seed)
+            vllm_bench.BenchPrompt(
+                client.make_prompt_unique(prompt, number, self.seed), client.answer_length(prompt, self.scale)
+            )
+            for prompt, number in client.order_requests(self.suite, self.suite.rounds(self.rounds, streams), self.seed)
         ]
-        return await vllm_bench.serve(
+        return await vllm_bench.run_vllm_bench(
             self.run, asks, seed=self.seed, temperature=self.temperature, streams=streams, patience=60 + 10 * seconds
         )
 
 
 def bench(args: argparse.Namespace) -> int:
     """`bench [RUN]`: send the prompts and print what each request took."""
-    suite, run = suites.load(args.suite), registry.find(args.run)
+    suite, run = suites.load_suite(args.suite), registry.find(args.run)
     if not server_process.alive(run):
         raise UsageError(f"{run.id} has ended", do="dflash-tui ps lists the servers that run")
     if not processes.listens(server_process.members(run), run.plan.port):

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dflash_tui.benchmark import imported_results
-from dflash_tui.benchmark.imported_results import Imported
+from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common import untrusted_json
 from dflash_tui.common.errors import DflashError, UsageError
@@ -39,7 +39,7 @@ def command(args: argparse.Namespace) -> int:
         raise UsageError(f"one name, not {len(names)}", do="dflash-tui report compare A B sets two side by side")
     else:
         found = load(names[0] if names else None)
-        if isinstance(found, Imported):
+        if isinstance(found, ImportedResult):
             raise UsageError(
                 f"{names[0]} is a result of {found.source}", do="report compare sets it beside one of ours"
             )
@@ -71,7 +71,7 @@ def _write(path: Path, told: str) -> None:
 def _compared(one: str, other: str, kind: str) -> str:
     """Return two set side by side: judged where that can be, else only their figures."""
     found = load(one), load(other)
-    if isinstance(found[0], Imported) or isinstance(found[1], Imported):
+    if isinstance(found[0], ImportedResult) or isinstance(found[1], ImportedResult):
         beside = imported_comparison.of((one, other), found)
         if kind == "svg":
             raise UsageError("what is not judged has no picture", do="--format md has the figures")
@@ -93,7 +93,7 @@ def text(report: AbReport | RunReport, kind: str, name: str) -> str:
     return experiment_markdown.render(report) if isinstance(report, AbReport) else run_markdown.render(report)
 
 
-def load(name: str | None) -> AbReport | RunReport | Imported:
+def load(name: str | None) -> AbReport | RunReport | ImportedResult:
     """Return what `name` means: a report's file, an experiment, or a run; without it the newest experiment.
 
     Raises:
@@ -118,7 +118,7 @@ def load(name: str | None) -> AbReport | RunReport | Imported:
         raise UsageError(f"no experiment and no run called '{name}'", evidence=error.what, do=do) from None
 
 
-def _file(name: str) -> AbReport | RunReport | Imported | None:
+def _file(name: str) -> AbReport | RunReport | ImportedResult | None:
     """Return the report, or another benchmark's result, in a file of JSON; None when it is another file, or none."""
     path = Path(name).expanduser()
     if not path.is_file() or path.suffix != ".json":
@@ -129,7 +129,7 @@ def _file(name: str) -> AbReport | RunReport | Imported | None:
     for decoder in (_AB, _RUN):
         with contextlib.suppress(msgspec.MsgspecError):
             return _sound(path, untrusted_json.decode(data, decoder))
-    return imported_results.load(path)
+    return imported_results.load_imported_result(path)
 
 
 def _sound(path: Path, report: AbReport | RunReport) -> AbReport | RunReport:

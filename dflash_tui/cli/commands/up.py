@@ -163,7 +163,7 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
         if bench and await first_answer(answered, following):
             if state.health is Health.UNHEALTHY:
                 return _after_end(run, state, as_json=args.json)
-            quick = Bench(run, suites.load("quick"), run.plan.bench_scale, as_json=args.json, watched=True)
+            quick = Bench(run, suites.load_suite("quick"), run.plan.bench_scale, as_json=args.json, watched=True)
             await measure(quick)
             await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
             if args.detach:

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from dflash_tui.benchmark.stats import Difference
+from dflash_tui.benchmark.stats import ArmDifference
 from dflash_tui.experiments.analysis.measures import measured, start_of
 from dflash_tui.experiments.analysis.report import BreakEven, PromptRatio, StartUp
 from dflash_tui.experiments.design import Boot
@@ -27,7 +27,7 @@ def start(boots: Sequence[Boot], a: int, b: int) -> StartUp:
 
 
 def find(
-    boots: Sequence[Boot], a: int, b: int, judged: Difference | None, prompts: Sequence[PromptRatio]
+    boots: Sequence[Boot], a: int, b: int, judged: ArmDifference | None, prompts: Sequence[PromptRatio]
 ) -> tuple[BreakEven, ...]:
     """Return when the arm that starts later has made up for it, for cold and for cached starts.
 
@@ -71,7 +71,7 @@ def _made_up(
     seconds: float,
     by: int,
     others: Sequence[Boot],
-    faster: Difference,
+    faster: ArmDifference,
     ratios: Mapping[tuple[str, int], float],
     *,
     cold: bool,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from dflash_tui.benchmark import stats
-from dflash_tui.benchmark.stats import CLOSEST, ONE_TEXT, Cell, Difference, Logs
+from dflash_tui.benchmark.stats import CLOSEST, ONE_TEXT, ArmDifference, Logs, PromptCell
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.design import Arm, Boot, Design
 
@@ -38,7 +38,7 @@ def moves_drafts(a: Arm, b: Arm) -> bool:
     )
 
 
-def of_boots(design: Design, boots: Sequence[Boot], measure: str) -> list[list[dict[Cell, list[float]]]]:
+def of_boots(design: Design, boots: Sequence[Boot], measure: str) -> list[list[dict[PromptCell, list[float]]]]:
     """Return for each arm and each of its boots the logarithms of a measure by prompt."""
     return [
         [_logs(boot, measure) for boot in measured(boots, arm)] if _has(design.arms[arm], measure) else []
@@ -46,13 +46,13 @@ def of_boots(design: Design, boots: Sequence[Boot], measure: str) -> list[list[d
     ]
 
 
-def difference(arms: Sequence[Sequence[Logs]], a: int, b: int, measure: str) -> Difference | None:
+def difference(arms: Sequence[Sequence[Logs]], a: int, b: int, measure: str) -> ArmDifference | None:
     """Return how far arm `b` is from arm `a` in a measure, None when they share no prompt.
 
     The same text has the same AL in every boot: there it is no chance that boots come out alike, but it is one which
     text an arm came to.
     """
-    return stats.difference(arms, a, b, 0.0 if measure == AL else CLOSEST, 0.0 if measure == STEPS else ONE_TEXT)
+    return stats.compare_arms(arms, a, b, 0.0 if measure == AL else CLOSEST, 0.0 if measure == STEPS else ONE_TEXT)
 
 
 def levels(design: Design, boots: Sequence[Boot], measure: str, arms: Iterable[int]) -> set[int]:
@@ -65,12 +65,12 @@ def _has(arm: Arm, measure: str) -> bool:
     return measure == TOKENS or speculates(arm)
 
 
-def _logs(boot: Boot, measure: str) -> dict[Cell, list[float]]:
-    found: dict[Cell, list[float]] = {}
+def _logs(boot: Boot, measure: str) -> dict[PromptCell, list[float]]:
+    found: dict[PromptCell, list[float]] = {}
     for request in boot.requests:
         value = None if request.error else _value_of(request, measure)
         if value:
-            found.setdefault(Cell(request.kind, request.streams), []).append(math.log(value))
+            found.setdefault(PromptCell(request.kind, request.streams), []).append(math.log(value))
     return found
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from dflash_tui.benchmark.stats import LEVEL, Cell, Logs
+from dflash_tui.benchmark.stats import LEVEL, Logs, PromptCell
 from dflash_tui.experiments.analysis import confounds
 from dflash_tui.experiments.analysis.measures import AL, TOKENS, difference, of_boots
 from dflash_tui.experiments.analysis.report import Sweep, SweepPoint
@@ -65,11 +65,11 @@ def number(design: Design, arm: int) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def _shared(arms: Sequence[Sequence[Logs]]) -> list[Cell]:
+def _shared(arms: Sequence[Sequence[Logs]]) -> list[PromptCell]:
     """Return the prompts that every boot of every arm that measured has."""
     boots = [boot for arm in arms for boot in arm]
     return [cell for cell in boots[0] if all(boot.get(cell) for boot in boots)] if boots else []
 
 
-def _mean(boots: Sequence[Logs], cells: Sequence[Cell]) -> float:
+def _mean(boots: Sequence[Logs], cells: Sequence[PromptCell]) -> float:
     return fmean(fmean(boot[cell]) for boot in boots for cell in cells)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from dflash_tui.benchmark.stats import Difference, Ratio
+from dflash_tui.benchmark.stats import ArmDifference, Ratio
 from dflash_tui.experiments.analysis import break_even, confounds, sweep
 from dflash_tui.experiments.analysis.agreement import agreement
 from dflash_tui.experiments.analysis.measures import (
@@ -73,7 +73,7 @@ def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Compariso
 
 
 def _judged_by(
-    design: Design, boots: Sequence[Boot], pair: tuple[int, int], apart: dict[str, Difference | None]
+    design: Design, boots: Sequence[Boot], pair: tuple[int, int], apart: dict[str, ArmDifference | None]
 ) -> str:
     """Return the measure that is judged: steps/s where what is varied leaves alone what is drafted and accepted.
 
@@ -87,17 +87,17 @@ def _judged_by(
     return TOKENS if moved or (al and al.shown and al.ratio(_SURE).excludes_one) else STEPS
 
 
-def _word(found: Difference | None) -> Word:
+def _word(found: ArmDifference | None) -> Word:
     if found is None or not found.shown:
         return Word.NO_DIFFERENCE
     return Word.FASTER if found.log > 0 else Word.SLOWER
 
 
-def _ratio(found: Difference | None) -> Ratio | None:
+def _ratio(found: ArmDifference | None) -> Ratio | None:
     return found.ratio() if found else None
 
 
-def _cause(speed: Difference | None, parts: dict[str, Difference | None]) -> str:
+def _cause(speed: ArmDifference | None, parts: dict[str, ArmDifference | None]) -> str:
     """Return which of the factors of tok/s is shown to differ in the direction in which tok/s does."""
     if speed is None or not speed.shown:
         return ""

@@ -52,7 +52,7 @@ async def test_recording_goes_on(launch, monkeypatch):
         for jump in (DAY, 0.0, -DAY, 0.0):
             offset[0] = jump
             before = len(recorded(run, Sampled))
-            await client.first(run.url, "x")
+            await client.send_first_request(run.url, "x")
             await until(lambda before=before: len(recorded(run, Sampled)) > before + 1)  # type: ignore[misc]
             assert server_process.alive(run)
             assert abs(state.readings[-1].at - time.time()) < 15

@@ -81,7 +81,7 @@ async def test_a_log_that_is_renamed_is_read_under_its_new_name(launch, rotated)
         if rotated != "renamed":
             log.touch()
         before = state.line_count
-        await client.one(run.url, "x", Prompt("late", "after the rename", 8))
+        await client.send_prompt(run.url, "x", Prompt("late", "after the rename", 8))
         await until(lambda: "after the rename" in state.lines[-1].text)
         assert state.line_count == before + 1
         assert observer.replay(run).line_count == state.line_count
@@ -245,4 +245,4 @@ async def test_a_folder_that_is_deleted_under_its_observer(launch):
         assert not run.folder.exists()
     assert registry.runs() == []
     assert registry.damaged() == {}
-    assert (await client.first(run.url, "x")).error == ""
+    assert (await client.send_first_request(run.url, "x")).error == ""

@@ -71,7 +71,7 @@ async def goes_on(run: Run) -> None:
     assert server_process.alive(run)
     before = len(recorded(run, Sampled))
     async with watching(run) as state:
-        await client.first(run.url, "x")
+        await client.send_first_request(run.url, "x")
         await until(lambda: state.health is Health.WARM and len(recorded(run, Sampled)) > before, 20)
 
 

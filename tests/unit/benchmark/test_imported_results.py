@@ -12,7 +12,7 @@ IMPORTED = DATA / "imported"
 
 def test_vllm_bench_serve_is_read():
     """Percent become shares and milliseconds seconds."""
-    found = imported_results.load(IMPORTED / "vllm-bench-serve.json")
+    found = imported_results.load_imported_result(IMPORTED / "vllm-bench-serve.json")
     [measured] = found.measured
     assert (found.source, found.model) == ("vllm bench serve", "models/demo-cpu/target")
     assert (measured.n, measured.failed, measured.streams) == (5, 0, 1)
@@ -25,7 +25,7 @@ def test_vllm_bench_serve_is_read():
 
 def test_llama_benchy_is_read():
     """One measurement per test that generated; what it does not measure is not made up."""
-    found = imported_results.load(IMPORTED / "llama-benchy.json")
+    found = imported_results.load_imported_result(IMPORTED / "llama-benchy.json")
     assert (found.source, found.model) == ("llama-benchy 0.3.5", "org/model")
     assert [(m.what, m.streams, m.tok_s, m.ttft, m.n) for m in found.measured] == [
         ("pp2048 tg32", 1, 51.5, 1.046, 2), ("pp2048 tg32 @ d4096", 2, 98.7, 2.077, 2)
@@ -61,13 +61,13 @@ def test_hostile_json_is_refused_in_words(tmp_path, text, what):
     path = tmp_path / "result.json"
     path.write_text(text)
     with pytest.raises(UsageError, match=what):
-        imported_results.load(path)
+        imported_results.load_imported_result(path)
 
 
 def test_names_cannot_write_on_the_terminal(tmp_path):
     path = tmp_path / "result.json"
     path.write_text(changed(model_id="\x1b[31mred\x1b[0m\x07" + "x" * 999))
-    found = imported_results.load(path)
+    found = imported_results.load_imported_result(path)
     assert found.model.startswith("redx")
     assert len(found.model) == 200
 
@@ -75,4 +75,4 @@ def test_names_cannot_write_on_the_terminal(tmp_path):
 def test_no_file_and_a_folder_are_said(tmp_path):
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(UsageError, match="is not a file"):
-            imported_results.load(path)
+            imported_results.load_imported_result(path)

@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from dflash_tui.benchmark.sse import Stream, said
+from dflash_tui.benchmark.sse import CompletionStream, quote_server_text
 
 GOOD = 'data: {"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}'
 
 
-def taken(*lines: str) -> Stream:
-    stream = Stream("Q&A", 2, 4)
+def taken(*lines: str) -> CompletionStream:
+    stream = CompletionStream("Q&A", 2, 4)
     for line in lines:
         stream.take(line)
     return stream
@@ -95,5 +95,5 @@ def test_another_form_of_that_is_no_error(metrics):
 
 
 def test_a_server_cannot_write_on_the_terminal():
-    assert said("no\n \x1b[31mthanks\x1b[0m\x07, \u202eyes") == "no thanks, yes"
-    assert len(said("x" * 5000)) == 300
+    assert quote_server_text("no\n \x1b[31mthanks\x1b[0m\x07, \u202eyes") == "no thanks, yes"
+    assert len(quote_server_text("x" * 5000)) == 300

@@ -11,19 +11,19 @@ GOOD = "title: Mine\nprompts:\n  - {kind: Q, text: Hello there., max_tokens: 32}
 
 def test_the_shipped_suites_are_the_field_s():
     """Kinds and lengths as the field measures them; Math is short, so it comes ten times."""
-    field = {p.kind: (p.max_tokens, p.repeat) for p in suites.load("field").prompts}
+    field = {p.kind: (p.max_tokens, p.repeat) for p in suites.load_suite("field").prompts}
     assert field == {
         "Q&A": (256, 1), "Code": (512, 1), "JSON": (1024, 1), "Math": (64, 10), "LongCode": (2048, 1),
         "Prose": (1024, 1), "LongContext": (512, 1),
     }  # fmt: skip
-    quick = suites.load("quick").prompts
+    quick = suites.load_suite("quick").prompts
     assert [(p.kind, p.max_tokens) for p in quick] == [(kind, field[kind][0]) for kind in list(field)[:5]]
-    assert suites.load("seed-q1q2").in_order
-    assert {"field", "quick", "seed-q1q2", "space-invaders"} == set(suites.files())
+    assert suites.load_suite("seed-q1q2").in_order
+    assert {"field", "quick", "seed-q1q2", "space-invaders"} == set(suites.list_suite_files())
 
 
 def test_a_long_context_is_made_of_numbered_sentences():
-    long = suites.load("field").prompts[-1].text.splitlines()
+    long = suites.load_suite("field").prompts[-1].text.splitlines()
     assert long[0].startswith("Entry 1: ")
     assert long[399].startswith("Entry 400: ")
     assert len(set(long[:400])) == 400
@@ -35,7 +35,7 @@ def test_the_digest_is_of_the_content_and_not_of_the_name(tmp_path):
     (tmp_path / "a.yaml").write_text(GOOD)
     (tmp_path / "b.yaml").write_text(GOOD.replace("Mine", "Yours"))
     (tmp_path / "c.yaml").write_text(GOOD.replace("32", "33"))
-    a, b, c = (suites.load(str(tmp_path / f"{name}.yaml")) for name in "abc")
+    a, b, c = (suites.load_suite(str(tmp_path / f"{name}.yaml")) for name in "abc")
     assert (a.name, b.name) == ("a", "b")
     assert a.digest == b.digest != c.digest
     assert len(a.digest) == 64
@@ -44,9 +44,9 @@ def test_the_digest_is_of_the_content_and_not_of_the_name(tmp_path):
 def test_the_user_s_own_suite_wins():
     paths.user_suites().mkdir(parents=True)
     (paths.user_suites() / "quick.yaml").write_text(GOOD)
-    assert [p.kind for p in suites.load("quick").prompts] == ["Q"]
+    assert [p.kind for p in suites.load_suite("quick").prompts] == ["Q"]
     with pytest.raises(UsageError, match="no suite of prompts called 'quik'") as caught:
-        suites.load("quik")
+        suites.load_suite("quik")
     assert caught.value.do == "did you mean 'quick'?"
 
 
@@ -70,19 +70,19 @@ def test_what_is_wrong_is_said_by_file_line_and_key(tmp_path, old, new, error):
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD.replace(old, new))
     with pytest.raises(RecipeError) as caught:
-        suites.load(str(path))
+        suites.load_suite(str(path))
     assert str(caught.value).startswith(f"{path}:{error}")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(RecipeError, match="No such file"):
-        suites.load(str(tmp_path / "none.yaml"))
+        suites.load_suite(str(tmp_path / "none.yaml"))
 
 
 def test_mt_bench_is_read_where_it_was_put():
     """Nothing is downloaded: without the file, a word says where it goes."""
     with pytest.raises(UsageError, match="mt-bench are not on this machine") as caught:
-        suites.load("mt-bench")
+        suites.load_suite("mt-bench")
     path = paths.user_suites() / "mt-bench.jsonl"
     assert caught.value.evidence == str(path)
     path.parent.mkdir(parents=True)
@@ -90,11 +90,11 @@ def test_mt_bench_is_read_where_it_was_put():
         '{"question_id": 81, "category": "writing", "turns": ["First.", "Then."]}\n\n'
         '{"question_id": 82, "category": "math", "turns": ["Second."], "reference": ["2"]}\n'
     )
-    found = suites.load("mt-bench")
+    found = suites.load_suite("mt-bench")
     assert [(p.kind, p.text, p.max_tokens) for p in found.prompts] == [
         ("writing 81", "First.", 2048), ("math 82", "Second.", 2048)
     ]  # fmt: skip
-    assert suites.load(str(path)).digest == found.digest
+    assert suites.load_suite(str(path)).digest == found.digest
 
 
 @pytest.mark.parametrize(
@@ -113,5 +113,5 @@ def test_bad_lines_are_named(tmp_path, text, error):
     path = tmp_path / "mine.jsonl"
     path.write_text(text)
     with pytest.raises(RecipeError) as caught:
-        suites.load(str(path))
+        suites.load_suite(str(path))
     assert str(caught.value).startswith(f"{path}{error}")

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from dflash_tui.benchmark import suites
-from dflash_tui.benchmark.imported_results import Imported
-from dflash_tui.benchmark.imported_results import Measured as Theirs
-from dflash_tui.benchmark.summary import Figures, Measured, Spread, busy
-from dflash_tui.benchmark.vllm_bench import Compared
+from dflash_tui.benchmark.imported_results import ImportedMeasurement as Theirs
+from dflash_tui.benchmark.imported_results import ImportedResult
+from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread, busy_seconds
+from dflash_tui.benchmark.vllm_bench import VllmBenchCompared
 from dflash_tui.events import Counters, RequestDone
 from dflash_tui.presentation import benchmark_text
 from tests.tui.conftest import a_run
 
-SUITE = suites.load("quick")
+SUITE = suites.load_suite("quick")
 
 
 def request(kind: str = "Code", at: float = 0.0, total: float = 2.0, **changes) -> RequestDone:
@@ -28,10 +28,10 @@ def request(kind: str = "Code", at: float = 0.0, total: float = 2.0, **changes) 
     return RequestDone(at, kind, total=total, **(values | changes))
 
 
-def measured(*done: RequestDone, **plan) -> Measured:
+def measured(*done: RequestDone, **plan) -> LevelSummary:
     before = Counters(generated=0.0, steps=100.0, proposed=700.0, accepted=300.0, per_position=(80.0, 60.0))
     after = Counters(generated=500.0, steps=150.0, proposed=1050.0, accepted=450.0, per_position=(120.0, 80.0))
-    return Measured.of(a_run(**plan), done, before, after, SUITE)
+    return LevelSummary.of(a_run(**plan), done, before, after, SUITE)
 
 
 def test_a_spread_has_percentiles_when_there_are_enough_values():
@@ -46,8 +46,8 @@ def test_a_spread_has_percentiles_when_there_are_enough_values():
 def test_time_counts_once_however_many_are_under_way():
     """Two overlap, one is inside another, and the pause before the last does not count."""
     done = [request(at=3, total=3), request(at=4, total=2), request(at=2, total=1), request(at=11, total=1)]
-    assert busy(done) == pytest.approx(5.0)
-    assert busy([]) == 0
+    assert busy_seconds(done) == pytest.approx(5.0)
+    assert busy_seconds([]) == 0
 
 
 def test_a_level_sums_up_what_succeeded():
@@ -71,7 +71,7 @@ def test_what_nobody_knows_is_a_dash():
     """Beside others a request has no steps; one chunk has no speed."""
     row = benchmark_text.request_row(request(steps=None, decode_tok_s=None, ttft=None))
     assert row.split() == ["Code", "—", "—", "—", "—", "2.0", "s", "100", "length"]
-    assert Figures.of([request(steps=0.0)]).acceptance_length is None
+    assert RequestFigures.of([request(steps=0.0)]).acceptance_length is None
 
 
 def test_the_summary_is_for_eyes_and_greps():
@@ -104,9 +104,9 @@ def test_no_line_is_wider_than_the_terminal():
     assert max(len(line) for text in texts for line in text.splitlines()) <= 80
 
 
-def beside(ours: list[Measured], theirs: list[Theirs]) -> list[str]:
+def beside(ours: list[LevelSummary], theirs: list[Theirs]) -> list[str]:
     """Return the lines of our turns beside theirs."""
-    compared = Compared.of(a_run(), ours, [Imported("vllm bench serve", "m", (one,)) for one in theirs])
+    compared = VllmBenchCompared.of(a_run(), ours, [ImportedResult("vllm bench serve", "m", (one,)) for one in theirs])
     shown = benchmark_text.side_by_side(ours, compared).splitlines()
     assert max(map(len, shown)) <= 80
     return shown

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dflash_tui.benchmark.stats import Cell, Difference, Logs, difference
+from dflash_tui.benchmark.stats import ArmDifference, Logs, PromptCell, compare_arms
 from dflash_tui.common import formatting
 from dflash_tui.experiments import variation
 from dflash_tui.experiments.analysis import verdict
@@ -49,7 +49,7 @@ def arm(
     shares = [draw(rng, BETWEEN_BOOTS) for _ in range(boots)]
     return [
         {
-            Cell(f"p{place}", streams): [y + share + rng.gauss(0, BETWEEN_REQUESTS)]
+            PromptCell(f"p{place}", streams): [y + share + rng.gauss(0, BETWEEN_REQUESTS)]
             for place, y in enumerate(prompts)
             for streams in levels
         }
@@ -58,14 +58,14 @@ def arm(
 
 
 @functools.cache
-def pairs(reading: str, boots: int, runs: int = RUNS) -> list[tuple[list[list[Logs]], Difference]]:
+def pairs(reading: str, boots: int, runs: int = RUNS) -> list[tuple[list[list[Logs]], ArmDifference]]:
     """Return pairs of arms that are alike, and how far apart they seem."""
     rng, draw = random.Random(f"{reading} {boots}"), READINGS[reading]
     found = []
     for _ in range(runs):
         prompts = [draw(rng, BETWEEN_PROMPTS) for _ in KINDS]
         both = [arm(rng, draw, prompts, boots) for _ in range(2)]
-        apart = difference(both, 0, 1)
+        apart = compare_arms(both, 0, 1)
         assert apart is not None
         found.append((both, apart))
     return found
@@ -120,7 +120,7 @@ def test_prompts_that_arms_treat_differently_are_in_the_interval(prompts, boots,
     found = []
     for _ in range(600):
         own = [[rng.gauss(0, 0.05 / math.sqrt(2)) for _ in range(prompts)] for _ in range(2)]
-        apart = difference([arm(rng, draw, each, boots, levels) for each in own], 0, 1)
+        apart = compare_arms([arm(rng, draw, each, boots, levels) for each in own], 0, 1)
         assert apart is not None
         found.append(apart)
     held = fmean(apart.ratio().low <= 1 <= apart.ratio().high for apart in found)

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.benchmark.stats import difference
+from dflash_tui.benchmark.stats import compare_arms
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.measures import of_boots
 from dflash_tui.experiments.design import Boot, Design
@@ -75,7 +75,7 @@ def test_what_the_verdict_does_not_tell_apart_is_not_called_slower():
     measured = boots(of, [speeds[of.arms[arm].name] * (1.05 if n % 4 < 2 else 1.0) for n, arm in enumerate(of.order)])
     report = verdict.report(of, measured)
     assert report.sweep is not None
-    apart = difference(of_boots(of, measured, "tok/s"), 2, 1)
+    apart = compare_arms(of_boots(of, measured, "tok/s"), 2, 1)
     assert apart is not None
     assert apart.ratio(0.975).excludes_one
     assert not apart.shown
