@@ -25,7 +25,7 @@ class Alarmed(Event, frozen=True, tag="alarm"):
     over: bool = False
 
 
-async def announce(state: RunState, *, as_json: bool) -> None:
+async def print_alarms(state: RunState, *, as_json: bool) -> None:
     """Print the alarms of `state` as they come and go, for ever."""
     told = AlarmLines(state, as_json=as_json)
     while True:

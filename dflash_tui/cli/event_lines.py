@@ -32,13 +32,13 @@ class PlanMade(Event, frozen=True, tag="plan"):
     plan: Plan
 
 
-class Checked(Event, frozen=True, tag="check"):
+class CheckDone(Event, frozen=True, tag="check"):
     """What a check before the launch found."""
 
     check: Check
 
 
-class Figures(Event, frozen=True, tag="figures"):
+class WindowFigures(Event, frozen=True, tag="figures"):
     """What the last `seconds` say; null is unknown. Shares are 0 to 1, memory is in bytes."""
 
     HEADER: ClassVar[str] = "    time     tok/s   accept     AL   steps/s     memory  running  waiting"
@@ -55,7 +55,7 @@ class Figures(Event, frozen=True, tag="figures"):
     waiting: int | None
 
     @classmethod
-    def of(cls, state: RunState, now: float, seconds: float) -> Figures:
+    def of(cls, state: RunState, now: float, seconds: float) -> WindowFigures:
         """Return the figures of the last `seconds` of `state`."""
         rates = state.window(seconds, now)
         counters = state.readings[-1].counters if rates else None
@@ -98,16 +98,16 @@ class PreparingLines:
                 print_data(encode(event).decode())
         elif event.done or event.fraction is None or event.at - self._at >= 2:
             self._at = event.at
-            print_status(preparing_line(event))
+            print_status(format_preparing(event))
 
 
-def preparing_line(event: Preparing) -> str:
+def format_preparing(event: Preparing) -> str:
     """Return a step before the launch as a line."""
     share = f" ({event.fraction:.0%})" if event.fraction is not None and not event.done else ""
     return f"{'✓' if event.done else '·'} {event.step.value:<8} {event.text}{share}"
 
 
-class Lines:
+class EventLines:
     """Shows the events of a run: all as JSON, or for a reader the phases and what else is worth a line."""
 
     def __init__(self, state: RunState, *, as_json: bool) -> None:

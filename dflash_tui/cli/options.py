@@ -10,18 +10,18 @@ from typing import Any
 _ON = {"1", "true", "yes", "on"}
 
 
-def plan_options(parser: argparse.ArgumentParser, *, inherit: bool) -> None:
+def add_plan_options(parser: argparse.ArgumentParser, *, inherit: bool) -> None:
     """Add what changes the plan of a launch."""
-    option(parser, "--mode", inherit=inherit, type=_mode, metavar="MODE", help="eager or compile")
-    option(parser, "--port", inherit=inherit, type=_port, metavar="PORT", help="port on 127.0.0.1")
+    add_option(parser, "--mode", inherit=inherit, type=_mode, metavar="MODE", help="eager or compile")
+    add_option(parser, "--port", inherit=inherit, type=_port, metavar="PORT", help="port on 127.0.0.1")
     tokens = "tokens that the drafter proposes per step; 0 is without speculation"
-    option(parser, "--num-speculative-tokens", inherit=inherit, type=_tokens, metavar="N", help=tokens)
+    add_option(parser, "--num-speculative-tokens", inherit=inherit, type=_tokens, metavar="N", help=tokens)
     gpu = "the GPU: index, UUID, or a class such as gb10 (for `plan`, one that is not here)"
-    option(parser, "--gpu", inherit=inherit, metavar="GPU", help=gpu)
-    option(parser, "--profile", inherit=inherit, metavar="NAME", help="stock or seed, as the recipe has them")
-    option(parser, "--variant", inherit=inherit, metavar="NAME", help="another way to run the pair, if it has one")
-    option(parser, "--vllm", inherit=inherit, metavar="VERSION", help="another release than the recipe's")
-    option(parser, "--engine", inherit=inherit, metavar="ENGINE", help="an engine of `engine list` instead")
+    add_option(parser, "--gpu", inherit=inherit, metavar="GPU", help=gpu)
+    add_option(parser, "--profile", inherit=inherit, metavar="NAME", help="stock or seed, as the recipe has them")
+    add_option(parser, "--variant", inherit=inherit, metavar="NAME", help="another way to run the pair, if it has one")
+    add_option(parser, "--vllm", inherit=inherit, metavar="VERSION", help="another release than the recipe's")
+    add_option(parser, "--engine", inherit=inherit, metavar="ENGINE", help="an engine of `engine list` instead")
     change = (
         "change any flag of vllm serve, env.NAME, speculation.KEY, restart.KEY, target.model or drafter.model; "
         "may be repeated"
@@ -32,30 +32,30 @@ def plan_options(parser: argparse.ArgumentParser, *, inherit: bool) -> None:
     )  # fmt: skip
 
 
-def watch_options(parser: argparse.ArgumentParser, *, inherit: bool) -> None:
+def add_watch_options(parser: argparse.ArgumentParser, *, inherit: bool) -> None:
     """Add how often figures are printed, and `--json`."""
     every = "seconds between two lines (default 5)"
-    option(parser, "--every", inherit=inherit, type=positive, default=5, metavar="SECONDS", help=every)
-    as_json(parser, inherit=inherit)
+    add_option(parser, "--every", inherit=inherit, type=parse_positive, default=5, metavar="SECONDS", help=every)
+    add_json_option(parser, inherit=inherit)
 
 
-def as_json(parser: argparse.ArgumentParser, *, inherit: bool) -> None:
+def add_json_option(parser: argparse.ArgumentParser, *, inherit: bool) -> None:
     """Add `--json`."""
-    option(parser, "--json", inherit=inherit, action="store_true", help="one JSON object per line on stdout")
+    add_option(parser, "--json", inherit=inherit, action="store_true", help="one JSON object per line on stdout")
 
 
-def recipe_argument(parser: argparse.ArgumentParser) -> None:
+def add_recipe_argument(parser: argparse.ArgumentParser) -> None:
     """Add the recipe."""
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name, or the path of a recipe file")
 
 
-def run_argument(parser: argparse.ArgumentParser, also: str = "") -> None:
+def add_run_argument(parser: argparse.ArgumentParser, also: str = "") -> None:
     """Add the run, which may be left away; `also` says what else may be named."""
     text = f"a run, the start of its name, or a recipe (default: the newest server){also}"
     parser.add_argument("run", metavar="RUN", nargs="?", help=text)
 
 
-def option(parser: argparse.ArgumentParser, *names: str, inherit: bool = False, **settings: Any) -> None:
+def add_option(parser: argparse.ArgumentParser, *names: str, inherit: bool = False, **settings: Any) -> None:
     """Add an option whose default is its DFLASH_TUI_ variable; with `inherit` it is the top level's value."""
     variable = "DFLASH_TUI_" + names[-1].lstrip("-").upper().replace("-", "_")
     value = os.environ.get(variable)
@@ -78,7 +78,7 @@ def _number(text: str, least: float, most: float, *, whole: bool) -> float:
     return number
 
 
-def positive(text: str) -> int:
+def parse_positive(text: str) -> int:
     """Return a whole number from 1."""
     return int(_number(text, 1, 100_000, whole=True))
 
@@ -91,37 +91,37 @@ def _tokens(text: str) -> int:
     return int(_number(text, 0, 64, whole=True))
 
 
-def boots(text: str) -> int:
+def parse_boots(text: str) -> int:
     """Return how many boots an arm may have."""
     return int(_number(text, 1, 50, whole=True))
 
 
-def streams(text: str) -> tuple[int, ...]:
+def parse_streams(text: str) -> tuple[int, ...]:
     """Return numbers of requests at a time, with commas between."""
     return tuple(int(_number(word, 1, 1024, whole=True)) for word in text.split(","))
 
 
-def scale(text: str) -> float:
+def parse_scale(text: str) -> float:
     """Return how many times their usual length answers may have."""
     return _number(text, 0.001, 100, whole=False)
 
 
-def speed(text: str) -> float:
+def parse_speed(text: str) -> float:
     """Return how many times as fast a recording may be played."""
     return _number(text, 0.1, 100_000, whole=False)
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Return seconds."""
     return _number(text, 0, 1e9, whole=False)
 
 
-def seed(text: str) -> int:
+def parse_seed(text: str) -> int:
     """Return a seed that vLLM takes, too."""
     return int(_number(text, 0, (1 << 31) - 1, whole=True))
 
 
-def temperature(text: str) -> float:
+def parse_temperature(text: str) -> float:
     """Return a sampling temperature that vLLM takes."""
     return _number(text, 0, 2, whole=False)
 

@@ -15,7 +15,7 @@ from dflash_tui.run_state.state import RunState
 async def _announced(as_json: bool) -> None:
     state = RunState()
     state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager"))
-    task = asyncio.create_task(alarm_lines.announce(state, as_json=as_json))
+    task = asyncio.create_task(alarm_lines.print_alarms(state, as_json=as_json))
     for pids in ((4711,), (4711,), ()):
         state.apply(Suspended(time.time(), pids))
         await asyncio.sleep(0.1)

@@ -68,7 +68,7 @@ def serving(run) -> Iterator[Run]:
 
 async def test_levels_are_measured_one_after_the_other(serving, capfd):
     """As many requests at a time as the level says, each streams twice; then the levels beside each other."""
-    await bench.measure(bench.Bench(serving, SUITE, 1.0, levels=(1, 3)))
+    await bench.run_bench(bench.Bench(serving, SUITE, 1.0, levels=(1, 3)))
     shown = capfd.readouterr().out
     assert "\n1 at a time\n" in shown
     assert "2 requests, 80 tokens in " in shown
@@ -85,7 +85,7 @@ async def test_levels_are_measured_one_after_the_other(serving, capfd):
 async def test_both_benchmarks_are_shown_as_lines_or_as_json(serving, capfd):
     """What theirs measured comes from its file; it got our prompts, lengths, seed and temperature."""
     asked = bench.Bench(serving, SUITE, 0.5, seed=7, temperature=0.6, fixed=True, with_vllm=True)
-    await bench.measure(asked)
+    await bench.run_bench(asked)
     shown = capfd.readouterr().out
     assert "vllm bench serve" in shown
     assert "54.3 %" in shown
@@ -104,7 +104,7 @@ async def test_both_benchmarks_are_shown_as_lines_or_as_json(serving, capfd):
     assert json.loads(given["--extra-body"])["seed"] == 7
     assert given["--tokenizer-mode"] == "slow"
     assert {"--trust-remote-code", "--ignore-eos", "--disable-shuffle", "--skip-chat-template"} <= set(words)
-    await bench.measure(asked._replace(as_json=True))
+    await bench.run_bench(asked._replace(as_json=True))
     last = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert last["event"] == "compared"
     assert last["theirs"][0]["measured"][0]["acceptance"] == pytest.approx(0.5435, abs=1e-4)
@@ -122,7 +122,7 @@ async def test_who_begins_changes_from_turn_to_turn(serving, monkeypatch, capfd)
         return imported_results.load_imported_result(RESULT)
 
     monkeypatch.setattr(vllm_bench, "run_vllm_bench", serve)
-    await bench.measure(bench.Bench(serving, SUITE, 0.5, rounds=4, seed=3, fixed=True, with_vllm=True, as_json=True))
+    await bench.run_bench(bench.Bench(serving, SUITE, 0.5, rounds=4, seed=3, fixed=True, with_vllm=True, as_json=True))
     assert turns == [(7, 0), (3, 2), (4, 2), (5, 6), (6, 6)]
     assert len(prompts) == 10
     last = json.loads(capfd.readouterr().out.splitlines()[-1])
@@ -153,7 +153,7 @@ async def test_an_engine_without_python_is_said(run):
 async def test_no_request_that_succeeds_is_a_failure(run):
     """Nothing listens any more."""
     with pytest.raises(ServerFailed, match="no request succeeded"):
-        await bench.measure(bench.Bench(run, SUITE, 1.0))
+        await bench.run_bench(bench.Bench(run, SUITE, 1.0))
 
 
 def test_the_options_of_the_command_are_checked(capsys):

@@ -158,7 +158,7 @@ def test_runs_are_refused_like_boots():
     eager, compiled = (run_report.of(recording.find(str(RUNS / f"h200-{m}.zip")))[0] for m in ("eager", "compile"))
     assert compiled.rates
     assert compiled.conditions
-    (usual,) = report.compare(eager, compiled)[0].comparisons
+    (usual,) = report.compare_reports(eager, compiled)[0].comparisons
     assert (usual.word, [each.what for each in usual.confounds if each.refuses]) == (Word.FASTER, [])
     (untold,) = [each.evidence for each in usual.confounds if each.what == "not recorded of a run alone"]
     assert "the prompts, their order and the sampling" in untold
@@ -170,7 +170,7 @@ def test_runs_are_refused_like_boots():
         (replace(compiled, conditions=hot), "the GPU was throttled"),
         (replace(compiled, conditions=replace(compiled.conditions, power_limit_w=350.0)), "the GPU had another power"),
     ):
-        (found,) = report.compare(eager, changed)[0].comparisons
+        (found,) = report.compare_reports(eager, changed)[0].comparisons
         (said,) = [each.what for each in found.confounds if each.refuses]
         assert (found.word, said[: len(why)]) == (Word.REFUSED, why)
 

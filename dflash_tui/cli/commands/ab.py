@@ -21,13 +21,13 @@ from dflash_tui.presentation import experiment_text
 from dflash_tui.runs import lifecycle
 
 
-def command(args: argparse.Namespace) -> int:
+def run_ab(args: argparse.Namespace) -> int:
     """`ab …`: begin an experiment, or do something with one."""
-    actions = {"run": run, "list": show, "attach": attach, "stop": stop, "resume": resume, "remove": remove}
+    actions = {"run": start, "list": list_all, "attach": attach, "stop": stop, "resume": resume, "remove": remove}
     return actions[args.action](args)
 
 
-def run(args: argparse.Namespace) -> int:
+def start(args: argparse.Namespace) -> int:
     """`ab RECIPE`: say what will be done, do it in a process of its own, and follow that."""
     design, setups = designed(args)
     in_the_way = controller.servers_in_the_way(design)
@@ -67,7 +67,7 @@ def _go(args: argparse.Namespace, design: Design) -> int:
         print_status(experiment_text.how_to_return(design.id))
         print_data(design.id)
         return 0
-    return ab_follow.follow(design, as_json=args.json)
+    return ab_follow.follow_experiment(design, as_json=args.json)
 
 
 def _agreed() -> bool:
@@ -78,7 +78,7 @@ def _agreed() -> bool:
     return answer.strip().lower() in {"", "y", "yes"}
 
 
-def show(args: argparse.Namespace) -> int:
+def list_all(args: argparse.Namespace) -> int:
     """`ab list`: print the experiments, newest last."""
     rows = []
     for design in store.known():
@@ -103,7 +103,7 @@ def _remark(design: Design) -> str:
 
 def attach(args: argparse.Namespace) -> int:
     """`ab attach [ID]`: follow an experiment to its end; of one that is over, print the report."""
-    return ab_follow.follow(store.find(args.experiment), as_json=args.json)
+    return ab_follow.follow_experiment(store.find(args.experiment), as_json=args.json)
 
 
 def stop(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from dflash_tui.presentation import experiment_text
 _INTERVAL = 0.2
 
 
-def follow(design: Design, *, as_json: bool) -> int:
+def follow_experiment(design: Design, *, as_json: bool) -> int:
     """Print what happens until the driver ends, then the report; Ctrl-C ends the watching and nothing else.
 
     Raises:

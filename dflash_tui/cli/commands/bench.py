@@ -134,8 +134,8 @@ async def _bench(asked: Bench) -> int:
 
     following = asyncio.create_task(follow())
     try:
-        await first_answer(answered, following)
-        await measure(asked)
+        await wait_for_first_answer(answered, following)
+        await run_bench(asked)
         await asyncio.sleep(2 * recorder.SAMPLE_INTERVAL)  # the last reading is recorded, too
         return 0
     finally:
@@ -143,7 +143,7 @@ async def _bench(asked: Bench) -> int:
         await asyncio.gather(following, return_exceptions=True)
 
 
-async def first_answer(answered: asyncio.Event, following: asyncio.Task[None]) -> bool:
+async def wait_for_first_answer(answered: asyncio.Event, following: asyncio.Task[None]) -> bool:
     """Wait until the server has answered its first request, or ended; return whether it answered."""
     waiting = asyncio.create_task(answered.wait())
     await asyncio.wait({waiting, following}, return_when=asyncio.FIRST_COMPLETED)
@@ -151,7 +151,7 @@ async def first_answer(answered: asyncio.Event, following: asyncio.Task[None]) -
     return answered.is_set()
 
 
-async def measure(asked: Bench) -> None:
+async def run_bench(asked: Bench) -> None:
     """Send and sum up each level, then show the levels beside each other when there are several.
 
     Raises:

@@ -7,10 +7,10 @@ import asyncio
 import sys
 import time
 
-from dflash_tui.cli.alarm_lines import announce
+from dflash_tui.cli.alarm_lines import print_alarms
 from dflash_tui.cli.commands.panel import panel
 from dflash_tui.cli.console import print_data, print_status
-from dflash_tui.cli.event_lines import Figures, Lines
+from dflash_tui.cli.event_lines import EventLines, WindowFigures
 from dflash_tui.events import encode
 from dflash_tui.monitoring.foreign_server import Server
 from dflash_tui.run_state.state import RunState
@@ -30,7 +30,7 @@ async def _lines(args: argparse.Namespace, server: Server) -> int:
     state = RunState()
     tasks = [
         asyncio.create_task(_figures(args, server, state)),
-        asyncio.create_task(announce(state, as_json=args.json)),
+        asyncio.create_task(print_alarms(state, as_json=args.json)),
     ]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -45,15 +45,15 @@ async def _lines(args: argparse.Namespace, server: Server) -> int:
 async def _figures(args: argparse.Namespace, server: Server, state: RunState) -> None:
     """Print what the server answers, and figures every so many seconds."""
     rows, due = 0, time.monotonic() + args.every
-    lines = Lines(state, as_json=args.json)
+    lines = EventLines(state, as_json=args.json)
     async for event in server.events():
         state.apply(event)
         lines.show(event)
         if time.monotonic() < due or not state.readings:
             continue
         due = time.monotonic() + args.every
-        figures = Figures.of(state, time.time(), args.every)
+        figures = WindowFigures.of(state, time.time(), args.every)
         if not args.json and rows % 20 == 0:
-            print_data(Figures.HEADER)
+            print_data(WindowFigures.HEADER)
         print_data(encode(figures).decode() if args.json else figures.line(state))
         rows += 1

@@ -17,7 +17,7 @@ from dflash_tui.run_state.startup_comparison import Difference, Kind
 from dflash_tui.runs import registry
 
 
-def command(args: argparse.Namespace) -> int:
+def history(args: argparse.Namespace) -> int:
     """`history [RECIPE]`: print the starts, and their medians by mode and cache."""
     known = {run.plan.recipe for run in registry.runs()}
     if args.recipe and args.recipe not in known:

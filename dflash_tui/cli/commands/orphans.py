@@ -19,7 +19,7 @@ from dflash_tui.machine.system import Orphan
 _GRACE = 5.0
 
 
-def command(args: argparse.Namespace) -> int:
+def orphans(args: argparse.Namespace) -> int:
     """`orphans [PID]`: print them, or end the one with this pid."""
     found = system.orphans()
     if args.pid is not None:

@@ -32,12 +32,12 @@ def _lines(args: argparse.Namespace, found: Recording) -> int:
     """
     from dflash_tui.cli.alarm_lines import AlarmLines  # noqa: PLC0415 - as above
     from dflash_tui.cli.commands import why  # noqa: PLC0415 - as above
-    from dflash_tui.cli.event_lines import Figures, Lines  # noqa: PLC0415 - 0.3 s that the panel is spared
+    from dflash_tui.cli.event_lines import EventLines, WindowFigures  # noqa: PLC0415 - 0.3 s that the panel is spared
     from dflash_tui.diagnosis import postmortem  # noqa: PLC0415 - as above
     from dflash_tui.run_state.state import RunState  # noqa: PLC0415 - as above
 
     state = RunState()
-    lines, rows = Lines(state, as_json=args.json), 0
+    lines, rows = EventLines(state, as_json=args.json), 0
     watch, looked = AlarmLines(state, as_json=args.json), found.started_at + args.at
     began, begin = time.monotonic(), found.started_at + args.at
     due = begin + args.every
@@ -45,9 +45,9 @@ def _lines(args: argparse.Namespace, found: Recording) -> int:
         while due <= event.at and state.exit is None:
             _wait(args.speed, began, due - begin)
             if state.readings:
-                figures = Figures.of(state, due, args.every)
+                figures = WindowFigures.of(state, due, args.every)
                 if not args.json and rows % 20 == 0:
-                    print_data(Figures.HEADER)
+                    print_data(WindowFigures.HEADER)
                 print_data(encode(figures).decode() if args.json else figures.line(state))
                 rows += 1
             # Rows of a long silence are all the same.
@@ -61,7 +61,7 @@ def _lines(args: argparse.Namespace, found: Recording) -> int:
             _wait(args.speed, began, event.at - begin)
             lines.show(event)
     if failed := postmortem.of(found, state):
-        print_status(why.text(failed))
+        print_status(why.format_postmortem(failed))
     elif state.exit:
         print_status(f"{found.id} was stopped")
     return 0

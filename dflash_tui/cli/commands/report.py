@@ -28,7 +28,7 @@ _RUN: msgspec.json.Decoder[AbReport | RunReport] = msgspec.json.Decoder(RunRepor
 _LIMIT = 256 << 20
 
 
-def command(args: argparse.Namespace) -> int:
+def report(args: argparse.Namespace) -> int:
     """`report [NAME]` or `report compare A B`: print it, or write it into the file of `-o`."""
     names, kind = args.names, "json" if args.json else args.format
     if names[:1] == ["compare"]:
@@ -38,12 +38,12 @@ def command(args: argparse.Namespace) -> int:
     elif len(names) > 1:
         raise UsageError(f"one name, not {len(names)}", do="dflash-tui report compare A B sets two side by side")
     else:
-        found = load(names[0] if names else None)
+        found = load_report(names[0] if names else None)
         if isinstance(found, ImportedResult):
             raise UsageError(
                 f"{names[0]} is a result of {found.source}", do="report compare sets it beside one of ours"
             )
-        told = text(found, kind, names[0] if names else "")
+        told = render_report(found, kind, names[0] if names else "")
     if args.output:
         _write(Path(args.output).expanduser(), told)
         print_status(f"written to {args.output}")
@@ -70,19 +70,19 @@ def _write(path: Path, told: str) -> None:
 
 def _compared(one: str, other: str, kind: str) -> str:
     """Return two set side by side: judged where that can be, else only their figures."""
-    found = load(one), load(other)
+    found = load_report(one), load_report(other)
     if isinstance(found[0], ImportedResult) or isinstance(found[1], ImportedResult):
         beside = imported_comparison.of((one, other), found)
         if kind == "svg":
             raise UsageError("what is not judged has no picture", do="--format md has the figures")
         return msgspec.json.encode(beside).decode() if kind == "json" else imported_comparison.render(beside)
-    reports = compare(found[0], found[1])
+    reports = compare_reports(found[0], found[1])
     if kind == "svg" and len(reports) > 1:
         raise UsageError(f"these are {len(reports)} pictures", do="--format md has all of them")
-    return "\n".join(text(report, kind, "") for report in reports)
+    return "\n".join(render_report(report, kind, "") for report in reports)
 
 
-def text(report: AbReport | RunReport, kind: str, name: str) -> str:
+def render_report(report: AbReport | RunReport, kind: str, name: str) -> str:
     """Return a report as `md`, `json` or `svg`; `name` is where a run is drawn from."""
     if kind == "json":
         return msgspec.json.encode(report).decode()
@@ -93,7 +93,7 @@ def text(report: AbReport | RunReport, kind: str, name: str) -> str:
     return experiment_markdown.render(report) if isinstance(report, AbReport) else run_markdown.render(report)
 
 
-def load(name: str | None) -> AbReport | RunReport | ImportedResult:
+def load_report(name: str | None) -> AbReport | RunReport | ImportedResult:
     """Return what `name` means: a report's file, an experiment, or a run; without it the newest experiment.
 
     Raises:
@@ -110,7 +110,7 @@ def load(name: str | None) -> AbReport | RunReport | ImportedResult:
     else:
         folder = store.folder_of(design.id)
         report = store.report(folder)
-        return safe(report or AbReport(design, store.read(folder).boots, (), complete=False))
+        return redact_report(report or AbReport(design, store.read(folder).boots, (), complete=False))
     try:
         return run_report.of(recording.find(name))[0]
     except UsageError as error:
@@ -144,7 +144,7 @@ def _sound(path: Path, report: AbReport | RunReport) -> AbReport | RunReport:
     return report
 
 
-def compare(one: AbReport | RunReport, other: AbReport | RunReport) -> list[AbReport]:
+def compare_reports(one: AbReport | RunReport, other: AbReport | RunReport) -> list[AbReport]:
     """Return `other` set against `one`: a report for each pair of arms of one name, or for the two runs.
 
     Raises:
@@ -169,7 +169,7 @@ def _pairs(ours: dict[str, Side], theirs: dict[str, Side]) -> list[tuple[Side, S
     return [(side, theirs[name]) for name, side in ours.items() if name in theirs]
 
 
-def safe(report: AbReport) -> AbReport:
+def redact_report(report: AbReport) -> AbReport:
     """Return a report without secrets in commands and environments."""
     arms = tuple(
         replace(arm, plan=run_report.safe(arm.plan), options=variables(arm.options)) for arm in report.design.arms

@@ -28,7 +28,7 @@ _SLACK = 30
 _LARGEST = 1 << 20
 
 
-def command(args: argparse.Namespace) -> int:
+def service(args: argparse.Namespace) -> int:
     """`service RECIPE`: print the unit, or put it where systemd looks."""
     made = planned(args)
     text = _unit(args, made)

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dflash_tui.benchmark import suites
-from dflash_tui.cli.alarm_lines import announce
+from dflash_tui.cli.alarm_lines import print_alarms
 from dflash_tui.cli.commands import why
-from dflash_tui.cli.commands.bench import Bench, first_answer, measure
+from dflash_tui.cli.commands.bench import Bench, run_bench, wait_for_first_answer
 from dflash_tui.cli.commands.panel import panel
 from dflash_tui.cli.commands.restart import Restarts
 from dflash_tui.cli.console import print_data, print_status
-from dflash_tui.cli.event_lines import Checked, Figures, Lines, PlanMade, PreparingLines
+from dflash_tui.cli.event_lines import CheckDone, EventLines, PlanMade, PreparingLines, WindowFigures
 from dflash_tui.common import formatting
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.diagnosis import postmortem
@@ -104,7 +104,7 @@ async def _owned(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
 def _left_alone(args: argparse.Namespace, run: Run) -> int:
     print_status(formatting.how_to_return(run.id))
     if args.json:
-        Lines(RunState(), as_json=True).show_all((*run.prepared, run.launched))
+        EventLines(RunState(), as_json=True).show_all((*run.prepared, run.launched))
     else:
         print_data(run.id)
     return 0
@@ -115,7 +115,7 @@ async def _launched(args: argparse.Namespace, made: Planned, died: Run | None) -
     report = await runner.run(made.setup, made.plan)
     for check in report.checks:
         if args.json:
-            print_data(encode(Checked(time.time(), check)).decode())
+            print_data(encode(CheckDone(time.time(), check)).decode())
         elif check.level is Level.WARN or (check.level is Level.FAIL and args.force):
             print_status(check_line(check))
     if not args.force:
@@ -155,16 +155,16 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
     They are taken into `state`, an empty one.
     """
     answered = asyncio.Event()
-    following = asyncio.create_task(_follow(run, state, answered, Lines(state, as_json=args.json)))
+    following = asyncio.create_task(_follow(run, state, answered, EventLines(state, as_json=args.json)))
     beat = asyncio.create_task(_beat(state, args.every, as_json=args.json))
-    alarm = asyncio.create_task(announce(state, as_json=args.json))
+    alarm = asyncio.create_task(print_alarms(state, as_json=args.json))
     telling = asyncio.create_task(_tell(run, state, as_json=args.json))
     try:
-        if bench and await first_answer(answered, following):
+        if bench and await wait_for_first_answer(answered, following):
             if state.health is Health.UNHEALTHY:
                 return _after_end(run, state, as_json=args.json)
             quick = Bench(run, suites.load_suite("quick"), run.plan.bench_scale, as_json=args.json, watched=True)
-            await measure(quick)
+            await run_bench(quick)
             await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
             if args.detach:
                 print_status(formatting.how_to_return(run.id))
@@ -190,7 +190,7 @@ async def _one_of(*tasks: asyncio.Task[None], aside: asyncio.Task[None]) -> None
                 task.result()
 
 
-async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: Lines) -> None:
+async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: EventLines) -> None:
     async with observer.batches(run) as batches:
         async for batch in batches:
             for event in batch:
@@ -212,7 +212,7 @@ async def _tell(run: Run, state: RunState, *, as_json: bool) -> None:
         if as_json:
             print_data(encode(why.Failed(time.time(), found)).decode())
         else:
-            print_status(why.text(found))
+            print_status(why.format_postmortem(found))
 
 
 def _after_end(run: Run, state: RunState, *, as_json: bool) -> int:
@@ -226,7 +226,7 @@ def _after_end(run: Run, state: RunState, *, as_json: bool) -> int:
         return 0
     if as_json:
         print_data(encode(why.Failed(time.time(), found)).decode())
-    raise why.failure(found)
+    raise why.build_failure(found)
 
 
 async def _beat(state: RunState, every: int, *, as_json: bool) -> None:
@@ -236,11 +236,11 @@ async def _beat(state: RunState, every: int, *, as_json: bool) -> None:
         await asyncio.sleep(every)
         if not state.readings or state.exit:
             continue
-        figures = Figures.of(state, time.time(), every)
+        figures = WindowFigures.of(state, time.time(), every)
         if as_json:
             print_data(encode(figures).decode())
             continue
         if count % 20 == 0:
-            print_data(Figures.HEADER)
+            print_data(WindowFigures.HEADER)
         print_data(figures.line(state))
         count += 1

@@ -36,7 +36,7 @@ def why(args: argparse.Namespace) -> int:
     elif args.json:
         print_json(found)
     else:
-        print_data(f"{run.id}: {text(found)}")
+        print_data(f"{run.id}: {format_postmortem(found)}")
     return 0
 
 
@@ -51,12 +51,12 @@ def _chosen(name: str | None) -> tuple[Run, RunState]:
     raise UsageError("no run has failed", do="dflash-tui ps --all lists the runs")
 
 
-def text(found: Postmortem) -> str:
+def format_postmortem(found: Postmortem) -> str:
     """Return a post-mortem as lines: what happened and why, what shows it, what to do."""
-    return str(failure(found))
+    return str(build_failure(found))
 
 
-def failure(found: Postmortem) -> ServerFailed:
+def build_failure(found: Postmortem) -> ServerFailed:
     """Return a post-mortem as the error that a command ends with."""
     diagnosis = found.diagnosis
     evidence = [middle(line, _QUOTED) for line in (*diagnosis.evidence, found.left) if line]
