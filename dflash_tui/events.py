@@ -401,7 +401,7 @@ def encode(event: Event) -> bytes:
 def decode_recorded(line: bytes) -> Recorded | None:
     """Return the event of a line of `samples.jsonl`, or None for what is none: half-written, older, impossible."""
     try:
-        event = untrusted_json.decode(line, _decoder, one_line=True)
+        event = untrusted_json.decode_untrusted(line, _decoder, one_line=True)
     except msgspec.MsgspecError:
         return None
     return event if 0 <= event.at < YEAR_2100 else None

@@ -169,8 +169,8 @@ async def _measured(
 
 
 async def _counters(client: httpx.AsyncClient) -> Counters | None:
-    with contextlib.suppress(bounded_http.Refused, *bounded_http.FAILED):
-        return metrics.parse((await bounded_http.get(client, "/metrics")).decode(errors="replace"))
+    with contextlib.suppress(bounded_http.BadResponse, *bounded_http.FAILED):
+        return metrics.parse((await bounded_http.fetch_bounded(client, "/metrics")).decode(errors="replace"))
     return None
 
 
@@ -194,7 +194,7 @@ async def _send(client: httpx.AsyncClient, body: dict[str, Any], stream: Complet
             else:
                 async for line in _lines(response):
                     stream.take(line)
-    except bounded_http.Refused as error:
+    except bounded_http.BadResponse as error:
         stream.error = str(error)
     except httpx.HTTPError as error:
         stream.error = f"{type(error).__name__}: {quote_server_text(str(error))}"
@@ -224,7 +224,7 @@ async def _lines(response: httpx.Response) -> AsyncGenerator[str, None]:
         for line in lines:
             yield line.rstrip(b"\r").decode(errors="replace")
         if len(rest) > _LONGEST_LINE:
-            raise bounded_http.Refused(f"the answer has a line of more than {_LONGEST_LINE >> 20} MiB")
+            raise bounded_http.BadResponse(f"the answer has a line of more than {_LONGEST_LINE >> 20} MiB")
         if size > _LONGEST_ANSWER:
-            raise bounded_http.Refused(f"the answer has more than {_LONGEST_ANSWER >> 20} MiB")
+            raise bounded_http.BadResponse(f"the answer has more than {_LONGEST_ANSWER >> 20} MiB")
     yield rest.decode(errors="replace")

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.common.type_registration import know
+from dflash_tui.common.type_registration import register_type
 from dflash_tui.events import Amount, Whole
 
 SIZE_LIMIT = 64 << 20  # with --save-detailed every gap between two chunks is in it
@@ -61,7 +61,7 @@ class _Serve(msgspec.Struct):
     spec_decode_acceptance_length: Amount | None = None
 
 
-know(_Serve)
+register_type(_Serve)
 
 
 class _Metric(msgspec.Struct):
@@ -87,7 +87,7 @@ class _Benchy(msgspec.Struct):
     version: str = ""
 
 
-know(_Benchy)
+register_type(_Benchy)
 
 
 def load_imported_result(path: Path) -> ImportedResult:

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.common.own_secrets import hidden
+from dflash_tui.common.own_secrets import redact_text
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.common.type_registration import know
+from dflash_tui.common.type_registration import register_type
 from dflash_tui.events import MOST, RequestDone
 
 _SAID_LIMIT = 300
@@ -39,7 +39,7 @@ class _Metrics(msgspec.Struct):
     speculative_decoding: _Speculation | None = None
 
 
-know(_Metrics)
+register_type(_Metrics)
 
 
 class _Chunk(msgspec.Struct):
@@ -51,7 +51,7 @@ class _Chunk(msgspec.Struct):
     metrics: Any = None
 
 
-know(_Chunk)
+register_type(_Chunk)
 
 
 class CompletionStream:
@@ -127,7 +127,7 @@ class CompletionStream:
 
 def quote_server_text(text: str) -> str:
     """Return the start of a text from outside in one line, without secrets and what a terminal would act on."""
-    return clean_line(" ".join(hidden(text[: 4 * _SAID_LIMIT]).split()))[:_SAID_LIMIT]
+    return clean_line(" ".join(redact_text(text[: 4 * _SAID_LIMIT]).split()))[:_SAID_LIMIT]
 
 
 def _speculation(metrics: object) -> _Speculation | None:

@@ -15,7 +15,7 @@ from msgspec import Meta
 from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.common.type_registration import know
+from dflash_tui.common.type_registration import register_type
 from dflash_tui.events import PROBE, WARM_UP
 from dflash_tui.planning.recipe import PLAIN_TEXT
 
@@ -77,7 +77,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     in_order: bool = False
 
 
-know(_File)
+register_type(_File)
 
 
 def load_suite(name_or_path: str) -> Suite:
@@ -92,15 +92,15 @@ def load_suite(name_or_path: str) -> Suite:
     path = _path_of(name_or_path)
     if path.suffix == ".jsonl":
         return build_suite(clean_line(path.stem), tuple(_lines(path)), in_order=False)
-    file = yaml_loader.load(path, _File)
+    file = yaml_loader.load_yaml(path, _File)
     seen = {WARM_UP, PROBE}
     for index, entry in enumerate(file.prompts):
         if entry.kind in seen:
             what = "is a name of our own" if entry.kind in {WARM_UP, PROBE} else "given twice"
-            raise yaml_loader.wrong(path, ["prompts", index, "kind"], what)
+            raise yaml_loader.build_file_error(path, ["prompts", index, "kind"], what)
         seen.add(entry.kind)
         for key, why in _unusable(entry):
-            raise yaml_loader.wrong(path, ["prompts", index, key], why)
+            raise yaml_loader.build_file_error(path, ["prompts", index, key], why)
     prompts = tuple(Prompt(entry.kind, _text(entry), entry.max_tokens, entry.repeat) for entry in file.prompts)
     return build_suite(clean_line(path.stem), prompts, in_order=file.in_order)
 
@@ -114,7 +114,7 @@ def build_suite(name: str, prompts: tuple[Prompt, ...], *, in_order: bool = Fals
 def list_suite_files() -> dict[str, Path]:
     """Return the suites' files by name, sorted; the user's own win over the shipped ones."""
     found: dict[str, Path] = {}
-    for folder in (paths.suites(), paths.user_suites()):
+    for folder in (paths.suites_folder(), paths.user_suites_folder()):
         found |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
     if _mt_bench().is_file():
         found.setdefault(MT_BENCH, _mt_bench())
@@ -122,7 +122,7 @@ def list_suite_files() -> dict[str, Path]:
 
 
 def _mt_bench() -> Path:
-    return paths.user_suites() / f"{MT_BENCH}.jsonl"
+    return paths.user_suites_folder() / f"{MT_BENCH}.jsonl"
 
 
 class _Line(msgspec.Struct):
@@ -135,7 +135,7 @@ class _Line(msgspec.Struct):
     question_id: int | None = None
 
 
-know(_Line)
+register_type(_Line)
 
 
 def _lines(path: Path) -> Iterator[Prompt]:

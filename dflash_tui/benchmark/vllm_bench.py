@@ -73,8 +73,8 @@ async def run_vllm_bench(
     prompts, result, log = (run.folder / f"{name}{end}" for end in (".jsonl", ".json", ".log"))
     lines = [msgspec.json.encode(ask) for ask in asks]
     try:
-        private_files.write(prompts, b"\n".join((*lines, b"")))
-        private_files.write(log, b"")
+        private_files.write_private_file(prompts, b"\n".join((*lines, b"")))
+        private_files.write_private_file(log, b"")
     except OSError as error:
         raise DflashError(f"{run.folder} cannot be written", evidence=clean_line(str(error))) from None
     sampling = [] if temperature is None else ["--temperature", str(temperature)]
@@ -108,7 +108,7 @@ async def run_vllm_bench(
 def _argv(run: Run, prompts: Path, result: Path) -> list[str]:
     """Return the command. Its prompts go to the chat endpoint as ours do, where the server applies the template."""
     words = (
-        Path(run.plan.argv[0]).parent / "python", paths.in_engine("bench_serve.py"), "bench", "serve",
+        Path(run.plan.argv[0]).parent / "python", paths.engine_script("bench_serve.py"), "bench", "serve",
         "--backend", "openai-chat", "--endpoint", "/v1/chat/completions", "--base-url", run.url,
         "--model", run.plan.target, "--served-model-name", run.plan.served_name, *_of_tokenizer(run.plan.argv),
         "--dataset-name", "custom", "--dataset-path", prompts, "--custom-output-len", -1,

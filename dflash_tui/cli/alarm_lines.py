@@ -53,6 +53,6 @@ def _say(alarm: Alarm, now: float, *, over: bool, as_json: bool) -> None:
     if as_json:
         print_data(encode(Alarmed(now, *alarm, over=over)).decode())
     elif over:
-        print_status(f"✓ {alarm.kind}: over after {formatting.duration(now - alarm.since)}")
+        print_status(f"✓ {alarm.kind}: over after {formatting.format_duration(now - alarm.since)}")
     else:
         print_status(f"! {alarm.kind}: {alarm.what}: {alarm.evidence}\n  → {alarm.do}")

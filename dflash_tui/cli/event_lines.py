@@ -79,9 +79,9 @@ class WindowFigures(Event, frozen=True, tag="figures"):
         age = self.at - state.started_at if state.started_at else None
         queue = [formatting.UNKNOWN if n is None else str(n) for n in (self.running, self.waiting)]
         return (
-            f"{formatting.duration(age):>8}  {formatting.number(self.tok_s):>8}  {formatting.percent(self.acceptance, 1):>7}  "
-            f"{formatting.number(self.acceptance_length, 2):>5}  {formatting.number(self.steps_s):>8}  "
-            f"{formatting.gib(self.memory):>9}  {queue[0]:>7}  {queue[1]:>7}"
+            f"{formatting.format_duration(age):>8}  {formatting.format_number(self.tok_s):>8}  {formatting.format_percent(self.acceptance, 1):>7}  "
+            f"{formatting.format_number(self.acceptance_length, 2):>5}  {formatting.format_number(self.steps_s):>8}  "
+            f"{formatting.format_gib(self.memory):>9}  {queue[0]:>7}  {queue[1]:>7}"
         )
 
 
@@ -127,14 +127,14 @@ class EventLines:
                 self._entered(event)
             case HealthChanged(health=health, detail=detail):
                 ready = (
-                    f", ready after {formatting.duration(self._state.time_to_ready)}"
+                    f", ready after {formatting.format_duration(self._state.time_to_ready)}"
                     if health is Health.WARM and not detail
                     else ""
                 )
                 print_status(f"● {health.value}{': ' + detail if detail else ''}{ready}")
             case RequestDone(kind=kind, error=error) if kind == WARM_UP:
                 print_status(
-                    f"  first request {'failed: ' + error if error else 'took ' + formatting.number(event.total, 1, 's')}"
+                    f"  first request {'failed: ' + error if error else 'took ' + formatting.format_number(event.total, 1, 's')}"
                 )
             case _:
                 pass
@@ -148,8 +148,8 @@ class EventLines:
         """Say how long the phase before took; a moment that the log does not explain is not worth a line."""
         before, self._phase = self._phase, event
         if before is not None and (before.phase is not Phase.UNATTRIBUTED or event.at - before.at >= 1):
-            print_status(f"  {before.phase.value:<12} {formatting.duration(event.at - before.at):>8}")
+            print_status(f"  {before.phase.value:<12} {formatting.format_duration(event.at - before.at):>8}")
         if event.phase is Phase.UP and (began := self._state.started_at) is not None:
             print_status(
-                f"  up after {formatting.duration(event.at - began)}; it is ready when it has answered a request"
+                f"  up after {formatting.format_duration(event.at - began)}; it is ready when it has answered a request"
             )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from dflash_tui.cli.parser import build_parser
-from dflash_tui.common.errors import DflashError, UsageError, starved
+from dflash_tui.common.errors import DflashError, UsageError, explain_resource_limit
 
 # Each command imports what it needs and nothing of the others.
 _HANDLERS = {
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (RuntimeError, ExceptionGroup, OSError) as error:
-        if said := starved(error):
+        if said := explain_resource_limit(error):
             return _report(said, as_json=args.json)
         if not isinstance(error, OSError):
             raise

@@ -14,7 +14,7 @@ PLAIN = {"Accept-Encoding": "identity"}
 FAILED = (httpx.HTTPError, httpx.InvalidURL, TimeoutError)
 
 
-class Refused(Exception):
+class BadResponse(Exception):
     """The answer is not what was asked for; `status` is its HTTP status."""
 
     def __init__(self, what: str, status: int = 200) -> None:
@@ -22,7 +22,7 @@ class Refused(Exception):
         self.status = status
 
 
-async def get(client: httpx.AsyncClient, url: str, name: str = "") -> bytes:
+async def fetch_bounded(client: httpx.AsyncClient, url: str, name: str = "") -> bytes:
     """Return the body of the answer to GET `url`, called `name` in errors; the client sends `PLAIN`.
 
     Raises:
@@ -33,9 +33,9 @@ async def get(client: httpx.AsyncClient, url: str, name: str = "") -> bytes:
     name, body = name or url, bytearray()
     async with asyncio.timeout(WHOLE), client.stream("GET", url, headers=PLAIN) as answer:
         if answer.status_code != 200:
-            raise Refused(f"{name}: HTTP {answer.status_code}", answer.status_code)
+            raise BadResponse(f"{name}: HTTP {answer.status_code}", answer.status_code)
         async for chunk in answer.aiter_raw(1 << 16):
             body += chunk
             if len(body) > BODY_LIMIT:
-                raise Refused(f"{name}: more than {BODY_LIMIT >> 20} MiB")
+                raise BadResponse(f"{name}: more than {BODY_LIMIT >> 20} MiB")
     return bytes(body)

@@ -17,7 +17,7 @@ import errno
 import os
 
 from dflash_tui.common import sanitizer
-from dflash_tui.common.own_secrets import hidden
+from dflash_tui.common.own_secrets import redact_text
 
 
 class DflashError(Exception):
@@ -30,9 +30,9 @@ class DflashError(Exception):
 
     def __init__(self, what: str, *, evidence: str = "", do: str = "") -> None:
         self.what, self.evidence, self.do = (
-            sanitizer.lines(what),
-            sanitizer.lines(hidden(evidence)),
-            sanitizer.lines(do),
+            sanitizer.clean_lines(what),
+            sanitizer.clean_lines(redact_text(evidence)),
+            sanitizer.clean_lines(do),
         )
         super().__init__(self.what)
 
@@ -79,10 +79,10 @@ class ServerFailed(DflashError):
     exit_code = 6
 
 
-def starved(error: BaseException | None) -> DflashError | None:
+def explain_resource_limit(error: BaseException | None) -> DflashError | None:
     """Return what to say of an error by which the system refused another thread or process; None for any other."""
     if isinstance(error, BaseExceptionGroup):
-        found = [starved(each) for each in error.exceptions]
+        found = [explain_resource_limit(each) for each in error.exceptions]
         return found[0] if all(found) else None
     # Of a thread Python tells by a sentence only; a fork says what a call that would wait says, too, in other words.
     thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)

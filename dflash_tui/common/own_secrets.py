@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from dflash_tui.common.redaction import LEFT_OUT, is_secret, without_secrets
+from dflash_tui.common.redaction import LEFT_OUT, is_secret, redact_secrets
 
 _SHORTEST = 8
 
 
-def values() -> tuple[bytes, ...]:
+def read_env_secrets() -> tuple[bytes, ...]:
     """Return what variables hold that are secret by their names, the longest first; paths and short words are none."""
     return _values(tuple(sorted((name, value) for name, value in os.environ.items() if is_secret(name))))
 
@@ -22,7 +22,7 @@ def _values(env: tuple[tuple[str, str], ...]) -> tuple[bytes, ...]:
     return tuple(os.fsencode(value) for value in sorted(kept, key=len, reverse=True))
 
 
-def hide(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
+def redact_env_values(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
     """Return `data` without these secrets."""
     for secret in secrets:
         if secret in data:
@@ -30,7 +30,7 @@ def hide(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
     return data
 
 
-def hidden(text: str) -> str:
+def redact_text(text: str) -> str:
     """Return `text` without our own secrets, and without what looks like one."""
     data = text.encode(errors="surrogatepass")
-    return without_secrets(hide(data, values()).decode(errors="surrogatepass"))
+    return redact_secrets(redact_env_values(data, read_env_secrets()).decode(errors="surrogatepass"))

@@ -33,7 +33,7 @@ def _own(place: Callable[[str], Path]) -> Path:
     return folder
 
 
-def bundled(kind: str) -> Path:
+def bundled_folder(kind: str) -> Path:
     """Return the folder of shipped `recipes` or `patches`, in a checkout or in an installed package.
 
     The README.md in it tells it from a stray folder of the same name in site-packages.
@@ -47,61 +47,61 @@ def bundled(kind: str) -> Path:
     raise FileNotFoundError(f"{kind} are missing from the installation in {PACKAGE_ROOT}")
 
 
-def in_engine(script: str) -> Path:
+def engine_script(script: str) -> Path:
     """Return a script that an engine's Python runs."""
     return PACKAGE_ROOT / "in_engine" / script
 
 
-def sample() -> Path:
+def sample_folder() -> Path:
     """Return the folder of the recorded run that is shipped."""
     return PACKAGE_ROOT / "sample"
 
 
-def suites() -> Path:
+def suites_folder() -> Path:
     """Return the folder of the shipped prompt suites."""
     return PACKAGE_ROOT / "suites"
 
 
-def runs() -> Path:
+def runs_folder() -> Path:
     """Return the folder with one folder per run (XDG state)."""
     return _own(platformdirs.user_state_path) / "runs"
 
 
-def experiments() -> Path:
+def experiments_folder() -> Path:
     """Return the folder with one folder per A/B (XDG state)."""
     return _own(platformdirs.user_state_path) / "experiments"
 
 
-def engines() -> Path:
+def engines_folder() -> Path:
     """Return the folder with one vLLM environment per engine (XDG data)."""
     return _own(platformdirs.user_data_path) / "engines"
 
 
-def models() -> Path:
+def models_folder() -> Path:
     """Return the folder of the models that recipes build themselves (XDG data)."""
     return _own(platformdirs.user_data_path) / "models"
 
 
-def cache() -> Path:
+def cache_folder() -> Path:
     """Return the folder for what servers may throw away (XDG cache)."""
     return _own(platformdirs.user_cache_path)
 
 
-def user_recipes() -> Path:
+def user_recipes_folder() -> Path:
     """Return the folder of the user's own recipes (XDG config); they win over the shipped ones."""
     return _own(platformdirs.user_config_path) / "recipes"
 
 
-def user_units() -> Path:
+def user_units_folder() -> Path:
     """Return the folder in which `systemd --user` looks for the user's own units."""
     return _own(platformdirs.user_config_path).parent / "systemd" / "user"
 
 
-def user_patches() -> Path:
+def user_patches_folder() -> Path:
     """Return the folder of the user's own patches (XDG config); they win over the shipped ones."""
     return _own(platformdirs.user_config_path) / "patches"
 
 
-def user_suites() -> Path:
+def user_suites_folder() -> Path:
     """Return the folder of the user's own prompt suites (XDG config); they win over the shipped ones."""
     return _own(platformdirs.user_config_path) / "suites"

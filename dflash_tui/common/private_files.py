@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def make(folder: Path) -> None:
+def make_private_folder(folder: Path) -> None:
     """Make a folder that must not be there yet, and those above it that are missing, each for its owner alone.
 
     Raises:
@@ -18,28 +18,28 @@ def make(folder: Path) -> None:
     folder.mkdir(mode=0o700)
 
 
-def opener(path: str, flags: int) -> int:
+def open_private(path: str, flags: int) -> int:
     """Open as `open` wants it, with a new file for its owner alone."""
     return os.open(path, flags, 0o600)
 
 
-def write(path: Path, data: bytes) -> None:
+def write_private_file(path: Path, data: bytes) -> None:
     """Write a file for its owner alone."""
-    with open(path, "wb", opener=opener) as file:
+    with open(path, "wb", opener=open_private) as file:
         file.write(data)
 
 
-def replace(path: Path, data: bytes) -> None:
+def replace_private_file(path: Path, data: bytes) -> None:
     """Write a file for its owner alone and put it in its place in one step, so that a part of one is never there."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        write(temporary, data)
+        write_private_file(temporary, data)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def distrusted(folder: Path) -> str:
+def ownership_problem(folder: Path) -> str:
     """Return why what is in a folder is not believed: somebody else may have written it; empty when it is, or gone."""
     try:
         found = folder.stat()
@@ -50,6 +50,6 @@ def distrusted(folder: Path) -> str:
     return "can be written by everybody" if found.st_mode & 0o002 else ""
 
 
-def how_to_trust(folder: Path) -> str:
+def suggest_ownership_fix(folder: Path) -> str:
     """Return what to do about a folder that is not believed."""
     return f"if you know what is in it: chown it to yourself, and chmod go-w {folder}"

@@ -50,7 +50,7 @@ def looks_secret(value: object) -> bool:
     return any(pattern.search(told) for words, pattern in _FORMS if any(word in told.lower() for word in words))
 
 
-def without_secrets(text: str, instead: str = LEFT_OUT) -> str:
+def redact_secrets(text: str, instead: str = LEFT_OUT) -> str:
     """Return `text` without access tokens, keys and passwords, with `instead` in their places."""
     small = text.lower()
     for words, pattern in _SECRETS:
@@ -59,21 +59,21 @@ def without_secrets(text: str, instead: str = LEFT_OUT) -> str:
     return text
 
 
-def variables(env: Mapping[str, str], instead: str = LEFT_OUT) -> dict[str, str]:
+def redact_variables(env: Mapping[str, str], instead: str = LEFT_OUT) -> dict[str, str]:
     """Return an environment, or other values by name, without what is secret by its name or its form."""
-    return {name: instead if is_secret(name) else without_secrets(value, instead) for name, value in env.items()}
+    return {name: instead if is_secret(name) else redact_secrets(value, instead) for name, value in env.items()}
 
 
-def words(argv: Sequence[str], instead: str = LEFT_OUT) -> tuple[str, ...]:
+def redact_argv(argv: Sequence[str], instead: str = LEFT_OUT) -> tuple[str, ...]:
     """Return a command without tokens, keys and passwords: also without the word after a flag that names one."""
-    told = [without_secrets(word, instead) for word in argv]
+    told = [redact_secrets(word, instead) for word in argv]
     for place, flag in enumerate(argv[:-1]):
         if flag.startswith("--") and "=" not in flag and is_secret(flag) and not argv[place + 1].startswith("--"):
             told[place + 1] = instead
     return tuple(told)
 
 
-def without_quotes(text: str) -> str:
+def redact_prompts(text: str) -> str:
     """Return lines of a log without the prompts and answers that vLLM writes with --enable-log-requests."""
     return "\n".join(map(_without_quote, text.split("\n"))) if "prompt" in text or "output" in text else text
 

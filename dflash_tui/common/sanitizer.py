@@ -46,12 +46,12 @@ def _tame(text: str) -> str:
     return _FLOOD.sub(r"\1", _CONTROL.sub("", _ESCAPES.sub("", text)).expandtabs(4))
 
 
-def lines(text: str) -> str:
+def clean_lines(text: str) -> str:
     """Return `text` with each of its lines as `clean_line` has it."""
     return "\n".join(clean_line(part) for part in text.split("\n"))
 
 
-def shown(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     r"""Return `text`, of several lines and in any form, with \u1234 for whatever a terminal would act on.
 
     In JSON that is the same text.
@@ -66,13 +66,13 @@ def _escaped(found: re.Match[str]) -> str:
     return "".join(rf"\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
-def cleaned(value: Any, *, one_line: bool = True) -> Any:
+def clean_json_value(value: Any, *, one_line: bool = True) -> Any:
     """Return JSON data whose texts, keys included, do nothing to a terminal; each is one line, or keeps its lines."""
     if isinstance(value, str):
         text = value[:_TEXT_LIMIT]
         return _tame(text) if one_line else "\n".join(map(_tame, text.split("\n")))
     if isinstance(value, list | tuple):
-        return [cleaned(item, one_line=one_line) for item in value]
+        return [clean_json_value(item, one_line=one_line) for item in value]
     if isinstance(value, dict):
-        return {cleaned(key): cleaned(item, one_line=one_line) for key, item in value.items()}
+        return {clean_json_value(key): clean_json_value(item, one_line=one_line) for key, item in value.items()}
     return value

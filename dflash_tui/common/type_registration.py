@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-def know(kind: type[msgspec.Struct]) -> None:
+def register_type(kind: type[msgspec.Struct]) -> None:
     """Let msgspec get to know a type, and all types in it, while its module is imported.
 
     Otherwise it does so when the first text is read, and msgspec 0.22 shows a type that one thread is halfway through

@@ -14,7 +14,7 @@ T = TypeVar("T")
 _SUSPECT = re.compile(rb"\\[bfnrtu]|[\x7f-\xff]")
 
 
-def decode(data: bytes, decoder: msgspec.json.Decoder[T], *, one_line: bool = False) -> T:
+def decode_untrusted(data: bytes, decoder: msgspec.json.Decoder[T], *, one_line: bool = False) -> T:
     """Return what JSON holds, with its texts plain: each as one line, or with the lines that it has.
 
     Raises:
@@ -24,7 +24,7 @@ def decode(data: bytes, decoder: msgspec.json.Decoder[T], *, one_line: bool = Fa
         if not _SUSPECT.search(data):  # nearly all that is read, and some is every second
             return decoder.decode(data)
         return msgspec.convert(
-            sanitizer.cleaned(msgspec.json.decode(data), one_line=one_line), decoder.type, str_keys=True
+            sanitizer.clean_json_value(msgspec.json.decode(data), one_line=one_line), decoder.type, str_keys=True
         )
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from None

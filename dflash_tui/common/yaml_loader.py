@@ -22,7 +22,7 @@ _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`")
 T = TypeVar("T")
 
 
-def load(path: Path, kind: type[T]) -> T:
+def load_yaml(path: Path, kind: type[T]) -> T:
     """Return the value of type `kind` (a msgspec.Struct) that the YAML file holds.
 
     Raises:
@@ -46,7 +46,7 @@ def load(path: Path, kind: type[T]) -> T:
     _refuse_duplicates(path, root)
     data: Any = None
     try:
-        data = value(text)
+        data = parse_yaml_value(text)
         for steps, what in _bad_numbers(data):
             raise RecipeError(f"{path}:{_line_of(root, steps)}: {_key(steps)}: {what}")
         return msgspec.convert(data, kind)
@@ -58,7 +58,7 @@ def load(path: Path, kind: type[T]) -> T:
         raise RecipeError(_explain(path, root, data, str(error), kind)) from None
 
 
-def value(text: str) -> Any:
+def parse_yaml_value(text: str) -> Any:
     """Return what YAML text says, with dates as the text that they are written as.
 
     Raises:
@@ -67,7 +67,7 @@ def value(text: str) -> Any:
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
 
 
-def wrong(path: Path, steps: list[str | int], what: str) -> RecipeError:
+def build_file_error(path: Path, steps: list[str | int], what: str) -> RecipeError:
     """Return the error `file:line: key: what` for the value at `steps` of a file that was loaded before."""
     root = _compose(path, path.read_text(encoding="utf-8"))
     line = _line_of(root, steps) if root else 1

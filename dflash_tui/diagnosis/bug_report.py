@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dflash_tui import __version__
 from dflash_tui.common import paths
-from dflash_tui.common.redaction import is_secret, without_quotes, without_secrets
+from dflash_tui.common.redaction import is_secret, redact_prompts, redact_secrets
 from dflash_tui.diagnosis.cause import Diagnosis, cause_in_log, place_of
 from dflash_tui.machine import gpus
 from dflash_tui.planning import plan as plans
@@ -42,14 +42,14 @@ def scrubbed(told: str, run: Run) -> str:
     """Return a text without tokens and prompts, and without folders, users and hosts that tell whose machine it is."""
     plan = run.plan
     folders = {str(run.folder): "<run>", plan.engine_folder: "<engine>", plan.models_folder: "<models>"}
-    folders |= {str(paths.cache()): "<cache>", str(Path.home()): "~"}
+    folders |= {str(paths.cache_folder()): "<cache>", str(Path.home()): "~"}
     for folder, name in folders.items():
         if len(folder) > 1:
             told = told.replace(folder, name)
     secrets = [value for name, value in os.environ.items() if is_secret(name) and len(value) >= _SHORTEST_SECRET]
     for secret in sorted(secrets, key=len, reverse=True):
         told = told.replace(secret, "<secret>")
-    told = without_secrets(without_quotes(told), "<secret>")
+    told = redact_secrets(redact_prompts(told), "<secret>")
     told = re.sub(r"/home/[^/\s'\"]+", "~", told)
     for name, instead in ((_user(), "<user>"), (socket.gethostname(), "<host>")):
         if len(name) > 2 and name not in {"root", "localhost"}:

@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 
 import msgspec
 
-from dflash_tui.common.formatting import gib
+from dflash_tui.common.formatting import format_gib
 from dflash_tui.events import LogLine, MemorySampled, Problem
 from dflash_tui.planning.recipe import Failure
 from dflash_tui.run_state.state import RunState
@@ -245,4 +245,4 @@ def _memory(state: RunState) -> str:
     """Return how much that was, as a line; empty when nobody looked."""
     if (held := _held(state)) is None:
         return ""
-    return f"{gib(held.used)} of {gib(held.total)} ({held.source}) held in the last {_MEMORY_FRESH:.0f} s"
+    return f"{format_gib(held.used)} of {format_gib(held.total)} ({held.source}) held in the last {_MEMORY_FRESH:.0f} s"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import gib, plural
+from dflash_tui.common.formatting import format_gib, pluralize
 from dflash_tui.diagnosis import cause, remedies
 from dflash_tui.diagnosis.cause import Diagnosis
 from dflash_tui.diagnosis.remedies import Remedy
@@ -72,6 +72,8 @@ def _left(run: Run) -> str:
     members = server_process.members(run)
     if not members:
         return ""
-    held = gib(processes.resident(members))
+    held = format_gib(processes.resident(members))
     still = "still runs" if len(members) == 1 else "still run"
-    return f"{plural(len(members), 'process')} of it {still}, with {held}; dflash-tui stop {run.id} ends what is left"
+    return (
+        f"{pluralize(len(members), 'process')} of it {still}, with {held}; dflash-tui stop {run.id} ends what is left"
+    )

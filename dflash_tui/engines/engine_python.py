@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dflash_tui.common import paths
-from dflash_tui.common.errors import DflashError, EngineError, starved
+from dflash_tui.common.errors import DflashError, EngineError, explain_resource_limit
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.machine.processes import clean_environment
 
@@ -93,11 +93,11 @@ def ask(python: Path, script: str, *words: str, patience: float) -> bytes:
         answer = Path(folder) / "answer.json"
         # Nothing is written into an environment that is only looked at, not even byte code.
         env = clean_environment() | {"PYTHONDONTWRITEBYTECODE": "1", "VLLM_NO_USAGE_STATS": "1"}
-        argv = [str(word) for word in (python, paths.in_engine(script), answer, *words)]
+        argv = [str(word) for word in (python, paths.engine_script(script), answer, *words)]
         try:
             process = asker.start(argv, env, folder)
         except OSError as error:
-            refused = starved(error)
+            refused = explain_resource_limit(error)
             raise _unasked(python, words, str(error), do=refused.do if refused else _DO) from None
         try:
             _, told = process.communicate(timeout=patience)

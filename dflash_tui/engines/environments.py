@@ -18,7 +18,7 @@ import msgspec
 import uv
 
 from dflash_tui.common.errors import EngineError
-from dflash_tui.common.type_registration import know
+from dflash_tui.common.type_registration import register_type
 from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.processes import clean_environment
 from dflash_tui.planning.recipe import EngineSpec
@@ -57,7 +57,7 @@ class Engine(msgspec.Struct, frozen=True):
         return site_packages(Path(self.folder))
 
 
-know(Engine)
+register_type(Engine)
 
 
 def site_packages(folder: Path) -> Path:

@@ -14,7 +14,7 @@ import msgspec
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.type_registration import know
+from dflash_tui.common.type_registration import register_type
 from dflash_tui.engines import environments as engines
 from dflash_tui.engines.engine_python import IMPORT_PATIENCE, ask
 from dflash_tui.engines.environments import Engine
@@ -41,7 +41,7 @@ class Described(msgspec.Struct, frozen=True):
         return self.vllm.partition("+")[0]
 
 
-know(Described)
+register_type(Described)
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -51,12 +51,12 @@ class Options(msgspec.Struct, frozen=True):
     speculation: tuple[str, ...]
 
 
-know(Options)
+register_type(Options)
 
 
 def engines_here() -> list[Engine]:
     """Return the engines that we made, then those that were adopted."""
-    ours = [engines.find(folder) for folder in sorted(paths.engines().glob("[!.]*"))]
+    ours = [engines.find(folder) for folder in sorted(paths.engines_folder().glob("[!.]*"))]
     return [engine for engine in (*ours, *map(_adopted, sorted(_records().glob("*.json")))) if engine]
 
 
@@ -66,7 +66,7 @@ def find(folder: Path) -> Engine | None:
 
 
 def _is_ours(folder: Path) -> bool:
-    return folder.parent.resolve() == paths.engines().resolve()
+    return folder.parent.resolve() == paths.engines_folder().resolve()
 
 
 def named(name: str) -> Engine:
@@ -91,7 +91,7 @@ def named(name: str) -> Engine:
 
 def leftovers() -> list[Path]:
     """Return folders that a killed install or removal left; the next install of the same engine removes its own."""
-    removed, made = paths.engines().glob(".removing-*"), paths.engines().glob("[!.]*")
+    removed, made = paths.engines_folder().glob(".removing-*"), paths.engines_folder().glob("[!.]*")
     # An engine that was moved has its marker; what never was an environment is none of ours.
     half = (path for path in made if _begun(path) and not (path / engines.MARKER).exists())
     return sorted([*removed, *half])
@@ -232,11 +232,11 @@ def _adopted(record: Path) -> Engine | None:
 
 def _kept(engine: Engine) -> Path:
     """Return where an engine's options are kept."""
-    return paths.engines() / f".{_digest(engine.folder)}-{engine.vllm}.options.json"
+    return paths.engines_folder() / f".{_digest(engine.folder)}-{engine.vllm}.options.json"
 
 
 def _records() -> Path:
-    return paths.engines() / "adopted"
+    return paths.engines_folder() / "adopted"
 
 
 def _record(folder: Path) -> Path:

@@ -211,4 +211,4 @@ def say(event: Preparing) -> None:
 def note(line: str) -> None:
     """Write a line into the driver's log, which its output is; a full disk costs the line and nothing else."""
     with contextlib.suppress(OSError):
-        print(f"{time.strftime('%H:%M:%S')} {sanitizer.shown(line)}", flush=True)  # noqa: T201
+        print(f"{time.strftime('%H:%M:%S')} {sanitizer.escape_control_characters(line)}", flush=True)  # noqa: T201

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.redaction import LEFT_OUT, is_secret, without_secrets
+from dflash_tui.common.redaction import LEFT_OUT, is_secret, redact_secrets
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger
@@ -70,7 +70,7 @@ def _argv(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return a command without what follows a flag that takes a secret."""
     before = ("", *words)
     return tuple(
-        LEFT_OUT if flag.startswith("--") and is_secret(flag) and not word.startswith("--") else without_secrets(word)
+        LEFT_OUT if flag.startswith("--") and is_secret(flag) and not word.startswith("--") else redact_secrets(word)
         for flag, word in zip(before, words, strict=False)
     )
 
@@ -79,7 +79,7 @@ def _env(env: dict[str, str], cache: Path | None) -> dict[str, str]:
     """Return the variables; a cache of its own has the same name in every arm, since it makes no difference."""
     shown = {name: value.replace(str(cache), "{own cache}") if cache else value for name, value in env.items()}
     return {
-        name: LEFT_OUT if is_secret(name) else without_secrets(value) for name, value in shown.items() if name != MARK
+        name: LEFT_OUT if is_secret(name) else redact_secrets(value) for name, value in shown.items() if name != MARK
     }
 
 

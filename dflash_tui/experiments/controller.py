@@ -12,7 +12,7 @@ import psutil
 
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, PreflightFailed, UsageError
-from dflash_tui.common.formatting import cut
+from dflash_tui.common.formatting import truncate
 from dflash_tui.experiments import runner as experiments_runner
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import Design
@@ -91,7 +91,7 @@ def resume(design: Design) -> str:
     package = str(paths.PACKAGE_ROOT.parent)
     env = dict(os.environ)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (package, env.get("PYTHONPATH"))))
-    with open(folder / store.LOG, "ab", opener=private_files.opener) as log:
+    with open(folder / store.LOG, "ab", opener=private_files.open_private) as log:
         size = log.tell()
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "dflash_tui.experiments", design.id],
@@ -113,7 +113,7 @@ def resume(design: Design) -> str:
     said = (folder / store.LOG).read_bytes()[size:].decode(errors="replace").strip().splitlines()
     raise DflashError(
         f"the driver of {design.id} ended at once",
-        evidence=cut(" | ".join(said[-3:]), 500),
+        evidence=truncate(" | ".join(said[-3:]), 500),
         do=f"dflash-tui ab resume {design.id}",
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from dflash_tui.common.redaction import variables, words
+from dflash_tui.common.redaction import redact_argv, redact_variables
 from dflash_tui.events import OURS, RequestDone
 from dflash_tui.experiments import conditions
 from dflash_tui.experiments.design import Conditions
@@ -87,4 +87,6 @@ def _conditions(state: RunState, requests: Sequence[RequestDone]) -> Conditions 
 
 def safe(plan: Plan) -> Plan:
     """Return a plan without secrets in its environment, its command and its options."""
-    return replace(plan, env=variables(plan.env), argv=words(plan.argv), asked=variables(plan.asked))
+    return replace(
+        plan, env=redact_variables(plan.env), argv=redact_argv(plan.argv), asked=redact_variables(plan.asked)
+    )

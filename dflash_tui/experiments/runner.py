@@ -96,7 +96,7 @@ async def _one(folder: Path, design: Design, setups: Sequence[Setup], number: in
 @contextmanager
 def _alone(folder: Path, design: Design) -> Iterator[None]:
     """Hold the lock of the experiment, which ends with this process, however it ends."""
-    with open(folder / "driver.lock", "wb", opener=private_files.opener) as lock:
+    with open(folder / "driver.lock", "wb", opener=private_files.open_private) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

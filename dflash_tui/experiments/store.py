@@ -43,7 +43,7 @@ _reports: msgspec.json.Decoder[AbReport] = msgspec.json.Decoder(AbReport)
 
 def folder_of(identity: str) -> Path:
     """Return the folder of an experiment."""
-    return paths.experiments() / identity
+    return paths.experiments_folder() / identity
 
 
 def suite_of(design: Design) -> Suite:
@@ -80,7 +80,7 @@ def create(design: Design) -> Path:
     """
     folder = folder_of(design.id)
     try:
-        private_files.make(folder)
+        private_files.make_private_folder(folder)
         write(folder / _DESIGN, design)
     except FileExistsError:
         raise DflashError(
@@ -100,15 +100,15 @@ def new_id(recipe: str, now: float) -> str:
 
 def write(path: Path, value: msgspec.Struct) -> None:
     """Write a value as JSON; whoever reads finds the old file or the new one whole."""
-    private_files.replace(path, msgspec.json.format(msgspec.json.encode(value), indent=1))
+    private_files.replace_private_file(path, msgspec.json.format(msgspec.json.encode(value), indent=1))
 
 
 def design_of(folder: Path) -> Design | None:
     """Return the design of the experiment in `folder`, or None when it cannot be read, or others can write it."""
-    if private_files.distrusted(folder):
+    if private_files.ownership_problem(folder):
         return None
     try:
-        design = untrusted_json.decode((folder / _DESIGN).read_bytes(), _designs)
+        design = untrusted_json.decode_untrusted((folder / _DESIGN).read_bytes(), _designs)
     except (OSError, msgspec.MsgspecError):
         return None
     return design if design.id == folder.name else None  # by its id it is written to, and removed
@@ -116,7 +116,7 @@ def design_of(folder: Path) -> Design | None:
 
 def known() -> list[Design]:
     """Return the designs of all experiments, oldest first."""
-    found = [design for path in paths.experiments().glob(f"*/{_DESIGN}") if (design := design_of(path.parent))]
+    found = [design for path in paths.experiments_folder().glob(f"*/{_DESIGN}") if (design := design_of(path.parent))]
     return sorted(found, key=lambda design: design.made_at)
 
 
@@ -143,7 +143,7 @@ def find(name: str | None = None) -> Design:
 def driver(folder: Path) -> Driver | None:
     """Return the process that drives the experiment in `folder` now, or None."""
     try:
-        found = untrusted_json.decode((folder / _DRIVER).read_bytes(), _drivers)
+        found = untrusted_json.decode_untrusted((folder / _DRIVER).read_bytes(), _drivers)
     except (OSError, msgspec.MsgspecError):
         return None
     return found if found.pid > 1 and found.born and processes.identity(found.pid) == found.born else None
@@ -160,7 +160,7 @@ def append(folder: Path, event: Event) -> None:
     Raises:
         OSError: the disk is full, for instance; the event may be half written.
     """
-    with open(folder / EVENTS, "ab+", buffering=0, opener=private_files.opener) as file:
+    with open(folder / EVENTS, "ab+", buffering=0, opener=private_files.open_private) as file:
         size = file.seek(0, os.SEEK_END)
         if size:
             file.seek(size - 1)
@@ -183,7 +183,7 @@ def events(folder: Path) -> list[Happened]:
 def decode(line: bytes) -> Happened | None:
     """Return the event of one line, or None when it is none."""
     try:
-        return untrusted_json.decode(line, _decoder)
+        return untrusted_json.decode_untrusted(line, _decoder)
     except msgspec.MsgspecError:
         return None
 
@@ -191,7 +191,7 @@ def decode(line: bytes) -> Happened | None:
 def report(folder: Path) -> AbReport | None:
     """Return the report of a finished experiment, or None."""
     try:
-        return untrusted_json.decode((folder / REPORT).read_bytes(), _reports)
+        return untrusted_json.decode_untrusted((folder / REPORT).read_bytes(), _reports)
     except (OSError, msgspec.MsgspecError):
         return None
 
@@ -216,6 +216,6 @@ def read(folder: Path) -> Progress:
     """
     design = design_of(folder)
     if design is None:
-        why = private_files.distrusted(folder) or "holds no experiment that can be read"
+        why = private_files.ownership_problem(folder) or "holds no experiment that can be read"
         raise UsageError(f"{folder} {why}", do="dflash-tui ab list shows them")
     return progress.fold(design, events(folder), due=due(design), driven=driver(folder) is not None, now=time.time())

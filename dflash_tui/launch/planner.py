@@ -142,7 +142,7 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
             raise UsageError(f"--set {word}: expected KEY=VALUE", do="for instance --set max-model-len=8192")
         try:
             as_it_is = key.startswith(("target.", "drafter.", "env.")) and value != "null"
-            found[key] = value if as_it_is or not value else yaml_loader.value(value)
+            found[key] = value if as_it_is or not value else yaml_loader.parse_yaml_value(value)
         except yaml.YAMLError as error:
             raise UsageError(f"--set {key}: its value is not YAML", evidence=" ".join(str(error).split())) from None
     return found

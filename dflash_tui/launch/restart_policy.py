@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Sequence
 
 from dflash_tui.common import private_files
-from dflash_tui.common.formatting import duration
+from dflash_tui.common.formatting import format_duration
 from dflash_tui.diagnosis.cause import UNKNOWN
 from dflash_tui.planning.recipe import Restart
 from dflash_tui.run_state.state import RunState
@@ -34,7 +34,7 @@ def refusal(policy: Restart, state: RunState, kind: str, restarts: Sequence[floa
     recent = [at for at in restarts if now - at < policy.within_s]
     if len(recent) >= policy.times:
         times = "once" if policy.times == 1 else f"{policy.times} times"
-        return f"given up: it was launched again {times} within {duration(policy.within_s)}"
+        return f"given up: it was launched again {times} within {format_duration(policy.within_s)}"
     return ""
 
 
@@ -50,7 +50,7 @@ def wait(policy: Restart, restarts: Sequence[float], now: float) -> float:
 def call_off(run: Run) -> None:
     """Let nobody launch the dead server of `run` again: somebody asked to stop it."""
     with contextlib.suppress(OSError):  # its folder may be gone
-        private_files.write(run.folder / _CALLED_OFF, b"")
+        private_files.write_private_file(run.folder / _CALLED_OFF, b"")
 
 
 def called_off(run: Run) -> bool:

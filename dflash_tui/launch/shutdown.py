@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dflash_tui.common.formatting import gib
+from dflash_tui.common.formatting import format_gib
 from dflash_tui.machine import gpus
 from dflash_tui.runs import lifecycle, server_process
 from dflash_tui.runs.run import Run
@@ -42,9 +42,9 @@ async def stop(run: Run, tell: Callable[[str], None]) -> tuple[float, str]:
     deadline, told = time.monotonic() + PATIENCE, ""
     while (left := await asyncio.to_thread(_left, held)) > held.ours * _BACK:
         if time.monotonic() >= deadline:
-            what = f"{gib(left)} of {gib(held.ours)} of GPU memory are not back after {PATIENCE:.0f} s"
+            what = f"{format_gib(left)} of {format_gib(held.ours)} of GPU memory are not back after {PATIENCE:.0f} s"
             return seconds, f"{what}; dflash-tui gpus shows who holds it, dflash-tui orphans what outlived its server"
-        if told != (told := f"releasing {gib(left)}"):
+        if told != (told := f"releasing {format_gib(left)}"):
             tell(told)
         await asyncio.sleep(_INTERVAL)
     return seconds, ""

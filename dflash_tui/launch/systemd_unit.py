@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from dflash_tui.common.formatting import gib
+from dflash_tui.common.formatting import format_gib
 
 GIB = 1 << 30
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@+-]+")
@@ -93,12 +93,12 @@ def text(
     `secrets` is the path of the file with the variables that must not be shown, `restarts` a sentence about who
     launches a dead server again, `patience` how many seconds a stop may take.
     """
-    total, reserve = gib(memory.total), gib(memory.reserve)
+    total, reserve = format_gib(memory.total), format_gib(memory.reserve)
     most = memory.total - memory.reserve
     unified = ""
     if memory.cuda is not None:
         high = min(max(most - memory.cuda, _LEAST_HIGH), most)
-        said = {"budget": gib(memory.cuda), "high": gib(high), "reserve": reserve, "total": total}
+        said = {"budget": format_gib(memory.cuda), "high": format_gib(high), "reserve": reserve, "total": total}
         unified = _UNIFIED.format(**said, bytes=high)
     return _TEXT.format(
         recipe=recipe,

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.redaction import LEFT_OUT, is_secret, without_quotes, without_secrets
+from dflash_tui.common.redaction import LEFT_OUT, is_secret, redact_prompts, redact_secrets
 from dflash_tui.events import Exited, encode
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import LOG, RUN, SAMPLES
@@ -55,7 +55,7 @@ def write(run: Run, output: str | None = None, *, with_prompts: bool = False) ->
 
 def _scrubbed(text: str) -> str:
     """Return `text` without secrets, and with ~ for the home folder."""
-    text, home = without_secrets(text), str(Path.home())
+    text, home = redact_secrets(text), str(Path.home())
     return text.replace(home, "~") if len(home) > 1 else text
 
 
@@ -85,7 +85,7 @@ def _log(run: Run, *, with_prompts: bool) -> Iterator[bytes]:
     for line in _log_lines(run.log):
         text = line.decode("utf-8", "surrogateescape")
         if not with_prompts:
-            text = without_quotes(text)
+            text = redact_prompts(text)
         yield _scrubbed(text).encode("utf-8", "surrogateescape")
 
 

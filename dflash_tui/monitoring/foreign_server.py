@@ -18,7 +18,7 @@ import httpx
 import msgspec
 
 from dflash_tui.common import bounded_http
-from dflash_tui.common.bounded_http import FAILED, WHOLE, Refused
+from dflash_tui.common.bounded_http import FAILED, WHOLE, BadResponse
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
@@ -69,7 +69,7 @@ class Server:
                 text = await self._get(client, "/metrics")
                 if not self.about.version:
                     self.about = await self._introduce(client)
-        except (Refused, *FAILED) as error:
+        except (BadResponse, *FAILED) as error:
             return self._changed(Health.UNHEALTHY, clean_line(str(error) or type(error).__name__))
         found = await asyncio.to_thread(metrics.scrape, text.decode(errors="replace"))
         if found is None:
@@ -92,15 +92,15 @@ class Server:
     async def _json(self, client: httpx.AsyncClient, path: str) -> Any:
         try:
             return msgspec.json.decode(await self._get(client, path))
-        except (Refused, *FAILED, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except (BadResponse, *FAILED, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     async def _get(self, client: httpx.AsyncClient, path: str) -> bytes:
         try:
-            return await bounded_http.get(client, self.url + path, path)
-        except Refused as error:
+            return await bounded_http.fetch_bounded(client, self.url + path, path)
+        except BadResponse as error:
             if error.status in {401, 403}:
-                raise Refused(f"{error}; {KEY_VARIABLE} may hold a key", error.status) from None
+                raise BadResponse(f"{error}; {KEY_VARIABLE} may hold a key", error.status) from None
             raise
 
     def _changed(self, health: Health, detail: str = "") -> list[AnyEvent]:

@@ -82,7 +82,7 @@ class _Source:
 
     def __init__(self, run: Run) -> None:
         self._log, self._samples = _Tail(lambda: run.log, LONG_LOG), _Tail(lambda: run.samples)
-        self._reader = LogReader(run.started_at, run.utc_offset, own_secrets.values())
+        self._reader = LogReader(run.started_at, run.utc_offset, own_secrets.read_env_secrets())
         self._rest = b""
 
     def read(self) -> tuple[list[AnyEvent], bool]:
@@ -113,9 +113,9 @@ def replay(run: Run) -> RunState:
 
 async def read_counters(run: Run) -> Counters | None:
     """Return the server's counters now, or None when it does not answer."""
-    with contextlib.suppress(bounded_http.Refused, *bounded_http.FAILED):
+    with contextlib.suppress(bounded_http.BadResponse, *bounded_http.FAILED):
         async with httpx.AsyncClient(base_url=run.url, timeout=5.0, trust_env=False) as client:
-            return metrics.parse((await bounded_http.get(client, "/metrics")).decode(errors="replace"))
+            return metrics.parse((await bounded_http.fetch_bounded(client, "/metrics")).decode(errors="replace"))
     return None
 
 

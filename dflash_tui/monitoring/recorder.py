@@ -113,17 +113,17 @@ class _Recorder:
                 await self._complain()
                 return False
         try:
-            await bounded_http.get(client, "/health")
-        except (bounded_http.Refused, *bounded_http.FAILED) as error:
+            await bounded_http.fetch_bounded(client, "/health")
+        except (bounded_http.BadResponse, *bounded_http.FAILED) as error:
             if self._health is not Health.STARTING:
                 self._change(Health.UNHEALTHY, _words("/health", error))
             return False
         # Counters that cannot be read leave a hole in the charts; they say nothing of a server's health.
         try:
-            text = await bounded_http.get(client, "/metrics")
+            text = await bounded_http.fetch_bounded(client, "/metrics")
             found = await asyncio.to_thread(metrics.scrape, text.decode(errors="replace"))
             detail = "" if found else "/metrics has no counter of a vLLM server"
-        except (bounded_http.Refused, *bounded_http.FAILED) as error:
+        except (bounded_http.BadResponse, *bounded_http.FAILED) as error:
             found, detail = None, _words("/metrics", error)
         self._take(found)
         self._change(Health.WARM if self._warm else Health.HEALTHY, detail)
@@ -194,7 +194,7 @@ class _Recorder:
 
 
 def _words(path: str, error: Exception) -> str:
-    return str(error) if isinstance(error, bounded_http.Refused) else f"{path}: {type(error).__name__}"
+    return str(error) if isinstance(error, bounded_http.BadResponse) else f"{path}: {type(error).__name__}"
 
 
 def _same(one: LatenciesSampled, other: LatenciesSampled | None) -> bool:

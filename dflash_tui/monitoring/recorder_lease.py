@@ -45,7 +45,7 @@ class Lease:
     def _write(self) -> bool:
         temporary = self._path.with_name(f"recorder.{self._me}")
         try:
-            private_files.write(temporary, self._me.encode())
+            private_files.write_private_file(temporary, self._me.encode())
             temporary.replace(self._path)
         except OSError as error:
             self.trouble = error.strerror or str(error)

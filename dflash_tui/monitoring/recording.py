@@ -19,7 +19,7 @@ import msgspec
 from dflash_tui.common import own_secrets, paths, sanitizer
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.common.type_registration import know
+from dflash_tui.common.type_registration import register_type
 from dflash_tui.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
 from dflash_tui.runs import registry, run_files, server_process
 from dflash_tui.runs.run import Run
@@ -50,7 +50,7 @@ class Recording(Run, frozen=True):
     @property
     def name(self) -> str:
         """What to call it on the screen."""
-        return SAMPLE if self.folder == paths.sample() else self.id
+        return SAMPLE if self.folder == paths.sample_folder() else self.id
 
     def events(self) -> Iterator[AnyEvent]:
         """Yield all events by time, read bit by bit.
@@ -77,7 +77,7 @@ class Recording(Run, frozen=True):
 
     def end(self) -> float:
         """Return the time of the last event, by the ends of both files."""
-        reader = LogReader(self.started_at, self.utc_offset, own_secrets.values())
+        reader = LogReader(self.started_at, self.utc_offset, own_secrets.read_env_secrets())
         logged = [event.at for event in reader.feed(self._tail(LOG) + b"\n")]
         return max([self.started_at, *logged, *(event.at for event in self.last())])
 
@@ -87,7 +87,7 @@ class Recording(Run, frozen=True):
         return [event for line in lines if (event := decode_recorded(line))]
 
     def _logged(self) -> Iterator[AnyEvent]:
-        reader = LogReader(self.started_at, self.utc_offset, own_secrets.values())
+        reader = LogReader(self.started_at, self.utc_offset, own_secrets.read_env_secrets())
         for chunk in self._chunks(LOG):
             yield from reader.feed(chunk)
         yield from reader.feed(b"\n")
@@ -131,7 +131,7 @@ class Recording(Run, frozen=True):
             return archive.open(part)
 
 
-know(Recording)
+register_type(Recording)
 
 
 def find(name: str) -> Recording:
@@ -141,7 +141,7 @@ def find(name: str) -> Recording:
         UsageError: nothing fits, or the file is not what `export` writes.
     """
     if name == SAMPLE:
-        return read(paths.sample())
+        return read(paths.sample_folder())
     path = Path(name).expanduser()
     if path.is_dir() or path.is_file():
         return read(path)
@@ -173,7 +173,7 @@ def read(path: Path) -> Recording:
         if len(told) > _RUN_LIMIT:
             raise UsageError(what, evidence=f"{RUN} is larger than {_RUN_LIMIT >> 20} MiB")
         # A run that nobody bore is nobody's: no pid in it is ever taken for a process of ours.
-        fields = sanitizer.cleaned(msgspec.json.decode(told)) | {"born": "", "where": str(path.resolve())}
+        fields = sanitizer.clean_json_value(msgspec.json.decode(told)) | {"born": "", "where": str(path.resolve())}
         recording = msgspec.convert(fields, Recording)
     except (*_BROKEN, KeyError, TypeError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         do = "dflash-tui export RUN writes one; dflash-tui ps --all lists the runs"

@@ -14,7 +14,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
-from dflash_tui.common.type_registration import know
+from dflash_tui.common.type_registration import register_type
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipe import EnvName, Link, Name, Prose, Text
 
@@ -114,7 +114,7 @@ class Patch(_Strict, frozen=True):
         return tuple(file.path for file in self.files)
 
 
-know(Patch)
+register_type(Patch)
 
 
 def rivals(one: Patch, other: Patch) -> bool:
@@ -166,7 +166,7 @@ def load(name: str) -> Patch:
 
 def _files() -> dict[str, Path]:
     found: dict[str, Path] = {}
-    for folder in (paths.bundled("patches"), paths.user_patches()):
+    for folder in (paths.bundled_folder("patches"), paths.user_patches_folder()):
         found |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
     return found
 
@@ -174,17 +174,17 @@ def _files() -> dict[str, Path]:
 @lru_cache(maxsize=64)
 def _read(path: Path, _changed: int) -> Patch:
     """Return the patch in the file; the panel asks at every draw."""
-    patch = yaml_loader.load(path, Patch)
+    patch = yaml_loader.load_yaml(path, Patch)
     if patch.name not in {"", path.stem}:
-        raise yaml_loader.wrong(path, ["name"], f"expected '{path.stem}', as the file is called")
+        raise yaml_loader.build_file_error(path, ["name"], f"expected '{path.stem}', as the file is called")
     try:
         SpecifierSet(patch.versions)
     except InvalidSpecifier as error:
-        raise yaml_loader.wrong(path, ["versions"], str(error)) from None
+        raise yaml_loader.build_file_error(path, ["versions"], str(error)) from None
     if len(set(patch.paths)) < len(patch.files):
-        raise yaml_loader.wrong(path, ["files"], "a file is named twice")
+        raise yaml_loader.build_file_error(path, ["files"], "a file is named twice")
     for index, file in enumerate(patch.files):
         for number, edit in enumerate(file.edits):
             if edit.old == edit.new:
-                raise yaml_loader.wrong(path, ["files", index, "edits", number], "old and new are the same")
+                raise yaml_loader.build_file_error(path, ["files", index, "edits", number], "old and new are the same")
     return msgspec.structs.replace(patch, name=path.stem)

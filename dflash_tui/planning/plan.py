@@ -157,7 +157,7 @@ def make(
     argv += _QUIET
     argv += ["--enforce-eager"] if mode is Mode.EAGER else []
     argv += [part for name, value in setup.flags.items() for part in flag(name, value)]
-    env = instead | {name: value.replace("{cache}", str(paths.cache())) for name, value in setup.env.items()}
+    env = instead | {name: value.replace("{cache}", str(paths.cache_folder())) for name, value in setup.env.items()}
     env |= _visible(gpus, setup.engine.vllm)
     return Plan(
         recipe=recipe.name,
@@ -199,8 +199,8 @@ def _built(recipe: Recipe) -> tuple[Path | None, Path | None]:
     """Return the script that builds the recipe's models, and the folder they are built in; another script, another."""
     if recipe.build is None:
         return None, None
-    script = paths.bundled("recipes") / recipe.build.script
-    return script, paths.models() / f"{recipe.name}-{_digest(script.read_bytes())}"
+    script = paths.bundled_folder("recipes") / recipe.build.script
+    return script, paths.models_folder() / f"{recipe.name}-{_digest(script.read_bytes())}"
 
 
 def _patches(setup: Setup, *, patchable: bool) -> tuple[list[Patch], dict[str, str], dict[str, str]]:
@@ -298,7 +298,7 @@ def _warnings(setup: Setup, mode: Mode, patches: Sequence[Patch]) -> tuple[str, 
 def engine_folder(spec: EngineSpec) -> Path:
     """Return the folder of the engine for `spec`; another spec has another folder."""
     installs = (spec.vllm, spec.packages, spec.overrides, spec.torch_backend, spec.exclude_newer, spec.stands_in)
-    return paths.engines() / f"{spec.distribution}-{spec.vllm}-{_digest(msgspec.json.encode(installs))}"
+    return paths.engines_folder() / f"{spec.distribution}-{spec.vllm}-{_digest(msgspec.json.encode(installs))}"
 
 
 def command(plan: Plan) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from dflash_tui.common.type_registration import know
+from dflash_tui.common.type_registration import register_type
 from dflash_tui.machine.hardware import Hardware
 
 # `$` alone would let a line feed pass at the end; JSON Schema has no `\Z`.
@@ -265,8 +265,8 @@ class Recipe(Layer, frozen=True, kw_only=True):
         return self.engine is not None and self.engine.stands_in == "vllm-cpu"
 
 
-know(Recipe)
-know(Layer)
+register_type(Recipe)
+register_type(Layer)
 
 
 def layers(recipe: Recipe) -> Iterator[tuple[list[str | int], Layer]]:

@@ -49,20 +49,22 @@ def load(path: Path) -> Recipe:
     Raises:
         RecipeError: with `file:line: key: what was expected`.
     """
-    recipe = yaml_loader.load(path, Recipe)
+    recipe = yaml_loader.load_yaml(path, Recipe)
     if not re.fullmatch(r"\w[\w.-]{0,63}", path.stem, re.ASCII):
         raise RecipeError(f"{path}: its name cannot be a recipe's: letters, digits, . _ and -, at most 64")
     if recipe.name not in {"", path.stem}:
-        raise yaml_loader.wrong(path, ["name"], f"expected '{path.stem}', as the file is called")
-    if recipe.build and not (paths.bundled("recipes") / recipe.build.script).is_file():
-        raise yaml_loader.wrong(path, ["build", "script"], f"no script called '{recipe.build.script}' is shipped")
+        raise yaml_loader.build_file_error(path, ["name"], f"expected '{path.stem}', as the file is called")
+    if recipe.build and not (paths.bundled_folder("recipes") / recipe.build.script).is_file():
+        raise yaml_loader.build_file_error(
+            path, ["build", "script"], f"no script called '{recipe.build.script}' is shipped"
+        )
     for steps, layer in layers(recipe):
         for place, reason in _mistakes(layer):
-            raise yaml_loader.wrong(path, [*steps, *place], reason)
+            raise yaml_loader.build_file_error(path, [*steps, *place], reason)
     for place, reason in _gaps(recipe):
-        raise yaml_loader.wrong(path, place, reason)
+        raise yaml_loader.build_file_error(path, place, reason)
     warnings = recipe.warnings
-    if path.resolve().parent != paths.bundled("recipes").resolve() and any(map(_trusts, layers(recipe))):
+    if path.resolve().parent != paths.bundled_folder("recipes").resolve() and any(map(_trusts, layers(recipe))):
         warnings = (*warnings, _TRUSTING)
     return msgspec.structs.replace(recipe, name=path.stem, warnings=warnings)
 
@@ -200,7 +202,7 @@ def engine_of(vllm: str) -> EngineSpec:
 def files() -> dict[str, Path]:
     """Return the recipe files by name, sorted; the user's own win over the shipped ones."""
     found: dict[str, Path] = {}
-    for folder in (paths.bundled("recipes"), paths.user_recipes()):
+    for folder in (paths.bundled_folder("recipes"), paths.user_recipes_folder()):
         found |= {path.stem: path for path in sorted(folder.glob("[!_.]*.yaml"))}
     return dict(sorted(found.items()))
 

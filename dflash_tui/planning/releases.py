@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from dflash_tui.common import paths, yaml_loader
-from dflash_tui.common.type_registration import know
+from dflash_tui.common.type_registration import register_type
 
 _FILE = paths.PACKAGE_ROOT / "releases.yaml"
 
@@ -35,10 +35,10 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     releases: dict[str, Release]
 
 
-know(_Table)
+register_type(_Table)
 
 
 @cache
 def table() -> dict[str, Release]:
     """Return the releases by version, oldest first."""
-    return yaml_loader.load(_FILE, _Table).releases
+    return yaml_loader.load_yaml(_FILE, _Table).releases

@@ -21,9 +21,9 @@ def request_row(request: RequestDone | None) -> str:
         return f"{'prompt':<{KIND_WIDTH}} {columns}"
     end = f"failed: {request.error}" if request.error else request.finish
     return (
-        f"{formatting.cut(request.kind, KIND_WIDTH):<{KIND_WIDTH}} {formatting.number(request.ttft, 3, 's'):>8} "
-        f"{formatting.number(request.decode_tok_s):>7} {formatting.number(request.acceptance_length, 2):>5} "
-        f"{formatting.number(request.steps_s):>7} {formatting.number(request.total, 1, 's'):>8} {request.tokens:>6}  {end}"
+        f"{formatting.truncate(request.kind, KIND_WIDTH):<{KIND_WIDTH}} {formatting.format_number(request.ttft, 3, 's'):>8} "
+        f"{formatting.format_number(request.decode_tok_s):>7} {formatting.format_number(request.acceptance_length, 2):>5} "
+        f"{formatting.format_number(request.steps_s):>7} {formatting.format_number(request.total, 1, 's'):>8} {request.tokens:>6}  {end}"
     )
 
 
@@ -35,13 +35,13 @@ def kind_table(measured: LevelSummary) -> str:
     rows = [_figures_row(kind, figures) for kind, figures in measured.kinds.items()]
     if measured.figures and len(rows) > 1:
         rows.append(_figures_row("all", measured.figures))
-    return formatting.table(header, rows, right=(1, 2, 3, 4, 5, 6, 7))
+    return formatting.format_table(header, rows, right=(1, 2, 3, 4, 5, 6, 7))
 
 
 def _figures_row(kind: str, figures: RequestFigures) -> tuple[str, ...]:
     speed = figures.tok_s
     return (
-        formatting.cut(kind, KIND_WIDTH),
+        formatting.truncate(kind, KIND_WIDTH),
         f"{figures.n}" + (f"/{figures.n + figures.failed}" if figures.failed else ""),
         _median(speed),
         f"{speed.low:.1f} to {speed.high:.1f}" if speed else formatting.UNKNOWN,
@@ -53,7 +53,7 @@ def _figures_row(kind: str, figures: RequestFigures) -> tuple[str, ...]:
 
 
 def _median(spread: Spread | None, digits: int = 1, unit: str = "") -> str:
-    return formatting.number(spread.median if spread else None, digits, unit)
+    return formatting.format_number(spread.median if spread else None, digits, unit)
 
 
 def summary(measured: LevelSummary) -> str:
@@ -69,8 +69,8 @@ def summary(measured: LevelSummary) -> str:
     if measured.acceptance is not None:
         positions = " ".join(f"{share:.0%}" for share in measured.per_position)
         lines.append(
-            f"acceptance {formatting.percent(measured.acceptance, 1)}, acceptance length "
-            f"{formatting.number(measured.acceptance_length, 2)} with the bonus token, over {measured.steps:.0f} steps"
+            f"acceptance {formatting.format_percent(measured.acceptance, 1)}, acceptance length "
+            f"{formatting.format_number(measured.acceptance_length, 2)} with the bonus token, over {measured.steps:.0f} steps"
         )
         lines.append(f"by position {positions}")
     if measured.synthetic:
@@ -92,14 +92,14 @@ def level_table(levels: Sequence[LevelSummary]) -> str:
         rows.append((
             str(level.streams),
             f"{figures.n}" + (f"/{level.requests}" if level.failed else ""),
-            formatting.number(level.tok_s),
+            formatting.format_number(level.tok_s),
             _median(figures.ttft, 3, "s"),
-            formatting.number(figures.ttft.high if figures.ttft else None, 3, "s"),
-            formatting.number(figures.tpot.median * 1000 if figures.tpot else None, 1, "ms"),
-            formatting.percent(level.acceptance, 1),
-            formatting.number(level.acceptance_length, 2),
+            formatting.format_number(figures.ttft.high if figures.ttft else None, 3, "s"),
+            formatting.format_number(figures.tpot.median * 1000 if figures.tpot else None, 1, "ms"),
+            formatting.format_percent(level.acceptance, 1),
+            formatting.format_number(level.acceptance_length, 2),
         ))  # fmt: skip
-    return formatting.table(header, rows, right=range(8))
+    return formatting.format_table(header, rows, right=range(8))
 
 
 def side_by_side(ours: Sequence[LevelSummary], compared: VllmBenchCompared) -> str:
@@ -112,7 +112,7 @@ def side_by_side(ours: Sequence[LevelSummary], compared: VllmBenchCompared) -> s
     else:
         speed = f"{(mine / other - 1) * 100:+.1f} %" if mine and other else formatting.UNKNOWN
     rows = (
-        ("output tok/s", formatting.number(mine), formatting.number(other), speed),
+        ("output tok/s", formatting.format_number(mine), formatting.format_number(other), speed),
         _acceptance(_mean(one.acceptance for one in ours), _mean(one.acceptance for one in theirs)),
         _length(_mean(one.acceptance_length for one in ours), _mean(one.acceptance_length for one in theirs)),
         ("requests", _out_of([(one.requests - one.failed, one.failed) for one in ours]),
@@ -121,7 +121,7 @@ def side_by_side(ours: Sequence[LevelSummary], compared: VllmBenchCompared) -> s
     streams = "one stream" if compared.streams == 1 else f"{compared.streams} streams"
     what = streams if len(ours) == 1 else f"{streams}, {len(ours)} turns"
     between = "difference" if compared.tok_s is None else f"difference ({LEVEL:.0%})"
-    return formatting.table((what, "dflash-tui", compared.theirs[0].source, between), rows, right=(1, 2, 3))
+    return formatting.format_table((what, "dflash-tui", compared.theirs[0].source, between), rows, right=(1, 2, 3))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -132,12 +132,12 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _acceptance(mine: float | None, other: float | None) -> tuple[str, ...]:
     points = formatting.UNKNOWN if mine is None or other is None else f"{(mine - other) * 100:+.1f} points"
-    return "acceptance", formatting.percent(mine, 1), formatting.percent(other, 1), points
+    return "acceptance", formatting.format_percent(mine, 1), formatting.format_percent(other, 1), points
 
 
 def _length(mine: float | None, other: float | None) -> tuple[str, ...]:
     apart = formatting.UNKNOWN if mine is None or other is None else f"{mine - other:+.2f}"
-    return "AL", formatting.number(mine, 2), formatting.number(other, 2), apart
+    return "AL", formatting.format_number(mine, 2), formatting.format_number(other, 2), apart
 
 
 def _out_of(turns: Sequence[tuple[int, int]]) -> str:

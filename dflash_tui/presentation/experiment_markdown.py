@@ -31,7 +31,7 @@ def _parts(report: AbReport) -> Iterator[str]:
     if label := experiment_tables.label(design):
         yield f"> **{said(label)}.** What is compared holds for this set-up of the engine, not for such a model."
     how = f"{experiment_tables.kind(design)}, order {experiment_tables.order(design)}"
-    yield f"{formatting.when(design.made_at)}, {how}, told by dflash-tui {said(design.version)}."
+    yield f"{formatting.format_time(design.made_at)}, {how}, told by dflash-tui {said(design.version)}."
     if not report.complete:
         yield f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over."
     for one in report.comparisons:
@@ -75,9 +75,9 @@ def ranges(one: Comparison) -> list[str]:
         [("all", one.ratio)] if one.ratio else []
     )
     most = experiment_tables.scale([ratio for _, ratio in rows])
-    width = max((len(formatting.cut(kind, 24)) for kind, _ in rows), default=0)
+    width = max((len(formatting.truncate(kind, 24)) for kind, _ in rows), default=0)
     drawn = [
-        f"{formatting.cut(kind, 24):<{width}}  {experiment_tables.interval(ratio, most, _AXIS)}  {experiment_tables.times_as(ratio.ratio)}"
+        f"{formatting.truncate(kind, 24):<{width}}  {experiment_tables.interval(ratio, most, _AXIS)}  {experiment_tables.times_as(ratio.ratio)}"
         for kind, ratio in rows
     ]
     return [*drawn, f"{'':{width}}  {experiment_tables.axis(most, _AXIS)}"]
@@ -88,12 +88,15 @@ def _sweep(report: AbReport) -> str:
         return ""
     rows = []
     for point in report.sweep.points:
-        interval = (
-            f"{formatting.number(point.tok_s)} ({formatting.number(point.low)} to {formatting.number(point.high)})"
-        )
+        interval = f"{formatting.format_number(point.tok_s)} ({formatting.format_number(point.low)} to {formatting.format_number(point.high)})"
         standing = report.sweep.standing(point.arm)
         rows.append(
-            [said(experiment_tables.name(report.design, point.arm)), interval, formatting.number(point.al, 2), standing]
+            [
+                said(experiment_tables.name(report.design, point.arm)),
+                interval,
+                formatting.format_number(point.al, 2),
+                standing,
+            ]
         )
     return table((said(report.design.vary), "tok/s", "AL", ""), rows, (1, 2))
 
@@ -107,7 +110,7 @@ def _starts(report: AbReport) -> Iterator[str]:
     yield block(
         *(
             f"{bar.what:<14}{experiment_tables.letter(bar.arm)}  {'█' * max(1, round(bar.seconds / longest * _BAR)):<{_BAR}}"
-            f"  {formatting.number(bar.seconds, 1, 's') if bar.seconds < 60 else formatting.duration(bar.seconds)}"
+            f"  {formatting.format_number(bar.seconds, 1, 's') if bar.seconds < 60 else formatting.format_duration(bar.seconds)}"
             for bar in bars
         )
     )
@@ -127,7 +130,7 @@ def _how(report: AbReport) -> Iterator[str]:
     yield bullets(
         [
             f"suite {code(design.suite)}, SHA-256 {code(design.digest)}",
-            f"{formatting.plural(design.rounds, 'round')} of every prompt in each boot, in an order shuffled from seed "
+            f"{formatting.pluralize(design.rounds, 'round')} of every prompt in each boot, in an order shuffled from seed "
             f"{design.seed}; answers {design.scale:g} times their usual length; {streams} at a time"
             f"{', more rounds where one would not keep them busy twice' if max(design.concurrency) > 1 else ''}",
             f"temperature {temperature}; warm-ups are not counted; the first real request is measured alone",
@@ -135,7 +138,7 @@ def _how(report: AbReport) -> Iterator[str]:
             if _full(report.boots)
             else "some answers ended before their full length",
             f"each arm has a compile cache of its own, empty at its first boot: {'yes' if design.own_cache else 'no'}",
-            f"{experiment_tables.requests_of(report.boots)} requests in {formatting.plural(len(report.boots), 'boot')}; "
+            f"{experiment_tables.requests_of(report.boots)} requests in {formatting.pluralize(len(report.boots), 'boot')}; "
             f"the boots took {experiment_tables.took(report.boots)} together",
         ]
     )
@@ -160,7 +163,7 @@ def _machine(report: AbReport) -> Iterator[str]:
 
 
 def _boot(boot: Boot) -> list[str]:
-    seconds = [formatting.duration(value) for value in (boot.up, boot.ready, boot.took)]
+    seconds = [formatting.format_duration(value) for value in (boot.up, boot.ready, boot.took)]
     again_ = f"attempt {boot.attempt}" if boot.attempt > 1 else ""
     remark = ", ".join(filter(None, (again_, said(boot.error))))
     state = [conditions(boot.before), conditions(boot.after)]
@@ -180,13 +183,13 @@ def conditions(at: Conditions | None) -> str:
         return formatting.UNKNOWN
     parts = [
         at.power,
-        formatting.number(at.clock_mhz, 0, "MHz") if at.clock_mhz is not None else "",
-        formatting.number(at.temperature_c, 0, "°C") if at.temperature_c is not None else "",
-        formatting.of(at.power_w, at.power_limit_w, "W") if at.power_w is not None else "",
+        formatting.format_number(at.clock_mhz, 0, "MHz") if at.clock_mhz is not None else "",
+        formatting.format_number(at.temperature_c, 0, "°C") if at.temperature_c is not None else "",
+        formatting.format_usage(at.power_w, at.power_limit_w, "W") if at.power_w is not None else "",
         f"throttled: {', '.join(at.throttle)}" if at.throttle else "",
         f"foreign: {', '.join(at.foreign)}" if at.foreign else "",
         f"load {at.load:.1f}" if at.load is not None else "",
-        f"{formatting.gib(at.available)} free" if at.available is not None else "",
+        f"{formatting.format_gib(at.available)} free" if at.available is not None else "",
     ]
     return ", ".join(part for part in parts if part) or formatting.UNKNOWN
 
@@ -213,7 +216,7 @@ def _launched(report: AbReport) -> Iterator[str]:
 def _inherited(boot: Boot) -> str:
     if not boot.inherited:
         return formatting.UNKNOWN if boot.inherited is None else "nothing that an engine heeds"
-    return ", ".join(code(formatting.cut(f"{name}={value}", _WIDEST)) for name, value in boot.inherited.items())
+    return ", ".join(code(formatting.truncate(f"{name}={value}", _WIDEST)) for name, value in boot.inherited.items())
 
 
 def _command(argv: Sequence[str], env: dict[str, str], boot: Boot | None) -> list[str]:
@@ -251,7 +254,7 @@ def _samples(report: AbReport) -> Iterator[str]:
 
 
 def _request(stage: str, done: RequestDone) -> list[str]:
-    figures = [formatting.number(value, digits) for value, digits in (
+    figures = [formatting.format_number(value, digits) for value, digits in (
         (done.ttft, 3), (done.decode_tok_s, 1), (done.steps_s, 2), (done.acceptance_length, 2))]  # fmt: skip
     ended = said(done.error) if done.error else said(done.finish)
     digest = code(done.digests[-1][:_DIGITS]) if done.digests else ""

@@ -51,12 +51,12 @@ def mark(arm: int) -> str:
 
 def name(design: Design, arm: int, width: int = _NAME) -> str:
     """Return letter and name of an arm, the name cut in the middle."""
-    return f"{letter(arm)} {formatting.middle(clean_line(verdict_text.label(design, arm)), width)}"
+    return f"{letter(arm)} {formatting.truncate_middle(clean_line(verdict_text.label(design, arm)), width)}"
 
 
 def varied(design: Design) -> str:
     """Return what is varied, as `mode: eager against compile`."""
-    names = [formatting.middle(clean_line(arm.name), _NAME) for arm in design.arms]
+    names = [formatting.truncate_middle(clean_line(arm.name), _NAME) for arm in design.arms]
     joined = " against ".join(names) if len(names) == 2 else ", ".join(names)
     return f"{clean_line(design.vary)}: {joined}"
 
@@ -64,8 +64,8 @@ def varied(design: Design) -> str:
 def kind(design: Design) -> str:
     """Return how sure an experiment can be: `honest, 4 boots`, `quick, 2 boots`, or `measured apart, 2 boots`."""
     if not design.suite:
-        return f"measured apart, {formatting.plural(len(design.order), 'boot')}"
-    return f"{'honest' if design.honest else 'quick'}, {formatting.plural(len(design.order), 'boot')}"
+        return f"measured apart, {formatting.pluralize(len(design.order), 'boot')}"
+    return f"{'honest' if design.honest else 'quick'}, {formatting.pluralize(len(design.order), 'boot')}"
 
 
 def order(design: Design) -> str:
@@ -105,7 +105,7 @@ def spread(figure: Figure | None, digits: int = 1, unit: str = "") -> str:
     """Return `35.9 (34.1 to 36.6, n=4)`, or a dash."""
     if figure is None:
         return formatting.UNKNOWN
-    middle, low, high = (formatting.number(value, digits) for value in (figure.median, figure.low, figure.high))
+    middle, low, high = (formatting.format_number(value, digits) for value in (figure.median, figure.low, figure.high))
     return f"{middle}{unit} (n=1)" if figure.n == 1 else f"{middle}{unit} ({low} to {high}, n={figure.n})"
 
 
@@ -113,7 +113,7 @@ def times(figure: Figure | None) -> str:
     """Return `9:31 (9:20 to 9:40, n=2)`, or a dash."""
     if figure is None:
         return formatting.UNKNOWN
-    middle, low, high = (formatting.duration(value) for value in (figure.median, figure.low, figure.high))
+    middle, low, high = (formatting.format_duration(value) for value in (figure.median, figure.low, figure.high))
     return f"{middle} (n=1)" if figure.n == 1 else f"{middle} ({low} to {high}, n={figure.n})"
 
 
@@ -132,7 +132,7 @@ def times_as(value: float) -> str:
 def prompts(report: AbReport, one: Comparison) -> list[tuple[str, ...]]:
     """Return a row per prompt: both medians in the judged measure, their ratio with its interval, requests."""
     rows = [
-        (prompt(row), formatting.number(row.a), formatting.number(row.b), ratio(row.ratio), str(row.n))
+        (prompt(row), formatting.format_number(row.a), formatting.format_number(row.b), ratio(row.ratio), str(row.n))
         for row in one.prompts
     ]
     return [*rows, ("all", *_both(report, one), ratio(one.ratio), str(sum(row.n for row in one.prompts)))]
@@ -141,14 +141,14 @@ def prompts(report: AbReport, one: Comparison) -> list[tuple[str, ...]]:
 def _both(report: AbReport, one: Comparison) -> tuple[str, str]:
     found = (arm_summary.of(report.boots, one.a), arm_summary.of(report.boots, one.b))
     figures = [arm.steps_s if one.measure == "steps/s" else arm.tok_s for arm in found]
-    low, high = (formatting.number(figure.median if figure else None) for figure in figures)
+    low, high = (formatting.format_number(figure.median if figure else None) for figure in figures)
     return low, high
 
 
 def prompt(row: PromptRatio) -> str:
     """Return the name of a prompt, with how many were under way at a time where that is not one."""
     streams = f" ×{row.streams}" if row.streams != 1 else ""
-    return formatting.middle(clean_line(row.kind), _NAME) + streams
+    return formatting.truncate_middle(clean_line(row.kind), _NAME) + streams
 
 
 def scale(ratios: Iterable[Ratio]) -> float:
@@ -204,7 +204,7 @@ def requests_of(boots: Iterable[Boot]) -> int:
 def took(boots: Sequence[Boot]) -> str:
     """Return how long the boots took together."""
     known = [boot.took for boot in boots if boot.took is not None]
-    return formatting.duration(sum(known)) if known else formatting.UNKNOWN
+    return formatting.format_duration(sum(known)) if known else formatting.UNKNOWN
 
 
 def clocks(boots: Iterable[Boot]) -> str:

@@ -33,10 +33,10 @@ class Reported(Event, frozen=True, tag="ab report"):
 def plan(design: Design, estimate: Estimate, stopped: Sequence[str] = ()) -> str:
     """Return what an experiment is going to do, for somebody who decides whether it may."""
     names = " ".join(clean_line(design.arms[arm].name) for arm in design.order)
-    boots = f"{formatting.plural(len(design.order), 'boot')}: {names}"
+    boots = f"{formatting.pluralize(len(design.order), 'boot')}: {names}"
     caches = "each arm its own, empty at its first boot" if design.own_cache else "yours, as it is"
     first, least = design.arms[0].plan, "at least " if max(design.concurrency) > 1 else ""
-    rounds = f"{least}{formatting.plural(design.rounds, 'round')} per boot"
+    rounds = f"{least}{formatting.pluralize(design.rounds, 'round')} per boot"
     rows = [
         ("recipe", design.recipe),
         ("varies", f"{clean_line(design.vary)}: {', '.join(clean_line(arm.name) for arm in design.arms)}"),
@@ -55,7 +55,7 @@ def plan(design: Design, estimate: Estimate, stopped: Sequence[str] = ()) -> str
 def _at_a_time(design: Design) -> str:
     """Return how many requests are under way at a time, and how many a boot sends: short suites go several times."""
     count, streams = store.due(design), ", ".join(map(str, design.concurrency))
-    return f"{streams} at a time" + (f", {formatting.plural(count, 'request')} per boot" if count else "")
+    return f"{streams} at a time" + (f", {formatting.pluralize(count, 'request')} per boot" if count else "")
 
 
 def _heat(design: Design) -> str:
@@ -65,7 +65,7 @@ def _heat(design: Design) -> str:
 def _takes(estimate: Estimate) -> str:
     if estimate.seconds is None:
         return "unknown until the first boot is over"
-    told = f"about {formatting.duration(estimate.seconds)}"
+    told = f"about {formatting.format_duration(estimate.seconds)}"
     return (
         f"{told}, {estimate.source}" if estimate.whole else f"{told} for the starts, {estimate.source}; and the answers"
     )
@@ -99,17 +99,15 @@ def _arm(design: Design, arm: int) -> str:
 def _request(request: RequestDone) -> str:
     if request.error:
         return f"failed: {clean_line(request.error)}"
-    return (
-        f"{formatting.number(request.decode_tok_s, 1, 'tok/s'):>12}  {request.tokens} tokens in {request.total:.1f} s"
-    )
+    return f"{formatting.format_number(request.decode_tok_s, 1, 'tok/s'):>12}  {request.tokens} tokens in {request.total:.1f} s"
 
 
 def _ended(boot: Boot) -> str:
     if boot.error:
         again = "; it is tried once more" if boot.attempt < ATTEMPTS else "; the others go on without it"
         return f"  failed{again}\n    " + "\n    ".join(map(clean_line, boot.error.splitlines()))
-    start = f"ready after {formatting.duration(boot.ready)}{f' ({boot.cache})' if boot.cache else ''}"
-    return f"  {start}, {formatting.number(speed(boot), 1, 'tok/s')}, over after {formatting.duration(boot.took)}"
+    start = f"ready after {formatting.format_duration(boot.ready)}{f' ({boot.cache})' if boot.cache else ''}"
+    return f"  {start}, {formatting.format_number(speed(boot), 1, 'tok/s')}, over after {formatting.format_duration(boot.took)}"
 
 
 def speed(boot: Boot) -> float | None:
@@ -136,11 +134,11 @@ def _boots(report: AbReport) -> str:
             str(boot.number + 1),
             _arm(report.design, boot.arm),
             boot.cache or formatting.UNKNOWN,
-            formatting.duration(boot.ready),
-            formatting.number(boot.cold_request.decode_tok_s if boot.cold_request else None, 1, "tok/s"),
-            formatting.number(speed(boot)),
+            formatting.format_duration(boot.ready),
+            formatting.format_number(boot.cold_request.decode_tok_s if boot.cold_request else None, 1, "tok/s"),
+            formatting.format_number(speed(boot)),
             str(len(boot.requests)),
         )
         for boot in report.boots
     ]
-    return formatting.table(header, rows, right=(0, 3, 4, 5, 6))
+    return formatting.format_table(header, rows, right=(0, 3, 4, 5, 6))

@@ -50,12 +50,14 @@ def render(sides: SideBySide) -> str:
 
 def _row(one: ImportedMeasurement) -> tuple[str, ...]:
     streams = formatting.UNKNOWN if one.streams is None else str(one.streams)
-    ttft = f"{formatting.number(one.ttft, 3)} ({said(one.ttft_is)})" if one.ttft is not None else formatting.UNKNOWN
+    ttft = (
+        f"{formatting.format_number(one.ttft, 3)} ({said(one.ttft_is)})" if one.ttft is not None else formatting.UNKNOWN
+    )
     figures = (
-        formatting.number(one.tok_s),
+        formatting.format_number(one.tok_s),
         ttft,
-        formatting.percent(one.acceptance, 1),
-        formatting.number(one.acceptance_length, 2),
+        formatting.format_percent(one.acceptance, 1),
+        formatting.format_number(one.acceptance_length, 2),
     )
     return (said(one.what), str(one.n), streams, *figures, str(one.failed))
 

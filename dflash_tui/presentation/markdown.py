@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from dflash_tui.common.redaction import without_secrets
+from dflash_tui.common.redaction import redact_secrets
 from dflash_tui.common.sanitizer import clean_line
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~]|&(?=#?\w+;))")
@@ -20,7 +20,7 @@ _LINKS = (
 
 def said(text: str) -> str:
     """Return text of others for a paragraph or a cell: one line, without secrets, nothing in it meaning anything."""
-    body = _SPECIAL.sub(r"\\\1", without_secrets(" ".join(clean_line(line) for line in text.splitlines())))
+    body = _SPECIAL.sub(r"\\\1", redact_secrets(" ".join(clean_line(line) for line in text.splitlines())))
     for meant, instead in _LINKS:
         body = meant.sub(instead, body)
     return body
@@ -28,7 +28,7 @@ def said(text: str) -> str:
 
 def code(text: str) -> str:
     """Return text of others as code within a line."""
-    body = without_secrets(clean_line(text)).replace("|", "\\|")
+    body = redact_secrets(clean_line(text)).replace("|", "\\|")
     if not body:
         return ""
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", body)), default=0))
@@ -38,7 +38,7 @@ def code(text: str) -> str:
 
 def block(*lines: str) -> str:
     """Return lines as a block of code that no line of theirs can end."""
-    body = without_secrets("\n".join(clean_line(part) for line in lines for part in line.split("\n")))
+    body = redact_secrets("\n".join(clean_line(part) for line in lines for part in line.split("\n")))
     longest = max((len(run) for run in re.findall("`+", body)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{body}\n{fence}"

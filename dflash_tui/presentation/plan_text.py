@@ -18,7 +18,7 @@ def describe(made: Planned) -> str:
     setup, plan = made.setup, made.plan
     spec, recipe = setup.engine, setup.recipe
     engine = inventory.find(Path(plan.engine_folder))
-    fetched = f"to install: ≈ {formatting.megabytes(spec.download_mb)} to download, {formatting.megabytes(spec.disk_mb)} on disk"
+    fetched = f"to install: ≈ {formatting.format_megabytes(spec.download_mb)} to download, {formatting.format_megabytes(spec.disk_mb)} on disk"
     drafter = f"{plan.drafter}, {plan.num_speculative_tokens} tokens per step"
     rows = [("recipe", f"{plan.recipe}: {plan.title}")]
     if not plan.on_cpu:

@@ -19,21 +19,23 @@ MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 
 def memory_line(fit: Fit) -> str:
     """Return the memory arithmetic in a line; what is unknown is named."""
-    parts = [f"{share.name} {formatting.gib(share.size)}" for share in fit.shares]
-    parts.append(f"KV for {fit.max_model_len or formatting.UNKNOWN} tokens {formatting.gib(fit.kv_needed)}")
+    parts = [f"{share.name} {formatting.format_gib(share.size)}" for share in fit.shares]
+    parts.append(f"KV for {fit.max_model_len or formatting.UNKNOWN} tokens {formatting.format_gib(fit.kv_needed)}")
     kind = "unified memory" if fit.unified else "GPU memory"
-    return f"≈ {', '.join(parts)}; {formatting.gib(fit.budget)} of {formatting.gib(fit.total)} {kind} taken"
+    return (
+        f"≈ {', '.join(parts)}; {formatting.format_gib(fit.budget)} of {formatting.format_gib(fit.total)} {kind} taken"
+    )
 
 
 def ready_line(plan: Plan, setup: Setup, before: Ready | None) -> str:
     """Return how long a start will take, by earlier runs here or else by what was published; empty when unknown."""
     if before:
         often = "the last time" if before.runs == 1 else f"the last {before.runs} times (median)"
-        return f"after about {formatting.duration(before.seconds)}, as {often} here"
+        return f"after about {formatting.format_duration(before.seconds)}, as {often} here"
     bands = [band for band in setup.expected if band.ready_s and band.mode in {None, plan.mode}]
     if not bands or not bands[0].ready_s:
         return ""
-    low, high = (formatting.duration(seconds) for seconds in bands[0].ready_s)
+    low, high = (formatting.format_duration(seconds) for seconds in bands[0].ready_s)
     return f"after {low if low == high else f'{low} to {high}'} elsewhere ({bands[0].source})"
 
 
@@ -46,7 +48,7 @@ def restart_line(policy: Restart) -> str:
 
 def restart_limit(policy: Restart) -> str:
     """Return how often a server that dies is launched again."""
-    return f"at most {formatting.plural(policy.times, 'time')} within {formatting.duration(policy.within_s)}"
+    return f"at most {formatting.pluralize(policy.times, 'time')} within {formatting.format_duration(policy.within_s)}"
 
 
 def band_line(band: Band) -> str:
@@ -82,7 +84,7 @@ def check_line(check: Check) -> str:
 def verdict(report: Report) -> str:
     """Return what the checks come to."""
     warnings = sum(check.level.value == "warn" for check in report.checks)
-    noted = f", {formatting.plural(warnings, 'warning')}" if warnings else ""
+    noted = f", {formatting.pluralize(warnings, 'warning')}" if warnings else ""
     if failed := len(report.failed):
         return f"{failed} of {len(report.checks)} checks failed{noted}: it would not start"
     return f"{len(report.checks)} checks, none failed{noted}"

@@ -23,14 +23,14 @@ def _parts(report: RunReport) -> Iterator[str]:
     if plan.synthetic:
         yield f"> **Not a real model's figures: {said(plan.synthetic)}.**"
     drafts = f"{plan.num_speculative_tokens} drafts per step" if plan.num_speculative_tokens else "no speculation"
-    launched = f"launched {formatting.when(report.at)}, {said(report.status)}"
+    launched = f"launched {formatting.format_time(report.at)}, {said(report.status)}"
     yield f"{said(plan.title or plan.recipe)}: {plan.mode.value}, {drafts}, {launched}."
     yield "One launch, so nothing here tells what another launch would measure."
     yield "## Start"
     cache = f", compile cache {said(report.cache)}" if report.cache else ""
-    yield f"Up after {formatting.duration(report.up)}, ready (first answer) after {formatting.duration(report.ready)}{cache}."
+    yield f"Up after {formatting.format_duration(report.up)}, ready (first answer) after {formatting.format_duration(report.ready)}{cache}."
     if report.phases:
-        rows = [(said(name), formatting.duration(seconds)) for name, seconds in report.phases.items()]
+        rows = [(said(name), formatting.format_duration(seconds)) for name, seconds in report.phases.items()]
         yield table(("phase", "took"), rows, (1,))
     yield from _measured(report)
     yield "## What ran"
@@ -53,10 +53,10 @@ def _measured(report: RunReport) -> Iterator[str]:
     yield "## Measured"
     rates = report.rates
     if rates and rates.acceptance is not None:
-        shares = ", ".join(formatting.percent(share) for share in rates.per_position)
+        shares = ", ".join(formatting.format_percent(share) for share in rates.per_position)
         yield (
-            f"Acceptance length {formatting.number(rates.acceptance_length, 2)} (the bonus token counted), acceptance "
-            f"{formatting.percent(rates.acceptance, 1)}, over {formatting.number(rates.steps, 0)} steps of all traffic"
+            f"Acceptance length {formatting.format_number(rates.acceptance_length, 2)} (the bonus token counted), acceptance "
+            f"{formatting.format_percent(rates.acceptance, 1)}, over {formatting.format_number(rates.steps, 0)} steps of all traffic"
             f"{f'; by position {shares}' if shares else ''}."
         )
     if not report.requests:
@@ -73,9 +73,9 @@ def _measured(report: RunReport) -> Iterator[str]:
 
 def _request(done: RequestDone) -> list[str]:
     figures = (
-        formatting.number(done.ttft, 3),
-        formatting.number(done.decode_tok_s),
-        formatting.number(done.steps_s, 2),
-        formatting.number(done.acceptance_length, 2),
+        formatting.format_number(done.ttft, 3),
+        formatting.format_number(done.decode_tok_s),
+        formatting.format_number(done.steps_s, 2),
+        formatting.format_number(done.acceptance_length, 2),
     )
     return [said(done.kind), str(done.tokens), *figures, said(done.error or done.finish)]

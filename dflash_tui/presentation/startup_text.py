@@ -42,14 +42,14 @@ class Row(NamedTuple):
 
 def guess(expected: Guess | None) -> str:
     """Return `≈ 35 s (n=3)`, or a dash without history."""
-    return f"≈ {formatting.duration(expected.seconds)} (n={expected.n})" if expected else formatting.UNKNOWN
+    return f"≈ {formatting.format_duration(expected.seconds)} (n={expected.n})" if expected else formatting.UNKNOWN
 
 
 def spread(kind: Kind) -> str:
     """Return the shortest and the longest time until ready; a dash where there are not two to tell apart."""
     if len(kind.answered) < 2:
         return formatting.UNKNOWN
-    return f"{formatting.duration(min(kind.answered))} – {formatting.duration(max(kind.answered))}"
+    return f"{formatting.format_duration(min(kind.answered))} – {formatting.format_duration(max(kind.answered))}"
 
 
 def rows(state: RunState, now: float, expected: Expected | None) -> list[Row]:
@@ -85,7 +85,7 @@ def _of(state: RunState, span: PhaseSpan, expected: Expected | None, quiet: Sile
         mark = Mark.FAILED
     elif running and quiet:
         mark = Mark.STALLED if quiet.warning else mark
-        note = f"no line for {formatting.duration(quiet.seconds)}"
+        note = f"no line for {formatting.format_duration(quiet.seconds)}"
     return Row(mark, span.phase.value, span.seconds, expected.phases.get(span.phase) if expected else None, note)
 
 
@@ -95,7 +95,7 @@ def quiet_line(quiet: Silence) -> str:
     if quiet.cores is not None and quiet.disk is not None:
         idle = "no CPU or disk in use" if quiet.warning else f"{quiet.cores:.1f} cores busy"
         work = f", {idle}" + (f", disk {quiet.disk / 1e6:.0f} MB/s" if quiet.disk >= 1e6 else "")
-    return f"no line for {formatting.duration(quiet.seconds)}{work}: probably {quiet.probably}"
+    return f"no line for {formatting.format_duration(quiet.seconds)}{work}: probably {quiet.probably}"
 
 
 def _after_up(state: RunState, now: float, expected: Expected | None, quiet: Silence | None) -> list[Row]:
@@ -145,13 +145,13 @@ def _weights(state: RunState, phase: Phase) -> str:
     bar = state.startup.bars.get((phase, ""))
     of = "drafter " if phase is Phase.DRAFTER else ""
     size, took = _stated(state, f"{of}checkpoint_size"), _stated(state, f"{of}weights_loading")
-    parts = [f"{bar.done}/{formatting.plural(bar.total, 'shard')}"] if bar else []
+    parts = [f"{bar.done}/{formatting.pluralize(bar.total, 'shard')}"] if bar else []
     share = 1.0 if took is not None or bar is None else bar.done / bar.total if bar.total else 0.0
     seconds = took if took is not None else bar.seconds if bar else None
     if size:
         parts.append(f"{size * share:.1f} of {size:.1f} GiB" if share < 1 else f"{size:.1f} GiB")
         if seconds and seconds >= _MEASURABLE and share:
-            parts.append(f"{formatting.megabytes(round(size * share * _GIB_IN_GB * 1000 / seconds))}/s")
+            parts.append(f"{formatting.format_megabytes(round(size * share * _GIB_IN_GB * 1000 / seconds))}/s")
     return " · ".join(parts)
 
 
@@ -183,7 +183,7 @@ def _graphs(state: RunState) -> str:
     memory = _stated(state, "graph_memory")
     if memory is None:
         return f"{bars[-1].done}/{bars[-1].total} {bars[-1].what}" if bars else ""
-    return " · ".join([formatting.plural(sum(bar.done for bar in bars), "graph"), f"{memory:.2f} GiB"])
+    return " · ".join([formatting.pluralize(sum(bar.done for bar in bars), "graph"), f"{memory:.2f} GiB"])
 
 
 def facts(state: RunState) -> list[tuple[str, str]]:
@@ -226,11 +226,9 @@ def ready_in(state: RunState, now: float, expected: Expected | None, usual: Mapp
         return "no start like this was answered here yet: no estimate"
     often = f"the {found.n} starts" if found.n > 1 else "the one start"
     if found.seconds is None:
-        return f"longer than {often} before (longest {formatting.duration(found.longest)})"
+        return f"longer than {often} before (longest {formatting.format_duration(found.longest)})"
     kind = f"{expected.cache} " if expected.cache else ""
-    return (
-        f"ready in ≈ {formatting.duration(found.seconds)} (estimate from {formatting.plural(found.n, f'{kind}start')})"
-    )
+    return f"ready in ≈ {formatting.format_duration(found.seconds)} (estimate from {formatting.pluralize(found.n, f'{kind}start')})"
 
 
 def _before_launch(state: RunState, now: float, expected: Expected | None, usual: Mapping[Step, Guess]) -> str:
@@ -238,7 +236,7 @@ def _before_launch(state: RunState, now: float, expected: Expected | None, usual
     if expected is None or expected.ready is None:
         return ""
     left, (seconds, n) = launched_in(state.preparing, state.begun, usual, now), expected.ready
-    said = f"ready ≈ {formatting.duration(seconds)} after its launch"
+    said = f"ready ≈ {formatting.format_duration(seconds)} after its launch"
     if left is not None:
-        said = f"ready in ≈ {formatting.duration(left + seconds)}"
-    return f"{said} (estimate from {formatting.plural(n, 'start')})"
+        said = f"ready in ≈ {formatting.format_duration(left + seconds)}"
+    return f"{said} (estimate from {formatting.pluralize(n, 'start')})"

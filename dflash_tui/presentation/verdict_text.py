@@ -68,7 +68,7 @@ def details(report: AbReport, comparison: Comparison) -> list[str]:
         where = "between boots of an arm" if again else "within a boot"
         lines.append(f"variation {where}: {_rounded(comparison.cv)}")
     if comparison.agreement is not None:
-        lines.append(f"answers that begin alike at temperature 0: {formatting.percent(comparison.agreement)}")
+        lines.append(f"answers that begin alike at temperature 0: {formatting.format_percent(comparison.agreement)}")
     lines += _start(report, comparison)
     lines += [_break_even(report, comparison, each) for each in comparison.break_even]
     return lines
@@ -106,7 +106,7 @@ def sweep(report: AbReport) -> list[str]:
 
 def _boots(comparison: Comparison) -> str:
     a, b = comparison.boots
-    count = f"{formatting.plural(a, 'boot')} each" if a == b else f"{a} and {formatting.plural(b, 'boot')}"
+    count = f"{formatting.pluralize(a, 'boot')} each" if a == b else f"{a} and {formatting.pluralize(b, 'boot')}"
     return f"{count} (suggestive)" if comparison.suggestive else count
 
 
@@ -129,14 +129,14 @@ def _times(value: float) -> str:
 def _rounded(share: float | None) -> str:
     if share is not None and share > 2:
         return f"a factor of {_times(1 + share)}"
-    return formatting.percent(share, 0 if share is not None and share >= 0.1 else 1)
+    return formatting.format_percent(share, 0 if share is not None and share >= 0.1 else 1)
 
 
 def _start(report: AbReport, comparison: Comparison) -> list[str]:
     a, b = label(report.design, comparison.a), label(report.design, comparison.b)
     start: StartUp = comparison.start
     return [
-        f"{what}: {a} {formatting.duration(ours)}, {b} {formatting.duration(theirs)}"
+        f"{what}: {a} {formatting.format_duration(ours)}, {b} {formatting.format_duration(theirs)}"
         for what, (ours, theirs) in (
             ("first answer after a cold start", start.cold),
             (f"first answer after {_cached(comparison)}", start.cached),
@@ -154,7 +154,7 @@ def _cached(comparison: Comparison) -> str:
 def _break_even(report: AbReport, comparison: Comparison, found: BreakEven) -> str:
     name, start = label(report.design, found.by), "a cold start" if found.cold else _cached(comparison)
     once = " (seen once each, and starts differ)" if found.starts == (1, 1) else ""
-    behind = f"{name} is {formatting.duration(found.seconds)} behind after {start}{once}"
+    behind = f"{name} is {formatting.format_duration(found.seconds)} behind after {start}{once}"
     if found.tokens is not None and found.requests is not None:
         bounds = f"{_tokens(found.low)} to {_tokens(found.high)}"
         return f"{behind} and pays back after {_tokens(found.tokens)} tokens ({bounds}), {found.requests:.0f} requests"

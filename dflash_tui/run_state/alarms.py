@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from dflash_tui.common.formatting import GIB, duration, gib, number, of, percent, plural
+from dflash_tui.common.formatting import (
+    GIB,
+    format_duration,
+    format_gib,
+    format_number,
+    format_percent,
+    format_usage,
+    pluralize,
+)
 from dflash_tui.events import PROBE, Counters, GpuLoad, Health
 from dflash_tui.run_state.counters import LONGEST_GAP, Reading
 from dflash_tui.run_state.retention import Kept, Timed
@@ -86,7 +94,7 @@ def _stuck(state: RunState, now: float) -> Alarm | None:
     since = _since(state.readings, lambda r: r.counters.running > 0 and r.counters.generated == made)
     if now - since < (HANGS_AFTER if state.warm_at is not None else _FIRST_HANGS_AFTER):
         return None
-    evidence = f"{plural(last.counters.running, 'request')} running, no token for {duration(now - since)}"
+    evidence = f"{pluralize(last.counters.running, 'request')} running, no token for {format_duration(now - since)}"
     do = f"a very long prompt looks the same at first; if it stays so the engine hangs{_stop(state)}"
     return Alarm("hang", since, "no token comes", evidence, do)
 
@@ -113,7 +121,9 @@ def _memory(state: RunState, now: float) -> Alarm | None:
     if last is None or not scarce(last.available, last.total):
         return None
     since = _since(state.memory, lambda sample: scarce(sample.available, sample.total))
-    evidence = f"{gib(last.available)} of {gib(last.total)} left; at 0 the system kills the largest process"
+    evidence = (
+        f"{format_gib(last.available)} of {format_gib(last.total)} left; at 0 the system kills the largest process"
+    )
     return Alarm("memory", since, "memory is nearly used up", evidence, "end other programs, or lower the KV cache")
 
 
@@ -134,7 +144,7 @@ def _collapse(state: RunState, now: float) -> Alarm | None:
         if earlier is None or earlier.acceptance is None or earlier.acceptance >= max(limit, 1e-9):
             break
         since -= 10
-    evidence = f"{percent(recent.acceptance, 1)} in the last minute, {percent(usual, 1)} before"
+    evidence = f"{format_percent(recent.acceptance, 1)} in the last minute, {format_percent(usual, 1)} before"
     do = "other prompts or a higher temperature do this; if neither changed, suspect the prefix cache or the drafter"
     return Alarm("acceptance", since - _RECENT / 2, "acceptance has collapsed", evidence, do)
 
@@ -175,8 +185,8 @@ def _throttled(state: RunState, now: float) -> Alarm | None:
 
 
 def _held_down(gpu: GpuLoad, why: str) -> str:
-    clock = of(gpu.clock_mhz, gpu.clock_max_mhz, "MHz") if gpu.clock_mhz is not None else ""
-    heat = number(gpu.temperature_c, 0, "°C") if gpu.temperature_c is not None else ""
+    clock = format_usage(gpu.clock_mhz, gpu.clock_max_mhz, "MHz") if gpu.clock_mhz is not None else ""
+    heat = format_number(gpu.temperature_c, 0, "°C") if gpu.temperature_c is not None else ""
     return ", ".join(told for told in (why, clock, heat) if told)
 
 
@@ -195,7 +205,9 @@ def _preempted(state: RunState, now: float) -> Alarm | None:
         return None
     total = state.readings[-1].counters.preemptions
     since = _since(state.readings, lambda reading: reading.counters.preemptions > total - recent.preemptions)
-    evidence = f"{recent.preemptions:.0f} in {duration(recent.seconds)}: the KV cache is full, work is done again"
+    evidence = (
+        f"{recent.preemptions:.0f} in {format_duration(recent.seconds)}: the KV cache is full, work is done again"
+    )
     do = "send fewer requests at once, or give the KV cache more room (max-model-len, gpu-memory-utilization)"
     return Alarm("preemptions", since, "requests are preempted", evidence, do)
 
@@ -211,7 +223,7 @@ def _foreign(state: RunState, now: float) -> Alarm | None:
         return any(process.pid in others for gpu in gpus for process in gpu.foreign or ())
 
     since = _since(state.gpus, lambda sample: there(sample.gpus))
-    names = ", ".join(f"{p.name or 'a process'} (pid {p.pid}) holds {gib(p.memory)}" for p in others.values())
+    names = ", ".join(f"{p.name or 'a process'} (pid {p.pid}) holds {format_gib(p.memory)}" for p in others.values())
     return Alarm("foreign load", since, "somebody else uses the GPU", names, "figures suffer while it works there")
 
 

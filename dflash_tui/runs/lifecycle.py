@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common import paths, private_files
-from dflash_tui.common.errors import DflashError, ServerFailed, UsageError, starved
+from dflash_tui.common.errors import DflashError, ServerFailed, UsageError, explain_resource_limit
 from dflash_tui.events import Exited, Preparing, Stopping
 from dflash_tui.machine import processes, system
 from dflash_tui.planning.plan import HOST, Plan
@@ -59,7 +59,7 @@ def launch(
     env |= {KEY_VARIABLE: key} if key else {}
     try:
         # Appended to, so that a log which somebody cuts goes on at its start, not behind a hole.
-        with open(folder / run_files.NAME, "ab", opener=private_files.opener) as log:
+        with open(folder / run_files.NAME, "ab", opener=private_files.open_private) as log:
             held = Held(plan.argv, env, folder, log)
     except OSError as error:
         raise _not_started(plan, folder, error) from None
@@ -79,7 +79,7 @@ def launch(
         restarted_from=restarted_from,
     )
     try:
-        private_files.replace(folder / RUN_FILE, msgspec.json.format(msgspec.json.encode(run), indent=1))
+        private_files.replace_private_file(folder / RUN_FILE, msgspec.json.format(msgspec.json.encode(run), indent=1))
     except OSError as error:
         # Nobody could find or stop a server without its record.
         held.close()
@@ -94,7 +94,7 @@ def launch(
 
 def _not_started(plan: Plan, folder: Path, error: OSError) -> ServerFailed:
     shutil.rmtree(folder, ignore_errors=True)
-    refused = starved(error)
+    refused = explain_resource_limit(error)
     do = refused.do if refused else ""
     return ServerFailed(f"{plan.argv[0]} could not be started", evidence=str(error), do=do)
 
@@ -117,17 +117,18 @@ def _new_folder(recipe: str, now: float) -> tuple[str, Path]:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     for suffix in ("", *(f"-{n}" for n in range(2, 100))):
         identity = f"{stamp}-{recipe}{suffix}"
-        folder = paths.runs() / identity
+        folder = paths.runs_folder() / identity
         try:
-            private_files.make(folder)
+            private_files.make_private_folder(folder)
         except FileExistsError:
             continue
         except OSError as error:
             raise DflashError(f"{folder} could not be made", evidence=str(error)) from None
-        if why := private_files.distrusted(paths.runs()):
+        if why := private_files.ownership_problem(paths.runs_folder()):
             folder.rmdir()
             raise DflashError(
-                f"{paths.runs()} {why}, so nothing is launched", do=private_files.how_to_trust(paths.runs())
+                f"{paths.runs_folder()} {why}, so nothing is launched",
+                do=private_files.suggest_ownership_fix(paths.runs_folder()),
             )
         return identity, folder
     raise DflashError(f"a hundred runs of {recipe} in one second")

@@ -21,13 +21,13 @@ _decoder: msgspec.json.Decoder[Run] = msgspec.json.Decoder(Run)
 
 def runs() -> list[Run]:
     """Return all recorded runs, oldest first; `damaged` names the folders that tell nothing."""
-    found = [run for path in paths.runs().glob(f"*/{RUN_FILE}") if (run := _load(path))]
+    found = [run for path in paths.runs_folder().glob(f"*/{RUN_FILE}") if (run := _load(path))]
     return sorted(found, key=lambda run: run.started_at)
 
 
 def damaged() -> dict[Path, str]:
     """Return the run files that cannot be used and what each is said to be; a server may live behind one."""
-    return {path: _flaw(path) for path in sorted(paths.runs().glob(f"*/{RUN_FILE}")) if _load(path) is None}
+    return {path: _flaw(path) for path in sorted(paths.runs_folder().glob(f"*/{RUN_FILE}")) if _load(path) is None}
 
 
 class _Version(msgspec.Struct):
@@ -39,7 +39,7 @@ _versions: msgspec.json.Decoder[_Version] = msgspec.json.Decoder(_Version)
 
 def _flaw(path: Path) -> str:
     try:
-        newer = untrusted_json.decode(_read(path), _versions).version > VERSION
+        newer = untrusted_json.decode_untrusted(_read(path), _versions).version > VERSION
     except _UNREADABLE:
         newer = False
     return "was written by a newer dflash-tui" if newer else "cannot be read"
@@ -51,10 +51,10 @@ def _read(path: Path) -> bytes:
 
 
 def _load(path: Path) -> Run | None:
-    if private_files.distrusted(path.parent):  # its pid would be signalled
+    if private_files.ownership_problem(path.parent):  # its pid would be signalled
         return None
     try:
-        run = untrusted_json.decode(_read(path), _decoder)
+        run = untrusted_json.decode_untrusted(_read(path), _decoder)
     except _UNREADABLE:
         return None
     possible = 1 < run.pid < 1 << 31 and 0 < run.plan.port < 1 << 16 and 0 <= run.started_at < YEAR_2100
@@ -82,7 +82,7 @@ def find(name: str | None = None) -> Run:
         return matching[0]
     if matching:
         raise UsageError(f"'{name}' fits {len(matching)} runs", do=f"name one: {', '.join(r.id for r in matching)}")
-    folder = paths.runs() / name
-    if folder.parent == paths.runs() and (why := private_files.distrusted(folder)):
-        raise UsageError(f"{folder} {why}, so it is not believed", do=private_files.how_to_trust(folder))
+    folder = paths.runs_folder() / name
+    if folder.parent == paths.runs_folder() and (why := private_files.ownership_problem(folder)):
+        raise UsageError(f"{folder} {why}, so it is not believed", do=private_files.suggest_ownership_fix(folder))
     raise UsageError(f"no run called '{name}'", do="dflash-tui ps --all lists the runs")

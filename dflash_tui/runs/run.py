@@ -44,7 +44,7 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def folder(self) -> Path:
         """The run folder."""
-        return paths.runs() / self.id
+        return paths.runs_folder() / self.id
 
     @property
     def log(self) -> Path:

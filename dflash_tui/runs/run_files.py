@@ -51,7 +51,7 @@ def record(run: Run, event: Event) -> None:
     line = encode(event) + b"\n"
     with (
         contextlib.suppress(OSError),
-        open(run.samples, "ab", buffering=0, opener=private_files.opener) as file,
+        open(run.samples, "ab", buffering=0, opener=private_files.open_private) as file,
     ):
         if (written := file.write(line)) is not None and written < len(line):
             file.write(b"\n")  # the disk is full: the next line, once there is room, must not begin in this one

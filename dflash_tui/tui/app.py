@@ -22,9 +22,9 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerError
 
 from dflash_tui.common import private_files, sanitizer
-from dflash_tui.common.errors import DflashError, starved
-from dflash_tui.common.formatting import duration, how_to_return
-from dflash_tui.common.own_secrets import hidden
+from dflash_tui.common.errors import DflashError, explain_resource_limit
+from dflash_tui.common.formatting import describe_attach_and_stop, format_duration
+from dflash_tui.common.own_secrets import redact_text
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.monitoring.player import Player
@@ -115,10 +115,10 @@ class DflashApp(App[str]):
 
         Textual itself would show local variables, and secrets may be among them.
         """
-        if said := starved(sys.exc_info()[1]):
+        if said := explain_resource_limit(sys.exc_info()[1]):
             self.panic(Text(f"dflash-tui: error: {said}"))
         else:
-            self.panic(Text(sanitizer.shown(hidden(traceback.format_exc()))))
+            self.panic(Text(sanitizer.escape_control_characters(redact_text(traceback.format_exc()))))
 
     def _check_resize(self) -> None:
         """Hold a size of the terminal back until the screens have taken the one before.
@@ -183,7 +183,7 @@ class DflashApp(App[str]):
         try:
             run = await preparation.bring_up(setup, plan, self.run_screen.take, forced=forced)
         except (DflashError, OSError, RuntimeError) as error:
-            said = starved(error) or error
+            said = explain_resource_limit(error) or error
             if isinstance(said, RuntimeError):
                 raise
             self.run_screen.fail(said if isinstance(said, DflashError) else DflashError(str(said)))
@@ -363,7 +363,7 @@ class DflashApp(App[str]):
         except DflashError as error:
             self.push_screen(ErrorDialog(error))
             return
-        self.notify(f"{run.plan.recipe} has stopped, in {duration(seconds)}", markup=False)
+        self.notify(f"{run.plan.recipe} has stopped, in {format_duration(seconds)}", markup=False)
         if stayed:
             self.notify(stayed, severity="warning", markup=False, timeout=20)
         if self.current_mode == "live" and self.run_screen.run is run:
@@ -388,7 +388,7 @@ class DflashApp(App[str]):
             path = run.folder / "report.md"
             self.copy_to_clipboard(text)
             try:
-                private_files.write(path, text.encode())
+                private_files.write_private_file(path, text.encode())
             except OSError as error:
                 do = "the clipboard has the report, if the terminal allows OSC 52"
                 failed = DflashError(f"{path} cannot be written", evidence=error.strerror or str(error), do=do)
@@ -459,7 +459,7 @@ def farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
     """Return what to print after the panel: what keeps running, how to come back and how to stop it."""
     measured = {progress.current.run for progress in driven if progress.current}
     told = [
-        f"{run.plan.recipe} keeps running on {run.plan.host}:{run.plan.port}\n{how_to_return(run.id)}"
+        f"{run.plan.recipe} keeps running on {run.plan.host}:{run.plan.port}\n{describe_attach_and_stop(run.id)}"
         for run in runs
         if run.id not in measured
     ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import gib
+from dflash_tui.common.formatting import format_gib
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import memory as fits
 from dflash_tui.planning import plan as plans
@@ -142,7 +142,9 @@ class Choice:
         except DflashError as error:
             return Suited(Suits.NO, error.what)
         if fit and fit.certain > fit.budget:
-            return Suited(Suits.NO, f"it needs {gib(fit.certain)} at least, and vLLM may take {gib(fit.budget)}")
+            return Suited(
+                Suits.NO, f"it needs {format_gib(fit.certain)} at least, and vLLM may take {format_gib(fit.budget)}"
+            )
         tight = fit is not None and ("weights" in fit.unknown or (fit.requests is not None and fit.requests < 1))
         why = f"{standing.status.value}: {standing.why}"
         marks = {Status.BROKEN: Suits.NO, Status.EXPERIMENTAL: Suits.MAYBE}

@@ -13,7 +13,7 @@ import re
 import time
 from functools import lru_cache
 
-from dflash_tui.common.own_secrets import hide
+from dflash_tui.common.own_secrets import redact_env_values
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
 from dflash_tui.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem
 from dflash_tui.vllm_output.known_failures import recognise
@@ -58,7 +58,7 @@ class LogReader:
         """Return the events of the lines that `chunk` completes."""
         events: list[AnyEvent] = []
         whole, _, self._rest = (self._rest + chunk).replace(b"\r", b"\n").rpartition(b"\n")
-        whole = hide(whole, self._secrets)
+        whole = redact_env_values(whole, self._secrets)
         lines = whole.decode(errors="replace").split("\n")
         if len(self._rest) > _BUFFER_LIMIT:
             lines.append(self._rest.decode(errors="replace"))

@@ -169,7 +169,7 @@ def test_the_options_of_the_command_are_checked(capsys):
 @pytest.fixture
 def shim() -> ModuleType:
     """The script that an engine's Python runs."""
-    spec = importlib.util.spec_from_file_location("bench_serve", paths.in_engine("bench_serve.py"))
+    spec = importlib.util.spec_from_file_location("bench_serve", paths.engine_script("bench_serve.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

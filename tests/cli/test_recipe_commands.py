@@ -20,7 +20,7 @@ from dflash_tui.planning import recipe, recipe_loader
 from tests import ROOT
 from tests.unit.planning.test_recipe import FULL, MISTAKES
 
-RECIPES = paths.bundled("recipes")
+RECIPES = paths.bundled_folder("recipes")
 SHIPPED = sorted(path.stem for path in RECIPES.glob("[!_]*.yaml"))
 
 
@@ -180,12 +180,12 @@ def validator() -> jsonschema.Draft202012Validator:
 @pytest.mark.parametrize("name", [*SHIPPED, "_template"])
 def test_every_shipped_recipe_fits_the_schema(name, validator):
     """An editor that knows the schema finds no fault with it."""
-    validator.validate(yaml_loader.value((RECIPES / f"{name}.yaml").read_text()))
+    validator.validate(yaml_loader.parse_yaml_value((RECIPES / f"{name}.yaml").read_text()))
 
 
 def test_the_schema_finds_what_the_structs_find(validator, tmp_path):
     """Types, patterns, bounds, unknown and missing keys; no mistake is found that the loader would not find."""
-    validator.validate(yaml_loader.value(FULL))
+    validator.validate(yaml_loader.parse_yaml_value(FULL))
     of_structs = ("expected `", "matching regex", "unknown key", "did you mean", "missing required", "invalid enum")
     missed = []
     for old, new, key, _ in MISTAKES:
@@ -194,7 +194,7 @@ def test_the_schema_finds_what_the_structs_find(validator, tmp_path):
         with pytest.raises(RecipeError) as caught:
             recipe_loader.load(path)
         if any(word in str(caught.value) for word in of_structs) and validator.is_valid(
-            yaml_loader.value(path.read_text())
+            yaml_loader.parse_yaml_value(path.read_text())
         ):
             missed.append(key)
     assert missed == []

@@ -207,7 +207,7 @@ def seeds(target: str) -> Iterator[bytes]:
                 yield "".join(line for line in told if line.startswith(vllm_output_metrics._NAMES)).encode()
         case "recipe" | "patch":
             kind = "recipes" if target == "recipe" else "patches"
-            yield from (path.read_bytes() for path in paths.bundled(kind).glob("*.yaml"))
+            yield from (path.read_bytes() for path in paths.bundled_folder(kind).glob("*.yaml"))
         case "chart":
             yield bytes([80, 24, 2, 4, 2, 0, 0, 0, *range(255)])
             yield bytes([60, 12, 3, 5, 0, 1, 9, 0, *range(16), 255]) + struct.pack("<d", -1.5)

@@ -29,7 +29,7 @@ fuzz = settings(
 NAME = "cpu-vllm-0.32.0/dflash"
 LINES = recordings.raw(NAME).splitlines()
 METRICS = recordings.metrics("h200-vllm-0.26.0/g26-dflash-compile", "end").splitlines()
-PATCHES = [path.read_text() for path in sorted(paths.bundled("patches").glob("*.yaml"))]
+PATCHES = [path.read_text() for path in sorted(paths.bundled_folder("patches").glob("*.yaml"))]
 odd_bytes = st.binary(max_size=30) | st.sampled_from([*escapes.raw().values(), b"\r", b"\0" * 9, b"x" * 5000])
 odd_texts = st.sampled_from(list(escapes.texts().values()))
 odd_numbers = st.sampled_from(["NaN", "+Inf", "-Inf", "-1", "1e999", "1e308", "", "0x1", "9" * 400, "1_0", "½", "1 2"])
@@ -98,8 +98,8 @@ def test_any_patch_file_is_a_patch_or_one_error(folders, data):
                 there[key] = data.draw(odd_values | st.sampled_from(["../x.py", "/etc/x.py", "a/../../x.py", "x.py\n"]))
                 break
             there = there[key]
-    paths.user_patches().mkdir(parents=True, exist_ok=True)
-    path = paths.user_patches() / "mine.yaml"
+    paths.user_patches_folder().mkdir(parents=True, exist_ok=True)
+    path = paths.user_patches_folder() / "mine.yaml"
     path.write_text(yaml.safe_dump(tree), encoding="utf-8")
     patch = loaded()
     for name in patch.paths if patch else ():

@@ -180,7 +180,7 @@ def test_a_broken_file_of_the_users_stops_only_its_recipes(real_python):
     """Status, engine inspect and doctor name it with the reason; whoever needs it is refused with that reason."""
     fill(real_python, "0.20.2")
     dflash("engine", "adopt", "--patch", real_python)
-    own = paths.user_patches()
+    own = paths.user_patches_folder()
     own.mkdir(parents=True)
     (own / "triton-non-causal.yaml").write_text('"\\e[31mtitle": x\n')
     engine = ("--engine", real_python)
@@ -207,8 +207,8 @@ def test_a_patch_whose_file_broke_is_taken_out_by_its_name(real_python):
     dflash("engine", "adopt", "--patch", real_python)
     engine = ("--engine", real_python)
     dflash("patch", "apply", *engine, "--only", "qwen3-next-eagle3")
-    paths.user_patches().mkdir(parents=True)
-    (paths.user_patches() / "qwen3-next-eagle3.yaml").write_text("files: [")
+    paths.user_patches_folder().mkdir(parents=True)
+    (paths.user_patches_folder() / "qwen3-next-eagle3.yaml").write_text("files: [")
     assert "no patch called" in dflash("patch", "revert", *engine, "--only", "qwen3-next", code=2).stderr
     said = dflash("patch", "revert", *engine, "--only", "qwen3-next-eagle3").stdout
     assert said == "taken out: qwen3-next-eagle3\n"

@@ -18,19 +18,19 @@ from dflash_tui.planning import plan as plans
 from dflash_tui.planning.patch_file import Edit, FileEdits
 from dflash_tui.planning.recipe import layers
 
-SHIPPED = sorted(path.stem for path in paths.bundled("patches").glob("*.yaml"))
+SHIPPED = sorted(path.stem for path in paths.bundled_folder("patches").glob("*.yaml"))
 
 
 @pytest.fixture
 def own() -> Path:
     """The folder of the user's own patches."""
-    folder = paths.user_patches()
+    folder = paths.user_patches_folder()
     folder.mkdir(parents=True)
     return folder
 
 
 def text_of(name: str = "cpu-expand-kernel") -> str:
-    return (paths.bundled("patches") / f"{name}.yaml").read_text()
+    return (paths.bundled_folder("patches") / f"{name}.yaml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_what_a_shipped_patch_names_exists(name):
     assert patch.name not in patch.together_with
     users = {
         recipe
-        for recipe in (path.stem for path in paths.bundled("recipes").glob("[!_]*.yaml"))
+        for recipe in (path.stem for path in paths.bundled_folder("recipes").glob("[!_]*.yaml"))
         if any(name in layer.patches for _, layer in layers(recipe_loader.find(recipe)))
     }
     assert users == set(patch.recipes)

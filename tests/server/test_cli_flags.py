@@ -27,7 +27,7 @@ def options(tmp_path_factory, demo_engine) -> Options:
     """Return what vLLM says it takes; it is asked once, and what it said is kept for the next time."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
-        paths.engines().mkdir(parents=True)
+        paths.engines_folder().mkdir(parents=True)
         asked = inventory.options(demo_engine)
         patched.setattr(subprocess, "Popen", None)
         assert inventory.options(demo_engine) == asked

@@ -57,7 +57,7 @@ def imitation(folder: Path, vllm: str, *, dflash: bool = True) -> Path:
 @pytest.fixture
 def ours(folders) -> Callable[[str], Engine]:
     """Return a function that puts an engine of ours into the list, with nothing in it."""
-    return lambda name: engine_in(paths.engines() / name)
+    return lambda name: engine_in(paths.engines_folder() / name)
 
 
 @pytest.mark.vllm
@@ -221,19 +221,19 @@ def test_an_engine_that_is_in_use_stays(folders, ours):
 def test_what_was_left_half_way_is_named_and_cleared(folders):
     """Of an install or of a removal that was killed."""
     for name in ("vllm-0.33.0-aaaaaaaa", ".removing-vllm-0.26.0-bbbbbbbb-1"):
-        half = paths.engines() / name
+        half = paths.engines_folder() / name
         (half / "lib").mkdir(parents=True)
         (half / "pyvenv.cfg").touch()
         told = dflash("list").stderr
         assert f"{half} was left half-way; `dflash-tui engine remove {name}` clears it" in told
         assert dflash("remove", name).returncode == 0
         assert not half.exists()
-    assert list(paths.engines().iterdir()) == []
+    assert list(paths.engines_folder().iterdir()) == []
 
 
 def test_what_is_being_installed_is_left_alone(folders):
     """Another process holds its lock; the list says what it does."""
-    half = paths.engines() / "vllm-0.33.0-aaaaaaaa"
+    half = paths.engines_folder() / "vllm-0.33.0-aaaaaaaa"
     half.mkdir(parents=True)
     with half.with_name(f".{half.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -162,7 +162,7 @@ def installed(recipe: str, command: Sequence[str] = COMMAND) -> Engine:
     [engine] = inventory.engines_here()
     folder = Path(engine.folder)
     assert json.loads(done.stdout.splitlines()[-1])["folder"] == engine.folder
-    assert {path.name for path in paths.engines().iterdir()} == {folder.name, f".{folder.name}.lock"}
+    assert {path.name for path in paths.engines_folder().iterdir()} == {folder.name, f".{folder.name}.lock"}
     assert inventory.leftovers() == []
     assert working_in(folder) == []
     return engine

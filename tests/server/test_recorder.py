@@ -227,7 +227,7 @@ def test_what_cannot_be_recorded_is_not_launched(launch, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(private_files, "write", full)
+    monkeypatch.setattr(private_files, "write_private_file", full)
     with pytest.raises(DflashError, match="nothing was launched"):
         launch()
     children = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]

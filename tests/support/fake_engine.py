@@ -44,10 +44,10 @@ def make(port: int, tokens: dict[int, list[str]] | None = None, launches: dict[i
     `tokens` are the words of `fake_server.py` by the number of speculative tokens, `launches` those of single launches
     (from 0), where `broken` ends at once, and `wrong` because of a flag that is none.
     """
-    recipe = (paths.bundled("recipes") / "demo-cpu.yaml").read_text().replace("port: 8000", f"port: {port}")
+    recipe = (paths.bundled_folder("recipes") / "demo-cpu.yaml").read_text().replace("port: 8000", f"port: {port}")
     head, _, rest = recipe.partition("patches:\n  - cpu-expand-kernel\n")
-    paths.user_recipes().mkdir(parents=True, exist_ok=True)
-    (paths.user_recipes() / f"{RECIPE}.yaml").write_text(head + rest)
+    paths.user_recipes_folder().mkdir(parents=True, exist_ok=True)
+    (paths.user_recipes_folder() / f"{RECIPE}.yaml").write_text(head + rest)
     plan = planner.planned(build_parser().parse_args(["plan", RECIPE])).plan
     folder = Path(plan.engine_folder)
     site = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"

@@ -23,7 +23,7 @@ def made(said: str, folder: Path) -> None:
     """Make a failed run, an A/B, a recipe, a patch and a result of another tool that say `said` wherever they can."""
     _run(said)
     _experiment(said)
-    for kind in (paths.user_recipes(), paths.user_patches()):
+    for kind in (paths.user_recipes_folder(), paths.user_patches_folder()):
         kind.mkdir(parents=True)
         (kind / "quoted.yaml").write_text(json.dumps({"title": said, said: said}))
         (kind / "raw.yaml").write_bytes(b"title: [\n" + said.encode(errors="surrogateescape"))
@@ -34,10 +34,10 @@ def made(said: str, folder: Path) -> None:
 
 
 def _run(said: str) -> None:
-    folder = paths.runs() / RUN
+    folder = paths.runs_folder() / RUN
     folder.mkdir(parents=True)
-    shutil.copy(paths.sample() / recording.LOG, folder)
-    fields = msgspec.json.decode((paths.sample() / recording.RUN).read_bytes())
+    shutil.copy(paths.sample_folder() / recording.LOG, folder)
+    fields = msgspec.json.decode((paths.sample_folder() / recording.RUN).read_bytes())
     run = msgspec.convert(fields | {"id": RUN, "born": "other:1"}, Run)
     plan = replace(
         run.plan, title=said, target=said, drafter=said, served_name=said, synthetic=said, warnings=(said,),

@@ -136,7 +136,7 @@ def run_of(summary: dict[str, Any], start: float) -> Run:
 
 def main() -> None:
     """Write run.json, server.log and samples.jsonl of the sample."""
-    folder, out = Path(sys.argv[1]), paths.sample()
+    folder, out = Path(sys.argv[1]), paths.sample_folder()
     log = (folder / "server.log").read_text(encoding="utf-8")
     summary = json.loads((folder / "summary.json").read_text())
     start = launched_at(log)

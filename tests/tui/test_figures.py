@@ -3,7 +3,15 @@
 import pytest
 
 from dflash_tui.cli.event_lines import WindowFigures
-from dflash_tui.common.formatting import cut, duration, gib, middle, number, percent, plural
+from dflash_tui.common.formatting import (
+    format_duration,
+    format_gib,
+    format_number,
+    format_percent,
+    pluralize,
+    truncate,
+    truncate_middle,
+)
 from dflash_tui.events import Counters, Health, HealthChanged, LogLine, MemorySampled, Sampled
 from dflash_tui.run_state.eta import expect
 from dflash_tui.run_state.state import RunState
@@ -75,7 +83,7 @@ def test_the_status_line_names_state_and_synthetic_figures_first():
 def test_a_name_with_markup_stays_a_name():
     run = a_run(recipe=HOSTILE, synthetic=HOSTILE)
     line = status.status(run.plan, run, folded(), None, now=BASE, frozen=True)
-    assert middle(HOSTILE, 28) in line.plain
+    assert truncate_middle(HOSTILE, 28) in line.plain
     assert HOSTILE in line.plain
 
 
@@ -131,15 +139,21 @@ def test_a_line_without_a_stamp_of_its_own_shows_no_time():
 
 
 def test_words():
-    assert [duration(s) for s in (0.4, 42, 571, 3723)] == ["<1 s", "42 s", "9:31", "1:02:03"]
-    assert [number(None), number(float("nan")), number(1.25, 1, "s"), percent(0.288, 1), gib(2**31)] == [
+    assert [format_duration(s) for s in (0.4, 42, 571, 3723)] == ["<1 s", "42 s", "9:31", "1:02:03"]
+    assert [
+        format_number(None),
+        format_number(float("nan")),
+        format_number(1.25, 1, "s"),
+        format_percent(0.288, 1),
+        format_gib(2**31),
+    ] == [
         "—",
         "—",
         "1.2 s",
         "28.8 %",
         "2.0 GiB",
     ]
-    assert [plural(1, "patch"), plural(2, "patch"), cut("abcdef", 4), cut("abc", 0)] == [
+    assert [pluralize(1, "patch"), pluralize(2, "patch"), truncate("abcdef", 4), truncate("abc", 0)] == [
         "1 patch",
         "2 patches",
         "abc…",
@@ -158,5 +172,5 @@ def test_words():
     ],
 )
 def test_a_long_name_is_cut_in_its_middle(name, width, shown):
-    assert middle(name, width) == shown
-    assert len(middle(name, width)) <= width
+    assert truncate_middle(name, width) == shown
+    assert len(truncate_middle(name, width)) <= width

@@ -81,8 +81,8 @@ async def test_text_of_the_source_steers_nothing(engine):
 
 async def test_a_broken_file_of_the_users_is_named(engine):
     """Beside the patches of the plan, which go on; its words steer nothing."""
-    paths.user_patches().mkdir(parents=True)
-    (paths.user_patches() / "mine.yaml").write_text('"\\e[31m[red]title": x\n')
+    paths.user_patches_folder().mkdir(parents=True)
+    (paths.user_patches_folder() / "mine.yaml").write_text('"\\e[31m[red]title": x\n')
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(120, 36)) as pilot:
         await pilot.press("p")

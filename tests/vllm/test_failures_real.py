@@ -131,7 +131,7 @@ def test_what_vllm_refuses_is_explained_with_what_helps(with_engine, tmp_path):
 
     What nobody watched is told by `why`. The panel shows the same of each, and its key applies it.
     """
-    shipped, broken = (paths.bundled("recipes") / "demo-cpu.yaml").read_text(), tmp_path / "broken.yaml"
+    shipped, broken = (paths.bundled_folder("recipes") / "demo-cpu.yaml").read_text(), tmp_path / "broken.yaml"
     broken.write_text(shipped.replace("max-model-len: 4096", "max-model-len: 400000"))
     (empty := tmp_path / "empty").mkdir()
 

@@ -21,7 +21,9 @@ TOKEN = "hf_of_the_test"
 
 def built(folder: Path, python: Path) -> dict[str, dict[str, bytes]]:
     """Return the demo's target and drafter as two repositories."""
-    subprocess.run([python, paths.bundled("recipes") / "build_demo_pair.py", folder], check=True, capture_output=True)
+    subprocess.run(
+        [python, paths.bundled_folder("recipes") / "build_demo_pair.py", folder], check=True, capture_output=True
+    )
     repos = {"demo/target": folder / "target", "demo/drafter": folder / "drafter"}
     return {repo: {file.name: file.read_bytes() for file in at.iterdir()} for repo, at in repos.items()}
 
@@ -32,7 +34,7 @@ def recipe() -> None:
     del told["build"]
     told["bench_scale"] = 0.2
     told["target"]["model"], told["drafter"]["model"] = "demo/target", "demo/drafter"
-    path = paths.user_recipes() / "from-hub.yaml"
+    path = paths.user_recipes_folder() / "from-hub.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(yaml.safe_dump(told))
 

@@ -87,11 +87,13 @@ def list_all(args: argparse.Namespace) -> int:
         if args.json:
             fields = {"id": design.id, "recipe": design.recipe, "vary": design.vary, "status": progress.status}
             print_json(fields | {"boots_done": done, "boots": boots, "made_at": design.made_at})
-        age = formatting.duration(time.time() - design.made_at)
+        age = formatting.format_duration(time.time() - design.made_at)
         rows.append((design.id, progress.status, design.vary, f"{done} of {boots}", age, _remark(design)))
     if not args.json:
         if rows:
-            print_data(formatting.table(("EXPERIMENT", "STATUS", "VARIES", "BOOTS", "AGE", ""), rows, right=(3, 4)))
+            print_data(
+                formatting.format_table(("EXPERIMENT", "STATUS", "VARIES", "BOOTS", "AGE", ""), rows, right=(3, 4))
+            )
         else:
             print_status("no experiment yet; `dflash-tui ab RECIPE` begins one")
     return 0

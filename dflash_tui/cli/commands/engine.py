@@ -38,10 +38,12 @@ def listed(args: argparse.Namespace) -> int:
             print_data(json.dumps(msgspec.to_builtins(found) | {"bytes": size, "patches": patched}))
         kind = "adopted" if found.adopted else time.strftime("%Y-%m-%d", time.localtime(found.installed_at))
         patched_text = ", ".join(patched) or "none"
-        rows.append((f"{found.distribution} {found.vllm}", kind, formatting.gib(size), patched_text, found.folder))
+        rows.append(
+            (f"{found.distribution} {found.vllm}", kind, formatting.format_gib(size), patched_text, found.folder)
+        )
     if not args.json:
         print_status("no engine yet; launching a recipe installs its own") if not rows else print_data(
-            formatting.table(("ENGINE", "MADE", "SIZE", "PATCHES", "FOLDER"), rows, right=(2,))
+            formatting.format_table(("ENGINE", "MADE", "SIZE", "PATCHES", "FOLDER"), rows, right=(2,))
         )
     for folder in inventory.leftovers():
         clears = f"was left half-way; `dflash-tui engine remove {folder.name}` clears it"
@@ -92,7 +94,7 @@ def inspect(args: argparse.Namespace) -> int:
 
 def remove(args: argparse.Namespace) -> int:
     """Delete an engine of ours, or forget an adopted one."""
-    half = paths.engines() / args.engine
+    half = paths.engines_folder() / args.engine
     if half in inventory.leftovers():
         inventory.clear(half)
         print_status(f"removed what was left in {half}")

@@ -49,13 +49,13 @@ def _list(starts: Sequence[Start]) -> str:
             time.strftime("%Y-%m-%d %H:%M", time.localtime(start.at)),
             start.mode,
             start.cache or formatting.UNKNOWN,
-            formatting.duration(start.up),
-            formatting.number(start.first_request, 1, "s"),
-            formatting.duration(start.ready),
+            formatting.format_duration(start.up),
+            formatting.format_number(start.first_request, 1, "s"),
+            formatting.format_duration(start.ready),
         )
         for start in starts
     ]
-    return formatting.table(header, rows, right=(4, 5, 6))
+    return formatting.format_table(header, rows, right=(4, 5, 6))
 
 
 def _medians(kinds: Sequence[Kind]) -> str:
@@ -64,16 +64,21 @@ def _medians(kinds: Sequence[Kind]) -> str:
     header = ("MEDIANS", "SETUP", "ENGINE", "MODE", "CACHE", "N", *parts, "FIRST", "READY", "FROM TO")
     rows = []
     for kind in kinds:
-        seconds = [formatting.duration(kind.part(phases)) for _, phases in startup_comparison.PARTS]
-        times = (*seconds, formatting.number(kind.first, 1, "s"), formatting.duration(kind.ready), spread(kind))
+        seconds = [formatting.format_duration(kind.part(phases)) for _, phases in startup_comparison.PARTS]
+        times = (
+            *seconds,
+            formatting.format_number(kind.first, 1, "s"),
+            formatting.format_duration(kind.ready),
+            spread(kind),
+        )
         rows.append((*kind.pair, kind.mode, kind.cache or formatting.UNKNOWN, str(len(kind.starts)), *times))
-    return formatting.table(header, rows, right=tuple(range(5, len(header))))
+    return formatting.format_table(header, rows, right=tuple(range(5, len(header))))
 
 
 def _sentence(difference: Difference) -> str:
     """Return what is ready sooner and by how much, and of how many starts that is said."""
     one, other, seconds = difference
     recipe, setup, engine = one.pair
-    more = f"{formatting.duration(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"
+    more = f"{formatting.format_duration(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"
     sides = f"{one.name} (n={len(one.answered)}) is ready {more} after its launch than {other.name}"
     return f"{recipe} ({setup}) on {engine}: {sides} (n={len(other.answered)})"

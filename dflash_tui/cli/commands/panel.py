@@ -17,7 +17,7 @@ def panel(run: Run | None = None, *, player: Player | None = None, foreign: Serv
     """Open the panel, with a run, a recording or a foreign server if given; print how to come back to what goes on."""
     from dflash_tui.tui import app
 
-    paths.runs()  # without a home folder there is no panel
+    paths.runs_folder()  # without a home folder there is no panel
     farewell, code = app.run(run, player=player, foreign=foreign)
     if farewell:
         print_data(farewell)

@@ -130,7 +130,7 @@ def status(args: argparse.Namespace) -> int:
     print_data(f"{scope.engine.distribution} {scope.engine.vllm} in {scope.engine.folder}")
     rows = [(one.name, one.state.value, _why(patch, one)) for patch, one in zip(scope.patches, found, strict=True)]
     if not half:
-        print_data(formatting.table(("PATCH", "STATE", "WHY"), rows) if rows else "no patches")
+        print_data(formatting.format_table(("PATCH", "STATE", "WHY"), rows) if rows else "no patches")
     for name, why in scope.unusable.items():
         print_status(f"! {name} is unusable: {clean_line(why)}")
     for one in found:

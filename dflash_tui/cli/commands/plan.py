@@ -40,7 +40,7 @@ def doctor(args: argparse.Namespace) -> int:
         if args.release_page_cache:
             models = asyncio.run(runner.look(made.setup, made.plan)).models
             freed = system.release_pages(runner.local_files(models))
-            print_status(f"{formatting.gib(freed)} of page cache given back")
+            print_status(f"{formatting.format_gib(freed)} of page cache given back")
         report = asyncio.run(runner.run(made.setup, made.plan, thorough=True))
     for check in report.checks:
         print_data(msgspec.json.encode(check).decode() if args.json else check_line(check))

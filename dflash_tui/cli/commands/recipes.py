@@ -40,7 +40,7 @@ def listed(args: argparse.Namespace) -> int:
         for entry in broken:
             print_data(json.dumps(entry))
         return 0
-    print_data(formatting.table(("RECIPE", "STATUS", "N", "VLLM", "FOR", "TITLE"), rows, right=(2,)))
+    print_data(formatting.format_table(("RECIPE", "STATUS", "N", "VLLM", "FOR", "TITLE"), rows, right=(2,)))
     for entry in broken:
         print_status(f"! {entry['name']}: {entry['error']}")
     return 0
@@ -59,7 +59,7 @@ def check(args: argparse.Namespace) -> int:
             continue
         count = len(resolution.profiles(recipe)) * max(1, len(recipe.hardware)) * (1 + len(recipe.variants))
         says = {"file": str(path), "error": "", "plans": count}
-        print_data(json.dumps(says) if args.json else f"✓ {path}: {formatting.plural(count, 'plan')}")
+        print_data(json.dumps(says) if args.json else f"✓ {path}: {formatting.pluralize(count, 'plan')}")
     return 2 if wrong else 0
 
 
@@ -76,8 +76,8 @@ def new(args: argparse.Namespace) -> int:
     """Write a recipe into the user's folder, from the template or from another recipe, and say where."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", args.name):
         raise UsageError(f"'{args.name}' cannot be a recipe's name", do="lower case letters, digits, . _ and -")
-    source = recipe_loader.path_of(args.like) if args.like else paths.bundled("recipes") / "_template.yaml"
-    target = paths.user_recipes() / f"{args.name}.yaml"
+    source = recipe_loader.path_of(args.like) if args.like else paths.bundled_folder("recipes") / "_template.yaml"
+    target = paths.user_recipes_folder() / f"{args.name}.yaml"
     if target.exists():
         raise UsageError(
             f"{target} is there already", do=f"edit it, or see it with dflash-tui recipes show {args.name}"

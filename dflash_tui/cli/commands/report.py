@@ -15,7 +15,7 @@ from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common import untrusted_json
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.redaction import variables, words
+from dflash_tui.common.redaction import redact_argv, redact_variables
 from dflash_tui.experiments import run_comparison, run_report, store
 from dflash_tui.experiments.analysis.report import AbReport, misplaced
 from dflash_tui.experiments.run_comparison import Side
@@ -128,7 +128,7 @@ def _file(name: str) -> AbReport | RunReport | ImportedResult | None:
     data = path.read_bytes()
     for decoder in (_AB, _RUN):
         with contextlib.suppress(msgspec.MsgspecError):
-            return _sound(path, untrusted_json.decode(data, decoder))
+            return _sound(path, untrusted_json.decode_untrusted(data, decoder))
     return imported_results.load_imported_result(path)
 
 
@@ -172,7 +172,8 @@ def _pairs(ours: dict[str, Side], theirs: dict[str, Side]) -> list[tuple[Side, S
 def redact_report(report: AbReport) -> AbReport:
     """Return a report without secrets in commands and environments."""
     arms = tuple(
-        replace(arm, plan=run_report.safe(arm.plan), options=variables(arm.options)) for arm in report.design.arms
+        replace(arm, plan=run_report.safe(arm.plan), options=redact_variables(arm.options))
+        for arm in report.design.arms
     )
-    boots = tuple(replace(boot, argv=words(boot.argv), env=variables(boot.env)) for boot in report.boots)
+    boots = tuple(replace(boot, argv=redact_argv(boot.argv), env=redact_variables(boot.env)) for boot in report.boots)
     return replace(report, design=replace(report.design, arms=arms), boots=boots)

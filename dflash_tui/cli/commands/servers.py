@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.common import formatting, private_files
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.own_secrets import hide, values
+from dflash_tui.common.own_secrets import read_env_secrets, redact_env_values
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.machine import processes
 from dflash_tui.runs import registry, server_process
@@ -37,18 +37,18 @@ def gpus(args: argparse.Namespace) -> int:
         return 0
     print_data(f"driver {found.driver or formatting.UNKNOWN}, CUDA {found.cuda or formatting.UNKNOWN}")
     header = ("GPU", "NAME", "CLASS", "MEMORY", "BUSY", "HEAT", "POWER", "CLOCK", "THROTTLE")
-    print_data(formatting.table(header, [_gpu_row(card) for card in found.gpus]))
+    print_data(formatting.format_table(header, [_gpu_row(card) for card in found.gpus]))
     for card in found.gpus:
         if card.trouble:
             print_data(f"! {card.index}: {card.trouble}")
     held = [
-        (str(card.index), str(holder.pid), holder.name or formatting.UNKNOWN, formatting.gib(holder.memory))
+        (str(card.index), str(holder.pid), holder.name or formatting.UNKNOWN, formatting.format_gib(holder.memory))
         for card in found.gpus
         for holder in card.processes or ()
     ]
     if held:
         print_data("")
-        print_data(formatting.table(("GPU", "PID", "PROCESS", "MEMORY"), held, right=(1, 3)))
+        print_data(formatting.format_table(("GPU", "PID", "PROCESS", "MEMORY"), held, right=(1, 3)))
     return 0
 
 
@@ -57,11 +57,11 @@ def _gpu_row(card: machine_gpus.Gpu) -> tuple[str, ...]:
         str(card.index),
         card.name or formatting.UNKNOWN,
         card.hardware.value,
-        f"{formatting.of(card.memory_used, card.memory_total, 'GiB', formatting.GIB)}{' unified' if card.unified else ''}",
-        formatting.percent(card.utilisation),
-        formatting.number(card.temperature_c, 0, "°C"),
-        formatting.of(card.power_w, card.power_limit_w, "W"),
-        formatting.of(card.sm_clock_mhz, card.sm_clock_max_mhz, "MHz"),
+        f"{formatting.format_usage(card.memory_used, card.memory_total, 'GiB', formatting.GIB)}{' unified' if card.unified else ''}",
+        formatting.format_percent(card.utilisation),
+        formatting.format_number(card.temperature_c, 0, "°C"),
+        formatting.format_usage(card.power_w, card.power_limit_w, "W"),
+        formatting.format_usage(card.sm_clock_mhz, card.sm_clock_max_mhz, "MHz"),
         formatting.UNKNOWN if card.throttle is None else ", ".join(card.throttle) or "no",
     )
 
@@ -89,19 +89,19 @@ def ps(args: argparse.Namespace) -> int:
                 state.status,
                 str(run.plan.port),
                 str(run.pid),
-                formatting.duration(age),
-                formatting.gib(held),
+                formatting.format_duration(age),
+                formatting.format_gib(held),
                 _remark(run),
             )
         )
     for path, flaw in registry.damaged().items():
-        why = private_files.distrusted(path.parent)
+        why = private_files.ownership_problem(path.parent)
         what = f"{path.parent} {why}, so it is not believed" if why else f"{path} {flaw}"
         print_status(f"! {what}; if its server still runs, end it by hand")
     if not args.json:
         if rows:
             print_data(
-                formatting.table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", ""), rows, right=(2, 3, 4, 5))
+                formatting.format_table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", ""), rows, right=(2, 3, 4, 5))
             )
         else:
             print_status("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists the ended ones")
@@ -120,7 +120,7 @@ def logs(args: argparse.Namespace) -> int:
     run = registry.find(args.run)
     if not run.log.exists():
         raise DflashError(f"the log of {run.id} is gone", evidence=str(run.log))
-    rest, secrets = b"", values()
+    rest, secrets = b"", read_env_secrets()
     with run.log.open("rb") as file:
         while True:
             ended = not server_process.alive(run)
@@ -128,12 +128,14 @@ def logs(args: argparse.Namespace) -> int:
                 *lines, rest = (rest + data).split(b"\n")
                 rest = rest[-_LONGEST_LINE:]
                 for line in lines:
-                    print_data(clean_line(hide(line, secrets).rsplit(b"\r", 1)[-1].decode(errors="replace")))
+                    print_data(
+                        clean_line(redact_env_values(line, secrets).rsplit(b"\r", 1)[-1].decode(errors="replace"))
+                    )
             if ended or not args.follow:
                 break
             time.sleep(LOG_INTERVAL)
     if rest:
-        print_data(clean_line(hide(rest, secrets).decode(errors="replace")))
+        print_data(clean_line(redact_env_values(rest, secrets).decode(errors="replace")))
     return 0
 
 

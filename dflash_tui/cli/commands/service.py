@@ -34,9 +34,9 @@ def service(args: argparse.Namespace) -> int:
     text = _unit(args, made)
     if not args.write:
         print_data(text.rstrip("\n"))
-        print_status(f"--write puts it into {paths.user_units()}")
+        print_status(f"--write puts it into {paths.user_units_folder()}")
         return 0
-    path = paths.user_units() / systemd_unit.name(made.plan.recipe)
+    path = paths.user_units_folder() / systemd_unit.name(made.plan.recipe)
     _write(path, text, replace=args.replace)
     print_status(f"wrote {path}")
     print_status(_next_steps(made, path.name))
@@ -84,7 +84,7 @@ def _words(args: argparse.Namespace, made: Planned) -> list[str]:
 
 
 def _secrets() -> Path:
-    return paths.user_recipes().parent / "service.env"
+    return paths.user_recipes_folder().parent / "service.env"
 
 
 def _write(path: Path, text: str, *, replace: bool) -> None:
@@ -100,7 +100,7 @@ def _write(path: Path, text: str, *, replace: bool) -> None:
                 do = "look at the difference, then --replace; or print it, without --write"
                 raise UsageError(f"{path} is there already and says something else", do=do)
     path.parent.mkdir(parents=True, exist_ok=True)
-    private_files.replace(path, data)
+    private_files.replace_private_file(path, data)
 
 
 def _next_steps(made: Planned, name: str) -> str:

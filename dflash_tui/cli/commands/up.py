@@ -102,7 +102,7 @@ async def _owned(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
 
 
 def _left_alone(args: argparse.Namespace, run: Run) -> int:
-    print_status(formatting.how_to_return(run.id))
+    print_status(formatting.describe_attach_and_stop(run.id))
     if args.json:
         EventLines(RunState(), as_json=True).show_all((*run.prepared, run.launched))
     else:
@@ -167,13 +167,13 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
             await run_bench(quick)
             await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
             if args.detach:
-                print_status(formatting.how_to_return(run.id))
+                print_status(formatting.describe_attach_and_stop(run.id))
                 return 0
         await _one_of(beat, alarm, following, aside=telling)
         return _after_end(run, state, as_json=args.json)
     except asyncio.CancelledError:
         if not args.foreground:
-            print_status(f"\nno longer watching; the server goes on\n{formatting.how_to_return(run.id)}")
+            print_status(f"\nno longer watching; the server goes on\n{formatting.describe_attach_and_stop(run.id)}")
         raise
     finally:
         for task in (following, beat, alarm, telling):

@@ -6,7 +6,7 @@ import argparse
 
 from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.common.errors import ServerFailed, UsageError
-from dflash_tui.common.formatting import middle
+from dflash_tui.common.formatting import truncate_middle
 from dflash_tui.diagnosis import bug_report, postmortem
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import Event
@@ -59,7 +59,7 @@ def format_postmortem(found: Postmortem) -> str:
 def build_failure(found: Postmortem) -> ServerFailed:
     """Return a post-mortem as the error that a command ends with."""
     diagnosis = found.diagnosis
-    evidence = [middle(line, _QUOTED) for line in (*diagnosis.evidence, found.left) if line]
+    evidence = [truncate_middle(line, _QUOTED) for line in (*diagnosis.evidence, found.left) if line]
     steps = [*diagnosis.fix, *([f"more about it: {diagnosis.link}"] if diagnosis.link else [])]
     for remedy, command in zip(found.remedies, found.commands, strict=True):
         steps.append(f"{remedy.words}:\n      {command}")

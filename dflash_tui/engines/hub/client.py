@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from dflash_tui.common.type_registration import know
+from dflash_tui.common.type_registration import register_type
 from dflash_tui.engines.hub import cache
 
 _PATIENCE = 10.0
@@ -62,7 +62,7 @@ class Info(msgspec.Struct):
     private: bool = False
 
 
-know(Info)
+register_type(Info)
 
 
 class Refused(Exception):

@@ -18,7 +18,7 @@ import msgspec
 
 from dflash_tui.common import formatting, paths
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.type_registration import know
+from dflash_tui.common.type_registration import register_type
 from dflash_tui.engines.hub import cache, client, model_lookup
 from dflash_tui.engines.hub.model_lookup import Access, Model
 from dflash_tui.events import Preparing, Step
@@ -47,7 +47,7 @@ class _Failure(msgspec.Struct):
     error: str
 
 
-know(_Failure)
+register_type(_Failure)
 
 
 async def download(model: Model, python: Path, report: Callable[[Preparing], None]) -> Path:
@@ -113,15 +113,15 @@ class _Progress:
         rate = (held - before) / (now - began) if now > began else 0.0
         words = [f"{self._model.repo}: {_size(held)} of {_size(self._total)}"]
         if now - self._moved >= _STALLED:
-            words.append(f"no byte for {formatting.duration(now - self._moved)}")
+            words.append(f"no byte for {formatting.format_duration(now - self._moved)}")
         elif rate > 0:
-            words += [f"{rate / 1e6:.1f} MB/s", f"{formatting.duration((self._total - held) / rate)} left"]
+            words += [f"{rate / 1e6:.1f} MB/s", f"{formatting.format_duration((self._total - held) / rate)} left"]
         fraction = min(0.99, held / self._total) if self._total else None
         self._report(Preparing(time.time(), Step.MODELS, " · ".join(words), fraction))
 
     def finish(self) -> None:
         """Report the end."""
-        fetched, took = _size(self._total - self._before), formatting.duration(time.monotonic() - self._began)
+        fetched, took = _size(self._total - self._before), formatting.format_duration(time.monotonic() - self._began)
         words = f"{self._model.repo}: {_size(self._total)}, {fetched} fetched in {took}"
         self._report(Preparing(time.time(), Step.MODELS, words, 1.0, done=True))
 
@@ -136,7 +136,7 @@ async def _fetch(model: Model, python: Path, progress: _Progress) -> None:
     }
     process = await asyncio.create_subprocess_exec(
         python,
-        paths.in_engine("fetch_model.py"),
+        paths.engine_script("fetch_model.py"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -205,4 +205,4 @@ def _failure(model: Model, code: int | None, output: str) -> DflashError:
 
 
 def _size(amount: int) -> str:
-    return formatting.megabytes(round(amount / 1e6))
+    return formatting.format_megabytes(round(amount / 1e6))

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common.errors import PatchError
-from dflash_tui.common.type_registration import know
+from dflash_tui.common.type_registration import register_type
 from dflash_tui.engines import engine_python
 from dflash_tui.engines.environments import Engine
 from dflash_tui.planning.patch_file import RelativePath
@@ -39,7 +39,7 @@ class Applied(msgspec.Struct, frozen=True):
     vllm: str = ""
 
 
-know(Applied)
+register_type(Applied)
 
 
 class Busy(PatchError):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from dflash_tui.common.errors import PatchError
-from dflash_tui.common.type_registration import know
+from dflash_tui.common.type_registration import register_type
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger, permissions
 from dflash_tui.engines.patching.atomic_write import drop_byte_code, new, old, replace, sync, write
@@ -52,7 +52,7 @@ class _Journal(msgspec.Struct, frozen=True):
         return ", ".join(file.path for file in self.files)
 
 
-know(_Journal)
+register_type(_Journal)
 
 
 class Trouble(NamedTuple):

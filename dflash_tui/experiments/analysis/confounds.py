@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dflash_tui.common.formatting import plural
+from dflash_tui.common.formatting import pluralize
 from dflash_tui.common.redaction import LEFT_OUT
 from dflash_tui.experiments.analysis import disturbances
 from dflash_tui.experiments.analysis.agreement import agreement
@@ -111,14 +111,16 @@ def _requests(asked: _Boots) -> Iterator[Confound]:
     for boot in asked.good:
         failed = [each for each in boot.requests if each.error]
         if failed:
-            told = f"boot {boot.number + 1}: {plural(len(failed), 'request')}, first {failed[0].error[:200]}"
+            told = f"boot {boot.number + 1}: {pluralize(len(failed), 'request')}, first {failed[0].error[:200]}"
             yield Confound("requests failed", told, refuses=True)
         if boot.cold_request and boot.cold_request.error:
             told = f"boot {boot.number + 1}: {boot.cold_request.error[:200]}"
             yield Confound("the first request failed", told, refuses=False)
         short = [each for each in boot.requests if not each.error and each.finish not in {"", "length"}]
         if short:
-            told = f"boot {boot.number + 1}: {plural(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
+            told = (
+                f"boot {boot.number + 1}: {pluralize(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
+            )
             yield Confound("answers were not of the length asked for", f"{told} ({short[0].kind})", refuses=True)
     lengths = [_lengths(measured(asked.all, arm)) for arm in asked.pair]
     for cell in [cell for cell in lengths[0] if cell in lengths[1]]:
@@ -132,7 +134,7 @@ def _counters(asked: _Boots) -> Iterator[Confound]:
     """Preemptions and what the prefix cache answered."""
     for boot in asked.good:
         if boot.preemptions:
-            told = f"boot {boot.number + 1}: {plural(round(boot.preemptions), 'preemption')}"
+            told = f"boot {boot.number + 1}: {pluralize(round(boot.preemptions), 'preemption')}"
             yield Confound("requests were preempted", told, refuses=True)
     shares = {b.number: 100 * b.prefix_hits / b.prefix_queries for b in asked.good if b.prefix_queries}
     if shares and max(shares.values()) - min(shares.values()) > _PREFIX_POINTS:
@@ -173,7 +175,7 @@ def _failed(asked: _Boots) -> Iterator[Confound]:
         if not measured(asked.all, arm):
             yield Confound(f"no boot of {name} measured anything", errors[0][:200] if errors else "", refuses=True)
         elif errors:
-            told = f"{plural(len(errors), 'attempt')}: {errors[0][:200]}"
+            told = f"{pluralize(len(errors), 'attempt')}: {errors[0][:200]}"
             yield Confound(f"a boot of {name} failed", told, refuses=False)
 
 

@@ -89,11 +89,11 @@ def _engine(situation: Situation) -> Iterator[Check]:
     if engine:
         yield from _adopted(engine) if engine.adopted else _ours(engine, spec)
         return
-    if not Path(situation.plan.engine_folder).is_relative_to(paths.engines()):
+    if not Path(situation.plan.engine_folder).is_relative_to(paths.engines_folder()):
         yield fail("engine", f"{situation.plan.engine_folder} is not an engine we know",
                    f"dflash-tui engine adopt {situation.plan.engine_folder}")  # fmt: skip
         return
-    size = f"{formatting.megabytes(spec.download_mb)} to download, {formatting.megabytes(spec.disk_mb)} on disk"
+    size = f"{formatting.format_megabytes(spec.download_mb)} to download, {formatting.format_megabytes(spec.disk_mb)} on disk"
     yield ok("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}")
 
 
@@ -205,10 +205,10 @@ def _models(situation: Situation) -> Iterator[Check]:
             said = f"{model.repo}: no config.json there, no weights beside it, or it may not be read"
             yield fail(role, said, "name a folder that holds a model")
         elif model.complete:
-            yield ok(role, f"{model.repo}, {formatting.gigabytes(model.total_bytes)}, here")
+            yield ok(role, f"{model.repo}, {formatting.format_gigabytes(model.total_bytes)}, here")
         elif model.access.ok and not model.detail:
-            yield ok(role, f"{model.repo}, {formatting.gigabytes(model.missing_bytes)} of "
-                     f"{formatting.gigabytes(model.total_bytes)} to download")  # fmt: skip
+            yield ok(role, f"{model.repo}, {formatting.format_gigabytes(model.missing_bytes)} of "
+                     f"{formatting.format_gigabytes(model.total_bytes)} to download")  # fmt: skip
         else:
             evidence = f" ({model.detail})" if model.detail else ""
             fix = model_lookup.advice(model) or "choose a repository that holds a model"
@@ -221,7 +221,7 @@ def _disk(situation: Situation) -> Iterator[Check]:
     spec = situation.setup.engine
     wanted = [(cache.folder(), sum(model.missing_bytes or 0 for model in situation.models))]
     if situation.engine is None:
-        wanted.append((paths.engines(), (spec.download_mb + spec.disk_mb) * 1_000_000))
+        wanted.append((paths.engines_folder(), (spec.download_mb + spec.disk_mb) * 1_000_000))
     for folder, amount in wanted:
         there = next(place for place in (folder, *folder.parents) if place.exists())
         device = there.stat().st_dev
@@ -230,7 +230,7 @@ def _disk(situation: Situation) -> Iterator[Check]:
         if not amount:
             continue
         free = shutil.disk_usage(there).free
-        said = f"{formatting.gigabytes(amount)} to write, {formatting.gigabytes(free)} free on the disk of {there}"
+        said = f"{formatting.format_gigabytes(amount)} to write, {formatting.format_gigabytes(free)} free on the disk of {there}"
         fix = "free some space, or move the folders with XDG_DATA_HOME and HF_HOME"
         yield ok("disk", said) if free > amount + _SPARE else fail("disk", said, fix)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common import formatting, paths
-from dflash_tui.common.type_registration import know
+from dflash_tui.common.type_registration import register_type
 from dflash_tui.launch.preflight.check import Check, Situation, fail, ok, warn
 from dflash_tui.machine.processes import clean_environment
 from dflash_tui.planning.plan import gpus_needed
@@ -33,7 +33,7 @@ class Cluster(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-know(Cluster)
+register_type(Cluster)
 
 
 def checks(situation: Situation) -> Iterator[Check]:
@@ -51,9 +51,7 @@ def checks(situation: Situation) -> Iterator[Check]:
         yield fail("Ray", found.error, f"{_START} (with the ray of {situation.engine.folder}/bin)")
         return
     gpus, versions = sum(node.gpus for node in found.nodes), sorted({node.vllm or "none" for node in found.nodes})
-    said = (
-        f"{formatting.plural(len(found.nodes), 'host')}, {formatting.plural(gpus, 'GPU')}, vLLM {', '.join(versions)}"
-    )
+    said = f"{formatting.pluralize(len(found.nodes), 'host')}, {formatting.pluralize(gpus, 'GPU')}, vLLM {', '.join(versions)}"
     if gpus < wanted:
         yield fail("Ray", f"{said}; the launch needs {wanted} GPUs", _START)
     elif len(versions) > 1 or "none" in versions:
@@ -65,7 +63,7 @@ def checks(situation: Situation) -> Iterator[Check]:
 
 def cluster(python: Path) -> Cluster:
     """Return the running Ray cluster as the Ray of an engine sees it."""
-    command = [python, paths.in_engine("ray_nodes.py")]
+    command = [python, paths.engine_script("ray_nodes.py")]
     try:
         done = subprocess.run(
             command,

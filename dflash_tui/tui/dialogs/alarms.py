@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from dflash_tui.common.formatting import cut, duration
+from dflash_tui.common.formatting import format_duration, truncate
 from dflash_tui.run_state.alarms import Alarm
 from dflash_tui.tui.widgets.basic import MUTED
 
@@ -30,9 +30,9 @@ def lines(alarms: Sequence[Alarm], now: float, width: int, rows: int, calm: str 
     for place, alarm in enumerate(alarms[:rows]):
         more = len(alarms) - rows if place == rows - 1 else 0
         rest = f"  +{more} more: !" if more > 0 else ""
-        since = f" {duration(max(0.0, now - alarm.since))}"
-        head = cut(f"! {alarm.what}", max(10, width - len(since) - len(rest)))
-        tail = cut(f"  {alarm.evidence} → {alarm.do}", max(0, width - len(head) - len(since) - len(rest)))
+        since = f" {format_duration(max(0.0, now - alarm.since))}"
+        head = truncate(f"! {alarm.what}", max(10, width - len(since) - len(rest)))
+        tail = truncate(f"  {alarm.evidence} → {alarm.do}", max(0, width - len(head) - len(since) - len(rest)))
         shown.append(Content.assemble((head, "bold $error"), (since, "bold"), tail, (rest, "bold")))
     return Content("\n").join(shown)
 
@@ -49,7 +49,7 @@ class AlarmDialog(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         rows = []
         for alarm in self.alarms:
-            since = f"{duration(max(0.0, self.now - alarm.since))}, {alarm.kind}"
+            since = f"{format_duration(max(0.0, self.now - alarm.since))}, {alarm.kind}"
             rows += [
                 Content.assemble(("! ", "bold $error"), (alarm.what, "bold"), (f"  for {since}", MUTED)),
                 Content(f"  {alarm.evidence}"),

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from dflash_tui.common.formatting import cut, middle
+from dflash_tui.common.formatting import truncate, truncate_middle
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
@@ -40,8 +40,8 @@ def shown(progress: Progress, width: int) -> Content:
     return Content.assemble(
         (f"{mark} ", color),
         (f"{progress.status:<12}", "bold"),
-        f"{middle(clean_line(design.recipe), room):<{room}} {began}  {boots:>5}  ",
-        (cut(experiment_tables.varied(design), max(0, width - room - 36)), MUTED),
+        f"{truncate_middle(clean_line(design.recipe), room):<{room}} {began}  {boots:>5}  ",
+        (truncate(experiment_tables.varied(design), max(0, width - room - 36)), MUTED),
     )
 
 

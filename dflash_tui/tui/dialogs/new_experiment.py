@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import percent, plural
+from dflash_tui.common.formatting import format_percent, pluralize
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Preparing
 from dflash_tui.experiments import variation as varying
@@ -101,7 +101,7 @@ class AbPlan(ModalScreen[str | None]):
         sure = "honest: the spread between boots is known" if self.boots > 1 else "quick: a verdict is only suggestive"
         head = Content.assemble(
             ("A/B ", "bold"), (clean_line(self.plan.recipe), "bold $primary"), f"  {clean_line(self.vary)}\n",
-            (f"{plural(self.boots, 'boot')} of each arm", "bold"), (f", {sure}", MUTED),
+            (f"{pluralize(self.boots, 'boot')} of each arm", "bold"), (f", {sure}", MUTED),
         )  # fmt: skip
         self.query_one("#ab-head", Static).update(head)
         self.query_one("#ab-words", Static).update(Content.assemble(("looking …", MUTED)))
@@ -191,7 +191,7 @@ class AbPlan(ModalScreen[str | None]):
     def tell(self, event: Preparing) -> None:
         """Say what is installed, built or fetched: that takes minutes the first time."""
         if self.is_mounted:
-            share = f" {percent(event.fraction)}" if event.fraction is not None and not event.done else ""
+            share = f" {format_percent(event.fraction)}" if event.fraction is not None and not event.done else ""
             said = Content.assemble((f"{event.step.value}  ", "bold"), f"{clean_line(event.text)}{share}")
             self.query_one("#ab-words", Static).update(said)
 

@@ -18,7 +18,7 @@ from textual.widgets.option_list import Option
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import duration, middle, plural
+from dflash_tui.common.formatting import format_duration, pluralize, truncate_middle
 from dflash_tui.events import Exited, Stopping
 from dflash_tui.monitoring import export, recording
 from dflash_tui.runs import registry, server_process
@@ -48,7 +48,7 @@ class Row(NamedTuple):
 def look(now: float) -> list[Row]:
     """Return the runs, the newest first, and the sample at the end; what ended is known by the end of its samples."""
     rows = [_row(run, now) for run in reversed(registry.runs())][:_MOST]
-    sample = recording.read(paths.sample())
+    sample = recording.read(paths.sample_folder())
     return [*rows, Row(sample, "sample", sample.end() - sample.started_at)]
 
 
@@ -71,15 +71,15 @@ def shown(row: Row, width: int) -> Content:
     ↻ is one that was launched in place of a server that had died.
     """
     run, plan, (mark, color) = row.run, row.run.plan, _MARKS[row.how]
-    where = "CPU" if plan.on_cpu else plural(len(plan.gpus), "GPU") if len(plan.gpus) > 1 else plan.hardware.value
+    where = "CPU" if plan.on_cpu else pluralize(len(plan.gpus), "GPU") if len(plan.gpus) > 1 else plan.hardware.value
     room = max(12, width - 57)
     recipe = f"{'↻ ' if run.restarted_from else ''}{plan.recipe}"
     launched = time.strftime("%m-%d %H:%M", time.gmtime(run.started_at + run.utc_offset))
     return Content.assemble(
         (f"{mark} ", color),
         (f"{row.how:<9}", "bold"),
-        f"{middle(recipe, room):<{room}} {launched}  {plan.mode.value:<8}:{plan.port:<6}",
-        f"{duration(row.seconds):>8}  {middle(where, 9)}",
+        f"{truncate_middle(recipe, room):<{room}} {launched}  {plan.mode.value:<8}:{plan.port:<6}",
+        f"{format_duration(row.seconds):>8}  {truncate_middle(where, 9)}",
     )
 
 

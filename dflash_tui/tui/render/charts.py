@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from dflash_tui.common.formatting import GIB, number, of, percent
+from dflash_tui.common.formatting import GIB, format_number, format_percent, format_usage
 from dflash_tui.events import GpuLoad, GpusSampled
 from dflash_tui.run_state.counters import LONGEST_GAP, Reading
 from dflash_tui.run_state.state import RunState, held
@@ -59,7 +59,7 @@ def _memory(state: RunState, now: float, span: float, columns: int) -> tuple[lis
     if not all(map(math.isnan, filled)):
         reading = state.readings.held(now, LONGEST_GAP)
         share = reading.counters.kv_usage if reading else None
-        found.append(Line(filled, _B, f"KV cache {percent(share, 1)} full"))
+        found.append(Line(filled, _B, f"KV cache {format_percent(share, 1)} full"))
     return found, top if last else None
 
 
@@ -82,9 +82,9 @@ def _gpu(state: RunState, now: float, span: float, columns: int) -> list[Line]:
     clocks = [gpu.clock_mhz for gpu in gpus if gpu.clock_mhz is not None]
     degrees = [gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None]
     names = (
-        f"power {of(power, limit, 'W')}",
-        number(min(clocks) / 1000 if clocks else None, 2, "GHz"),
-        number(max(degrees, default=None), 0, "°C"),
+        f"power {format_usage(power, limit, 'W')}",
+        format_number(min(clocks) / 1000 if clocks else None, 2, "GHz"),
+        format_number(max(degrees, default=None), 0, "°C"),
     )
     values = (_power, _clock, _degrees)
     return [

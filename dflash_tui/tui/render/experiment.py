@@ -55,16 +55,16 @@ def status(progress: Progress, now: float, width: int) -> Content:
     design, word = progress.design, progress.status
     sign, color = STATUS[word]
     done = len(progress.boots)
-    facts = f"  {done} of {formatting.plural(len(design.order), 'boot')}  {formatting.middle(clean_line(design.recipe), 28)}"
+    facts = f"  {done} of {formatting.pluralize(len(design.order), 'boot')}  {formatting.truncate_middle(clean_line(design.recipe), 28)}"
     synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
     rest = f"  {experiment_tables.varied(design)} · {'honest' if design.honest else 'quick'}"
-    since = f" · for {formatting.duration(max(0.0, now - design.made_at))}" if word == "running" else ""
+    since = f" · for {formatting.format_duration(max(0.0, now - design.made_at))}" if word == "running" else ""
     return Content.assemble(
         (f"{sign} ", color),
         (f"A/B {word.upper()}", "bold"),
         *synthetic,
         facts,
-        (formatting.cut(rest + since, width), MUTED),
+        (formatting.truncate(rest + since, width), MUTED),
     )
 
 
@@ -97,19 +97,19 @@ def _boot(progress: Progress, number: int, boot: Boot | None, now: float, width:
     again = f", attempt {tried + 1}" if tried else ""
     room = max(0, width - 32)
     if boot and boot.error:
-        return head + Content.assemble(("✗ ", "$error"), (formatting.cut(clean_line(boot.error), room), "$error"))
+        return head + Content.assemble(("✗ ", "$error"), (formatting.truncate(clean_line(boot.error), room), "$error"))
     if boot:
         cache = f"{boot.cache} start, " if boot.cache else ""
-        said = f"{formatting.duration(boot.took):>7}  {cache}ready in {formatting.duration(boot.ready)}, "
-        said += f"{formatting.plural(len(boot.requests), 'request')}{again}"
-        return head + Content.assemble(("✓ ", "$success"), formatting.cut(said, room))
+        said = f"{formatting.format_duration(boot.took):>7}  {cache}ready in {formatting.format_duration(boot.ready)}, "
+        said += f"{formatting.pluralize(len(boot.requests), 'request')}{again}"
+        return head + Content.assemble(("✓ ", "$success"), formatting.truncate(said, room))
     if current and current.number == number:
         stage = _STAGES.get(current.stage, current.stage)
         share = f" {current.requests} of {progress.due}" if current.stage == "round" and progress.due else ""
         attempt = f", attempt {current.attempt}" if current.attempt > 1 else ""
-        said = f"{formatting.duration(max(0.0, now - current.began)):>7}  {stage}{share}{attempt}"
+        said = f"{formatting.format_duration(max(0.0, now - current.began)):>7}  {stage}{share}{attempt}"
         mark = ("◐ ", "$warning") if progress.driven else ("! ", "$error")
-        return head + Content.assemble(mark, (formatting.cut(said, room), "bold"))
+        return head + Content.assemble(mark, (formatting.truncate(said, room), "bold"))
     return head + Content.assemble(("· ", MUTED), ("to come" + again, MUTED))
 
 
@@ -123,14 +123,14 @@ def remaining(progress: Progress, width: int) -> Content:
         said = "all boots are over"
     elif progress.status == "running":
         left = progress.left
-        boots = formatting.plural(sum(boot.took is not None for boot in progress.boots), "boot")
-        said = f"about {formatting.duration(left)} left (estimate from {boots})" if left is not None else \
+        boots = formatting.pluralize(sum(boot.took is not None for boot in progress.boots), "boot")
+        said = f"about {formatting.format_duration(left)} left (estimate from {boots})" if left is not None else \
             "no boot is over yet, so there is no estimate"  # fmt: skip
         said += "; q leaves it running"
     else:
         why = f": {clean_line(progress.halted)}" if progress.halted else ": its driver ended without a word"
         said = f"{progress.status}{why}; r goes on where it stopped"
-    return Content.assemble(("→ ", "$primary"), (formatting.cut(said, width - 2), "bold"))
+    return Content.assemble(("→ ", "$primary"), (formatting.truncate(said, width - 2), "bold"))
 
 
 def arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
@@ -175,7 +175,7 @@ def _cell(figure: Figure | None, digits: int, wide: bool, unit: str = "") -> str
 def _time(figure: Figure | None, wide: bool) -> str:
     if figure is None:
         return formatting.UNKNOWN
-    shown = f"{figure.median:.1f} s" if figure.median < 60 else formatting.duration(figure.median)
+    shown = f"{figure.median:.1f} s" if figure.median < 60 else formatting.format_duration(figure.median)
     return shown + (_spread(figure) if wide else "")
 
 
@@ -220,7 +220,7 @@ def ranges(one: Comparison, width: int) -> Content:
     for kind, ratio, style in rows:
         color = colour(one.b) if ratio.excludes_one else "$foreground 70%"
         drawn = experiment_tables.interval(ratio, most, room)
-        head = f"{formatting.middle(kind, name):<{name}} "
+        head = f"{formatting.truncate_middle(kind, name):<{name}} "
         parts = [(part, MUTED if part == "│" else color) for part in re.split("(│)", drawn)]
         lines.append(Content.assemble((head, style), *parts, (f" {figures[kind]}", style)))
     return Content("\n").join([*lines, Content.assemble((f"{'':{name}} {experiment_tables.axis(most, room)}", MUTED))])
@@ -235,7 +235,7 @@ def starts(report: AbReport, shown: Sequence[int], width: int) -> Content:
     room = max(4, width - 27)
     lines, before = [], ""
     for row in bars:
-        said = f"{row.seconds:.1f} s" if row.seconds < 60 else formatting.duration(row.seconds)
+        said = f"{row.seconds:.1f} s" if row.seconds < 60 else formatting.format_duration(row.seconds)
         title = row.what if row.what != before else ""
         before = row.what
         drawn = (bar(row.seconds / longest, room) or "▏").ljust(room)

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import GIB, UNKNOWN, duration, gib, gigabytes, megabytes, middle, number, plural
+from dflash_tui.common.formatting import (
+    GIB,
+    UNKNOWN,
+    format_duration,
+    format_gib,
+    format_gigabytes,
+    format_megabytes,
+    format_number,
+    pluralize,
+    truncate_middle,
+)
 from dflash_tui.engines.environments import Engine
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning.memory import Fit
@@ -58,7 +68,7 @@ def _gpu(gpu: Gpu, mark: str) -> Content:
 def columns(name: str, tokens: str, vllm: str, status: str, width: int) -> str:
     """Return one row of the recipe table in `width` cells."""
     room = max(8, width - 30)
-    return f"{middle(name, room):{room}} {tokens:>3}  {vllm:7} {status}"
+    return f"{truncate_middle(name, room):{room}} {tokens:>3}  {vllm:7} {status}"
 
 
 def row(name: str, entry: Recipe | DflashError, choice: Choice, width: int) -> Content:
@@ -148,9 +158,9 @@ def _models(setup: Setup, plan: Plan, models: tuple[Model, ...]) -> list[str]:
     lines = []
     for model in models:
         if model.complete:
-            said = f"{gigabytes(model.total_bytes)}, here"
+            said = f"{format_gigabytes(model.total_bytes)}, here"
         elif model.access.ok:
-            said = f"{gigabytes(model.missing_bytes)} of {gigabytes(model.total_bytes)} to fetch"
+            said = f"{format_gigabytes(model.missing_bytes)} of {format_gigabytes(model.total_bytes)} to fetch"
         else:
             said = model.access.value
         lines.append(f"{model.repo.rpartition('/')[2]}: {said}")
@@ -169,10 +179,10 @@ def fit_rows(fit: Fit, width: int) -> list[Content]:
     used = sum(len(part[0]) for part in drawn)
     drawn.append(("░" * max(0, _FIT - used), "$border"))
     enough = fit.kv_needed is None or fit.kv_needed <= fit.kv_left
-    words = [f"{share.name} {gib(share.size)}" for share in fit.shares]
-    words.append(f"KV cache ▒ {gib(fit.kv_left)}" if fit.kv_left > 0 else "nothing left for the KV cache")
-    need = f"one request of {fit.max_model_len} tokens needs {gib(fit.kv_needed)}" if fit.kv_needed else ""
-    whole = f" {number(fit.budget / GIB)} of {gib(fit.total)}{' unified' if fit.unified else ''}"
+    words = [f"{share.name} {format_gib(share.size)}" for share in fit.shares]
+    words.append(f"KV cache ▒ {format_gib(fit.kv_left)}" if fit.kv_left > 0 else "nothing left for the KV cache")
+    need = f"one request of {fit.max_model_len} tokens needs {format_gib(fit.kv_needed)}" if fit.kv_needed else ""
+    whole = f" {format_number(fit.budget / GIB)} of {format_gib(fit.total)}{' unified' if fit.unified else ''}"
     rows = [Content.assemble((f"{'memory':{_INDENT}}", MUTED), *drawn, whole)]
     rows.append(_row("", f"≈ {', '.join(words)}", width))
     if need:
@@ -195,7 +205,7 @@ def error_text(error: DflashError) -> Content:
 def server_text(run: Run, now: float) -> Content:
     """Return the row of a running server."""
     plan = run.plan
-    facts = f"  :{plan.port}  {plan.mode.value}  up {duration(max(0.0, now - run.started_at))}"
+    facts = f"  :{plan.port}  {plan.mode.value}  up {format_duration(max(0.0, now - run.started_at))}"
     return Content.assemble(("● ", "$success"), (plan.recipe, "bold"), facts)
 
 
@@ -219,6 +229,6 @@ def _model(plan: Plan, model: str) -> str:
 
 def _engine(spec: EngineSpec, engine: Engine | None) -> str:
     if engine:
-        return f"{engine.distribution} {engine.vllm}, installed, {plural(len(engine.packages), 'package')}"
-    sizes = f"≈ {megabytes(spec.download_mb)} download, {megabytes(spec.disk_mb)} on disk"
+        return f"{engine.distribution} {engine.vllm}, installed, {pluralize(len(engine.packages), 'package')}"
+    sizes = f"≈ {format_megabytes(spec.download_mb)} download, {format_megabytes(spec.disk_mb)} on disk"
     return f"{spec.distribution} {spec.vllm} will be installed:\n{sizes}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from textual.content import Content
 
-from dflash_tui.common.formatting import cut, duration, percent
+from dflash_tui.common.formatting import format_duration, format_percent, truncate
 from dflash_tui.events import Preparing, Step
 from dflash_tui.presentation import startup_text
 from dflash_tui.presentation.startup_text import Mark, Row
@@ -47,7 +47,7 @@ def startup(
     rows = startup_text.rows(state, now, expected)
     if not rows:
         when = startup_text.ready_in(state, now, expected, usual)
-        below = [Content.assemble(("→ ", "$primary"), (cut(when, width - 2), "bold"))] if when else []
+        below = [Content.assemble(("→ ", "$primary"), (truncate(when, width - 2), "bold"))] if when else []
         return Content("\n").join([*(steps or [Content.assemble(("preparing …", MUTED))]), *below])
     below = [*_facts(state, width, 1 if height < _TALL else 3)]
     if quiet := None if state.exit else startup_text.silent(state, now, expected):
@@ -58,7 +58,7 @@ def startup(
             for i, line in enumerate(lines)
         ]
     if when := startup_text.ready_in(state, now, expected):
-        below.append(Content.assemble(("→ ", "$primary"), (cut(when, width - 2), "bold")))
+        below.append(Content.assemble(("→ ", "$primary"), (truncate(when, width - 2), "bold")))
     room = max(3, height - len(below))
     longest = max((row.seconds or 0.0 for row in rows), default=0.0)
     drawn = [_row(row, longest, width) for row in rows]
@@ -73,14 +73,14 @@ def _fold(rows: list[Row], drawn: list[Content], room: int, width: int) -> list[
     first = next((i for i, row in enumerate(rows) if row.mark not in {Mark.DONE, Mark.TO_COME}), len(rows) - 1)
     skipped = min(first, len(rows) - room + 1)
     took = sum(row.seconds or 0.0 for row in rows[:skipped])
-    head = Content.assemble((f"✓ {skipped} phases".ljust(_NAME + 2), "$success"), f"{duration(took):>7}")
+    head = Content.assemble((f"✓ {skipped} phases".ljust(_NAME + 2), "$success"), f"{format_duration(took):>7}")
     kept = [head, *drawn[skipped:]] if skipped > 1 else drawn
     if len(kept) <= room:
         return kept
     left = len(kept) - room + 1
     expected = sum(row.expected.seconds for row in rows[-left:] if row.expected)
-    about = f", ≈ {duration(expected)}" if expected else ""
-    return [*kept[: room - 1], Content.assemble((cut(f"· {left} more to come{about}", width), MUTED))]
+    about = f", ≈ {format_duration(expected)}" if expected else ""
+    return [*kept[: room - 1], Content.assemble((truncate(f"· {left} more to come{about}", width), MUTED))]
 
 
 def _facts(state: RunState, width: int, most: int) -> list[Content]:
@@ -126,20 +126,20 @@ def _step(event: Preparing, began: float, now: float, width: int, usual: str, *,
     While it is silent the seconds since its last word go on, so that it never looks dead; beside what it usually takes
     they are those since it began.
     """
-    since = duration(max(0.0, now - (began if usual else event.at)))
+    since = format_duration(max(0.0, now - (began if usual else event.at)))
     if event.done:
-        since = duration(event.at - began) if event.at > began else ""
+        since = format_duration(event.at - began) if event.at > began else ""
     room, drawn = width - _NAME - 11 - (_EXPECTED if timed else 0), ""
     if event.fraction and not event.done:
         cells = _BAR if room >= 2 * _BAR else _BAR // 3
-        drawn = f"{bar(event.fraction, cells).ljust(cells, '░')} {percent(event.fraction)} "
+        drawn = f"{bar(event.fraction, cells).ljust(cells, '░')} {format_percent(event.fraction)} "
     return Content.assemble(
         _mark(event.done),
         (event.step.value.ljust(_NAME), "bold"),
         f"{since:>7}  ",
         (usual.ljust(_EXPECTED) if timed else "", MUTED),
         (drawn, "$series-a"),
-        (cut(event.text, max(10, room - len(drawn))), MUTED),
+        (truncate(event.text, max(10, room - len(drawn))), MUTED),
     )
 
 
@@ -153,11 +153,11 @@ def _row(row: Row, longest: float, width: int) -> Content:
     return Content.assemble(
         (f"{row.mark.value} ", _COLOURS[row.mark]),
         (row.name.ljust(_NAME), MUTED if row.mark is Mark.TO_COME else "bold"),
-        f"{'' if row.seconds is None else duration(row.seconds):>7}  ",
+        f"{'' if row.seconds is None else format_duration(row.seconds):>7}  ",
         (startup_text.guess(row.expected).ljust(_EXPECTED), MUTED),
         (drawn + "  " if cells else "", "$series-a" if running else "$series-dim"),
         (
-            cut(row.note, room - (cells + 2 if cells else 0)),
+            truncate(row.note, room - (cells + 2 if cells else 0)),
             "$warning" if stalled else "$foreground" if running else MUTED,
         ),
     )

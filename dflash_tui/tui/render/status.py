@@ -8,7 +8,7 @@ import time
 from textual.content import Content
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import duration, middle, number, plural
+from dflash_tui.common.formatting import format_duration, format_number, pluralize, truncate_middle
 from dflash_tui.events import PROBE, LogLine
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state import idle_probe
@@ -40,17 +40,19 @@ def status(
     word = "failed" if error else state.status
     mark, color = _MARKS[word]
     since = state.started_at
-    elapsed = f" {duration(max(0.0, now - since))}" if word == "starting" and since is not None else ""
+    elapsed = f" {format_duration(max(0.0, now - since))}" if word == "starting" and since is not None else ""
     parts: list[tuple[str, str]] = [(f"{mark} ", color), (f"{word.upper()}{elapsed}", "bold")]
     # Short and early, since the line is cut from the right; why it is synthetic comes where there is room.
     parts += [(" SYNTHETIC", "bold $accent")] if plan.synthetic else []
     parts += [("  FROZEN, space goes on", "bold $accent")] if frozen else []
-    facts = f" :{plan.port}  {middle(plan.recipe, 28)}  {plan.mode.value} · n_spec {plan.num_speculative_tokens}"
+    facts = (
+        f" :{plan.port}  {truncate_middle(plan.recipe, 28)}  {plan.mode.value} · n_spec {plan.num_speculative_tokens}"
+    )
     parts.append((facts, "$foreground"))
     parts += [(f" · {plan.synthetic}", "$accent")] if plan.synthetic else []
     if run:
         parts.append((f" · {run.engine}", MUTED))
-        parts += [(f" +{plural(len(run.patches), 'patch')}", MUTED)] if run.patches else []
+        parts += [(f" +{pluralize(len(run.patches), 'patch')}", MUTED)] if run.patches else []
     return Content.assemble(*parts)
 
 
@@ -58,9 +60,9 @@ def probing(state: RunState, now: float) -> str:
     """Return what is done to see that a resting server still answers, or when it last was."""
     last = next((done for done in reversed(state.requests) if done.kind == PROBE), None)
     if last is not None:
-        return f"at rest it was asked for a token {duration(now - last.at)} ago and took {number(last.total, 2, 's')}"
+        return f"at rest it was asked for a token {format_duration(now - last.at)} ago and took {format_number(last.total, 2, 's')}"
     after = idle_probe.after()
-    return f"at rest it is asked for a token every {duration(after)}" if math.isfinite(after) else ""
+    return f"at rest it is asked for a token every {format_duration(after)}" if math.isfinite(after) else ""
 
 
 def log_line(line: LogLine, utc_offset: float) -> str:

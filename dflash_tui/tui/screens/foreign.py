@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.content import Content
 
-from dflash_tui.common.formatting import middle
+from dflash_tui.common.formatting import truncate_middle
 from dflash_tui.monitoring.foreign_server import Server
 from dflash_tui.tui.screens.run import RunScreen
 from dflash_tui.tui.widgets.basic import MUTED, Display, Requests
@@ -85,14 +85,14 @@ class ForeignScreen(RunScreen, inherit_bindings=False):
                 (said, "bold"),
                 (frozen, "bold $accent"),
                 (detail, "$error"),
-                f"  {middle(about.model, 48)}" if about.model else "",
+                f"  {truncate_middle(about.model, 48)}" if about.model else "",
                 (f" · vLLM {about.version}" if about.version else "", MUTED),
             )
         )
         self.query_one("#player", Display).show(
             Content.assemble(
                 (" ○ FOREIGN: metrics only ", "bold reverse $accent"),
-                (f" {middle(self.server.url, 48)}", "bold"),
+                (f" {truncate_middle(self.server.url, 48)}", "bold"),
                 (" · not ours: nothing is sent, stopped or recorded", MUTED),
             )
         )

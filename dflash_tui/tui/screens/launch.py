@@ -19,7 +19,7 @@ from textual.widgets import Footer, Static
 
 from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import plural
+from dflash_tui.common.formatting import pluralize
 from dflash_tui.engines import inventory
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader
@@ -176,7 +176,7 @@ class LaunchScreen(Screen[None]):
         """Bring every part up to date; a worker may come back when the panel is closing."""
         if not all(self.query(part) for part in ("#machine", "#recipes", "#text", "#servers")):
             return
-        count = plural(len(self.running), "server")
+        count = pluralize(len(self.running), "server")
         state = f"{count} running" if self.running else "no server running"
         probe = self.choice.probe
         driver = f" · driver {probe.driver}" if probe and probe.driver else ""

@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.widgets import Input
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import duration, middle
+from dflash_tui.common.formatting import format_duration, truncate_middle
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import PANEL_SPEED, Player
 from dflash_tui.runs.run import Run
@@ -163,7 +163,7 @@ def player_of(run: Run) -> Player:
 
 def position(player: Player, width: int) -> Content:
     """Return the line over a recording: that it is one, whether it runs, where it stands, how fast, what it is."""
-    at, end = duration(player.position), duration(player.duration)
+    at, end = format_duration(player.position), format_duration(player.duration)
     state = "reading …" if player.behind else "end" if player.over else "paused" if player.paused else "playing"
     mark = "■" if player.over else "‖" if player.paused else "▶"
     share = player.position / player.duration if player.duration else 1.0
@@ -172,6 +172,6 @@ def position(player: Player, width: int) -> Content:
         (f" {mark} REPLAY ", "bold reverse $accent"),
         (f" {state:<9} ×{player.speed:g}  {at} of {end} ", "bold"),
         (f" {drawn}  ", "$accent"),
-        (middle(player.recording.name, 40), "$foreground 80%"),
+        (truncate_middle(player.recording.name, 40), "$foreground 80%"),
         (" · recorded, no server is asked", MUTED),
     )

@@ -15,7 +15,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from dflash_tui.common.formatting import UNKNOWN, duration, middle, number, plural
+from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize, truncate_middle
 from dflash_tui.monitoring import startup_history
 from dflash_tui.presentation import startup_text
 from dflash_tui.run_state import startup_comparison
@@ -52,7 +52,7 @@ class HistoryScreen(ModalScreen[None]):
     async def look(self) -> None:
         """Read the starts, away from the screen's own thread: those of ended runs are read once."""
         found = await asyncio.to_thread(startup_history.starts)
-        head = f"  {plural(len(found), 'start')} that came up here, medians to the first answer"
+        head = f"  {pluralize(len(found), 'start')} that came up here, medians to the first answer"
         self.query_one("#head-of-starts", Static).update(Content.assemble(("starts", "bold"), head))
         shown, width = self.query_one("#compared", Static), self.query_one("#checks").size.width - 2
         none = Content.assemble(("no server has come up on this machine yet", MUTED))
@@ -65,7 +65,7 @@ def table(known: Sequence[Kind], width: int) -> Content:
     for pair, group in groupby(known, key=lambda kind: kind.pair):
         alike = list(group)
         label = f"{pair.setup} · {pair.engine}"
-        name = middle(pair.recipe, max(12, width - len(label) - 2))
+        name = truncate_middle(pair.recipe, max(12, width - len(label) - 2))
         rows = [Content.assemble((name, "bold"), (f"  {label}", MUTED))]
         if said := alike[-1].synthetic:
             rows.append(Content.assemble((f"({said}: the times are real, the model is not)", "$warning")))
@@ -89,7 +89,7 @@ def total(kind: Kind) -> float:
 
 def of(kind: Kind, longest: float, width: int) -> list[Content]:
     """Return a kind in rows: its figures, a bar of its parts against the `longest`, and their names."""
-    n, ready = len(kind.answered), f"ready in {duration(kind.ready)}"
+    n, ready = len(kind.answered), f"ready in {format_duration(kind.ready)}"
     if not n:
         n, ready = len(kind.starts), "never answered a request"
     spread = startup_text.spread(kind)
@@ -109,7 +109,7 @@ def _names(kind: Kind, width: int) -> list[Content]:
     """Return the parts of a kind by name, each after the look that it has in the bar, in as many rows as they need."""
     rows, free = [Content("  ")], width - 2
     for name, took in parts(kind):
-        label = f"{name} {number(took, 1, 's') if took < _EXACT else duration(took)}"
+        label = f"{name} {format_number(took, 1, 's') if took < _EXACT else format_duration(took)}"
         if len(label) + 2 > free:
             rows.append(Content("  "))
             free = width - 2
@@ -122,5 +122,5 @@ def _names(kind: Kind, width: int) -> list[Content]:
 def _difference(difference: Difference) -> Content:
     one, other, seconds = difference
     more = "later" if seconds >= 0 else "sooner"
-    said = f"{one.name} (n={len(one.answered)}) is ready {duration(abs(seconds))} {more} than {other.name}"
+    said = f"{one.name} (n={len(one.answered)}) is ready {format_duration(abs(seconds))} {more} than {other.name}"
     return Content.assemble(("→ ", "$primary"), f"{said} (n={len(other.answered)})")

@@ -144,7 +144,7 @@ class CompareScreen(Screen[None]):
         values = [("tok/s", "series-a", [point.tok_s for point in sweep.points])]
         values += [("", "series-dim", [getattr(point, end) for point in sweep.points]) for end in ("low", "high")]
         names = [
-            f"{formatting.middle(clean_line(design.arms[point.arm].name), 8)}{_MARKS[sweep.standing(point.arm)]}"
+            f"{formatting.truncate_middle(clean_line(design.arms[point.arm].name), 8)}{_MARKS[sweep.standing(point.arm)]}"
             for point in sweep.points
         ]
         chart.title = f"by {clean_line(design.vary)}: = as fast as the best, ? not decided, ★ recommended"
@@ -193,7 +193,7 @@ class CompareScreen(Screen[None]):
 
 
 def _write(path: Path, said: str) -> None:
-    private_files.write(path, said.encode())
+    private_files.write_private_file(path, said.encode())
 
 
 def head(report: AbReport, place: int) -> Content:
@@ -210,6 +210,6 @@ def head(report: AbReport, place: int) -> Content:
     synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
     incomplete = [] if report.complete else [(" NOT COMPLETE", "bold $error")]
     return Content.assemble(
-        ("A/B ", "bold"), (formatting.middle(clean_line(design.recipe), 28), "bold $primary"), *synthetic, *incomplete,
+        ("A/B ", "bold"), (formatting.truncate_middle(clean_line(design.recipe), 28), "bold $primary"), *synthetic, *incomplete,
         (which, "bold"), f"  {' · '.join(filter(None, facts))}",
     )  # fmt: skip

@@ -8,7 +8,7 @@ from textual.app import RenderResult
 from textual.content import Content
 from textual.widget import Widget
 
-from dflash_tui.common.formatting import UNKNOWN, cut, duration, number
+from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, truncate
 from dflash_tui.events import RequestDone
 from dflash_tui.run_state.draft_advice import Advice
 from dflash_tui.run_state.startup import PhaseSpan
@@ -68,9 +68,9 @@ class Timeline(Widget):
     def render(self) -> RenderResult:
         total = sum(span.seconds for span in self.spans)
         over = bool(self.spans) and self.spans[-1].over
-        label = f"up in {duration(total)}" if over else "starting"
+        label = f"up in {format_duration(total)}" if over else "starting"
         if over and self.ready is not None:
-            label += f", ready in {duration(self.ready)}"
+            label += f", ready in {format_duration(self.ready)}"
         low = self.size.height < 2
         room = self.size.width - len(label) - 2
         pieces = fold([(span.phase.value, span.seconds) for span in self.spans], room - len(self.spans) * low)
@@ -88,7 +88,7 @@ def fold(phases: Sequence[tuple[str, float]], width: int) -> list[tuple[str, int
     kept, other = list(phases), 0.0
     while True:
         shown = [*kept, ("other", other)] if other or len(kept) < len(phases) else kept
-        labels = [f"{name} {duration(seconds)}" for name, seconds in shown]
+        labels = [f"{name} {format_duration(seconds)}" for name, seconds in shown]
         free = width - sum(len(label) + 1 for label in labels)
         if free >= 0 or not kept:
             break
@@ -183,7 +183,7 @@ class Requests(Widget):
 
 def _request(done: RequestDone, width: int) -> Content:
     if done.error:
-        return Content.assemble((f"{done.kind:<9}", "bold"), (cut(f" ✗ {done.error}", width - 9), "$error"))
-    ttft = UNKNOWN if done.ttft is None else number(done.ttft, 2, "s")
-    figures = f" {ttft:>7} {number(done.decode_tok_s):>7} {done.tokens:>6}  "
-    return Content.assemble((f"{done.kind:<9}", "bold"), figures, (cut(done.finish, width - 34), MUTED))
+        return Content.assemble((f"{done.kind:<9}", "bold"), (truncate(f" ✗ {done.error}", width - 9), "$error"))
+    ttft = UNKNOWN if done.ttft is None else format_number(done.ttft, 2, "s")
+    figures = f" {ttft:>7} {format_number(done.decode_tok_s):>7} {done.tokens:>6}  "
+    return Content.assemble((f"{done.kind:<9}", "bold"), figures, (truncate(done.finish, width - 34), MUTED))

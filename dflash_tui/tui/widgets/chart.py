@@ -26,7 +26,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from dflash_tui.common.formatting import ago
+from dflash_tui.common.formatting import format_age
 
 _SGR = re.compile(r"\x1b\[([0-9;]*)m")
 _HUGE = 1e15
@@ -266,7 +266,7 @@ class Chart(Widget):
             places = range(0, min(last + 1, len(self.labels)), every)
             return [float(place) for place in places], [self.labels[place] for place in places]
         parts = 2 if width < 60 else 4
-        ages = [ago(self.span * (1 - part / parts)) for part in range(parts + 1)]
+        ages = [format_age(self.span * (1 - part / parts)) for part in range(parts + 1)]
         return [last * part / parts for part in range(parts + 1)], ages
 
     def _line(self, line: Line, shape: str, width: int, top: float, background: Color) -> None:

@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.formatting import middle
+from dflash_tui.common.formatting import truncate_middle
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.run_state.state import RunState
@@ -84,7 +84,7 @@ def post_mortem(found: Postmortem, width: int) -> Content:
     rows = [_hung(("✗ ", "bold $error"), diagnosis.what, width, "bold")]
     rows.append(_row("cause", diagnosis.cause, width, "bold"))
     for place, line in enumerate(line for line in (*diagnosis.evidence, found.left) if line):
-        rows.append(_row("" if place else "evidence", middle(line, quoted), width))
+        rows.append(_row("" if place else "evidence", truncate_middle(line, quoted), width))
     for place, step in enumerate(diagnosis.fix):
         rows.append(_row("" if place else "to do", step, width))
     if diagnosis.link:

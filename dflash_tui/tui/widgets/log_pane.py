@@ -14,7 +14,7 @@ from textual.geometry import Size
 from textual.strip import Strip
 from textual.widgets import Footer, Input, Log
 
-from dflash_tui.common.formatting import cut
+from dflash_tui.common.formatting import truncate
 from dflash_tui.events import LogLine
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.widgets.log_rows import LogRows, styled
@@ -206,7 +206,7 @@ class LogPane(Log):
         if self.words:
             found = self._found
             place = f"{found.index(self.at) + 1} of {len(found)}" if self.at in found else f"{len(found)} matches"
-            parts.append(f"“{cut(self.words, 20)}” {place}")
+            parts.append(f"“{truncate(self.words, 20)}” {place}")
         self.border_title = Text(" · ".join(parts))
 
 

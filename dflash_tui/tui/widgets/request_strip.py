@@ -8,7 +8,7 @@ from textual.app import RenderResult
 from textual.content import Content
 from textual.widget import Widget
 
-from dflash_tui.common.formatting import cut, number
+from dflash_tui.common.formatting import format_number, truncate
 from dflash_tui.run_state.slow_cycle import Cycle, Finished
 from dflash_tui.tui.widgets.basic import MUTED
 
@@ -47,7 +47,7 @@ class RequestStrip(Widget):
             title = (
                 f"! requests  a cycle of {self.cycle.period}: {fast} fast, {self.cycle.slow} slow{_fell(self.cycle)}"
             )
-        self.border_title = cut(title, max(20, self.size.width - 4)) if self.size.width else title
+        self.border_title = truncate(title, max(20, self.size.width - 4)) if self.size.width else title
         self.set_class(self.cycle is not None, "-cycle")
 
     def on_resize(self) -> None:
@@ -77,7 +77,7 @@ def _row(name: str, figure: str, digits: int, color: str, requests: Sequence[Fin
     value, style = values[-1], ""
     if value is None and known and not requests[-1].failed:
         value, style = known[-1], MUTED
-    return Content.assemble((f"{name:<{_NAME}}", MUTED), (cells, color), (f" {number(value, digits)}", style))
+    return Content.assemble((f"{name:<{_NAME}}", MUTED), (cells, color), (f" {format_number(value, digits)}", style))
 
 
 def _cell(value: float | None, top: float) -> str:

@@ -10,7 +10,7 @@ from textual.app import RenderResult
 from textual.content import Content
 from textual.widget import Widget
 
-from dflash_tui.common.formatting import UNKNOWN, cut, gib, number, percent
+from dflash_tui.common.formatting import UNKNOWN, format_gib, format_number, format_percent, truncate
 from dflash_tui.events import Histogram
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.counters import LONGEST_GAP, Reading
@@ -53,17 +53,31 @@ def tiles(state: RunState, plan: Plan | None, tokens: int, now: float, span: flo
     most = f"of {tokens + 1}, " if tokens else ""
     return [
         [
-            Tile(f"tok/s {RECENT:.0f} s", number(speed), f"{number(_of(mean, 'tok_s'))} in {minutes}", "tok/s", 14),
-            Tile("steps/s", number(steps), f"{number(_of(mean, 'steps_s'))} in {minutes}", "steps/s", 15),
-            Tile("accept len", number(length, 2), f"{most}{number(_of(mean, 'acceptance_length'), 2)}", "AL", 9),
-            Tile("acceptance", percent(rate, 1), f"{percent(_of(mean, 'acceptance'), 1)}", "acceptance", 19),
+            Tile(
+                f"tok/s {RECENT:.0f} s",
+                format_number(speed),
+                f"{format_number(_of(mean, 'tok_s'))} in {minutes}",
+                "tok/s",
+                14,
+            ),
+            Tile("steps/s", format_number(steps), f"{format_number(_of(mean, 'steps_s'))} in {minutes}", "steps/s", 15),
+            Tile(
+                "accept len",
+                format_number(length, 2),
+                f"{most}{format_number(_of(mean, 'acceptance_length'), 2)}",
+                "AL",
+                9,
+            ),
+            Tile(
+                "acceptance", format_percent(rate, 1), f"{format_percent(_of(mean, 'acceptance'), 1)}", "acceptance", 19
+            ),
             _expected(state, plan, mean),
         ],
         [
             _latency("TTFT", 18, state.ttft(span, now)),
             _latency("TPOT", 17, state.tpot(span, now)),
             _queue(last if fresh else None, mean),
-            Tile("prefix hits", percent(_of(mean, "prefix_hit"), 1), f"in {minutes}", "prefix", 14),
+            Tile("prefix hits", format_percent(_of(mean, "prefix_hit"), 1), f"in {minutes}", "prefix", 14),
             _memory(state, now),
         ],
     ]
@@ -73,7 +87,7 @@ def _queue(last: Reading | None, mean: Rates | None) -> Tile:
     """Return how many requests run and wait, and how many were preempted in the window."""
     if last is None:
         return Tile("run/wait/preempt", UNKNOWN, "", "queue", 13)
-    preempted = number(mean.preemptions if mean else None, 0)
+    preempted = format_number(mean.preemptions if mean else None, 0)
     counts = f"{last.counters.running}/{last.counters.waiting}/{preempted}"
     return Tile("run/wait/preempt", counts, "", "queue", 13, good=not mean or mean.preemptions < 1)
 
@@ -82,8 +96,8 @@ def _memory(state: RunState, now: float) -> Tile:
     memory = state.memory.held(now, LONGEST_GAP) if state.exit is None else None
     if memory is None:
         return Tile("memory", UNKNOWN, "", "memory", 17)
-    share = percent(memory.used / memory.total) if memory.total else ""
-    return Tile(f"memory {memory.source}", gib(memory.used), share, "memory", 17)
+    share = format_percent(memory.used / memory.total) if memory.total else ""
+    return Tile(f"memory {memory.source}", format_gib(memory.used), share, "memory", 17)
 
 
 def _expected(state: RunState, plan: Plan | None, mean: Rates | None) -> Tile:
@@ -93,7 +107,7 @@ def _expected(state: RunState, plan: Plan | None, mean: Rates | None) -> Tile:
     if not found:
         return Tile("published", UNKNOWN, "not yet" if band else "none for this", "band", 23)
     one = next((reading for reading in found if reading.word != "within"), found[0])
-    low, high = (percent(x) if one.name == "acceptance" else f"{x:g}" for x in (one.low, one.high))
+    low, high = (format_percent(x) if one.name == "acceptance" else f"{x:g}" for x in (one.low, one.high))
     good = one.word != "below"
     return Tile("published", f"{one.word} {low} to {high}", one.name, "band", 23, good=good)
 
@@ -148,7 +162,9 @@ class Tiles(Widget):
             if compact:
                 lines.append(_joined([_short(tile, width) for tile, width in zip(row, widths, strict=True)]))
                 continue
-            names = [(cut(tile.name, width - 1).ljust(width), MUTED) for tile, width in zip(row, widths, strict=True)]
+            names = [
+                (truncate(tile.name, width - 1).ljust(width), MUTED) for tile, width in zip(row, widths, strict=True)
+            ]
             lines.append(Content.assemble(*names))
             lines.append(_joined([_value(tile, width) for tile, width in zip(row, widths, strict=True)]))
         return Content("\n").join(lines)
@@ -166,13 +182,13 @@ def _joined(parts: Sequence[Content]) -> Content:
 
 def _value(tile: Tile, width: int) -> Content:
     note = tile.note if len(tile.value) + len(tile.note) + 2 <= width else ""
-    value = cut(tile.value, width - 1)
+    value = truncate(tile.value, width - 1)
     style = "bold" if tile.good else "bold $error"
     return Content.assemble((value, style), (f" {note}".ljust(width - len(value)), MUTED))
 
 
 def _short(tile: Tile, width: int) -> Content:
-    name = cut(tile.short or tile.name, width - 1)
-    value = cut(tile.value, max(0, width - len(name) - 2))
+    name = truncate(tile.short or tile.name, width - 1)
+    value = truncate(tile.value, max(0, width - len(name) - 2))
     rest = " " * max(0, width - len(name) - len(value) - 1)
     return Content.assemble((f"{name} ", MUTED), (value, "bold" if tile.good else "bold $error"), rest)

@@ -41,7 +41,7 @@ num_speculative_tokens: 1
 
 def engines() -> list[str]:
     """Return the names of the folders where engines are made."""
-    return [path.name for path in paths.engines().iterdir() if path.is_dir()]
+    return [path.name for path in paths.engines_folder().iterdir() if path.is_dir()]
 
 
 def test_a_connection_that_is_lost_while_a_panel_prepares(folders, tmp_path, terminal):

@@ -43,7 +43,7 @@ def test_without_a_home(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user that no list has
     with pytest.raises(UsageError, match=r"no home folder|no absolute path"):
-        paths.runs()
+        paths.runs_folder()
 
 
 @pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"LC_ALL": "POSIX", "LANG": ""}])
@@ -148,7 +148,7 @@ def test_a_launch_from_a_panel_when_others_have_taken_all_processes(limited, ter
         panel.type("\r")
         seen.until("Resource temporarily unavailable")
         seen.until("ulimit -u")
-        assert list(paths.runs().iterdir()) == []
+        assert list(paths.runs_folder().iterdir()) == []
     panel.type("1")
     seen.until("none needed")
     panel.type("\r")

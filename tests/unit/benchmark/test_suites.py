@@ -42,8 +42,8 @@ def test_the_digest_is_of_the_content_and_not_of_the_name(tmp_path):
 
 
 def test_the_user_s_own_suite_wins():
-    paths.user_suites().mkdir(parents=True)
-    (paths.user_suites() / "quick.yaml").write_text(GOOD)
+    paths.user_suites_folder().mkdir(parents=True)
+    (paths.user_suites_folder() / "quick.yaml").write_text(GOOD)
     assert [p.kind for p in suites.load_suite("quick").prompts] == ["Q"]
     with pytest.raises(UsageError, match="no suite of prompts called 'quik'") as caught:
         suites.load_suite("quik")
@@ -83,7 +83,7 @@ def test_mt_bench_is_read_where_it_was_put():
     """Nothing is downloaded: without the file, a word says where it goes."""
     with pytest.raises(UsageError, match="mt-bench are not on this machine") as caught:
         suites.load_suite("mt-bench")
-    path = paths.user_suites() / "mt-bench.jsonl"
+    path = paths.user_suites_folder() / "mt-bench.jsonl"
     assert caught.value.evidence == str(path)
     path.parent.mkdir(parents=True)
     path.write_text(

@@ -32,7 +32,7 @@ def test_runs_and_experiments_are_private_whatever_the_umask(umask):
     run = lifecycle.launch(plan, engine="none")
     server_process.exit_code(run)
     store.append(store.create(a_design()), run.launched)
-    root = paths.runs().parent
+    root = paths.runs_folder().parent
     modes = {path.relative_to(root): stat.S_IMODE(path.stat().st_mode) for path in [root, *root.rglob("*")]}
     assert {path.name for path in modes} >= {
         "runs",
@@ -49,15 +49,15 @@ def test_runs_and_experiments_are_private_whatever_the_umask(umask):
 def test_a_folder_that_all_may_write_is_refused_in_words(tmp_path, capsys):
     """No run is launched into it, and no pid in it is believed."""
     hostile_home.made("x", tmp_path)
-    (paths.runs() / hostile_home.RUN).chmod(0o777)
-    (paths.experiments() / hostile_home.AB).chmod(0o777)
+    (paths.runs_folder() / hostile_home.RUN).chmod(0o777)
+    (paths.experiments_folder() / hostile_home.AB).chmod(0o777)
     assert registry.runs() == []
     assert store.known() == []
     with pytest.raises(UsageError, match="can be written by everybody, so it is not believed"):
         registry.find(hostile_home.RUN)
     assert main.main(["ps"]) == 0
     assert "can be written by everybody" in capsys.readouterr().err
-    paths.runs().chmod(0o777)
+    paths.runs_folder().chmod(0o777)
     with pytest.raises(DflashError, match="nothing is launched"):
         lifecycle.launch(a_plan(), engine="none")
 
@@ -65,7 +65,7 @@ def test_a_folder_that_all_may_write_is_refused_in_words(tmp_path, capsys):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_a_folder_of_another_user_is_refused_in_words(tmp_path):
     hostile_home.made("x", tmp_path)
-    os.chown(paths.runs() / hostile_home.RUN, 12345, -1)
+    os.chown(paths.runs_folder() / hostile_home.RUN, 12345, -1)
     assert registry.runs() == []
     with pytest.raises(UsageError, match=r"belongs to another user \(uid 12345\)"):
         registry.find(hostile_home.RUN)
@@ -74,8 +74,8 @@ def test_a_folder_of_another_user_is_refused_in_words(tmp_path):
 def test_who_owns_a_folder_is_asked_of_the_system(tmp_path, monkeypatch):
     """The same without being root."""
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
-    assert "belongs to another user" in private_files.distrusted(tmp_path)
-    assert private_files.distrusted(tmp_path / "gone") == ""
+    assert "belongs to another user" in private_files.ownership_problem(tmp_path)
+    assert private_files.ownership_problem(tmp_path / "gone") == ""
 
 
 @pytest.mark.parametrize("identity", ["../../../precious", "..", "another"])
@@ -102,10 +102,10 @@ def test_what_runs_other_code_is_said(name):
 )
 def test_code_of_a_model_is_said(part, capsys):
     """A recipe of the user's may let a model bring code, and the plan says so; of shipped ones we know the models."""
-    shipped = (paths.bundled("recipes") / "demo-cpu.yaml").read_text()
-    paths.user_recipes().mkdir(parents=True)
+    shipped = (paths.bundled_folder("recipes") / "demo-cpu.yaml").read_text()
+    paths.user_recipes_folder().mkdir(parents=True)
     for name, text in (("own", shipped), ("trusting", f"{shipped.partition('flags:')[0]}{part}\n")):
-        (paths.user_recipes() / f"{name}.yaml").write_text(text)
+        (paths.user_recipes_folder() / f"{name}.yaml").write_text(text)
         assert main.main(["plan", name]) == 0
         assert ("Python code that comes with the model is run" in capsys.readouterr().out) is (name == "trusting")
     known = recipe_loader.find("gemma-4-31b")

@@ -41,7 +41,7 @@ from dflash_tui.common import redaction
 )  # fmt: skip
 def test_a_secret_is_left_out(text, expected):
     """Wherever a log, a command or an address holds a secret, it goes and what is around it stays."""
-    assert redaction.without_secrets(text) == expected
+    assert redaction.redact_secrets(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_secret_is_left_out(text, expected):
 )
 def test_what_is_no_secret_stays(text):
     """A log without its figures would help nobody."""
-    assert redaction.without_secrets(text) == text
+    assert redaction.redact_secrets(text) == text
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_is_no_secret_stays(text):
 )
 def test_prompts_and_answers_are_left_out(head):
     """Line by line, whatever the client called its request."""
-    told = redaction.without_quotes(f"before\n{head}prompt: 'PRIVATE', output: 'PRIVATE'\nafter")
+    told = redaction.redact_prompts(f"before\n{head}prompt: 'PRIVATE', output: 'PRIVATE'\nafter")
     assert told == f"before\n{head}{redaction.LEFT_OUT}\nafter"
 
 
@@ -88,7 +88,7 @@ def test_a_name_tells(name, secret):
 def test_a_hostile_line_takes_no_longer_than_another(part):
     """Nothing is searched again and again in a line of a megabyte; hours would pass."""
     line = part * (1_000_000 // len(part)) + " prompt"
-    redaction.without_secrets(redaction.without_quotes(line))
+    redaction.redact_secrets(redaction.redact_prompts(line))
 
 
 def test_a_command_and_an_environment_lose_their_secrets():
@@ -103,13 +103,13 @@ def test_a_command_and_an_environment_lose_their_secrets():
         "x",
         "--trust-remote-code",
     )
-    assert redaction.words(argv) == (*argv[:2], redaction.LEFT_OUT, *argv[3:])
-    assert redaction.words(("vllm", "hf_abcdefghijklmnopqrstuv", "--api-key")) == (
+    assert redaction.redact_argv(argv) == (*argv[:2], redaction.LEFT_OUT, *argv[3:])
+    assert redaction.redact_argv(("vllm", "hf_abcdefghijklmnopqrstuv", "--api-key")) == (
         "vllm",
         redaction.LEFT_OUT,
         "--api-key",
     )
     env = {"HF_TOKEN": "x", "VLLM_X": "Bearer abcdefghijkl", "OMP_NUM_THREADS": "2"}
-    assert redaction.variables(env) == {
+    assert redaction.redact_variables(env) == {
         "HF_TOKEN": redaction.LEFT_OUT, "VLLM_X": f"Bearer {redaction.LEFT_OUT}", "OMP_NUM_THREADS": "2"
     }  # fmt: skip

@@ -25,7 +25,11 @@ def test_the_terminal_of_these_tests_notices():
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_text_stays_in_its_line(name):
     """Cleaned or written as it is, it changes its own line and nothing else; nothing is rung, named or answered."""
-    for text in (sanitizer.clean_line(TEXTS[name]), sanitizer.shown(TEXTS[name]), sanitizer.lines(TEXTS[name])):
+    for text in (
+        sanitizer.clean_line(TEXTS[name]),
+        sanitizer.escape_control_characters(TEXTS[name]),
+        sanitizer.clean_lines(TEXTS[name]),
+    ):
         assert not escapes.acting(text)
         rows, asked = escapes.shown(f"one\n[{text}]\ntwo")
         assert not asked
@@ -52,7 +56,7 @@ def test_marks_do_not_pile_up():
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
 def test_json_that_is_shown_is_the_same_json(text):
     """What is escaped for the terminal is what JSON means by it; a text is not changed twice."""
-    written = sanitizer.shown(msgspec.json.encode([text]).decode())
+    written = sanitizer.escape_control_characters(msgspec.json.encode([text]).decode())
     assert not escapes.acting(written)
     assert json.loads(written) == [text]
     assert sanitizer.clean_line(sanitizer.clean_line(text)) == sanitizer.clean_line(text)
@@ -72,7 +76,7 @@ def test_what_is_recorded_is_plain_when_it_is_read():
 def test_json_that_is_none_is_one_kind_of_error(data):
     """Whatever is wrong with a file, its reader has one thing to catch."""
     with pytest.raises(msgspec.MsgspecError):
-        untrusted_json.decode(data, msgspec.json.Decoder(dict[str, int]))
+        untrusted_json.decode_untrusted(data, msgspec.json.Decoder(dict[str, int]))
 
 
 def test_an_error_quotes_nobody_as_he_is():

