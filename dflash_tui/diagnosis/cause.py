@@ -69,7 +69,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     link: str = ""
 
 
-def diagnose(state: RunState, known: Sequence[Failure] = ()) -> Diagnosis | None:
+def diagnose_run(state: RunState, known: Sequence[Failure] = ()) -> Diagnosis | None:
     """Return why the run of `state` failed, or None while it did not; `known` are the failures its recipe lists."""
     unhealthy = state.exit is None and state.status == "unhealthy"
     if not unhealthy and (state.exit is None or state.stopping):
@@ -79,7 +79,7 @@ def diagnose(state: RunState, known: Sequence[Failure] = ()) -> Diagnosis | None
     return msgspec.structs.replace(found, what=_what(state), evidence=tuple(dict.fromkeys(evidence)))
 
 
-def cause_in_log(state: RunState) -> Problem | None:
+def find_logged_cause(state: RunState) -> Problem | None:
     """Return the logged problem that explains a failure, or None.
 
     A start fails of its first problem. Once up, it is the last known failure, as it began, if the end came within ten
@@ -99,7 +99,7 @@ def _late(state: RunState, seconds: float) -> Iterator[Problem]:
     return (problem for problem in state.problems if problem.kind not in SYMPTOMS and problem.at >= end - seconds)
 
 
-def place_of(problem: Problem, lines: Sequence[LogLine]) -> int | None:
+def find_problem_line(problem: Problem, lines: Sequence[LogLine]) -> int | None:
     """Return the index of the line that tells of `problem`, or None when it is no longer kept."""
     there = (i for i, line in enumerate(lines) if line.at == problem.at and line.text.strip() == problem.text)
     return next(there, None)
@@ -136,7 +136,7 @@ def _ending(kind: str, *evidence: str) -> Diagnosis:
 
 def _by_reboot(state: RunState) -> Diagnosis | None:
     """Nobody saw the end, the log does not tell of one, and the machine was booted since."""
-    lost = state.exit is not None and state.exit.lost and cause_in_log(state) is None
+    lost = state.exit is not None and state.exit.lost and find_logged_cause(state) is None
     return _ending("rebooted", _memory(state)) if lost else None
 
 
@@ -145,7 +145,7 @@ def _by_kernel(state: RunState) -> Diagnosis | None:
     lines = state.autopsy.kernel if state.autopsy else ()
     if out := [line for line in lines if "Killed process" in line]:
         return _ending("oom_killed", *out, _memory(state))
-    said = cause_in_log(state)
+    said = find_logged_cause(state)
     if lines and (said is None or said.kind in {"", "device_fault"}):
         kind = "gpu_fault" if any("Xid" in line for line in lines) else "crashed"
         return _ending(kind, *lines, said.text if said else "")
@@ -153,7 +153,7 @@ def _by_kernel(state: RunState) -> Diagnosis | None:
 
 
 def _by_log(state: RunState, known: Sequence[Failure]) -> Diagnosis | None:
-    problem = cause_in_log(state)
+    problem = find_logged_cause(state)
     text = problem.text if problem else state.health_detail if state.exit is None else ""
     match = explain(text)
     listed = next((failure for failure in known if _shows(failure.sign, text)), None)
@@ -172,7 +172,7 @@ def _by_log(state: RunState, known: Sequence[Failure]) -> Diagnosis | None:
 
 def _by_ending(state: RunState) -> Diagnosis | None:
     """What the log does not explain, the way it ends may; an exception that nobody knows comes before that."""
-    if cause_in_log(state) is not None or state.exit is None:
+    if find_logged_cause(state) is not None or state.exit is None:
         return None
     asked = next((line.text for line in state.lines if _ASKED_TO_END.search(line.text)), "")
     gone = next((line.text for line in state.lines if _ENGINE_GONE.search(line.text)), "")
@@ -198,7 +198,7 @@ def _by_ending(state: RunState) -> Diagnosis | None:
 def _unknown(state: RunState) -> Diagnosis:
     """Return what there is to read: the exception that explains it and where it was raised, or the end."""
     fix = "Read the log around the evidence; dflash-tui why --report (u in the panel) writes a text for vLLM's tracker."
-    if problem := cause_in_log(state):
+    if problem := find_logged_cause(state):
         evidence = (problem.text, *_raised_at(problem, list(state.lines)))
         return Diagnosis("", UNKNOWN, "an error that dflash-tui does not know", evidence, (fix,))
     cause = "a request was not answered well" if state.exit is None else "the log ends without an error"
@@ -210,7 +210,7 @@ def _unknown(state: RunState) -> Diagnosis:
 
 def _raised_at(problem: Problem, lines: list[LogLine]) -> tuple[str, ...]:
     """Return the last frame of the traceback right above `problem`, if there is one."""
-    above = reversed(lines[: place_of(problem, lines) or 0])
+    above = reversed(lines[: find_problem_line(problem, lines) or 0])
     frames = (line.text.strip() for line in takewhile(lambda line: line.text.startswith("  "), above)
               if line.text.startswith('  File "'))  # fmt: skip
     return tuple(islice(frames, 1))

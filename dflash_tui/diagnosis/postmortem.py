@@ -30,18 +30,18 @@ class Postmortem(msgspec.Struct, frozen=True):
     log: str
 
 
-def of(run: Run, state: RunState) -> Postmortem | None:
+def build_postmortem(run: Run, state: RunState) -> Postmortem | None:
     """Return the post-mortem of `run`, or None while it did not fail. Looks for its processes and a free port.
 
     A recording may be another machine's: it is explained, and nothing here is looked at or proposed for it.
     """
     recipe = _recipe(run)
-    found = cause.diagnose(state, recipe.failures if recipe else ())
+    found = cause.diagnose_run(state, recipe.failures if recipe else ())
     if found is None:
         return None
     if isinstance(run, Recording):
         return Postmortem(run.id, found, (), (), "", run.where)
-    helps = remedies.propose(found, run.plan, _free_port(run) if found.kind == "port_in_use" else None)
+    helps = remedies.propose_remedies(found, run.plan, _free_port(run) if found.kind == "port_in_use" else None)
     commands = tuple(_command(run, remedy) for remedy in helps)
     return Postmortem(run.id, found, helps, commands, _left(run), str(run.log))
 

@@ -39,7 +39,7 @@ class Remedy(msgspec.Struct, frozen=True):
     needs: str = ""
 
 
-def propose(diagnosis: Diagnosis, plan: Plan, port: int | None = None) -> tuple[Remedy, ...]:
+def propose_remedies(diagnosis: Diagnosis, plan: Plan, port: int | None = None) -> tuple[Remedy, ...]:
     """Return what may help, the best first; `port` is the next free one."""
     kind = diagnosis.kind
     found = [*_listed(diagnosis, plan)]

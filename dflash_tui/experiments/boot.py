@@ -194,7 +194,7 @@ async def _settled(over: asyncio.Task[None]) -> None:
 
 def _why(run: Run, state: RunState) -> str:
     """Return why a server fails, with the line that shows it."""
-    if found := postmortem.of(run, state):
+    if found := postmortem.build_postmortem(run, state):
         diagnosis = found.diagnosis
         return "\n  ".join([f"{diagnosis.what}: {diagnosis.cause}", *diagnosis.evidence[:1]])
     if state.exit:

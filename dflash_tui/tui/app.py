@@ -384,7 +384,7 @@ class DflashApp(App[str]):
 
         run, found = self.run_screen.run, self.run_screen.found
         if run and found:
-            text = bug_report.text(run, self.run_screen.state, found.diagnosis)
+            text = bug_report.build_bug_report(run, self.run_screen.state, found.diagnosis)
             path = run.folder / "report.md"
             self.copy_to_clipboard(text)
             try:

@@ -111,7 +111,7 @@ def test_a_run_of_another_boot_is_lost():
     assert server_process.members(run) == []
     state = observer.replay(run)
     assert state.status == "lost"
-    found = postmortem.of(run, state)
+    found = postmortem.build_postmortem(run, state)
     assert found
     assert (found.diagnosis.kind, found.left) == ("rebooted", "")
     assert "lost" in dflash("ps", "--all").stdout

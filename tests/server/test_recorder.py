@@ -21,7 +21,7 @@ from dflash_tui.cli.commands import up
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis import postmortem
-from dflash_tui.diagnosis.cause import diagnose
+from dflash_tui.diagnosis.cause import diagnose_run
 from dflash_tui.events import (
     PROBE,
     Activity,
@@ -87,7 +87,7 @@ async def test_a_server_that_cannot_generate_is_unhealthy(launch):
         await until(lambda: state.health is Health.UNHEALTHY)
         await asyncio.sleep(2.5)
         assert state.health is Health.UNHEALTHY
-        found = diagnose(state)
+        found = diagnose_run(state)
         assert found
         assert "HTTP 400" in found.evidence[-1]
         assert "\x1b" not in found.evidence[-1]
@@ -150,7 +150,7 @@ def test_ending_what_a_dead_server_left_does_not_make_it_a_wanted_end(launch):
     server_process.members(run)[0].kill()
     while server_process.alive(run):
         time.sleep(0.05)
-    found = postmortem.of(run, observer.replay(run))
+    found = postmortem.build_postmortem(run, observer.replay(run))
     assert found
     assert found.left.startswith("1 process of it still runs, with ")
     asyncio.run(lifecycle.stop(run, grace=0.1))
@@ -212,7 +212,7 @@ async def test_a_killed_server_is_seen_with_its_code_by_everybody(launch):
         await until(lambda: state.exit is not None)
     assert state.exit
     assert state.exit.code == -signal.SIGKILL
-    found = diagnose(state)
+    found = diagnose_run(state)
     assert found
     assert (found.kind, found.evidence) == ("killed", found.evidence[:1])
     assert "exit code -9, SIGKILL" in found.what

@@ -60,7 +60,7 @@ def _lines(args: argparse.Namespace, found: Recording) -> int:
         if event.at >= begin:
             _wait(args.speed, began, event.at - begin)
             lines.show(event)
-    if failed := postmortem.of(found, state):
+    if failed := postmortem.build_postmortem(found, state):
         print_status(why.format_postmortem(failed))
     elif state.exit:
         print_status(f"{found.id} was stopped")

@@ -40,7 +40,7 @@ class Restarts:
         Raises:
             ServerFailed: it is not; with what was tried, where a server was launched again before.
         """
-        if not self._policy.times or state.exit is None or (found := postmortem.of(run, state)) is None:
+        if not self._policy.times or state.exit is None or (found := postmortem.build_postmortem(run, state)) is None:
             raise failed
         self._deaths.append(f"{run.id}: {found.diagnosis.what}: {found.diagnosis.cause}")
         now = time.monotonic()

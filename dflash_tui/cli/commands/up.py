@@ -208,7 +208,7 @@ async def _tell(run: Run, state: RunState, *, as_json: bool) -> None:
         await asyncio.sleep(0.5)
         bad = state.exit is None and state.health is Health.UNHEALTHY
         since = (time.monotonic() if since is None else since) if bad else None
-    if found := postmortem.of(run, state):
+    if found := postmortem.build_postmortem(run, state):
         if as_json:
             print_data(encode(why.Failed(time.time(), found)).decode())
         else:
@@ -221,7 +221,7 @@ def _after_end(run: Run, state: RunState, *, as_json: bool) -> int:
     Raises:
         ServerFailed: it was not.
     """
-    if (found := postmortem.of(run, state)) is None:
+    if (found := postmortem.build_postmortem(run, state)) is None:
         print_status(f"{run.id} was stopped")
         return 0
     if as_json:

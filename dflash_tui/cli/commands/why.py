@@ -27,12 +27,12 @@ class Failed(Event, frozen=True, tag="failed"):
 def why(args: argparse.Namespace) -> int:
     """`why [RUN]`: print why a run failed, and what may help; without RUN the newest that failed."""
     run, state = _chosen(args.run)
-    found = postmortem.of(run, state)
+    found = postmortem.build_postmortem(run, state)
     if found is None:
         print_status(f"{run.id} did not fail: it is {state.status}" if state.exit is None else f"{run.id} was stopped")
         return 0
     if args.report:
-        print_data(bug_report.text(run, state, found.diagnosis).rstrip("\n"))
+        print_data(bug_report.build_bug_report(run, state, found.diagnosis).rstrip("\n"))
     elif args.json:
         print_json(found)
     else:

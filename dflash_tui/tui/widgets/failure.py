@@ -67,7 +67,7 @@ class FailurePane(VerticalScroll):
         known = (run.id if run else "", state.status, state.exit, state.autopsy, tuple(state.problems), error)
         if known != self._known:
             self._known = known
-            self.found = postmortem.of(run, state) if run and error is None else None
+            self.found = postmortem.build_postmortem(run, state) if run and error is None else None
 
 
 def failure(what: str, evidence: str, do: str) -> Content:

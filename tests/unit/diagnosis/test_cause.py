@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dflash_tui.diagnosis.cause import UNKNOWN, diagnose
+from dflash_tui.diagnosis.cause import UNKNOWN, diagnose_run
 from dflash_tui.events import Autopsy, Exited, Health, HealthChanged, Launched, MemorySampled, Stopping
 from dflash_tui.planning.recipe import Failure
 from dflash_tui.run_state.state import RunState
@@ -78,7 +78,7 @@ EXPECTED = [
 @pytest.mark.parametrize(("name", "code", "kind", "cause", "evidence", "fix"), EXPECTED)
 def test_a_recorded_failure_has_its_cause(name, code, kind, cause, evidence, fix):  # noqa: PLR0917
     """Every recorded failure, kill and signal has the cause that a person finds in its raw log."""
-    found = diagnose(of(name, code))
+    found = diagnose_run(of(name, code))
     assert found is not None
     assert (found.kind, cause in found.cause, evidence in found.evidence[0]) == (kind, True, True), found
     assert fix in " ".join(found.fix)
@@ -94,12 +94,12 @@ def test_every_recorded_failure_is_expected():
 @pytest.mark.parametrize("name", [f"{CPU}/dflash", f"{CPU}/sig_int", f"{CPU}/sig_term_during"])
 def test_a_wanted_end_is_no_failure(name):
     """What dflash-tui was asked to end did not fail, whatever the log says."""
-    assert diagnose(of(name, 0, Stopping(1.0))) is None
+    assert diagnose_run(of(name, 0, Stopping(1.0))) is None
 
 
 def test_exit_code_0_is_a_failure_when_nobody_asked():
     """A server whose engine died ends with 0."""
-    found = diagnose(of(f"{CPU}/kill9_core_idle", 0))
+    found = diagnose_run(of(f"{CPU}/kill9_core_idle", 0))
     assert found is not None
     assert found.what == "the server died while serving (exit code 0)"
 
@@ -108,7 +108,7 @@ def test_the_word_of_the_kernel_comes_first():
     """A line of the kernel about our process is the cause, and the log's symptoms are not."""
     memory = [MemorySampled(at, used << 30, 24 << 30, "resident") for at, used in ((40.0, 22), (47.0, 1))]
     state = of(f"{CPU}/kill9_core_idle", 0, *memory, Autopsy(49.0, (OOM,), 1))
-    found = diagnose(state)
+    found = diagnose_run(state)
     assert found is not None
     assert (found.kind, found.evidence[0]) == ("oom_killed", OOM)
     assert found.evidence[1] == "22.0 GiB of 24.0 GiB (resident) held in the last 30 s"
@@ -120,7 +120,7 @@ def test_the_word_of_the_kernel_comes_first():
 def test_want_of_memory_is_only_said_when_something_shows_it(used, kills, expected):
     """Without the kernel's lines its count or a nearly full memory speaks for it; else nothing is supposed."""
     memory = MemorySampled(47.0, used << 30, 24 << 30, "resident")
-    found = diagnose(of(f"{CPU}/kill9_core_idle", 0, memory, Autopsy(49.0, (), kills)))
+    found = diagnose_run(of(f"{CPU}/kill9_core_idle", 0, memory, Autopsy(49.0, (), kills)))
     assert found is not None
     assert ("want of memory" in found.cause) is expected
 
@@ -128,7 +128,7 @@ def test_want_of_memory_is_only_said_when_something_shows_it(used, kills, expect
 def test_an_old_sample_of_the_memory_says_nothing():
     """What was held half an hour before the end is no evidence."""
     state = of(f"{CPU}/kill9_core_idle", 0, MemorySampled(1.0, 2 << 30, 24 << 30, "resident"))
-    found = diagnose(state)
+    found = diagnose_run(state)
     assert found is not None
     assert not any("GiB" in line for line in found.evidence)
 
@@ -144,7 +144,7 @@ def test_an_old_sample_of_the_memory_says_nothing():
 )
 def test_a_signal_is_named(code, kind, name):
     """A log that ends in the middle is explained by the signal that ended it."""
-    found = diagnose(written("INFO 11-21 01:00:00 [x.py:1] all is well", code=code))
+    found = diagnose_run(written("INFO 11-21 01:00:00 [x.py:1] all is well", code=code))
     assert found is not None
     assert (found.kind, name in found.what) == (kind, True)
 
@@ -152,14 +152,14 @@ def test_a_signal_is_named(code, kind, name):
 @pytest.mark.parametrize("code", [None, 0, 1, 99, 200])
 def test_an_end_without_a_word_is_called_unknown(code):
     """Nothing is invented; the last lines are shown."""
-    found = diagnose(written("INFO 11-21 01:00:00 [x.py:1] all is well", code=code))
+    found = diagnose_run(written("INFO 11-21 01:00:00 [x.py:1] all is well", code=code))
     assert found is not None
     assert (found.kind, found.evidence) == (UNKNOWN, ("all is well",))
 
 
 def test_an_unknown_exception_comes_with_its_place():
     """The first exception and the line of code that raised it; EngineDeadError is not among them."""
-    found = diagnose(of(f"{CPU}/fail_eagle3_runtime_crash", 0))
+    found = diagnose_run(of(f"{CPU}/fail_eagle3_runtime_crash", 0))
     assert found is not None
     assert found.evidence[1].endswith('site-packages/vllm/_custom_ops.py", line 3759, in onednn_mm')
 
@@ -167,7 +167,7 @@ def test_an_unknown_exception_comes_with_its_place():
 def test_a_fault_of_the_gpu_is_shown_with_what_vllm_made_of_it():
     """The driver's line comes first, vLLM's own below it."""
     xid = "NVRM: Xid (PCI:0000:01:00): 31, pid=827, name=VLLM::EngineCor, Ch 00000008"
-    found = diagnose(of(f"{GPU}/fail-illegal-memory-access", 1, Autopsy(99.0, (xid,), None)))
+    found = diagnose_run(of(f"{GPU}/fail-illegal-memory-access", 1, Autopsy(99.0, (xid,), None)))
     assert found is not None
     assert (found.kind, found.evidence[0]) == ("gpu_fault", xid)
     assert "illegal memory access" in found.evidence[1]
@@ -195,7 +195,7 @@ def served(log: str, code: int, end: float) -> RunState:
 
 def test_a_bad_request_of_yesterday_does_not_explain_a_kill():
     """What a server has survived for a day is not why it ended."""
-    found = diagnose(served(BAD_REQUEST, -9, 60 + DAY))
+    found = diagnose_run(served(BAD_REQUEST, -9, 60 + DAY))
     assert found is not None
     assert (found.kind, "maximum context" in str(found.evidence)) == ("killed", False)
 
@@ -206,7 +206,7 @@ def test_what_ended_a_server_comes_before_what_it_has_survived():
     log += f"ERROR 01-02 00:00:01 [core.py:1] {OUT_OF_MEMORY}\n"
     log += "ERROR 01-02 00:00:01 [x.py:1] vllm.v1.engine.exceptions.EngineDeadError: see above\n" * 300
     log += "ERROR 01-02 00:00:05 [x.py:1] Worker proc VllmWorker-0 died unexpectedly (exit code: 1)\n"
-    found = diagnose(served(log, 1, DAY + 8))
+    found = diagnose_run(served(log, 1, DAY + 8))
     assert found is not None
     assert (found.kind, found.evidence) == ("out_of_memory", (OUT_OF_MEMORY,))
 
@@ -214,7 +214,7 @@ def test_what_ended_a_server_comes_before_what_it_has_survived():
 def test_an_unknown_exception_explains_the_end_that_follows_it():
     """The same exception a moment before the end is the best there is, and its frame is the one above it."""
     later = BAD_REQUEST.replace("01-01 00:01:00", "01-02 00:00:00").replace("renderer.py", "other.py")
-    found = diagnose(served(BAD_REQUEST + later, 1, DAY + 5))
+    found = diagnose_run(served(BAD_REQUEST + later, 1, DAY + 5))
     assert found is not None
     assert (found.kind, "maximum context" in found.evidence[0], "other.py" in found.evidence[1]) == (
         UNKNOWN,
@@ -225,7 +225,7 @@ def test_an_unknown_exception_explains_the_end_that_follows_it():
 
 def test_a_frame_of_something_else_is_not_evidence():
     """An exception without a traceback is shown without the frame of an earlier one."""
-    found = diagnose(
+    found = diagnose_run(
         served(f"{BAD_REQUEST}INFO 01-01 00:02:00 [x.py:1] ok\nERROR 01-01 00:02:00 [x.py:1] KeyError: 'x'\n", 1, 125.0)
     )
     assert found is not None
@@ -235,7 +235,7 @@ def test_a_frame_of_something_else_is_not_evidence():
 def test_a_sign_of_the_recipe_in_an_old_line_says_nothing():
     """A recipe's failure is looked for near the end, as every other."""
     known = Failure(sign="maximum context length", cause="no", fix="no")
-    found = diagnose(served(BAD_REQUEST, -9, 60 + DAY), (known,))
+    found = diagnose_run(served(BAD_REQUEST, -9, 60 + DAY), (known,))
     assert found is not None
     assert found.kind == "killed"
 
@@ -246,12 +246,12 @@ def test_what_the_recipe_knows_comes_first():
         sign="CUDA out of memory", cause="32768 batched tokens are too many", fix="--set x=1", link="https://a"
     )
     state = written("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
-    found = diagnose(state, (Failure(sign="(broken", cause="no", fix="no"), known))
+    found = diagnose_run(state, (Failure(sign="(broken", cause="no", fix="no"), known))
     assert found is not None
     assert (found.kind, found.cause, found.link) == ("out_of_memory", known.cause, "https://a")
     assert [fix[:27] for fix in found.fix] == ["the recipe says: --set x=1", "Lower --gpu-memory-utilizat"]
     other = Failure(sign="Can't pickle <function", cause="the compile cache", fix="empty it")
-    found = diagnose(written("Can't pickle <function launcher at 0x7>: it's not the same object"), (other,))
+    found = diagnose_run(written("Can't pickle <function launcher at 0x7>: it's not the same object"), (other,))
     assert found is not None
     assert (found.kind, found.cause) == ("recipe", "the compile cache")
 
@@ -261,7 +261,7 @@ def test_a_server_that_answers_badly_is_explained_while_it_runs():
     state = RunState()
     state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager"))
     state.apply(HealthChanged(3.0, Health.UNHEALTHY, "HTTP 400: no"))
-    found = diagnose(state)
+    found = diagnose_run(state)
     assert found is not None
     assert (found.what, found.evidence) == ("the server runs but does not answer as it should", ("HTTP 400: no",))
 
@@ -286,7 +286,7 @@ def test_a_diagnosis_is_json():
     """It goes out as JSON as it is."""
     import msgspec
 
-    found = diagnose(of(f"{CPU}/fail_mem_util", 1))
+    found = diagnose_run(of(f"{CPU}/fail_mem_util", 1))
     assert json.loads(msgspec.json.encode(found))["said"]["free"] == "17.61"
 
 
@@ -295,7 +295,7 @@ def test_a_worker_that_is_killed_at_rest_is_the_cause():
     core = "(EngineCore pid=19711) ERROR 11-22 08:31:33"
     said = f"{core} [multiproc_executor.py:315] Worker proc VllmWorker-0 died unexpectedly (exit code: None)"
     after = f"{core} [core.py:1512] RuntimeError: Executor failed."
-    found = diagnose(written("INFO:     Application startup complete.", said, after, code=0))
+    found = diagnose_run(written("INFO:     Application startup complete.", said, after, code=0))
     assert found is not None
     assert (found.kind, "vLLM did not see how" in found.cause) == ("worker_died", True)
     assert "(exit code: None)" in found.evidence[0]

@@ -6,7 +6,7 @@ import pytest
 
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.diagnosis import postmortem, remedies
-from dflash_tui.diagnosis.cause import diagnose
+from dflash_tui.diagnosis.cause import diagnose_run
 from dflash_tui.events import Exited, Launched
 from dflash_tui.launch import planner
 from dflash_tui.machine import gpus
@@ -34,15 +34,15 @@ def after(text: str, plan: Plan, port: int | None = None) -> list[remedies.Remed
     for event in LogReader(0.0, 0.0).feed(f"{text}\n".encode()):
         state.apply(event)
     state.apply(Exited(9.0, 1))
-    found = diagnose(state, recipe_loader.find(plan.recipe).failures)
+    found = diagnose_run(state, recipe_loader.find(plan.recipe).failures)
     assert found is not None
-    return list(remedies.propose(found, plan, port))
+    return list(remedies.propose_remedies(found, plan, port))
 
 
 def recorded(name: str, plan: Plan, code: int = 1, port: int | None = None) -> list[remedies.Remedy]:
-    found = diagnose(of(name, code))
+    found = diagnose_run(of(name, code))
     assert found is not None
-    return list(remedies.propose(found, plan, port))
+    return list(remedies.propose_remedies(found, plan, port))
 
 
 DEMO = ("demo-cpu",)
@@ -151,6 +151,6 @@ def test_a_post_mortem_survives_a_recipe_that_is_gone(folders):
     from tests.tui.conftest import a_run
 
     run = a_run(recipe="gone", asked={"": "/nowhere/gone.yaml"})
-    found = postmortem.of(run, of(f"{CPU}/fail_mem_util", 1))
+    found = postmortem.build_postmortem(run, of(f"{CPU}/fail_mem_util", 1))
     assert found is not None
     assert found.commands[0] == "dflash-tui up /nowhere/gone.yaml --set gpu-memory-utilization=0.91"

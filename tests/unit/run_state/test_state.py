@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dflash_tui.diagnosis.cause import diagnose
+from dflash_tui.diagnosis.cause import diagnose_run
 from dflash_tui.events import (
     WARM_UP,
     Autopsy,
@@ -89,7 +89,7 @@ def test_a_death_on_the_first_request_is_told_as_such():
         state.apply(event)
     assert state.up_at == pytest.approx(85.752)
     assert state.time_to_ready is None
-    found = diagnose(state)
+    found = diagnose_run(state)
     assert found is not None
     assert found.what == "the server answered /health and died on its first request (exit code 0)"
     assert any("cutlass" in line for line in found.evidence)
