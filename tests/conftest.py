@@ -114,7 +114,7 @@ def demo_engine(engine_data) -> environments.Engine:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_DATA_HOME", str(engine_data))
         spec = resolution.resolve(recipe_loader.find("demo-cpu")).engine
-        return asyncio.run(environments.install(spec, plan.engine_folder(spec), lambda _event: None))
+        return asyncio.run(environments.install_engine(spec, plan.engine_folder(spec), lambda _event: None))
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import json
 
-from dflash_tui.engines.inventory import Options
+from dflash_tui.engines.inventory import ServeOptions
 from dflash_tui.planning.plan import Plan
 
 FIX = "correct the recipe, or take a flag away with --set NAME=null"
 
 
-def mistakes(plan: Plan, options: Options) -> list[str]:
+def find_flag_mistakes(plan: Plan, options: ServeOptions) -> list[str]:
     """Return a sentence for each flag, value or key of speculative-config that this vLLM does not know."""
     words = plan.argv[3:]
     found = []
@@ -35,13 +35,13 @@ def mistakes(plan: Plan, options: Options) -> list[str]:
     return found
 
 
-def _whole(name: str, options: Options) -> str:
+def _whole(name: str, options: ServeOptions) -> str:
     """Return the flag that `name` is the beginning of, as argparse takes it; `name` itself when there are several."""
     longer = [flag for flag in options.flags if flag.startswith(name)]
     return longer[0] if len(longer) == 1 else name
 
 
-def _keys(value: str, options: Options, vllm: str) -> list[str]:
+def _keys(value: str, options: ServeOptions, vllm: str) -> list[str]:
     found = []
     for key in json.loads(value):
         if key not in options.speculation:

@@ -21,11 +21,11 @@ _DO = "reinstall it"
 T = TypeVar("T")
 
 
-class GivenUp(DflashError):
+class Cancelled(DflashError):
     """Whoever asked an engine has gone, so it was not asked to the end."""
 
 
-class _Asker:
+class _ScriptRunner:
     """The question that one caller waits for; once it has given up, none is asked any more."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class _Asker:
 
     def check(self) -> None:
         if self._gone:
-            raise GivenUp("it was given up")
+            raise Cancelled("it was given up")
 
     def give_up(self) -> None:
         with self._lock:
@@ -52,15 +52,15 @@ class _Asker:
                 self._process.kill()
 
 
-_asker: ContextVar[_Asker | None] = ContextVar("asker", default=None)
+_asker: ContextVar[_ScriptRunner | None] = ContextVar("asker", default=None)
 
 
-async def in_thread(work: Callable[[], T]) -> T:
+async def run_in_cancellable_thread(work: Callable[[], T]) -> T:
     """Return what `work`, which may ask an engine, returns in a thread; when the caller is cancelled its question ends.
 
     In the thread `ask` then raises `GivenUp`, so that whatever was to follow the answer is not done.
     """
-    asker = _Asker()
+    asker = _ScriptRunner()
     before = _asker.set(asker)  # a thread is given the context of the task that starts it
     try:
         return await asyncio.to_thread(work)
@@ -71,7 +71,7 @@ async def in_thread(work: Callable[[], T]) -> T:
         _asker.reset(before)
 
 
-def check() -> None:
+def raise_if_cancelled() -> None:
     """Return as long as somebody waits for the work that runs in this thread; what waits itself asks now and then.
 
     Raises:
@@ -81,14 +81,14 @@ def check() -> None:
         asker.check()
 
 
-def ask(python: Path, script: str, *words: str, patience: float) -> bytes:
+def run_script(python: Path, script: str, *words: str, patience: float) -> bytes:
     """Return what a script of ours, run by an engine's Python with `words`, writes into the file it is given first.
 
     Raises:
         EngineError: it fails, or takes longer than `patience` seconds.
         GivenUp: whoever asked was cancelled.
     """
-    asker = _asker.get() or _Asker()
+    asker = _asker.get() or _ScriptRunner()
     with tempfile.TemporaryDirectory(prefix="dflash-") as folder:
         answer = Path(folder) / "answer.json"
         # Nothing is written into an environment that is only looked at, not even byte code.

@@ -54,13 +54,13 @@ class Engine(msgspec.Struct, frozen=True):
     @property
     def site_packages(self) -> Path:
         """The folder that holds the `vllm` package."""
-        return site_packages(Path(self.folder))
+        return find_site_packages(Path(self.folder))
 
 
 register_type(Engine)
 
 
-def site_packages(folder: Path) -> Path:
+def find_site_packages(folder: Path) -> Path:
     """Return the site-packages folder of the environment in `folder`: that of the Python which `pyvenv.cfg` names.
 
     An environment that was made again with another Python keeps the old one's folder beside it.
@@ -80,7 +80,7 @@ def site_packages(folder: Path) -> Path:
     return found[0]
 
 
-def find(folder: Path) -> Engine | None:
+def find_engine(folder: Path) -> Engine | None:
     """Return the finished engine in `folder`, or None. A half-made one has no marker and does not count."""
     try:
         engine = msgspec.json.decode((folder / MARKER).read_bytes(), type=Engine)
@@ -90,7 +90,7 @@ def find(folder: Path) -> Engine | None:
     return engine if engine.folder == str(folder) and engine.python.exists() else None
 
 
-async def install(spec: EngineSpec, folder: Path, report: Report) -> Engine:
+async def install_engine(spec: EngineSpec, folder: Path, report: Report) -> Engine:
     """Return the engine for `spec` in `folder`, building it when it is not there.
 
     Two callers wait for each other; a build that fails or is cancelled leaves nothing behind, and what a
@@ -100,8 +100,8 @@ async def install(spec: EngineSpec, folder: Path, report: Report) -> Engine:
         EngineError: no space, no network, or uv could not resolve or install; the folder is gone then.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    async with locked(folder.with_name(f".{folder.name}.lock"), report) as lock:
-        if engine := find(folder):
+    async with hold_lock(folder.with_name(f".{folder.name}.lock"), report) as lock:
+        if engine := find_engine(folder):
             return engine
         shutil.rmtree(folder, ignore_errors=True)
         _check_space(spec, folder.parent)
@@ -113,7 +113,7 @@ async def install(spec: EngineSpec, folder: Path, report: Report) -> Engine:
 
 
 @asynccontextmanager
-async def locked(path: Path, report: Report, step: Step = Step.INSTALL) -> AsyncIterator[int]:
+async def hold_lock(path: Path, report: Report, step: Step = Step.INSTALL) -> AsyncIterator[int]:
     """Hold the lock on `path`; yields its descriptor, which whoever works there inherits: it lasts as long as they do.
 
     While somebody else has it, that is told as part of `step`.
@@ -148,7 +148,7 @@ async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> E
     name = spec.distribution
     plan = f"{name} {spec.vllm}: about {spec.download_mb} MB to download, {spec.disk_mb / 1000:.1f} GB on disk"
     report(Preparing(started, Step.INSTALL, plan, 0.0))
-    await _uv(["venv", "--python", sys.executable, str(folder)], _Progress(spec, report), lock)
+    await _uv(["venv", "--python", sys.executable, str(folder)], _InstallProgress(spec, report), lock)
     overrides = folder / "dflash-overrides.txt"
     overrides.write_text("".join(f"{line}\n" for line in spec.overrides))
     python = str(folder / "bin" / "python")
@@ -157,10 +157,10 @@ async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> E
         argv += ["--exclude-newer", spec.exclude_newer]
     if spec.torch_backend and not _wheel_folder_has_torch():
         argv += ["--torch-backend", spec.torch_backend]
-    await _uv([*argv, *spec.packages], _Progress(spec, report), lock)
+    await _uv([*argv, *spec.packages], _InstallProgress(spec, report), lock)
     if spec.stands_in:
-        _stand_in(site_packages(folder), spec)
-    frozen = await _uv(["pip", "freeze", "--python", python], _Progress(spec, report), lock)
+        _stand_in(find_site_packages(folder), spec)
+    frozen = await _uv(["pip", "freeze", "--python", python], _InstallProgress(spec, report), lock)
     now = time.time()
     packages = tuple(line for line in frozen.splitlines() if "==" in line)
     engine = Engine(str(folder), spec.vllm, name, now, now - started, packages)
@@ -172,7 +172,7 @@ async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> E
     return engine
 
 
-class _Progress:
+class _InstallProgress:
     """Follows the lines that uv prints for its larger downloads."""
 
     def __init__(self, spec: EngineSpec, report: Report) -> None:
@@ -199,7 +199,7 @@ class _Progress:
         self._report(Preparing(time.time(), Step.INSTALL, f"{what} · {self._mib:.0f} MiB fetched", fraction))
 
 
-async def _uv(argv: list[str], progress: _Progress, lock: int) -> str:
+async def _uv(argv: list[str], progress: _InstallProgress, lock: int) -> str:
     """Run uv and return its stdout.
 
     Raises:

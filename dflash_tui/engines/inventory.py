@@ -16,7 +16,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.type_registration import register_type
 from dflash_tui.engines import environments as engines
-from dflash_tui.engines.engine_python import IMPORT_PATIENCE, ask
+from dflash_tui.engines.engine_python import IMPORT_PATIENCE, run_script
 from dflash_tui.engines.environments import Engine
 from dflash_tui.planning.recipe_loader import FIRST_WITH_DFLASH
 from dflash_tui.runs import registry, server_process
@@ -24,7 +24,7 @@ from dflash_tui.runs import registry, server_process
 _INSTALLED_PATIENCE = 30.0
 
 
-class Described(msgspec.Struct, frozen=True):
+class EnvironmentContents(msgspec.Struct, frozen=True):
     """What an environment holds; `vllm` is empty when it holds none, `packages` is versions by distribution."""
 
     python: str
@@ -41,43 +41,43 @@ class Described(msgspec.Struct, frozen=True):
         return self.vllm.partition("+")[0]
 
 
-register_type(Described)
+register_type(EnvironmentContents)
 
 
-class Options(msgspec.Struct, frozen=True):
+class ServeOptions(msgspec.Struct, frozen=True):
     """What `vllm serve` takes: choices by flag (None: any value), and the keys of `--speculative-config`."""
 
     flags: dict[str, tuple[str, ...] | None]
     speculation: tuple[str, ...]
 
 
-register_type(Options)
+register_type(ServeOptions)
 
 
-def engines_here() -> list[Engine]:
+def list_engines() -> list[Engine]:
     """Return the engines that we made, then those that were adopted."""
-    ours = [engines.find(folder) for folder in sorted(paths.engines_folder().glob("[!.]*"))]
+    ours = [engines.find_engine(folder) for folder in sorted(paths.engines_folder().glob("[!.]*"))]
     return [engine for engine in (*ours, *map(_adopted, sorted(_records().glob("*.json")))) if engine]
 
 
-def find(folder: Path) -> Engine | None:
+def find_any_engine(folder: Path) -> Engine | None:
     """Return the engine in `folder`, made by us or adopted, or None; somebody else's of ours has to be adopted."""
-    return _adopted(_record(folder)) or (engines.find(folder) if _is_ours(folder) else None)
+    return _adopted(_record(folder)) or (engines.find_engine(folder) if _is_ours(folder) else None)
 
 
 def _is_ours(folder: Path) -> bool:
     return folder.parent.resolve() == paths.engines_folder().resolve()
 
 
-def named(name: str) -> Engine:
+def find_engine_by_name(name: str) -> Engine:
     """Return the engine that `name` means: its folder, the folder's name, or the start of that.
 
     Raises:
         UsageError: none does, or several.
     """
-    known = engines_here()
+    known = list_engines()
     path = Path(name).expanduser()
-    if "/" in name and (found := find(path.absolute()) or find(path.resolve())):
+    if "/" in name and (found := find_any_engine(path.absolute()) or find_any_engine(path.resolve())):
         return found
     fitting = [engine for engine in known if Path(engine.folder).name == name]
     fitting = fitting or [engine for engine in known if name and Path(engine.folder).name.startswith(name)]
@@ -89,7 +89,7 @@ def named(name: str) -> Engine:
     raise UsageError(f"no engine called '{name}'", do=adopt)
 
 
-def leftovers() -> list[Path]:
+def list_leftovers() -> list[Path]:
     """Return folders that a killed install or removal left; the next install of the same engine removes its own."""
     removed, made = paths.engines_folder().glob(".removing-*"), paths.engines_folder().glob("[!.]*")
     # An engine that was moved has its marker; what never was an environment is none of ours.
@@ -102,7 +102,7 @@ def _begun(folder: Path) -> bool:
     return (folder / "pyvenv.cfg").is_file() or folder.with_name(f".{folder.name}.lock").exists()
 
 
-def busy(folder: Path) -> bool:
+def is_busy(folder: Path) -> bool:
     """Whether an engine is being installed in `folder`, or removed, right now."""
     try:
         with _undisturbed(folder):
@@ -111,7 +111,7 @@ def busy(folder: Path) -> bool:
         return True
 
 
-def clear(folder: Path) -> None:
+def clear_leftover(folder: Path) -> None:
     """Delete what a killed install or removal left in `folder`.
 
     Raises:
@@ -134,38 +134,40 @@ def _undisturbed(folder: Path) -> Iterator[None]:
         yield
 
 
-def describe(python: Path) -> Described:
+def describe_environment(python: Path) -> EnvironmentContents:
     """Return what the environment of `python` holds.
 
     Raises:
         EngineError: its Python does not run.
     """
-    return msgspec.json.decode(ask(python, "describe.py", "installed", patience=_INSTALLED_PATIENCE), type=Described)
+    return msgspec.json.decode(
+        run_script(python, "describe.py", "installed", patience=_INSTALLED_PATIENCE), type=EnvironmentContents
+    )
 
 
-def options(engine: Engine) -> Options:
+def read_serve_options(engine: Engine) -> ServeOptions:
     """Return what the engine's `vllm serve` takes; asked once per engine, which takes some 20 seconds.
 
     Raises:
         EngineError: its vLLM cannot be imported.
     """
-    if known := options_known(engine):
+    if known := read_cached_serve_options(engine):
         return known
-    answer = ask(engine.python, "describe.py", "options", patience=IMPORT_PATIENCE)
-    found = msgspec.json.decode(answer, type=Options)
+    answer = run_script(engine.python, "describe.py", "options", patience=IMPORT_PATIENCE)
+    found = msgspec.json.decode(answer, type=ServeOptions)
     _kept(engine).write_bytes(answer)
     return found
 
 
-def options_known(engine: Engine) -> Options | None:
+def read_cached_serve_options(engine: Engine) -> ServeOptions | None:
     """Return what `options` has returned before for this engine, or None."""
     try:
-        return msgspec.json.decode(_kept(engine).read_bytes(), type=Options)
+        return msgspec.json.decode(_kept(engine).read_bytes(), type=ServeOptions)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def adopt(folder: Path, *, patch: bool) -> Engine:
+def adopt_engine(folder: Path, *, patch: bool) -> Engine:
     """Take an environment of the user's into the list; only our own record is written, nothing in the environment.
 
     With `patch` recipes may apply their patches to it.
@@ -178,7 +180,7 @@ def adopt(folder: Path, *, patch: bool) -> Engine:
         raise UsageError(f"{folder} is not an environment with vLLM", do="name the folder that holds bin/vllm")
     if _is_ours(folder):
         raise UsageError(f"{folder} is an engine of ours", do=f"use it with --engine {folder.name}")
-    found = describe(folder / "bin" / "python")
+    found = describe_environment(folder / "bin" / "python")
     if not found.vllm or not found.dflash:
         what = f"vLLM {found.vllm} in {folder} has no DFlash" if found.vllm else f"{folder} holds no vLLM"
         raise UsageError(what, do=f"{FIRST_WITH_DFLASH} is the first release that has it")
@@ -195,7 +197,7 @@ def adopt(folder: Path, *, patch: bool) -> Engine:
     return engine
 
 
-def remove(engine: Engine) -> None:
+def remove_engine(engine: Engine) -> None:
     """Delete an engine that we made; of an adopted one only our record.
 
     Raises:
@@ -216,7 +218,7 @@ def remove(engine: Engine) -> None:
     shutil.rmtree(doomed)
 
 
-def size(engine: Engine) -> int:
+def measure_engine_size(engine: Engine) -> int:
     """Return the bytes of the engine's files; those that uv shares with its cache by hard links count in full."""
     files = (path for path in Path(engine.folder).rglob("*") if path.is_file() and not path.is_symlink())
     return sum(path.stat().st_size for path in files)

@@ -50,7 +50,7 @@ def marked(plan: Plan, arm: Arm, experiment: str, cache: Path | None) -> Plan:
 
 def told(boot: Boot, run: Run, cache: Path | None) -> Boot:
     """Return the boot with all that it was launched with; asks the engine and the driver, for seconds at most."""
-    engine = inventory.find(Path(run.plan.engine_folder))
+    engine = inventory.find_any_engine(Path(run.plan.engine_folder))
     probe = gpus.Probe() if run.plan.on_cpu else gpus.probe_allowed()
     cards = [card for card in probe.gpus if not run.plan.gpus or card.uuid in run.plan.gpus]
     return replace(
@@ -95,7 +95,7 @@ def _patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:
         digest = hashlib.sha256()
         try:
             for path in patch_file.load(name).paths:
-                digest.update(ledger.read(engine, path) or b"")
+                digest.update(ledger.read_vllm_file(engine, path) or b"")
         except DflashError:
             continue
         found[name] = digest.hexdigest()
@@ -104,7 +104,7 @@ def _patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:
 
 def _versions(engine: Engine) -> dict[str, str]:
     try:
-        there = inventory.describe(engine.python)
+        there = inventory.describe_environment(engine.python)
     except DflashError:
         return {}
     known = {name: there.packages[name] for name in _PACKAGES if name in there.packages}

@@ -138,7 +138,7 @@ async def _tidy(folder: Path, normal: Plan) -> None:
 
 
 async def _restore(normal: Plan) -> None:
-    if engine := inventory.find(Path(normal.engine_folder)):
+    if engine := inventory.find_any_engine(Path(normal.engine_folder)):
         try:
             await preparation.patch(normal, engine, boot.say)
         except DflashError as error:

@@ -45,7 +45,7 @@ def planned(args: argparse.Namespace) -> Planned:
         UsageError: a name or a setting is wrong.
     """
     recipe = recipe_loader.find(args.recipe)
-    found = inventory.named(args.engine) if args.engine else None
+    found = inventory.find_engine_by_name(args.engine) if args.engine else None
     spec = _spec(found) if found else recipe_loader.engine_of(args.vllm) if args.vllm else None
     settings = parse_settings(args.settings or [])
     probe = Probe() if recipe.for_cpu else gpus.probe_allowed()
@@ -105,7 +105,7 @@ def _spec(engine: Engine) -> EngineSpec:
     return EngineSpec(
         vllm=engine.vllm,
         packages=packages,
-        torch_backend=status.torch_backend(engine),
+        torch_backend=status.read_torch_backend(engine),
         stands_in="" if engine.distribution == "vllm" else engine.distribution,
     )
 
@@ -156,5 +156,5 @@ def fit_of(made: Planned) -> Fit | None:
     typical = TYPICAL.get(made.plan.hardware)
     total = typical.memory_total if typical else 0
     elsewhere = Machine(made.plan.hardware, total, total, typical.unified) if typical else None
-    models = [model_lookup.here(model.name, model.revision) for model in made.plan.models]
+    models = [model_lookup.find_local_model(model.name, model.revision) for model in made.plan.models]
     return check.fit_of(made.setup, made.plan, machine_of(made.gpus) or elsewhere, models)

@@ -15,7 +15,7 @@ from dflash_tui.engines import environments as engines
 from dflash_tui.engines.environments import Engine, Report
 from dflash_tui.engines.hub import download, model_lookup
 from dflash_tui.engines.patching import ledger, patch_set, patcher, status, transaction
-from dflash_tui.engines.patching.status import State
+from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.processes import clean_environment
 from dflash_tui.planning import patch_file
@@ -27,10 +27,10 @@ from dflash_tui.runs.run import Run
 
 _LAST_LINES = 5
 _WORDS = {
-    State.APPLIED: "is in already",
-    State.APPLIED_BY_OTHER: "is in already, by other hands",
-    State.UPSTREAM: "is in vLLM itself",
-    State.NOT_APPLICABLE: "is not for this engine",
+    PatchState.APPLIED: "is in already",
+    PatchState.APPLIED_BY_OTHER: "is in already, by other hands",
+    PatchState.UPSTREAM: "is in vLLM itself",
+    PatchState.NOT_APPLICABLE: "is not for this engine",
 }
 
 
@@ -75,10 +75,10 @@ async def get(setup: Setup, plan: Plan, report: Report, *, forced: str = "") -> 
 
 async def _engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine:
     folder = Path(plan.engine_folder)
-    if found := await asyncio.to_thread(inventory.find, folder):
+    if found := await asyncio.to_thread(inventory.find_any_engine, folder):
         report(Preparing(time.time(), Step.INSTALL, f"{found.distribution} {found.vllm}, as installed", 1.0, done=True))
         return found
-    return await engines.install(spec, folder, report)
+    return await engines.install_engine(spec, folder, report)
 
 
 async def _flags(setup: Setup, plan: Plan, engine: Engine, report: Report, *, forced: str) -> None:
@@ -87,8 +87,8 @@ async def _flags(setup: Setup, plan: Plan, engine: Engine, report: Report, *, fo
     if setup.standing.status is Status.VERIFIED and not seen_by_vllm and not engine.adopted:
         return
     report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))
-    known = await engine_python.in_thread(lambda: inventory.options(engine))
-    wrong = cli_flags.mistakes(plan, known)
+    known = await engine_python.run_in_cancellable_thread(lambda: inventory.read_serve_options(engine))
+    wrong = cli_flags.find_flag_mistakes(plan, known)
     if wrong and not forced:
         raise UsageError(
             "this vLLM does not know what the recipe asks for", evidence="; ".join(wrong), do=cli_flags.FIX
@@ -100,9 +100,9 @@ async def _flags(setup: Setup, plan: Plan, engine: Engine, report: Report, *, fo
 async def _fetch(plan: Plan, engine: Engine, report: Report) -> None:
     """Fetch what the hub has of the plan's models and the cache lacks."""
     for model in plan.models:
-        found = await model_lookup.look(model.name, model.revision)
+        found = await model_lookup.look_up_model(model.name, model.revision)
         if not found.complete:
-            await download.download(found, engine.python, report)
+            await download.download_model(found, engine.python, report)
 
 
 async def _build(plan: Plan, engine: Engine, report: Report) -> None:
@@ -117,7 +117,7 @@ async def _build(plan: Plan, engine: Engine, report: Report) -> None:
         report(Preparing(time.time(), Step.MODELS, "target and drafter, as built", 1.0, done=True))
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    async with engines.locked(folder.with_name(f".{folder.name}.lock"), report, Step.MODELS) as lock:
+    async with engines.hold_lock(folder.with_name(f".{folder.name}.lock"), report, Step.MODELS) as lock:
         for left in folder.parent.glob(f".{folder.name}.*[0-9]"):
             shutil.rmtree(left, ignore_errors=True)
         began = time.time()
@@ -161,16 +161,24 @@ async def patch(plan: Plan, engine: Engine, report: Report) -> None:
 
     What a killed change left half done is finished or undone first, also for a plan without patches.
     """
-    aim, leaving, trouble = patch_set.of(plan), patch_set.leaving(plan, engine), transaction.trouble(engine)
+    aim, leaving, trouble = (
+        patch_set.patches_for(plan),
+        patch_set.patches_to_remove(plan, engine),
+        transaction.find_unfinished_change(engine),
+    )
     if not aim.bring and not leaving and not trouble:
         return
-    missing = [p.name for p in aim.bring if status.find(p, engine, plan.hardware).state is State.NEEDED]
+    missing = [
+        p.name for p in aim.bring if status.find_patch_status(p, engine, plan.hardware).state is PatchState.NEEDED
+    ]
     to_do = [f"bringing in {', '.join(missing)}"] if missing else []
     to_do += [f"taking out {', '.join(leaving)}"] if leaving else []
     if to_do or trouble:  # else it takes no time worth telling
         report(Preparing(time.time(), Step.PATCHES, "; ".join(to_do) or "mending what was left half done"))
-    now = await engine_python.in_thread(lambda: patcher.apply(aim.bring, engine, plan.hardware, drop=aim.out))
-    found = [status.find(patch, engine, plan.hardware) for patch in aim.bring]
+    now = await engine_python.run_in_cancellable_thread(
+        lambda: patcher.apply_patches(aim.bring, engine, plan.hardware, drop=aim.out)
+    )
+    found = [status.find_patch_status(patch, engine, plan.hardware) for patch in aim.bring]
     said = [f"{f.name} {'applied now' if f.name in now.names else _WORDS.get(f.state, f.state.value)}" for f in found]
     said += [f"{name} taken out ({aim.out[name]})" for name in now.dropped]
     report(Preparing(time.time(), Step.PATCHES, ", ".join([*now.notes, *said]), 1.0, done=True))
@@ -182,9 +190,9 @@ async def _launch(plan: Plan, engine: Engine, prepared: list[Preparing], forced:
     while True:
         try:
             # Nobody of ours changes an environment that was adopted without leave, and it may have nothing to lock.
-            with ledger.locked(engine, patience=0.0) if engine.patchable else nullcontext():
+            with ledger.lock_ledger(engine, patience=0.0) if engine.patchable else nullcontext():
                 return _launch_now(plan, engine, prepared, forced, restarted_from)
-        except ledger.Busy:
+        except ledger.LedgerBusy:
             if time.monotonic() > deadline:
                 raise
         await asyncio.sleep(0.1)
@@ -192,20 +200,20 @@ async def _launch(plan: Plan, engine: Engine, prepared: list[Preparing], forced:
 
 def _launch_now(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str, restarted_from: str) -> Run:
     """Launch the server, and record every patch that is in the engine, whoever brought it in."""
-    if left := transaction.trouble(engine):
+    if left := transaction.find_unfinished_change(engine):
         raise PatchError(
             f"the files of {engine.folder} are not launched as they are", evidence=left.said, do="launch again"
         )
-    there = status.present(engine)
+    there = status.list_present_patches(engine)
     if wrong := [name for name in plan.unpatched if name in there]:
         raise PatchError(f"{', '.join(wrong)} is in {engine.folder} by other hands, and was switched off",
                          do="leave the setting away, or use an engine of ours")  # fmt: skip
-    if late := patch_set.leaving(plan, engine):
+    if late := patch_set.patches_to_remove(plan, engine):
         raise PatchError(f"{', '.join(late)} was brought in by somebody else meanwhile", do="launch again")
-    found = [status.find(patch_file.load(name), engine, plan.hardware) for name in plan.patches]
-    if gone := [one.name for one in found if one.state is State.NEEDED]:
+    found = [status.find_patch_status(patch_file.load(name), engine, plan.hardware) for name in plan.patches]
+    if gone := [one.name for one in found if one.state is PatchState.NEEDED]:
         raise PatchError(f"{', '.join(gone)} was taken out by somebody else meanwhile", do="launch again")
-    if drifted := [one for one in found if one.state is State.DRIFTED]:
+    if drifted := [one for one in found if one.state is PatchState.DRIFTED]:
         raise PatchError(f"{drifted[0].name} is needed, and does not fit the files of {engine.folder}",
                          evidence=drifted[0].why, do="see what differs: dflash-tui patch status")  # fmt: skip
     label = f"{engine.distribution} {engine.vllm}"

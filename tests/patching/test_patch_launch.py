@@ -45,7 +45,7 @@ def launch(plan: Plan, engine: Engine) -> tuple[Run, str]:
     asyncio.run(preparation.patch(plan, engine, said.append))
     run = asyncio.run(preparation._launch(plan, engine, said, ""))
     try:
-        assert permissions.in_use(engine) == [f"{run.id} on port {plan.port}"]
+        assert permissions.list_engine_users(engine) == [f"{run.id} on port {plan.port}"]
     finally:
         asyncio.run(lifecycle.stop(run))
     return run, " ".join(event.text for event in said)
@@ -64,7 +64,7 @@ def test_a_launch_applies_and_a_switch_takes_out(engine):
     assert (run.patches, f"{NAME} is in already" in said) == ((NAME,), True)
     run, said = launch(made(engine, cpu_expand_kernel=False), engine)
     assert (run.patches, f"{NAME} taken out" in said) == ((), True)
-    assert ledger.manifest(engine) == {}
+    assert ledger.read_applied_entries(engine) == {}
     assert launch(made(engine), engine)[0].patches == (NAME,)
 
 
@@ -97,7 +97,7 @@ def test_an_experiment_goes_with_the_launch_that_asked_for_it(engine, experiment
 def test_an_experiment_that_comes_in_meanwhile_stops_the_launch(engine, experiment):
     """Another panel may have applied it since."""
     plan = replace(made(engine), patches=())
-    patcher.apply([experiment], engine)
+    patcher.apply_patches([experiment], engine)
     with pytest.raises(PatchError, match="trial was brought in by somebody else meanwhile"):
         asyncio.run(preparation._launch(plan, engine, [], ""))
     assert registry.runs() == []
@@ -105,7 +105,7 @@ def test_an_experiment_that_comes_in_meanwhile_stops_the_launch(engine, experime
 
 def test_nothing_is_launched_on_a_patch_that_no_longer_fits(engine):
     """Somebody edited the file after it went in: the server would run without it."""
-    patcher.apply([patch_file.load(NAME)], engine)
+    patcher.apply_patches([patch_file.load(NAME)], engine)
     target = engine.site_packages / "vllm" / CPU_FILE
     target.write_text(target.read_text().replace("torch.repeat_interleave(values, lengths)", "values"))
     with pytest.raises(PatchError, match="cpu-expand-kernel is needed, and does not fit"):
@@ -115,7 +115,7 @@ def test_nothing_is_launched_on_a_patch_that_no_longer_fits(engine):
 
 def test_what_others_patched_is_not_passed_off_as_unpatched(engine):
     """A run without the patch would be one with it."""
-    patcher.apply([patch_file.load(NAME)], engine)
+    patcher.apply_patches([patch_file.load(NAME)], engine)
     Path(engine.folder, "dflash-patches.json").unlink()
     with pytest.raises(PatchError, match="by other hands, and was switched off"):
         launch(made(engine, cpu_expand_kernel=False), engine)
@@ -151,8 +151,8 @@ def test_a_launch_ends_what_a_killed_change_left(engine):
     stale.parent.mkdir()
     stale.write_bytes(b"of the new text")
     target.write_bytes(b"new")
-    replaced = {"path": CPU_FILE, "before": ledger.sha256(before), "after": ledger.sha256(b"new")}
-    not_yet = {"path": "utils/other.py", "before": ledger.sha256(b"x = 1\n"), "after": "1" * 64}
+    replaced = {"path": CPU_FILE, "before": ledger.hash_bytes(before), "after": ledger.hash_bytes(b"new")}
+    not_yet = {"path": "utils/other.py", "before": ledger.hash_bytes(b"x = 1\n"), "after": "1" * 64}
     journal = {"files": [replaced, not_yet], "manifest": []}
     Path(engine.folder, "dflash-patching.json").write_text(json.dumps(journal))
     _, said = launch(replace(made(engine), patches=()), engine)
@@ -168,7 +168,7 @@ def test_a_launch_waits_for_whoever_changes_the_files(engine):
     order: list[str] = []
 
     async def main() -> Run:
-        with ledger.locked(engine):
+        with ledger.lock_ledger(engine):
             waiting = asyncio.create_task(preparation._launch(replace(made(engine), patches=()), engine, [], ""))
             await asyncio.sleep(0.3)
             order.append("launched" if registry.runs() else "waited")
@@ -220,7 +220,7 @@ def test_the_doctor_tells_of_what_stands_in_the_way(engine):
     Path(engine.folder, "dflash-patching.json").write_text("[")
     assert [check.level for check in patch_checks(engine)] == [Level.FAIL, Level.OK]
     Path(engine.folder, "dflash-patching.json").unlink()
-    patcher.apply([patch_file.load(NAME)], engine)
+    patcher.apply_patches([patch_file.load(NAME)], engine)
     Path(engine.folder, "dflash-patches.json").unlink()
     [off] = patch_checks(engine, settings={f"patches.{NAME}": False})
     assert off.level is Level.FAIL
@@ -230,11 +230,11 @@ def test_the_doctor_tells_of_what_stands_in_the_way(engine):
 def test_half_of_a_change_is_not_told_as_other_hands(engine, shipped):
     """A killed change looks like anything until it is ended: neither doctor nor dry run guess at it."""
     target = engine.site_packages / "vllm" / CPU_FILE
-    patcher.apply([shipped], engine)
+    patcher.apply_patches([shipped], engine)
     new = target.read_bytes()
-    patcher.revert(engine)
-    replaced = {"path": CPU_FILE, "before": ledger.sha256(target.read_bytes()), "after": ledger.sha256(new)}
-    not_yet = {"path": "utils/other.py", "before": ledger.sha256(b"x = 1\n"), "after": "1" * 64}
+    patcher.revert_patches(engine)
+    replaced = {"path": CPU_FILE, "before": ledger.hash_bytes(target.read_bytes()), "after": ledger.hash_bytes(new)}
+    not_yet = {"path": "utils/other.py", "before": ledger.hash_bytes(b"x = 1\n"), "after": "1" * 64}
     old = target.with_name(f".{target.name}.dflash-old")
     old.write_bytes(target.read_bytes())
     target.write_bytes(new)
@@ -244,14 +244,14 @@ def test_half_of_a_change_is_not_told_as_other_hands(engine, shipped):
     assert (left.level, "an interrupted change" in left.found) == (Level.WARN, True)
     target.write_bytes(new.replace(b"repeat_interleave", b"other"))
     assert [check.level for check in patch_checks(engine)] == [Level.WARN]
-    for done in (patcher.apply([shipped], engine, dry=True), patcher.revert(engine, dry=True)):
+    for done in (patcher.apply_patches([shipped], engine, dry=True), patcher.revert_patches(engine, dry=True)):
         assert (done.names, done.pending) == ((), True)
         assert "an interrupted change" in done.notes[0]
 
 
 def test_a_run_records_patches_of_other_recipes(engine):
     """Whatever is in the engine is in the record: figures are compared with it."""
-    patcher.apply([patch_file.load(NAME)], engine)
+    patcher.apply_patches([patch_file.load(NAME)], engine)
     plan = replace(made(engine), patches=())
     run = asyncio.run(preparation._launch(plan, engine, [], ""))
     asyncio.run(lifecycle.stop(run))

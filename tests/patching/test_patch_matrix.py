@@ -10,7 +10,7 @@ import pytest
 from packaging.version import Version
 
 from dflash_tui.engines.patching import source_probe, text_edits
-from dflash_tui.engines.patching.text_edits import Fit
+from dflash_tui.engines.patching.text_edits import EditFit
 from dflash_tui.planning import patch_applicability, patch_file
 from dflash_tui.planning.patch_file import Patch
 from tests import ROOT
@@ -45,8 +45,10 @@ def covered(patch: Patch, version: str) -> bool:
 def cell(patch: Patch, version: str, texts: dict[str, str | None]) -> str:
     """What the table says of a patch and a release."""
     if not covered(patch, version):
-        return "upstream" if source_probe.seen(patch.upstream, texts) else "·"
-    if text_edits.fit(patch, texts) is not Fit.ABSENT or source_probe.seen(patch.upstream, texts):
+        return "upstream" if source_probe.matches_fingerprint(patch.upstream, texts) else "·"
+    if text_edits.fit_edits(patch, texts) is not EditFit.ABSENT or source_probe.matches_fingerprint(
+        patch.upstream, texts
+    ):
         return "**does not fit**"
     kinds = {patch.experimental: "experiment", bool(patch.instead_of): "alternative", patch.cuda: f"CUDA {patch.cuda}"}
     return next((kind for asked, kind in kinds.items() if asked), "needed")
@@ -71,12 +73,12 @@ def test_it_fits_every_release_that_it_is_for(name, sources):
     for (project, version), texts in sources.items():
         if project != patch.distribution or not covered(patch, version):
             continue
-        if Version(version) > READ_SO_FAR and text_edits.fit(patch, texts) is Fit.DRIFTED:
+        if Version(version) > READ_SO_FAR and text_edits.fit_edits(patch, texts) is EditFit.DRIFTED:
             continue  # a later release may have moved on: its row says so
-        assert text_edits.fit(patch, texts) is Fit.ABSENT, version
-        assert text_edits.drift(patch, texts) == ""
-        after = text_edits.patched([patch], texts)
-        assert text_edits.fit(patch, {**texts, **after}) is Fit.PRESENT, version
+        assert text_edits.fit_edits(patch, texts) is EditFit.ABSENT, version
+        assert text_edits.describe_drift(patch, texts) == ""
+        after = text_edits.patch_texts([patch], texts)
+        assert text_edits.fit_edits(patch, {**texts, **after}) is EditFit.PRESENT, version
         for file in patch.files:
             back = after[file.path]
             for edit in reversed(file.edits):
@@ -94,7 +96,7 @@ def test_upstream_has_it_since_the_release_that_the_file_names(name, sources):
     patch = PATCHES[name]
     assert patch.upstream
     seen = {
-        version: source_probe.seen(patch.upstream, texts)
+        version: source_probe.matches_fingerprint(patch.upstream, texts)
         for (of, version), texts in sources.items()
         if of == patch.distribution
     }
@@ -113,7 +115,7 @@ def test_no_release_looks_patched_by_others(name, sources):
     patch = PATCHES[name]
     for (of, version), texts in sources.items():
         if of == patch.distribution and covered(patch, version) and Version(version) <= READ_SO_FAR:
-            assert not all(source_probe.seen(sign, texts) for sign in patch.by_others), version
+            assert not all(source_probe.matches_fingerprint(sign, texts) for sign in patch.by_others), version
 
 
 @pytest.mark.index
@@ -132,8 +134,10 @@ def test_patches_of_one_release_go_together_in_any_order(sources):
     shared = 0
     for (project, version), texts in sources.items():
         here = [p for p in PATCHES.values() if p.distribution == project and covered(p, version)]
-        for one, other in itertools.combinations([p for p in here if text_edits.fit(p, texts) is Fit.ABSENT], 2):
-            assert text_edits.patched([one, other], texts) == text_edits.patched([other, one], texts), (
+        for one, other in itertools.combinations(
+            [p for p in here if text_edits.fit_edits(p, texts) is EditFit.ABSENT], 2
+        ):
+            assert text_edits.patch_texts([one, other], texts) == text_edits.patch_texts([other, one], texts), (
                 version,
                 one.name,
             )

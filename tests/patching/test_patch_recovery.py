@@ -24,7 +24,7 @@ def half(pair: Engine, both: Patch) -> Engine:
     files = []
     for path, old in {"a/one.py": b"x = 1\n", "b/two.py": b"y = 1\n"}.items():
         new = old.replace(b"1", b"2")
-        files.append({"path": path, "before": ledger.sha256(old), "after": ledger.sha256(new)})
+        files.append({"path": path, "before": ledger.hash_bytes(old), "after": ledger.hash_bytes(new)})
         beside = (package / path).parent
         (beside / f".{Path(path).name}.dflash-old").write_bytes(old)
         (beside / f".{Path(path).name}.dflash-new").write_bytes(new)
@@ -42,15 +42,15 @@ def damage(engine: Engine, what: str) -> None:
 @pytest.mark.parametrize("what", [RECORD, JOURNAL, "copy"])
 def test_a_damaged_record_journal_or_copy_stops_everything(pair, both, what):
     """Nothing is guessed and nothing is thrown away: a revert without the pristine file would only pretend."""
-    patcher.apply([both], pair)
+    patcher.apply_patches([both], pair)
     damage(pair, what)
     before = tree(pair)
     with pytest.raises(PatchError, match="gone or damaged" if what == "copy" else "cannot be read"):
-        patcher.revert(pair)
+        patcher.revert_patches(pair)
     assert tree(pair) == before
-    assert not all(checked.ok for checked in status.verify(pair))
+    assert not all(checked.ok for checked in status.verify_files(pair))
     if what != "copy":
-        trouble = transaction.trouble(pair)
+        trouble = transaction.find_unfinished_change(pair)
         assert trouble
         assert not trouble.mends_itself
         assert what in trouble.said
@@ -63,17 +63,17 @@ def test_a_record_or_journal_that_leads_elsewhere_is_damaged(half, path):
     journal.write_text(journal.read_text().replace("a/one.py", path))
     before = tree(half)
     with pytest.raises(PatchError, match="cannot be read"):
-        patcher.revert(half)
+        patcher.revert_patches(half)
     assert tree(half) == before
 
 
 def test_an_interrupted_change_is_undone_by_the_next(half, both):
     """Looking changes nothing; the next apply puts it right and says so."""
     before = tree(half)
-    [wrong, *_] = [checked for checked in status.verify(half) if not checked.ok]
+    [wrong, *_] = [checked for checked in status.verify_files(half) if not checked.ok]
     assert "an interrupted change of a/one.py, b/two.py" in wrong.found
     assert tree(half) == before
-    done = patcher.apply([both], half)
+    done = patcher.apply_patches([both], half)
     assert done.notes == ("an interrupted change of a/one.py, b/two.py was undone",)
     assert done.names == ("both",)
 
@@ -81,23 +81,23 @@ def test_an_interrupted_change_is_undone_by_the_next(half, both):
 def test_what_was_mended_is_said_in_the_error_that_follows(half, both, shipped):
     """The next apply mends, then fails for another reason: both are told."""
     with pytest.raises(PatchError, match="does not fit") as caught:
-        patcher.apply([both, shipped], half)
+        patcher.apply_patches([both, shipped], half)
     assert "an interrupted change of a/one.py, b/two.py was undone" in caught.value.evidence
 
 
 def test_a_dry_run_mends_nothing(half, both):
     """It only says that there is something to mend."""
     before = tree(half)
-    assert "an interrupted change" in patcher.revert(half, dry=True).notes[0]
+    assert "an interrupted change" in patcher.revert_patches(half, dry=True).notes[0]
     assert tree(half) == before
 
 
 def test_nothing_is_mended_under_a_server(half, both, monkeypatch):
     """It may have read one file as it was before and will read the other."""
-    monkeypatch.setattr(permissions, "in_use", lambda _engine: ["process 7"])
+    monkeypatch.setattr(permissions, "list_engine_users", lambda _engine: ["process 7"])
     before = tree(half)
     with pytest.raises(PatchError, match="a server runs from this engine"):
-        patcher.apply([both], half)
+        patcher.apply_patches([both], half)
     assert tree(half) == before
 
 
@@ -105,7 +105,7 @@ def test_nothing_is_mended_without_leave(half, both):
     """A launch from an environment whose owner has taken it back touches nothing."""
     before = tree(half)
     with pytest.raises(PatchError, match="without leave"):
-        patcher.apply([], replace(half, adopted=True, patchable=False))
+        patcher.apply_patches([], replace(half, adopted=True, patchable=False))
     assert tree(half) == before
 
 
@@ -118,9 +118,9 @@ def test_nothing_is_mended_in_another_release_and_none_of_its_files_comes_back(h
     (site / "vllm" / "a" / "one.py").unlink()
     before = tree(half)
     with pytest.raises(PatchError, match=r"holds 0\.33\.0 now"):
-        patcher.apply([both], half)
+        patcher.apply_patches([both], half)
     assert tree(half) == before
-    assert "was undone" in patcher.revert(replace(half, vllm="0.33.0")).notes[0]
+    assert "was undone" in patcher.revert_patches(replace(half, vllm="0.33.0")).notes[0]
     assert [path.name for path in (site / "vllm" / "a").iterdir() if path.is_file()] == []
     assert (site / "vllm" / "b" / "two.py").read_bytes() == b"y = 1\n"
 
@@ -132,12 +132,12 @@ def test_an_edit_after_the_kill_is_neither_lost_nor_left_beside_half_a_change(ha
     before = tree(half)
     for _ in range(2):
         with pytest.raises(PatchError, match=r"a/one\.py was edited after") as caught:
-            patcher.apply([both], half)
+            patcher.apply_patches([both], half)
         assert tree(half) == before
     kept = re.search(r"/\S+dflash-old", caught.value.evidence)
     assert kept
     Path(kept[0]).replace(one)
-    assert patcher.apply([both], half).notes == ("an interrupted change of a/one.py, b/two.py was undone",)
+    assert patcher.apply_patches([both], half).notes == ("an interrupted change of a/one.py, b/two.py was undone",)
 
 
 def test_an_edit_of_a_file_that_was_not_reached_stays(half, both):
@@ -145,10 +145,10 @@ def test_an_edit_of_a_file_that_was_not_reached_stays(half, both):
     two = half.site_packages / "vllm" / "b" / "two.py"
     two.write_text("y = 1  # theirs\n")
     with pytest.raises(PatchError, match="does not fit"):
-        patcher.apply([both], half)
+        patcher.apply_patches([both], half)
     assert (half.site_packages / "vllm" / "a" / "one.py").read_bytes() == b"x = 1\n"
     assert two.read_text() == "y = 1  # theirs\n"
-    assert transaction.trouble(half) is None
+    assert transaction.find_unfinished_change(half) is None
 
 
 def test_a_reinstalled_vllm_ends_an_interrupted_change(half, both):
@@ -156,24 +156,24 @@ def test_a_reinstalled_vllm_ends_an_interrupted_change(half, both):
     for path, text in {"a/one.py": "x = 1\n", "b/two.py": "y = 1\n"}.items():
         (half.site_packages / "vllm" / path).write_text(text)
     journal = Path(half.folder, JOURNAL)
-    journal.write_text(journal.read_text().replace(ledger.sha256(b"x = 1\n"), "0" * 64))
-    assert "was undone" in patcher.revert(half).notes[0]
-    assert transaction.trouble(half) is None
+    journal.write_text(journal.read_text().replace(ledger.hash_bytes(b"x = 1\n"), "0" * 64))
+    assert "was undone" in patcher.revert_patches(half).notes[0]
+    assert transaction.find_unfinished_change(half) is None
 
 
 @pytest.mark.parametrize("lost", ["deleted", "empty"])
 def test_a_lost_record_does_not_take_the_pristine_copies_with_it(pair, both, lost):
     """They are all that tells what the files were before us; with the files put back they are not needed."""
-    patcher.apply([both], pair)
+    patcher.apply_patches([both], pair)
     copies = {path: path.read_bytes() for path in Path(pair.folder, "dflash-pristine").iterdir()}
     record = Path(pair.folder, RECORD)
     record.unlink() if lost == "deleted" else record.write_text("[]")
-    patcher.apply([both], pair)
-    patcher.revert(pair)
+    patcher.apply_patches([both], pair)
+    patcher.revert_patches(pair)
     assert {path: path.read_bytes() for path in copies} == copies
     for path, text in TEXTS.items():
         (pair.site_packages / "vllm" / path).write_text(text)
-    patcher.revert(pair)
+    patcher.revert_patches(pair)
     assert not Path(pair.folder, "dflash-pristine").exists()
 
 
@@ -185,7 +185,7 @@ def test_a_linked_folder_of_copies_is_refused(pair, both, tmp_path):
     Path(pair.folder, "dflash-pristine").symlink_to(theirs)
     before = tree(pair)
     with pytest.raises(PatchError, match="dflash-pristine is a link"):
-        patcher.apply([both], pair)
+        patcher.apply_patches([both], pair)
     assert tree(pair) == before
     assert [path.read_text() for path in theirs.iterdir()] == ["a text"]
 
@@ -198,8 +198,8 @@ def test_what_is_not_ours_beside_the_copies_stays(pair, both):
     (copies / "notes.txt").write_text("mine")
     (copies / ("3" * 64)).write_text("left by a killed change")
     before = {path.name for path in copies.iterdir()} - {"3" * 64}
-    assert patcher.apply([both], pair).names == ("both",)
-    patcher.revert(pair)
+    assert patcher.apply_patches([both], pair).names == ("both",)
+    patcher.revert_patches(pair)
     assert {path.name for path in copies.iterdir()} == before
 
 
@@ -212,9 +212,9 @@ def test_an_edit_before_anything_was_reached_stays(half, both, copy):
         waiting.unlink()
     if copy:
         (package / "a" / ".one.py.dflash-old").write_bytes(copy)
-    assert "was undone" in patcher.revert(half).notes[0]
+    assert "was undone" in patcher.revert_patches(half).notes[0]
     assert (package / "a" / "one.py").read_text() == "x = 1  # theirs\n"
-    assert transaction.trouble(half) is None
+    assert transaction.find_unfinished_change(half) is None
     assert not list(package.rglob(".*.dflash-*"))
 
 
@@ -226,7 +226,7 @@ def test_a_copy_that_is_gone_is_not_named(half, both):
     (package / "a" / ".one.py.dflash-old").unlink()
     before = tree(half)
     with pytest.raises(PatchError, match=r"a/one\.py was edited after") as caught:
-        patcher.revert(half)
+        patcher.revert_patches(half)
     assert "dflash-old" not in str(caught.value)
     assert "put that file" not in str(caught.value)
     assert tree(half) == before

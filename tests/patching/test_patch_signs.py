@@ -12,7 +12,7 @@ METHOD = "class Backend:\n    @classmethod\n    def able(cls) -> bool:\n        
 
 
 def seen(source: str, has: str, in_class: str = "", *, returns: bool | None = None) -> bool:
-    return source_probe.seen(Sign("a.py", has, in_class, returns), {"a.py": source})
+    return source_probe.matches_fingerprint(Sign("a.py", has, in_class, returns), {"a.py": source})
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_base_has_to_be_bound(source, there):
 def test_only_code_that_reads_a_name_uses_it(source, there):
     """Not a comment, a string, an import or an assignment; a broken or missing file shows nothing."""
     assert seen(source, "attention.wish") is there
-    assert not source_probe.seen(Sign("b.py", "x"), {"b.py": None})
+    assert not source_probe.matches_fingerprint(Sign("b.py", "x"), {"b.py": None})
 
 
 def test_a_function_that_returns_at_once():
@@ -93,12 +93,12 @@ def test_source_beyond_the_parser_shows_nothing_and_is_refused():
         seen(source, "attention.wish")
         if "(" not in deep:
             with pytest.raises(PatchError, match="no longer be valid Python") as caught:
-                text_edits.patched([patch], {"a.py": source})
+                text_edits.patch_texts([patch], {"a.py": source})
             assert "nested too deeply" in caught.value.evidence
 
 
 def test_a_byte_order_mark_is_python():
     """Windows editors write it, and Python reads it."""
     patch = replace(patch_file.load("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit("x = 1", "x = a.wish"),)),))
-    after = text_edits.patched([patch], {"a.py": "\ufeffx = 1\n"})
+    after = text_edits.patch_texts([patch], {"a.py": "\ufeffx = 1\n"})
     assert seen(after["a.py"], "a.wish")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dflash_tui.common.errors import PatchError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger, patcher, status
-from dflash_tui.engines.patching.status import Found, State
+from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits, Patch
 from tests.patching.conftest import CPU_FILE, build
@@ -48,8 +48,8 @@ def installed(folder: Path, texts: Mapping[str, str], version: str) -> Engine:
     return replace(build(folder, texts, "vllm", version), packages=CUDA_12)
 
 
-def stand(engine: Engine) -> dict[str, Found]:
-    return {patch.name: status.find(patch, engine) for patch in GPU if patch.name in NAMES}
+def stand(engine: Engine) -> dict[str, PatchStatus]:
+    return {patch.name: status.find_patch_status(patch, engine) for patch in GPU if patch.name in NAMES}
 
 
 def edit(engine: Engine, path: str, old: str, new: str) -> None:
@@ -83,11 +83,11 @@ def test_what_the_published_patcher_did_is_recognised(read, tmp_path):
     for _ in range(3):
         published_patcher(engine)
         found = stand(engine)
-        theirs = {name for name, one in found.items() if one.state is State.APPLIED_BY_OTHER}
+        theirs = {name for name, one in found.items() if one.state is PatchState.APPLIED_BY_OTHER}
         assert theirs == {"triton-non-causal", "dflash-draft-flash-attn", "gb10-cutlass-fp8"}
         assert all("we have no record of it" in found[name].why for name in theirs)
         names = [patch_file.load(name) for name in sorted(theirs)]
-        assert patcher.apply(names, engine).names == ()
+        assert patcher.apply_patches(names, engine).names == ()
 
 
 @pytest.mark.index
@@ -96,9 +96,9 @@ def test_the_published_way_of_qwen3_next_is_recognised(read, tmp_path):
     engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
     edit(engine, NEXT, "    IsHybrid,\n):", "    IsHybrid, SupportsEagle3\n):")
     found = stand(engine)["qwen3-next-eagle3"]
-    assert found.state is State.DRIFTED
+    assert found.state is PatchState.DRIFTED
     edit(engine, NEXT, "    SupportsLoRA,\n", "    SupportsLoRA,\n    SupportsEagle3,\n")
-    assert stand(engine)["qwen3-next-eagle3"].state is State.APPLIED_BY_OTHER
+    assert stand(engine)["qwen3-next-eagle3"].state is PatchState.APPLIED_BY_OTHER
 
 
 @pytest.mark.index
@@ -118,7 +118,7 @@ def test_what_only_looks_like_it_is_not_it(read, tmp_path, text):
         "    @classmethod\n    def supports_head_size",
         f"{text}    @classmethod\n    def supports_head_size",
     )
-    assert stand(engine)["triton-non-causal"].state is State.NEEDED
+    assert stand(engine)["triton-non-causal"].state is PatchState.NEEDED
 
 
 @pytest.mark.index
@@ -129,13 +129,13 @@ def test_a_patch_that_a_later_method_overrides_does_not_fit(read, tmp_path):
     no = "    @classmethod\n    def supports_non_causal(cls) -> bool:\n        return False\n\n"
     edit(engine, TRITON, before, no + before)
     found = stand(engine)["triton-non-causal"]
-    assert (found.state, "a later definition" in found.why) == (State.DRIFTED, True)
+    assert (found.state, "a later definition" in found.why) == (PatchState.DRIFTED, True)
     units = [patch_file.load(name) for name in ("triton-non-causal", "dflash-draft-flash-attn")]
     with pytest.raises(PatchError, match="does not fit"):
-        patcher.apply(units, engine)
+        patcher.apply_patches(units, engine)
     [mine] = units[0].files[0].edits
     edit(engine, TRITON, mine.old, mine.new)
-    assert stand(engine)["triton-non-causal"].state is State.DRIFTED
+    assert stand(engine)["triton-non-causal"].state is PatchState.DRIFTED
 
 
 @pytest.mark.index
@@ -149,7 +149,7 @@ def test_one_of_two_functions_is_half_a_patch(read, tmp_path):
         "def cutlass_fp8_supported() -> bool:\n    return False\n",
     )
     found = stand(engine)["gb10-cutlass-fp8"]
-    assert found.state is State.DRIFTED
+    assert found.state is PatchState.DRIFTED
     assert "+    return False\n" in found.drift
     old = patch_file.load("gb10-cutlass-fp8").files[0].edits[1]
     edit(engine, W8A8, old.old, old.new)
@@ -171,10 +171,10 @@ def test_one_of_two_functions_is_half_a_patch(read, tmp_path):
 def test_a_nightly_is_judged_by_its_source(read, tmp_path, source, version, expected):
     """Whatever its number says: what it has is upstream, what it lacks is needed; and that it was judged so."""
     found = stand(installed(tmp_path / "e", read[source], version))
-    needed = {name for name, one in found.items() if one.state is State.NEEDED}
+    needed = {name for name, one in found.items() if one.state is PatchState.NEEDED}
     assert needed == expected | {"gb10-cutlass-fp8"}
     others = {one.state for name, one in found.items() if name not in needed}
-    assert others <= {State.UPSTREAM, State.NOT_APPLICABLE}
+    assert others <= {PatchState.UPSTREAM, PatchState.NOT_APPLICABLE}
     assert all(f"{version} is not a release: judged by its source" in one.why for one in found.values())
 
 
@@ -182,11 +182,11 @@ def test_a_nightly_is_judged_by_its_source(read, tmp_path, source, version, expe
 def test_a_file_as_published_is_upstreams_work(read, tmp_path):
     """What the wheel's RECORD vouches for nobody has changed, although the text is the very one of our patch."""
     engine = installed(tmp_path / "e", read["0.24.0"], "0.23.0")  # as if it had come a release earlier
-    assert stand(engine)["qwen3-next-eagle3"].state is State.UPSTREAM
+    assert stand(engine)["qwen3-next-eagle3"].state is PatchState.UPSTREAM
     engine = installed(tmp_path / "f", read["0.22.0"], "0.23.0")
     for one in patch_file.load("qwen3-next-eagle3").files[0].edits:
         edit(engine, NEXT, one.old, one.new)
-    assert stand(engine)["qwen3-next-eagle3"].state is State.APPLIED_BY_OTHER
+    assert stand(engine)["qwen3-next-eagle3"].state is PatchState.APPLIED_BY_OTHER
 
 
 @pytest.mark.index
@@ -194,12 +194,12 @@ def test_the_release_of_tomorrow(read, tmp_path):
     """What still lacks it gets it, and that nobody has verified it is said; what has moved on is shown."""
     engine = installed(tmp_path / "e", read["0.33.0"], "0.99.0")
     found = stand(engine)
-    assert {one.state for name, one in found.items() if name != "gb10-cutlass-fp8"} == {State.UPSTREAM}
-    assert found["gb10-cutlass-fp8"].state is State.NEEDED
+    assert {one.state for name, one in found.items() if name != "gb10-cutlass-fp8"} == {PatchState.UPSTREAM}
+    assert found["gb10-cutlass-fp8"].state is PatchState.NEEDED
     assert found["gb10-cutlass-fp8"].why == "newer than 0.33.0, the last release it was verified on"
     edit(engine, W8A8, "def cutlass_fp8_supported() -> bool:", "def cutlass_fp8_is_there() -> bool:")
     lost = stand(engine)["gb10-cutlass-fp8"]
-    assert lost.state is State.DRIFTED
+    assert lost.state is PatchState.DRIFTED
     assert "--set patches.gb10-cutlass-fp8=false" in lost.why
     assert "+def cutlass_fp8_is_there() -> bool:" in lost.drift
 
@@ -208,15 +208,15 @@ def test_what_upstream_does_in_its_own_way_is_upstream(tmp_path, pristine, shipp
     """The next release of the CPU build may expand by itself; while the very text stands there, it does not."""
     [edit] = shipped.files[0].edits
     theirs = pristine.replace(edit.old, "    output.copy_(torch.repeat_interleave(input_val, cu_num_tokens))\n")
-    found = status.find(shipped, build(tmp_path / "e", {CPU_FILE: theirs}, version="0.33.0"))
-    assert found.state is State.UPSTREAM
+    found = status.find_patch_status(shipped, build(tmp_path / "e", {CPU_FILE: theirs}, version="0.33.0"))
+    assert found.state is PatchState.UPSTREAM
     elsewhere = pristine + "\n\ndef expand(values, lengths):\n    return torch.repeat_interleave(values, lengths)\n"
     for version in ("0.32.0", "0.33.0"):
         engine = build(tmp_path / version, {CPU_FILE: elsewhere}, version=version)
-        assert status.find(shipped, engine).state is State.NEEDED
-        assert patcher.apply([shipped], engine).names == (shipped.name,)
-    found = status.find(shipped, build(tmp_path / "f", {CPU_FILE: pristine}, version="0.33.0"))
-    assert (found.state, found.why) == (State.NEEDED, "newer than 0.32.0, the last release it was verified on")
+        assert status.find_patch_status(shipped, engine).state is PatchState.NEEDED
+        assert patcher.apply_patches([shipped], engine).names == (shipped.name,)
+    found = status.find_patch_status(shipped, build(tmp_path / "f", {CPU_FILE: pristine}, version="0.33.0"))
+    assert (found.state, found.why) == (PatchState.NEEDED, "newer than 0.32.0, the last release it was verified on")
 
 
 @pytest.fixture
@@ -235,34 +235,37 @@ def two(tmp_path, shipped) -> tuple[Engine, Patch, Patch]:
 def test_editions_do_not_mix_over_files(two):
     """One file in the one and one in the other is neither; so is one of two files, put back by a reinstallation."""
     engine, old, _new = two
-    patcher.apply([old], engine)
+    patcher.apply_patches([old], engine)
     (engine.site_packages / "vllm" / "b.py").write_text("x = 1\n")
-    assert status.find(old, engine).why == "half of it is in"
+    assert status.find_patch_status(old, engine).why == "half of it is in"
     (engine.site_packages / "vllm" / "b.py").write_text("x = 3\n")
-    found = status.find(old, engine)
-    assert found.state is State.DRIFTED
+    found = status.find_patch_status(old, engine)
+    assert found.state is PatchState.DRIFTED
     assert found.drift.startswith("--- b.py")
     (engine.site_packages / "vllm" / "b.py").write_text("x = 1\n")
-    patcher.apply([old], engine)
-    record = [replace(ledger.manifest(engine)["a.py"], digests={"two": "another"}), ledger.manifest(engine)["b.py"]]
+    patcher.apply_patches([old], engine)
+    record = [
+        replace(ledger.read_applied_entries(engine)["a.py"], digests={"two": "another"}),
+        ledger.read_applied_entries(engine)["b.py"],
+    ]
     (Path(engine.folder) / ledger.MANIFEST).write_bytes(msgspec.json.encode(record))
-    found = status.find(old, engine)
-    assert found.state is State.DRIFTED
+    found = status.find_patch_status(old, engine)
+    assert found.state is PatchState.DRIFTED
     assert found.drift == f"a.py has edition another\nb.py has edition {old.digest}\n"
     with pytest.raises(PatchError, match="does not fit"):
-        patcher.apply([old], engine)
+        patcher.apply_patches([old], engine)
 
 
 def test_a_newer_edition_leaves_no_file_to_the_older_one(two):
     """It may be of fewer files: the others are as published then."""
     engine, old, new = two
-    patcher.apply([old], engine)
+    patcher.apply_patches([old], engine)
     fewer = replace(new, files=new.files[1:])
-    assert status.find(fewer, engine).why == "an older edition of it is in"
-    assert patcher.apply([fewer], engine).names == ("two",)
-    assert status.find(fewer, engine).state is State.APPLIED
+    assert status.find_patch_status(fewer, engine).why == "an older edition of it is in"
+    assert patcher.apply_patches([fewer], engine).names == ("two",)
+    assert status.find_patch_status(fewer, engine).state is PatchState.APPLIED
     assert (engine.site_packages / "vllm" / "a.py").read_text() == "x = 1\n"
-    assert ledger.manifest(engine).keys() == {"b.py"}
+    assert ledger.read_applied_entries(engine).keys() == {"b.py"}
 
 
 @pytest.mark.parametrize(
@@ -277,12 +280,12 @@ def test_a_newer_edition_leaves_no_file_to_the_older_one(two):
 def test_why_a_file_has_no_text_is_said(engine, shipped, spoil, said):
     """By the state, by the refusal to apply, and by verify, which misses nothing that the RECORD lists."""
     spoil(engine.site_packages / "vllm" / CPU_FILE)
-    found = status.find(shipped, engine)
-    assert found.state is State.DRIFTED
+    found = status.find_patch_status(shipped, engine)
+    assert found.state is PatchState.DRIFTED
     assert said in found.why
     assert said in found.drift
     with pytest.raises(PatchError) as caught:
-        patcher.apply([shipped], engine)
+        patcher.apply_patches([shipped], engine)
     assert said in caught.value.evidence
-    [wrong] = [one for one in status.verify(engine) if not one.ok]
+    [wrong] = [one for one in status.verify_files(engine) if not one.ok]
     assert wrong.path == CPU_FILE

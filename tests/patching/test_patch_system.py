@@ -43,8 +43,8 @@ from dflash_tui.engines.patching import patcher
 from dflash_tui.planning import patch_file
 engine = msgspec.json.decode(sys.argv[1], type=Engine)
 for _ in range(5):
-    patcher.apply([patch_file.load("two")], engine)
-    patcher.revert(engine)
+    patcher.apply_patches([patch_file.load("two")], engine)
+    patcher.revert_patches(engine)
 """
 
 
@@ -60,7 +60,7 @@ def test_a_disk_that_fails_when_it_has_to_keep_something(pair, both, monkeypatch
 
     monkeypatch.setattr(os, "fsync", failing)
     with pytest.raises(PatchError, match="cannot be changed") as caught:
-        patcher.apply([both], pair)
+        patcher.apply_patches([both], pair)
     assert os.strerror(code) in caught.value.evidence
     assert ("free some space" in caught.value.do) is (code == errno.ENOSPC)
     assert tree(pair) == before
@@ -74,7 +74,7 @@ def test_a_file_that_is_cut_off_while_it_is_written(pair, both):
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
     try:
         with pytest.raises(PatchError, match="cannot be changed"):
-            patcher.apply([both], pair)
+            patcher.apply_patches([both], pair)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert tree(pair) == before
@@ -85,9 +85,9 @@ def test_processes_take_turns(pair):
     paths.user_patches_folder().mkdir(parents=True)
     (paths.user_patches_folder() / "two.yaml").write_text(TWO)
     plain = sources(tree(pair))
-    patcher.apply([patch_file.load("two")], pair)
+    patcher.apply_patches([patch_file.load("two")], pair)
     patched = sources(tree(pair))
-    patcher.revert(pair)
+    patcher.revert_patches(pair)
     words = [sys.executable, "-c", TURNS, msgspec.json.encode(pair).decode()]
     seen = []
     with (
@@ -96,7 +96,7 @@ def test_processes_take_turns(pair):
         subprocess.Popen(words) as three,
     ):
         while None in {one.poll(), two.poll(), three.poll()}:
-            with ledger.locked(pair):
+            with ledger.lock_ledger(pair):
                 seen.append(sources(tree(pair)))
     assert {one.returncode, two.returncode, three.returncode} == {0}
     assert all(found in (plain, patched) for found in seen)
@@ -110,12 +110,12 @@ async def test_who_is_cancelled_waits_for_nobody(pair, both):
 
     def work() -> None:
         try:
-            patcher.apply([both], pair)
+            patcher.apply_patches([both], pair)
         finally:
             ended.set()
 
-    with ledger.locked(pair):
-        waiting = asyncio.create_task(engine_python.in_thread(work))
+    with ledger.lock_ledger(pair):
+        waiting = asyncio.create_task(engine_python.run_in_cancellable_thread(work))
         await asyncio.sleep(0.3)
         assert not ended.is_set()
         waiting.cancel()
@@ -147,10 +147,10 @@ def test_another_environment_of_uvs_cache_stays_pristine(tmp_path: Path, shipped
     one, two = engines
     shared = two.site_packages / "vllm" / CPU_FILE
     assert shared.stat().st_nlink >= 3
-    patcher.apply([shipped], one)
+    patcher.apply_patches([shipped], one)
     assert "repeat_interleave" in (one.site_packages / "vllm" / CPU_FILE).read_text()
     assert shared.read_text() == pristine
-    patcher.revert(one)
+    patcher.revert_patches(one)
     assert (one.site_packages / "vllm" / CPU_FILE).read_text() == pristine
 
 
@@ -161,10 +161,10 @@ def test_root_leaves_a_users_environment_to_its_user(pair, both):
     for path in (root, *root.rglob("*")):
         os.chown(path, 1234, 1235)
     (pair.site_packages / "vllm" / "a" / "one.py").chmod(0o640)
-    patcher.apply([both], pair)
+    patcher.apply_patches([both], pair)
     assert (root / "dflash-pristine").is_dir()
     owners = {(path.lstat().st_uid, path.lstat().st_gid) for path in root.rglob("*")}
     assert owners == {(1234, 1235)}
     assert stat.S_IMODE((pair.site_packages / "vllm" / "a" / "one.py").stat().st_mode) == 0o640
-    patcher.revert(pair)
+    patcher.revert_patches(pair)
     assert {path.lstat().st_uid for path in root.rglob("*")} == {1234}

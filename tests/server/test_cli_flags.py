@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from dflash_tui.common import paths
 from dflash_tui.engines import cli_flags, inventory
-from dflash_tui.engines.inventory import Options
+from dflash_tui.engines.inventory import ServeOptions
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs import registry
@@ -23,14 +23,14 @@ COMMAND = [sys.executable, "-m", "dflash_tui"]
 
 
 @pytest.fixture(scope="module")
-def options(tmp_path_factory, demo_engine) -> Options:
+def options(tmp_path_factory, demo_engine) -> ServeOptions:
     """Return what vLLM says it takes; it is asked once, and what it said is kept for the next time."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         paths.engines_folder().mkdir(parents=True)
-        asked = inventory.options(demo_engine)
+        asked = inventory.read_serve_options(demo_engine)
         patched.setattr(subprocess, "Popen", None)
-        assert inventory.options(demo_engine) == asked
+        assert inventory.read_serve_options(demo_engine) == asked
     return asked
 
 
@@ -53,9 +53,9 @@ def test_what_vllm_serve_takes(options):
 
 def test_the_demo_and_its_like_are_right(options):
     """In every way that vLLM itself takes a flag."""
-    assert cli_flags.mistakes(made(), options) == []
+    assert cli_flags.find_flag_mistakes(made(), options) == []
     settings = {"kv-cache-dtype": "auto", "enable-prefix-caching": False, "speculation.attention_backend": "TORCH_SDPA"}
-    assert cli_flags.mistakes(made(settings=settings), options) == []
+    assert cli_flags.find_flag_mistakes(made(settings=settings), options) == []
     for words in (
         ["--max_num_seqs", "4"],
         ["--max-num-seqs", "4"],
@@ -66,7 +66,7 @@ def test_the_demo_and_its_like_are_right(options):
         ["--gpu-memory-util", "0.5"],
         ["--seed", "-1"],
     ):
-        assert cli_flags.mistakes(made(*words), options) == [], words
+        assert cli_flags.find_flag_mistakes(made(*words), options) == [], words
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_the_demo_and_its_like_are_right(options):
 )
 def test_a_mistake_is_named_with_what_is_near(options, words, said):
     """One sentence for one mistake."""
-    (sentence,) = cli_flags.mistakes(made(*words), options)
+    (sentence,) = cli_flags.find_flag_mistakes(made(*words), options)
     assert said in sentence
 
 
@@ -104,7 +104,7 @@ def test_what_the_parser_takes_is_what_we_take(options, demo_engine):
     words = [demo_engine.python, "-c", script, *("\n".join(found.argv[2:]) for found in (right, wrong))]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, "right" in done.stdout.splitlines()) == (2, True), done.stderr
-    assert cli_flags.mistakes(wrong, options)
+    assert cli_flags.find_flag_mistakes(wrong, options)
 
 
 def test_the_doctor_asks_the_engine_and_a_launch_believes_it(with_engine):

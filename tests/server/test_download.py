@@ -67,16 +67,16 @@ def children() -> list[psutil.Process]:
 def fetch(python: Path, told: list[Preparing] | None = None) -> Path:
     async def both() -> Path:
         report = (told if told is not None else []).append
-        return await download.download(await model_lookup.look("owner/m"), python, report)
+        return await download.download_model(await model_lookup.look_up_model("owner/m"), python, report)
 
     return asyncio.run(both())
 
 
 async def cancelled(python: Path, at_bytes: int) -> list[str]:
     """Begin a download, cancel it when so many bytes are there, and return the command line of the child."""
-    model = await model_lookup.look("owner/m")
-    task = asyncio.create_task(download.download(model, python, lambda _event: None))
-    while cache.held("owner/m", COMMIT, model.files) < at_bytes and not task.done():
+    model = await model_lookup.look_up_model("owner/m")
+    task = asyncio.create_task(download.download_model(model, python, lambda _event: None))
+    while cache.measure_cached_bytes("owner/m", COMMIT, model.files) < at_bytes and not task.done():
         await asyncio.sleep(0.02)
     commands = [word for child in children() for word in child.cmdline()]
     task.cancel()
@@ -92,8 +92,8 @@ def test_a_fresh_download_is_whole(server, python):
     folder = fetch(python, told)
     assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {*FILES} - {"README.md"}
     assert all((folder / name).read_bytes() == FILES[name] for name in {*FILES} - {"README.md"})
-    assert cache.commit_of("owner/m", "main") == COMMIT
-    assert asyncio.run(model_lookup.look("owner/m")).complete
+    assert cache.read_cached_commit("owner/m", "main") == COMMIT
+    assert asyncio.run(model_lookup.look_up_model("owner/m")).complete
     assert told[-1].done
     assert told[-1].fraction == 1.0
     assert {event.step for event in told} == {Step.MODELS}
@@ -127,7 +127,7 @@ def test_a_cancelled_download_leaves_no_process_and_goes_on_later(server, python
     assert command
     assert TOKEN not in " ".join(command)
     assert not children()
-    model = asyncio.run(model_lookup.look("owner/m"))
+    model = asyncio.run(model_lookup.look_up_model("owner/m"))
     assert 3_000_000 <= model.cached_bytes < SIZE
     server.rate = 0
     folder = fetch(python)
@@ -156,7 +156,7 @@ def test_it_ends_with_whoever_started_it(server, python):
 
 def test_what_was_kept_is_checked(server, python):
     """A kept part that is not the beginning of the file is found out, removed, and the next call is right."""
-    blob = cache.model_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
+    blob = cache.repository_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
     blob.parent.mkdir(parents=True)
     Path(f"{blob}.incomplete").write_bytes(bytes(1_000_000))
     with pytest.raises(DflashError, match="could not be downloaded") as failed:
@@ -181,10 +181,10 @@ def test_the_token_stays_with_the_hub(server, python):
 )
 def test_a_refusal_on_the_way_says_what_to_do(server, python, refusal, words):
     """Refused after the look: the sentence, the hub's words and the advice, without the token."""
-    model = asyncio.run(model_lookup.look("owner/m"))
+    model = asyncio.run(model_lookup.look_up_model("owner/m"))
     server.refusal, server.echo = refusal, True
     with pytest.raises(DflashError, match="owner/m could not be downloaded") as failed:
-        asyncio.run(download.download(model, python, lambda _event: None))
+        asyncio.run(download.download_model(model, python, lambda _event: None))
     assert str(hub_server.REFUSALS[refusal][0]) in failed.value.evidence
     assert words in failed.value.do
     assert TOKEN not in str(failed.value)

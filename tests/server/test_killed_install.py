@@ -159,11 +159,11 @@ def installed(recipe: str, command: Sequence[str] = COMMAND) -> Engine:
     """Install its engine in peace; nothing else may lie beside it afterwards."""
     done = subprocess.run([*command, recipe, "--json"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    [engine] = inventory.engines_here()
+    [engine] = inventory.list_engines()
     folder = Path(engine.folder)
     assert json.loads(done.stdout.splitlines()[-1])["folder"] == engine.folder
     assert {path.name for path in paths.engines_folder().iterdir()} == {folder.name, f".{folder.name}.lock"}
-    assert inventory.leftovers() == []
+    assert inventory.list_leftovers() == []
     assert working_in(folder) == []
     return engine
 
@@ -192,13 +192,13 @@ def test_killed_while_it_downloads_and_while_it_compiles(index, tmp_path, monkey
     with installing(str(recipe)) as process:
         until(lambda: index.sending.is_set() or process.poll() is not None)
         assert working_in(folder)
-    assert inventory.engines_here() == []
-    assert inventory.leftovers() == [folder]
+    assert inventory.list_engines() == []
+    assert inventory.list_leftovers() == [folder]
     index.go.set()
     with installing(str(recipe)) as process:
         told(process, "compiling")
-    assert inventory.engines_here() == []
-    assert inventory.leftovers() == [folder]
+    assert inventory.list_engines() == []
+    assert inventory.list_leftovers() == [folder]
     engine = installed(str(recipe))
     assert "slow==1.0" in engine.packages
     assert (engine.site_packages / "slow.bin").stat().st_size == 4_000_000
@@ -217,9 +217,9 @@ def test_killed_while_it_installs_the_real_one(folders, demo_engine, tmp_path, m
     command = [sys.executable, "-c", WITHOUT_BYTE_CODE.format(script=str(script))]
     with installing("demo-cpu", command):
         until(lambda: any(folder.glob("lib/python3.*/site-packages/torch")))
-    assert inventory.engines_here() == []
-    assert inventory.leftovers() == [folder]
+    assert inventory.list_engines() == []
+    assert inventory.list_leftovers() == [folder]
     engine = installed("demo-cpu", command)
     complete(engine)
-    found = inventory.describe(engine.python)
+    found = inventory.describe_environment(engine.python)
     assert (found.vllm, found.dflash) == ("0.32.0", True)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.hub.model_lookup import Model
+from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.launch.preflight.check import Situation
 from dflash_tui.machine.gpus import Gpu, Probe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
@@ -37,7 +37,7 @@ def situation(
     recipe: str = "gemma-4-26b-a4b",
     *gpus: Gpu,
     engine: Engine | None = None,
-    models: tuple[Model, ...] = (),
+    models: tuple[ModelAvailability, ...] = (),
     driver: str = "580.95.05",
     settings: dict[str, Any] | None = None,
     **choices: Any,

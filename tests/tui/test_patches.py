@@ -9,7 +9,7 @@ from dflash_tui.common import paths
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger, status
-from dflash_tui.engines.patching.status import State
+from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file, recipe_loader, resolution
 from dflash_tui.planning import plan as plans
@@ -23,11 +23,11 @@ from tests.tui.panel import app, text, wait_for
 @pytest.fixture
 def engine(tmp_path, demo_engine: Engine, monkeypatch) -> Engine:
     """An environment with the one file, as published, in the place of the recipe's engine."""
-    entry = ledger.manifest(demo_engine).get(CPU_FILE)
-    kept = ledger.pristine(demo_engine, entry) if entry else ledger.read(demo_engine, CPU_FILE)
+    entry = ledger.read_applied_entries(demo_engine).get(CPU_FILE)
+    kept = ledger.read_pristine_copy(demo_engine, entry) if entry else ledger.read_vllm_file(demo_engine, CPU_FILE)
     assert kept
     made = build(tmp_path / "engine", {CPU_FILE: kept.decode()})
-    monkeypatch.setattr(inventory, "find", lambda _folder: made)
+    monkeypatch.setattr(inventory, "find_any_engine", lambda _folder: made)
     return made
 
 
@@ -43,12 +43,12 @@ async def test_they_are_shown_applied_and_taken_out(engine):
         assert "-    torch.ops._C.expand_kernel_impl(" in text(panel)
         await pilot.press("a")
         await wait_for(pilot, lambda: "in, applied by us" in text(panel))
-        assert status.find(shipped, engine).state is State.APPLIED
+        assert status.find_patch_status(shipped, engine).state is PatchState.APPLIED
         await pilot.press("R")
         await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
         await pilot.press("y")
         await wait_for(pilot, lambda: "needed, a launch applies it" in text(panel))
-        assert status.find(shipped, engine).state is State.NEEDED
+        assert status.find_patch_status(shipped, engine).state is PatchState.NEEDED
         await pilot.press("escape")
         assert panel.screen is panel.launch_screen
 

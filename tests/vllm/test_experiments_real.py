@@ -57,7 +57,7 @@ async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine
     busy = [each for each in found.confounds if each.refuses]
     assert all(each.what.startswith("others kept the processors busy") for each in busy), found
     assert busy or found.cause in shown[found.word], found
-    engine = inventory.find(Path(demo_engine.folder))
+    engine = inventory.find_any_engine(Path(demo_engine.folder))
     assert engine
-    assert "cpu-expand-kernel" in status.applied(engine)
+    assert "cpu-expand-kernel" in status.list_applied_patches(engine)
     assert not any(server_process.members(run) for run in registry.runs())

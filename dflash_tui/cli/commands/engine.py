@@ -31,9 +31,9 @@ def engine(args: argparse.Namespace) -> int:
 def listed(args: argparse.Namespace) -> int:
     """Print the engines, ours and adopted ones, and what killed installs left."""
     rows = []
-    for found in inventory.engines_here():
-        size = None if found.adopted else inventory.size(found)
-        patched = status.applied(found)
+    for found in inventory.list_engines():
+        size = None if found.adopted else inventory.measure_engine_size(found)
+        patched = status.list_applied_patches(found)
         if args.json:
             print_data(json.dumps(msgspec.to_builtins(found) | {"bytes": size, "patches": patched}))
         kind = "adopted" if found.adopted else time.strftime("%Y-%m-%d", time.localtime(found.installed_at))
@@ -45,9 +45,9 @@ def listed(args: argparse.Namespace) -> int:
         print_status("no engine yet; launching a recipe installs its own") if not rows else print_data(
             formatting.format_table(("ENGINE", "MADE", "SIZE", "PATCHES", "FOLDER"), rows, right=(2,))
         )
-    for folder in inventory.leftovers():
+    for folder in inventory.list_leftovers():
         clears = f"was left half-way; `dflash-tui engine remove {folder.name}` clears it"
-        print_status(f"! {folder} {'is being installed' if inventory.busy(folder) else clears}")
+        print_status(f"! {folder} {'is being installed' if inventory.is_busy(folder) else clears}")
     return 0
 
 
@@ -56,12 +56,12 @@ def install(args: argparse.Namespace) -> int:
     made = planned(args)
     folder = Path(made.plan.engine_folder)
     spec = made.setup.engine
-    if found := inventory.find(folder):
+    if found := inventory.find_any_engine(folder):
         print_status(f"{found.distribution} {found.vllm} is installed")
     else:
-        found = asyncio.run(engines.install(spec, folder, PreparingLines(as_json=args.json)))
+        found = asyncio.run(engines.install_engine(spec, folder, PreparingLines(as_json=args.json)))
     if made.plan.patches and found.patchable:
-        done = patcher.apply([patch_file.load(name) for name in made.plan.patches], found, made.plan.hardware)
+        done = patcher.apply_patches([patch_file.load(name) for name in made.plan.patches], found, made.plan.hardware)
         print_status(f"patches applied now: {', '.join(done.names) or 'none, they are in already'}")
     print_data(msgspec.json.encode(found).decode() if args.json else found.folder)
     return 0
@@ -69,11 +69,11 @@ def install(args: argparse.Namespace) -> int:
 
 def inspect(args: argparse.Namespace) -> int:
     """Print what an engine holds, by its own Python, and how every shipped patch stands in it."""
-    found = inventory.named(args.engine)
-    held = inventory.describe(found.python)
+    found = inventory.find_engine_by_name(args.engine)
+    held = inventory.describe_environment(found.python)
     patches, unusable = patch_file.known()
-    stand = [status.find(patch, found) for patch in patches]
-    left = transaction.trouble(found)
+    stand = [status.find_patch_status(patch, found) for patch in patches]
+    left = transaction.find_unfinished_change(found)
     if args.json:
         patched = {one.name: one.state.value for one in stand} | dict.fromkeys(unusable, "unusable")
         known = {"patches": patched, "trouble": left.said if left else ""}
@@ -95,13 +95,13 @@ def inspect(args: argparse.Namespace) -> int:
 def remove(args: argparse.Namespace) -> int:
     """Delete an engine of ours, or forget an adopted one."""
     half = paths.engines_folder() / args.engine
-    if half in inventory.leftovers():
-        inventory.clear(half)
+    if half in inventory.list_leftovers():
+        inventory.clear_leftover(half)
         print_status(f"removed what was left in {half}")
         return 0
-    found = inventory.named(args.engine)
-    ours = status.applied(found)
-    inventory.remove(found)
+    found = inventory.find_engine_by_name(args.engine)
+    ours = status.list_applied_patches(found)
+    inventory.remove_engine(found)
     if not found.adopted:
         print_status(f"removed {found.folder}")
     else:
@@ -118,14 +118,14 @@ def _stays(patches: tuple[str, ...]) -> str:
 
 def adopt(args: argparse.Namespace) -> int:
     """Use an environment that the user made."""
-    found = inventory.adopt(Path(args.folder), patch=args.patch)
+    found = inventory.adopt_engine(Path(args.folder), patch=args.patch)
     print_data(msgspec.json.encode(found).decode() if args.json else found.folder)
     leave = "recipes may patch it" if found.patchable else "it is not patched"
     print_status(f"{found.distribution} {found.vllm}, adopted; {leave}. Use it with --engine {found.folder}")
     return 0
 
 
-def _drift(found: Engine, held: inventory.Described) -> list[str]:
+def _drift(found: Engine, held: inventory.EnvironmentContents) -> list[str]:
     """Return what differs from what was installed."""
     if found.adopted:
         return []

@@ -17,7 +17,7 @@ from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patch_set, patcher, transaction
 from dflash_tui.engines.patching import status as patching_status
-from dflash_tui.engines.patching.status import Found, State
+from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.launch.planner import planned
 from dflash_tui.machine import gpus
 from dflash_tui.machine.hardware import Hardware
@@ -40,11 +40,11 @@ class Scope(NamedTuple):
     plan: Plan | None = None
 
     @property
-    def found(self) -> list[Found]:
+    def found(self) -> list[PatchStatus]:
         """How each of the patches stands, by the plan if there is one."""
         if self.plan:
-            return patch_set.found(self.plan, self.engine)
-        return [patching_status.find(patch, self.engine, self.hardware) for patch in self.patches]
+            return patch_set.patch_status(self.plan, self.engine)
+        return [patching_status.find_patch_status(patch, self.engine, self.hardware) for patch in self.patches]
 
 
 def patch(args: argparse.Namespace) -> int:
@@ -65,15 +65,15 @@ def _scope(args: argparse.Namespace) -> Scope:
     known, unusable = patch_file.known()
     if args.recipe:
         plan = planned(args).plan
-        engine = inventory.find(Path(plan.engine_folder))
+        engine = inventory.find_any_engine(Path(plan.engine_folder))
         if engine is None:
             raise UsageError(
                 f"the engine of {args.recipe} is not installed", do=f"dflash-tui engine install {args.recipe}"
             )
-        patches = [patch_file.load(one.name) for one in patch_set.found(plan, engine)]
+        patches = [patch_file.load(one.name) for one in patch_set.patch_status(plan, engine)]
         hardware: Hardware | None = plan.hardware
     elif args.engine:
-        engine, hardware = inventory.named(args.engine), _hardware(args.gpu)
+        engine, hardware = inventory.find_engine_by_name(args.engine), _hardware(args.gpu)
         patches = [patch for patch in known if patch.distribution == engine.distribution]
     else:
         raise UsageError("name a recipe, or an engine with --engine", do="dflash-tui engine list")
@@ -84,7 +84,7 @@ def _scope(args: argparse.Namespace) -> Scope:
 
 def _by_name_alone(args: argparse.Namespace, engine: Engine) -> set[str]:
     """Return what can be taken out although its own file is gone or not valid by now: all that is in by us."""
-    return set(patching_status.applied(engine)) if args.action == "revert" else set()
+    return set(patching_status.list_applied_patches(engine)) if args.action == "revert" else set()
 
 
 def _hardware(wanted: str | None) -> Hardware | None:
@@ -105,8 +105,8 @@ def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
     if args.only:
         return scope.patches
     if scope.plan:
-        return patch_set.of(scope.plan).bring
-    there = patching_status.present(scope.engine)
+        return patch_set.patches_for(scope.plan).bring
+    there = patching_status.list_present_patches(scope.engine)
     replaced = {patch.instead_of for patch in scope.patches if patch.name in there}
     usual = (patch for patch in scope.patches if not patch.experimental and not patch.instead_of)
     return [patch for patch in usual if patch.name not in replaced]
@@ -115,7 +115,7 @@ def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
 def status(args: argparse.Namespace) -> int:
     """Print how each patch stands, and how the source differs where one does not fit."""
     scope = _scope(args)
-    left = transaction.trouble(scope.engine)
+    left = transaction.find_unfinished_change(scope.engine)
     half = left is not None and left.mends_itself  # what half of a change looks like says nothing
     found = scope.found
     if args.json:
@@ -141,9 +141,9 @@ def status(args: argparse.Namespace) -> int:
     return 0
 
 
-def _why(patch: Patch, found: patching_status.Found) -> str:
+def _why(patch: Patch, found: patching_status.PatchStatus) -> str:
     """Return the reason of a state; for what could be applied what it is."""
-    if found.state not in {State.NEEDED, State.APPLIED, State.APPLIED_BY_OTHER}:
+    if found.state not in {PatchState.NEEDED, PatchState.APPLIED, PatchState.APPLIED_BY_OTHER}:
         return found.why
     kind = "experimental, only by name: " if patch.experimental else ""
     alternative = f"alternative to {patch.instead_of}: " if patch.instead_of else ""
@@ -156,9 +156,9 @@ def diff(args: argparse.Namespace) -> int:
     scope = _scope(args)
     chosen = _chosen(scope, args)
     if scope.plan:  # what is in by us beside it is shown, too
-        applied = {one.name for one in scope.found if one.state is State.APPLIED}
+        applied = {one.name for one in scope.found if one.state is PatchState.APPLIED}
         chosen = [patch for patch in scope.patches if patch in chosen or patch.name in applied]
-    shown = patcher.preview(chosen, scope.engine, scope.hardware)
+    shown = patcher.preview_patches(chosen, scope.engine, scope.hardware)
     if args.json:
         print_data(json.dumps(shown))
     else:
@@ -170,14 +170,14 @@ def apply(args: argparse.Namespace) -> int:
     """Apply what the engine needs; or with --dry-run print what that would change."""
     scope = _scope(args)
     chosen = _chosen(scope, args)
-    drop = patch_set.of(scope.plan).out if scope.plan else {}
-    done = patcher.apply(chosen, scope.engine, scope.hardware, drop=drop, dry=args.dry_run)
+    drop = patch_set.patches_for(scope.plan).out if scope.plan else {}
+    done = patcher.apply_patches(chosen, scope.engine, scope.hardware, drop=drop, dry=args.dry_run)
     _tell(done, args, "would be applied" if args.dry_run else "applied", "nothing to apply")
     for name in done.dropped if not args.json else ():
         print_status(f"· {name}: {'would be ' if args.dry_run else ''}taken out, {drop[name]}")
     for patch in chosen:
         if patch.name not in done.names and not args.json and not done.pending:
-            found = patching_status.find(patch, scope.engine, scope.hardware)
+            found = patching_status.find_patch_status(patch, scope.engine, scope.hardware)
             print_status(f"· {patch.name}: {found.state.value}{f', {found.why}' if found.why else ''}")
     return 0
 
@@ -186,12 +186,12 @@ def revert(args: argparse.Namespace) -> int:
     """Take out what we applied: of the recipe, of --only, or everything."""
     scope = _scope(args)
     names = args.only or ([patch.name for patch in scope.patches] if args.recipe else None)
-    done = patcher.revert(scope.engine, names, dry=args.dry_run)
+    done = patcher.revert_patches(scope.engine, names, dry=args.dry_run)
     _tell(done, args, "would be taken out" if args.dry_run else "taken out", "nothing of ours to take out")
     return 0
 
 
-def _tell(done: patcher.Done, args: argparse.Namespace, did: str, nothing: str) -> None:
+def _tell(done: patcher.PatchOutcome, args: argparse.Namespace, did: str, nothing: str) -> None:
     if args.json:
         print_json(done)
         return
@@ -215,7 +215,7 @@ def verify(args: argparse.Namespace) -> int:
     """Print for each file that a patch could touch whether it is what it should be; 5 when one is not."""
     scope = _scope(args)
     only = {path for patch in scope.patches for path in patch.paths} if args.only else None
-    checked = patching_status.verify(scope.engine, only)
+    checked = patching_status.verify_files(scope.engine, only)
     for one in checked:
         if args.json:
             print_json(one)

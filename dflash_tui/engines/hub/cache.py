@@ -23,7 +23,7 @@ _TEMPLATES = "additional_chat_templates/"
 _INDEX = "model.safetensors.index.json"
 
 
-class File(msgspec.Struct, frozen=True):
+class HubFile(msgspec.Struct, frozen=True):
     """A file of a repository: its bytes (None when not said), the name of its blob, whether it is a large one (LFS)."""
 
     name: str
@@ -32,18 +32,18 @@ class File(msgspec.Struct, frozen=True):
     large: bool = False
 
 
-def endpoint() -> str:
+def hub_endpoint() -> str:
     """Return the hub's address without a slash at its end (HF_ENDPOINT)."""
     return (os.environ.get("HF_ENDPOINT") or _PUBLIC).rstrip("/")
 
 
-def folder() -> Path:
+def hub_cache_folder() -> Path:
     """Return the cache's folder, absolute (HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME)."""
     given = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     return _path(given) if given else _home() / "hub"
 
 
-def token() -> str | None:
+def read_hub_token() -> str | None:
     """Return the user's access token (HF_TOKEN, HUGGING_FACE_HUB_TOKEN, the file that `hf auth login` wrote), or None.
 
     None as well when HF_HUB_DISABLE_IMPLICIT_TOKEN forbids to send it.
@@ -60,7 +60,7 @@ def token() -> str | None:
     return given.replace("\r", "").replace("\n", "").strip() or None
 
 
-def offline() -> bool:
+def is_hub_offline() -> bool:
     """Whether the user forbids to ask the hub (HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE)."""
     return _is_true("HF_HUB_OFFLINE") if os.environ.get("HF_HUB_OFFLINE") else _is_true("TRANSFORMERS_OFFLINE")
 
@@ -78,12 +78,12 @@ def _is_true(name: str) -> bool:
     return os.environ.get(name, "").upper() in _TRUE
 
 
-def safe(name: str) -> bool:
+def is_safe_name(name: str) -> bool:
     """Whether `name`, which comes from outside, stays below the folder that it is joined to."""
     return name.isprintable() and "\\" not in name and not {"", ".", ".."} & set(name.split("/"))
 
 
-def wanted(files: Iterable[File]) -> tuple[File, ...]:
+def select_loaded_files(files: Iterable[HubFile]) -> tuple[HubFile, ...]:
     """Return those of `files` that vLLM loads, large ones first; the download fetches exactly these.
 
     * the weights: every *.safetensors of the root, or every *.bin (but training_args.bin) when there is none
@@ -93,46 +93,46 @@ def wanted(files: Iterable[File]) -> tuple[File, ...]:
     Other folders (original/, metal/, onnx/) and formats hold the same weights again. Names that leave the folder
     of the model are dropped.
     """
-    root = [file for file in files if safe(file.name) and "/" not in file.name.removeprefix(_TEMPLATES)]
-    weights = weights_of(file.name for file in root)
+    root = [file for file in files if is_safe_name(file.name) and "/" not in file.name.removeprefix(_TEMPLATES)]
+    weights = select_weight_files(file.name for file in root)
     chosen = [f for f in root if f.name in weights or any(fnmatch.fnmatchcase(f.name, p) for p in _BESIDE)]
     return tuple(sorted(chosen, key=lambda file: (not file.large, file.name)))
 
 
-def weights_of(names: Iterable[str]) -> set[str]:
+def select_weight_files(names: Iterable[str]) -> set[str]:
     """Return those of the files of one folder that are weights."""
     found = {name for name in names if name.endswith((".safetensors", ".bin")) and name != "training_args.bin"}
     return {name for name in found if name.endswith(".safetensors")} or found
 
 
-def model_folder(repo: str) -> Path:
+def repository_folder(repo: str) -> Path:
     """Return the folder of the repository in the cache, there or not."""
-    return folder() / f"models--{repo.replace('/', '--')}"
+    return hub_cache_folder() / f"models--{repo.replace('/', '--')}"
 
 
-def commit_of(repo: str, revision: str) -> str | None:
+def read_cached_commit(repo: str, revision: str) -> str | None:
     """Return the commit that the cache last saw as `revision`, or None."""
     if _COMMIT.fullmatch(revision):
         return revision
     try:
-        found = (model_folder(repo) / "refs" / revision).read_text().strip()
+        found = (repository_folder(repo) / "refs" / revision).read_text().strip()
     except (OSError, UnicodeDecodeError):
         return None
     return found if _COMMIT.fullmatch(found) else None
 
 
-def snapshot(repo: str, commit: str) -> Path:
+def snapshot_folder(repo: str, commit: str) -> Path:
     """Return the folder that vLLM loads, there or not."""
-    return model_folder(repo) / "snapshots" / commit
+    return repository_folder(repo) / "snapshots" / commit
 
 
-def has_all(repo: str, commit: str, files: Iterable[File]) -> bool:
+def has_all_files(repo: str, commit: str, files: Iterable[HubFile]) -> bool:
     """Whether the snapshot holds every one of `files` in full."""
-    at = snapshot(repo, commit)
+    at = snapshot_folder(repo, commit)
     return all(file.size is not None and _size(at / file.name) == file.size for file in files)
 
 
-def whole(at: Path) -> bool:
+def is_whole_snapshot(at: Path) -> bool:
     """Whether the snapshot holds all weights by its own index, or its only file of weights, and a config.json."""
     try:
         names = {path.name for path in at.iterdir() if path.is_file()}
@@ -140,19 +140,19 @@ def whole(at: Path) -> bool:
         needed = set(index["weight_map"].values()) if index else set()
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
         return False
-    weights = weights_of(names)
+    weights = select_weight_files(names)
     # Without their index, numbered shards do not tell whether they are all there.
     complete = needed <= names if needed else not any("-of-" in name for name in weights)
     return complete and bool(weights) and "config.json" in names
 
 
-def held(repo: str, commit: str, files: Iterable[File], since: float = math.inf) -> int:
+def measure_cached_bytes(repo: str, commit: str, files: Iterable[HubFile], since: float = math.inf) -> int:
     """Return how many bytes of `files` are in the cache, what a resumed download keeps included.
 
     huggingface_hub 2 itself writes to `<etag>.<random>.incomplete` and never goes on with one; such a file counts
     only when it was written after `since` (seconds since the epoch).
     """
-    at, blobs = snapshot(repo, commit), model_folder(repo) / "blobs"
+    at, blobs = snapshot_folder(repo, commit), repository_folder(repo) / "blobs"
     parts: dict[str, int] = {}
     for path in blobs.glob("*.incomplete"):
         etag, _, random = path.name.removesuffix(".incomplete").partition(".")
@@ -172,7 +172,7 @@ def held(repo: str, commit: str, files: Iterable[File], since: float = math.inf)
     return total
 
 
-def local(text: str) -> Path | None:
+def find_local_folder(text: str) -> Path | None:
     """Return the folder that `text` names, absolute, or None when there is none."""
     try:
         path = Path(text).expanduser().absolute()
@@ -181,7 +181,7 @@ def local(text: str) -> Path | None:
         return None
 
 
-def local_size(at: Path) -> int:
+def measure_local_size(at: Path) -> int:
     """Return the bytes of the files in the root of a folder; 0 when it cannot be read."""
     try:
         return sum(_size(path) or 0 for path in at.iterdir())

@@ -38,34 +38,34 @@ class Access(StrEnum):
         return self in {Access.OPEN, Access.GRANTED}
 
 
-class Large(msgspec.Struct):
+class LargeFile(msgspec.Struct):
     """Where a large file is stored."""
 
     sha256: str = ""
 
 
-class Sibling(msgspec.Struct):
+class RepositoryFile(msgspec.Struct):
     """A file as the hub lists it; nothing of it is checked yet."""
 
     rfilename: str
     size: int | None = None
     blob: str | None = msgspec.field(name="blobId", default=None)
-    lfs: Large | None = None
+    lfs: LargeFile | None = None
 
 
-class Info(msgspec.Struct):
+class RepositoryInfo(msgspec.Struct):
     """What the hub tells of a repository."""
 
     sha: str
-    siblings: list[Sibling] = []
+    siblings: list[RepositoryFile] = []
     gated: bool | str | None = None
     private: bool = False
 
 
-register_type(Info)
+register_type(RepositoryInfo)
 
 
-class Refused(Exception):
+class HubAccessError(Exception):
     """The hub gives nothing: why, the evidence, and whether the model is known to be gated."""
 
     def __init__(self, access: Access, detail: str, gated: bool | None = None) -> None:
@@ -73,34 +73,34 @@ class Refused(Exception):
         self.access, self.detail, self.gated = access, detail, gated
 
 
-async def ask(repo: str, revision: str) -> Info:
+async def ask_hub(repo: str, revision: str) -> RepositoryInfo:
     """Return what the hub tells, having asked for a file first: the listing of a gated model is open to all.
 
     Raises:
         Refused: the hub gives nothing, may not be asked, or did not answer within ten seconds.
     """
-    if cache.offline():
-        raise Refused(Access.OFFLINE, "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
-    token = cache.token()
+    if cache.is_hub_offline():
+        raise HubAccessError(Access.OFFLINE, "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
+    token = cache.read_hub_token()
     if token and not (token.isascii() and token.isprintable()):
-        raise Refused(Access.TOKEN_REFUSED, "the token has characters that no token has")
-    at, quoted = cache.endpoint(), quote(revision, safe="")
+        raise HubAccessError(Access.TOKEN_REFUSED, "the token has characters that no token has")
+    at, quoted = cache.hub_endpoint(), quote(revision, safe="")
     headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
     try:
         async with asyncio.timeout(_PATIENCE), httpx.AsyncClient(timeout=_PATIENCE, headers=headers) as client:
             await _send(client, "HEAD", f"{at}/{repo}/resolve/{quoted}/config.json")
             body = await _send(client, "GET", f"{at}/api/models/{repo}/revision/{quoted}?blobs=true")
-        info = msgspec.json.decode(body, type=Info)
+        info = msgspec.json.decode(body, type=RepositoryInfo)
     except TimeoutError:
-        raise Refused(Access.UNREACHABLE, f"no answer within {_PATIENCE:.0f} s") from None
+        raise HubAccessError(Access.UNREACHABLE, f"no answer within {_PATIENCE:.0f} s") from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        raise Refused(Access.UNREACHABLE, one_line(f"{type(error).__name__}: {error}")) from None
+        raise HubAccessError(Access.UNREACHABLE, quote_hub_text(f"{type(error).__name__}: {error}")) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Refused(Access.UNREACHABLE, one_line(f"the answer is not the hub's: {error}")) from None
-    except Refused as refused:
-        raise Refused(refused.access, one_line(refused.detail), refused.gated) from None
+        raise HubAccessError(Access.UNREACHABLE, quote_hub_text(f"the answer is not the hub's: {error}")) from None
+    except HubAccessError as refused:
+        raise HubAccessError(refused.access, quote_hub_text(refused.detail), refused.gated) from None
     if not re.fullmatch(r"[0-9a-f]{40}", info.sha):
-        raise Refused(Access.UNREACHABLE, "the answer is not the hub's: `sha` is no commit")
+        raise HubAccessError(Access.UNREACHABLE, "the answer is not the hub's: `sha` is no commit")
     return info
 
 
@@ -124,7 +124,7 @@ async def _send(client: httpx.AsyncClient, method: str, url: str) -> bytes:
         if method == "HEAD" and elsewhere:
             return b""
         request = following
-    raise Refused(Access.UNREACHABLE, f"more than {_REDIRECTS} redirects")
+    raise HubAccessError(Access.UNREACHABLE, f"more than {_REDIRECTS} redirects")
 
 
 async def _body(response: httpx.Response) -> bytes:
@@ -132,7 +132,7 @@ async def _body(response: httpx.Response) -> bytes:
     async for chunk in response.aiter_raw():
         body += chunk
         if len(body) > _BODY_LIMIT:
-            raise Refused(Access.UNREACHABLE, f"the answer is larger than {_BODY_LIMIT // 1_000_000} MB")
+            raise HubAccessError(Access.UNREACHABLE, f"the answer is larger than {_BODY_LIMIT // 1_000_000} MB")
     return bytes(body)
 
 
@@ -157,11 +157,11 @@ def _check(response: httpx.Response, *, with_token: bool) -> None:
         access = Access.TOKEN_REFUSED
     else:
         access = Access.UNREACHABLE
-    raise Refused(access, detail, gated)
+    raise HubAccessError(access, detail, gated)
 
 
-def one_line(text: str) -> str:
+def quote_hub_text(text: str) -> str:
     """Return the start of a text from outside as one line that a terminal does not act on, without the token."""
-    token = cache.token()
+    token = cache.read_hub_token()
     hidden = text.replace(token, "…") if token else text
     return " ".join("".join(c if c.isprintable() else " " for c in hidden[:_TEXT_LIMIT]).split())

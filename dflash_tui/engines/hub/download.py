@@ -20,7 +20,7 @@ from dflash_tui.common import formatting, paths
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.type_registration import register_type
 from dflash_tui.engines.hub import cache, client, model_lookup
-from dflash_tui.engines.hub.model_lookup import Access, Model
+from dflash_tui.engines.hub.model_lookup import Access, ModelAvailability
 from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.processes import clean_environment
 
@@ -50,7 +50,7 @@ class _Failure(msgspec.Struct):
 register_type(_Failure)
 
 
-async def download(model: Model, python: Path, report: Callable[[Preparing], None]) -> Path:
+async def download_model(model: ModelAvailability, python: Path, report: Callable[[Preparing], None]) -> Path:
     """Fetch what `model` misses with the engine's `python` and return the folder of the whole snapshot.
 
     Cancelling ends the process. What was fetched stays and a later call goes on from there.
@@ -63,19 +63,19 @@ async def download(model: Model, python: Path, report: Callable[[Preparing], Non
         return Path(model.folder)
     if not model.access.ok or not model.commit or model.missing_bytes is None:
         evidence = f"{model.access}: {model.detail}" if model.detail else str(model.access)
-        raise DflashError(f"{model.repo} cannot be downloaded", evidence=evidence, do=model_lookup.advice(model))
+        raise DflashError(f"{model.repo} cannot be downloaded", evidence=evidence, do=model_lookup.advise_access(model))
     _check_space(model.repo, model.missing_bytes)
-    progress = _Progress(model, model.commit, report)
+    progress = _DownloadProgress(model, model.commit, report)
     await _fetch(model, python, progress)
-    if not cache.has_all(model.repo, model.commit, model.files):
+    if not cache.has_all_files(model.repo, model.commit, model.files):
         evidence = f"{progress.held()} of {model.total_bytes} bytes are in the cache"
         raise DflashError(f"{model.repo} is not whole after its download", evidence=evidence, do=_AGAIN)
     progress.finish()
-    return cache.snapshot(model.repo, model.commit)
+    return cache.snapshot_folder(model.repo, model.commit)
 
 
 def _check_space(repo: str, missing: int) -> None:
-    folder = cache.folder()
+    folder = cache.hub_cache_folder()
     existing = next(path for path in (folder, *folder.parents) if path.is_dir())
     free, needed = shutil.disk_usage(existing).free, missing + _RESERVE
     if free < needed:
@@ -86,10 +86,10 @@ def _check_space(repo: str, missing: int) -> None:
         )
 
 
-class _Progress:
+class _DownloadProgress:
     """Reads how much is in the cache, whichever way it gets there, and tells the rate of the last ten seconds."""
 
-    def __init__(self, model: Model, commit: str, report: Callable[[Preparing], None]) -> None:
+    def __init__(self, model: ModelAvailability, commit: str, report: Callable[[Preparing], None]) -> None:
         self._model, self._commit, self._report = model, commit, report
         self._total = model.total_bytes or 0
         self._since, self._began = time.time(), time.monotonic()
@@ -99,7 +99,7 @@ class _Progress:
 
     def held(self) -> int:
         """Return the bytes that are in the cache."""
-        return cache.held(self._model.repo, self._commit, self._model.files, self._since)
+        return cache.measure_cached_bytes(self._model.repo, self._commit, self._model.files, self._since)
 
     def tell(self, held: int) -> None:
         """Report that `held` bytes are in the cache."""
@@ -126,12 +126,12 @@ class _Progress:
         self._report(Preparing(time.time(), Step.MODELS, words, 1.0, done=True))
 
 
-async def _fetch(model: Model, python: Path, progress: _Progress) -> None:
+async def _fetch(model: ModelAvailability, python: Path, progress: _DownloadProgress) -> None:
     request = {
         "repo": model.repo,
         "revision": model.revision,
         "commit": model.commit,
-        "cache": str(cache.folder()),
+        "cache": str(cache.hub_cache_folder()),
         "files": model.files,
     }
     process = await asyncio.create_subprocess_exec(
@@ -185,12 +185,12 @@ def _environment() -> dict[str, str]:
     # What is not in the order of its bytes cannot be resumed, and hf_transfer is not.
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_ENABLE_HF_TRANSFER"):
         env.pop(name, None)
-    env |= {"HF_ENDPOINT": cache.endpoint(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    token = cache.token()
+    env |= {"HF_ENDPOINT": cache.hub_endpoint(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    token = cache.read_hub_token()
     return env | ({"HF_TOKEN": token} if token else {})
 
 
-def _failure(model: Model, code: int | None, output: str) -> DflashError:
+def _failure(model: ModelAvailability, code: int | None, output: str) -> DflashError:
     """Return the error for what the script said last."""
     lines = output.strip().splitlines()
     failure = _Failure("", f"it ended with code {code}: {' | '.join(lines[-3:])}")
@@ -198,10 +198,14 @@ def _failure(model: Model, code: int | None, output: str) -> DflashError:
         with contextlib.suppress(msgspec.MsgspecError):
             failure = msgspec.json.decode(line, type=_Failure)
     access = _ACCESS.get(failure.kind)
-    do = model_lookup.advice(msgspec.structs.replace(model, access=access)) if access else _DO.get(failure.kind, _AGAIN)
+    do = (
+        model_lookup.advise_access(msgspec.structs.replace(model, access=access))
+        if access
+        else _DO.get(failure.kind, _AGAIN)
+    )
     # The address of a file on the storage carries a signature that opens it.
     evidence = re.sub(r"\?[^\s'\"]+", "?…", failure.error)
-    return DflashError(f"{model.repo} could not be downloaded", evidence=client.one_line(evidence), do=do)
+    return DflashError(f"{model.repo} could not be downloaded", evidence=client.quote_hub_text(evidence), do=do)
 
 
 def _size(amount: int) -> str:

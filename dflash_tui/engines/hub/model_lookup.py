@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.engines.hub import cache, client
-from dflash_tui.engines.hub.cache import File
-from dflash_tui.engines.hub.client import Access, Info, Refused, Sibling
+from dflash_tui.engines.hub.cache import HubFile
+from dflash_tui.engines.hub.client import Access, HubAccessError, RepositoryFile, RepositoryInfo
 
 __all__ = ["Access", "Model", "advice", "look"]
 
@@ -28,7 +28,7 @@ _ADVICE = {
 }
 
 
-class Model(msgspec.Struct, frozen=True):
+class ModelAvailability(msgspec.Struct, frozen=True):
     """What is known of a model; sizes are bytes, what could not be learned is None.
 
     `detail` is the evidence, free of any token. `complete` says that everything that vLLM loads is in the cache,
@@ -46,10 +46,10 @@ class Model(msgspec.Struct, frozen=True):
     missing_bytes: int | None = None
     complete: bool = False
     folder: str | None = None
-    files: tuple[File, ...] = ()
+    files: tuple[HubFile, ...] = ()
 
 
-async def look(repo: str, revision: str = "main") -> Model:
+async def look_up_model(repo: str, revision: str = "main") -> ModelAvailability:
     """Return what the hub and the cache say of `repo` within ten seconds; a folder is taken as it is.
 
     When the hub is not asked or gives nothing, a snapshot that is whole by its own index counts as complete.
@@ -57,49 +57,51 @@ async def look(repo: str, revision: str = "main") -> Model:
     if found := _folder(repo, revision):
         return found
     if not _REPO.fullmatch(repo) or ".." in repo or "--" in repo:
-        return Model(repo, revision, Access.NOT_FOUND, "it is neither a folder nor owner/name")
-    if not cache.safe(revision):
-        return Model(repo, revision, Access.REVISION_NOT_FOUND, "it is no branch, tag or commit")
+        return ModelAvailability(repo, revision, Access.NOT_FOUND, "it is neither a folder nor owner/name")
+    if not cache.is_safe_name(revision):
+        return ModelAvailability(repo, revision, Access.REVISION_NOT_FOUND, "it is no branch, tag or commit")
     try:
-        return _from_hub(repo, revision, await client.ask(repo, revision))
-    except Refused as refused:
+        return _from_hub(repo, revision, await client.ask_hub(repo, revision))
+    except HubAccessError as refused:
         return _from_cache(repo, revision, refused)
 
 
-def here(repo: str, revision: str = "main") -> Model | None:
+def find_local_model(repo: str, revision: str = "main") -> ModelAvailability | None:
     """Return the model when it is here, a folder or whole in the cache; None otherwise. The hub is not asked."""
     if folder := _folder(repo, revision):
         return folder
-    if not _REPO.fullmatch(repo) or not cache.safe(revision):
+    if not _REPO.fullmatch(repo) or not cache.is_safe_name(revision):
         return None
-    found = _from_cache(repo, revision, Refused(Access.OFFLINE, "not asked"))
+    found = _from_cache(repo, revision, HubAccessError(Access.OFFLINE, "not asked"))
     return found if found.complete else None
 
 
-def _folder(repo: str, revision: str) -> Model | None:
-    if local := cache.local(repo):
-        return _complete(Model(repo, revision, Access.OPEN, "a folder"), local, cache.local_size(local))
+def _folder(repo: str, revision: str) -> ModelAvailability | None:
+    if local := cache.find_local_folder(repo):
+        return _complete(
+            ModelAvailability(repo, revision, Access.OPEN, "a folder"), local, cache.measure_local_size(local)
+        )
     return None
 
 
-def advice(model: Model) -> str:
+def advise_access(model: ModelAvailability) -> str:
     """Return what the user can do about the model's `access`, empty when there is nothing to do."""
-    page = f"{cache.endpoint()}/{model.repo}"
+    page = f"{cache.hub_endpoint()}/{model.repo}"
     return _ADVICE.get(model.access, "").format(page=page, repo=model.repo, token=_GIVE_TOKEN)
 
 
-def _from_hub(repo: str, revision: str, info: Info) -> Model:
-    files = cache.wanted(_file(sibling) for sibling in info.siblings)
+def _from_hub(repo: str, revision: str, info: RepositoryInfo) -> ModelAvailability:
+    files = cache.select_loaded_files(_file(sibling) for sibling in info.siblings)
     gated = info.gated not in {None, False}
     access = Access.GRANTED if gated or info.private else Access.OPEN
     sizes = [file.size for file in files if file.size is not None]
     detail = "" if len(sizes) == len(files) else "the hub does not say how large its files are"
-    if not cache.weights_of(file.name for file in files):
+    if not cache.select_weight_files(file.name for file in files):
         detail = "it holds no *.safetensors and no *.bin"
     total = None if detail else sum(sizes)
-    complete = not detail and cache.has_all(repo, info.sha, files)
-    cached = cache.held(repo, info.sha, files)
-    return Model(
+    complete = not detail and cache.has_all_files(repo, info.sha, files)
+    cached = cache.measure_cached_bytes(repo, info.sha, files)
+    return ModelAvailability(
         repo,
         revision,
         access,
@@ -110,30 +112,30 @@ def _from_hub(repo: str, revision: str, info: Info) -> Model:
         cached_bytes=cached,
         missing_bytes=None if total is None else total - cached,
         complete=complete,
-        folder=str(cache.snapshot(repo, info.sha)) if complete else None,
+        folder=str(cache.snapshot_folder(repo, info.sha)) if complete else None,
         files=files,
     )
 
 
-def _from_cache(repo: str, revision: str, refused: Refused) -> Model:
-    commit = cache.commit_of(repo, revision)
-    model = Model(repo, revision, refused.access, refused.detail, commit=commit, gated=refused.gated)
-    if commit is None or not (at := cache.snapshot(repo, commit)).is_dir():
+def _from_cache(repo: str, revision: str, refused: HubAccessError) -> ModelAvailability:
+    commit = cache.read_cached_commit(repo, revision)
+    model = ModelAvailability(repo, revision, refused.access, refused.detail, commit=commit, gated=refused.gated)
+    if commit is None or not (at := cache.snapshot_folder(repo, commit)).is_dir():
         return model
-    size = cache.local_size(at)
-    if not cache.whole(at):
+    size = cache.measure_local_size(at)
+    if not cache.is_whole_snapshot(at):
         return msgspec.structs.replace(model, cached_bytes=size)
     return _complete(model, at, size)
 
 
-def _complete(model: Model, at: Path, size: int) -> Model:
+def _complete(model: ModelAvailability, at: Path, size: int) -> ModelAvailability:
     return msgspec.structs.replace(
         model, complete=True, folder=str(at), total_bytes=size, cached_bytes=size, missing_bytes=0
     )
 
 
-def _file(sibling: Sibling) -> File:
+def _file(sibling: RepositoryFile) -> HubFile:
     stated = sibling.lfs.sha256 if sibling.lfs else sibling.blob or ""
     etag = stated if _ETAG.fullmatch(stated) else ""
     size = sibling.size if sibling.size is None or sibling.size >= 0 else None
-    return File(sibling.rfilename, size, etag, large=sibling.lfs is not None and len(etag) == 64)
+    return HubFile(sibling.rfilename, size, etag, large=sibling.lfs is not None and len(etag) == 64)

@@ -8,27 +8,27 @@ import stat
 from pathlib import Path
 
 
-def new(path: Path) -> Path:
+def new_file_path(path: Path) -> Path:
     """Return where the file that is to take the place of `path` waits."""
     return path.with_name(f".{path.name}.dflash-new")
 
 
-def old(path: Path) -> Path:
+def old_file_path(path: Path) -> Path:
     """Return where the file that was at `path` is kept while it is being replaced."""
     return path.with_name(f".{path.name}.dflash-old")
 
 
-def replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Put a new file with `data` in the place of `path` in one step; its folder is made when it is not there."""
     if not path.parent.is_dir():
         path.parent.mkdir()
         _give(path.parent, path.parent.parent.stat())
-    write(new(path), data, like=path.parent)
-    new(path).replace(path)
-    sync(path.parent)
+    write_synced_file(new_file_path(path), data, like=path.parent)
+    new_file_path(path).replace(path)
+    sync_folder(path.parent)
 
 
-def write(path: Path, data: bytes, *, like: Path) -> None:
+def write_synced_file(path: Path, data: bytes, *, like: Path) -> None:
     """Write a new file and have it on the disk, with the owner of `like`, and with its mode if that is a file."""
     path.unlink(missing_ok=True)  # one that a killed write left, or a link
     with path.open("xb") as file:
@@ -46,7 +46,7 @@ def _give(path: Path, model: os.stat_result) -> None:
         os.chown(path, model.st_uid, model.st_gid)
 
 
-def sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Have the disk know the names in `folder`, so that a power failure keeps the order of the steps, if it can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -56,7 +56,7 @@ def sync(folder: Path) -> None:
             os.close(descriptor)
 
 
-def drop_byte_code(path: Path) -> None:
+def remove_byte_code(path: Path) -> None:
     """Remove what Python has compiled from the file that was in this place."""
     for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         stale.unlink(missing_ok=True)

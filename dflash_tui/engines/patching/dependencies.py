@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from dflash_tui.common.errors import PatchError, UsageError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger, status
-from dflash_tui.engines.patching.status import THERE, State
+from dflash_tui.engines.patching.status import THERE, PatchState
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 
 
-def ours(engine: Engine) -> set[str]:
+def list_our_patches(engine: Engine) -> set[str]:
     """Return the names of all patches in the engine's record.
 
     Raises:
         PatchError: the record is damaged.
     """
-    return {name for entry in ledger.record(engine).values() for name in entry.patches}
+    return {name for entry in ledger.read_ledger(engine).values() for name in entry.patches}
 
 
 def _partners(name: str) -> set[str]:
@@ -30,7 +30,7 @@ def _partners(name: str) -> set[str]:
         return set()
 
 
-def check(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None, doomed: set[str]) -> None:
+def check_dependencies(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None, doomed: set[str]) -> None:
     """Return when `needed` may come in while `doomed` goes out.
 
     Raises:
@@ -44,7 +44,9 @@ def check(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None, do
         partners = patch.together_with
         if not partners or names & set(partners):
             continue
-        if not any(status.find(patch_file.load(name), engine, hardware).state in THERE for name in partners):
+        if not any(
+            status.find_patch_status(patch_file.load(name), engine, hardware).state in THERE for name in partners
+        ):
             raise PatchError(
                 f"patch {patch.name} makes no sense without {' or '.join(partners)}",
                 evidence=" ".join(patch.why.split()),
@@ -57,18 +59,18 @@ def _refuse_rivals(patch: Patch, engine: Engine, hardware: Hardware | None, doom
     for other in patch_file.known()[0]:
         if other.name in doomed or not patch_file.rivals(patch, other):
             continue
-        state = status.find(other, engine, hardware).state
-        if state in {State.APPLIED, State.APPLIED_BY_OTHER}:
-            unit = [other.name, *sorted(ours(engine) & _partners(other.name))]
+        state = status.find_patch_status(other, engine, hardware).state
+        if state in {PatchState.APPLIED, PatchState.APPLIED_BY_OTHER}:
+            unit = [other.name, *sorted(list_our_patches(engine) & _partners(other.name))]
             first = f"take it out first: dflash-tui patch revert --only {' --only '.join(unit)}"
-            by = "in by other hands" if state is State.APPLIED_BY_OTHER else "in"
+            by = "in by other hands" if state is PatchState.APPLIED_BY_OTHER else "in"
             raise PatchError(
                 f"patch {patch.name} is an alternative to {other.name}, which is {by}",
-                do=first if state is State.APPLIED else f"leave it at that: --set patches.{patch.name}=false",
+                do=first if state is PatchState.APPLIED else f"leave it at that: --set patches.{patch.name}=false",
             )
 
 
-def refuse_alone(stay: set[str], doomed: set[str]) -> None:
+def refuse_orphaned_patches(stay: set[str], doomed: set[str]) -> None:
     """Return when none of `stay` needs what goes out.
 
     Raises:
@@ -83,11 +85,11 @@ def refuse_alone(stay: set[str], doomed: set[str]) -> None:
             )
 
 
-def left_alone(engine: Engine, doomed: set[str]) -> list[str]:
+def warn_orphaned_patches(engine: Engine, doomed: set[str]) -> list[str]:
     """Return what is to be said of patches by other hands that lose their partners: those are not ours to take out."""
     said = []
-    there = set(status.present(engine)) if doomed else set()
-    for name in sorted(there - ours(engine)):
+    there = set(status.list_present_patches(engine)) if doomed else set()
+    for name in sorted(there - list_our_patches(engine)):
         partners = _partners(name)
         if partners & doomed and not partners & (there - doomed):
             said.append(f"{name} is in by other hands and stays, without {' or '.join(sorted(partners & doomed))}")

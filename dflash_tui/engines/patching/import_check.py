@@ -14,7 +14,7 @@ from dflash_tui.engines import engine_python
 from dflash_tui.engines.environments import Engine
 
 
-def run(engine: Engine, texts: Mapping[str, bytes]) -> str:
+def check_imports(engine: Engine, texts: Mapping[str, bytes]) -> str:
     """Import the new texts (by path in the `vllm` package) in place of the files, which are not touched.
 
     Returns what is to be said: empty, or why the check could not be made. A module that does not import here as it
@@ -44,7 +44,9 @@ def _import(engine: Engine, staged: Mapping[str, str]) -> dict[str, str]:
     """Return for each module why it does not import; an engine that cannot be asked imports none."""
     question = msgspec.json.encode(staged).decode()
     try:
-        answer = engine_python.ask(engine.python, "import_check.py", question, patience=engine_python.IMPORT_PATIENCE)
+        answer = engine_python.run_script(
+            engine.python, "import_check.py", question, patience=engine_python.IMPORT_PATIENCE
+        )
     except EngineError as error:
         return dict.fromkeys(staged, error.evidence or error.what)
     return msgspec.json.decode(answer, type=dict[str, str])

@@ -27,7 +27,7 @@ PRISTINE = "dflash-pristine"
 PATIENCE = 300.0  # importing vLLM for a check may take minutes
 
 
-class Applied(msgspec.Struct, frozen=True):
+class LedgerEntry(msgspec.Struct, frozen=True):
     """What was done to one file: the patches in it, their digests, and the SHA-256 before and after."""
 
     path: RelativePath
@@ -39,15 +39,15 @@ class Applied(msgspec.Struct, frozen=True):
     vllm: str = ""
 
 
-register_type(Applied)
+register_type(LedgerEntry)
 
 
-class Busy(PatchError):
+class LedgerBusy(PatchError):
     """Somebody else is changing the engine's files."""
 
 
 @contextmanager
-def locked(engine: Engine, patience: float = PATIENCE) -> Iterator[None]:
+def lock_ledger(engine: Engine, patience: float = PATIENCE) -> Iterator[None]:
     """Let nobody else change the engine's files meanwhile; what they have begun is waited for.
 
     Raises:
@@ -59,13 +59,13 @@ def locked(engine: Engine, patience: float = PATIENCE) -> Iterator[None]:
     with _opened(Path(engine.folder) / "pyvenv.cfg") as descriptor:
         deadline = time.monotonic() + patience
         while True:
-            engine_python.check()
+            engine_python.raise_if_cancelled()
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise Busy(f"another dflash-tui is changing {engine.folder}", do="wait for it") from None
+                    raise LedgerBusy(f"another dflash-tui is changing {engine.folder}", do="wait for it") from None
                 time.sleep(0.1)
         yield
 
@@ -86,18 +86,18 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def manifest(engine: Engine) -> dict[str, Applied]:
+def read_applied_entries(engine: Engine) -> dict[str, LedgerEntry]:
     """Return what was done to the engine's files, by path; empty when nothing was or the record is unreadable."""
-    return {entry.path: entry for entry in entries(engine) or ()}
+    return {entry.path: entry for entry in read_ledger_or_none(engine) or ()}
 
 
-def record(engine: Engine) -> dict[str, Applied]:
+def read_ledger(engine: Engine) -> dict[str, LedgerEntry]:
     """Return what was done to the engine's files, by path.
 
     Raises:
         PatchError: the record is damaged.
     """
-    known = entries(engine)
+    known = read_ledger_or_none(engine)
     if known is None:
         raise PatchError(
             f"the record of the patches in {engine.folder} cannot be read, so nothing is changed",
@@ -107,26 +107,26 @@ def record(engine: Engine) -> dict[str, Applied]:
     return {entry.path: entry for entry in known}
 
 
-def entries(engine: Engine) -> tuple[Applied, ...] | None:
+def read_ledger_or_none(engine: Engine) -> tuple[LedgerEntry, ...] | None:
     """Return the record; None when it is there and cannot be read."""
     try:
-        return msgspec.json.decode((Path(engine.folder) / MANIFEST).read_bytes(), type=tuple[Applied, ...])
+        return msgspec.json.decode((Path(engine.folder) / MANIFEST).read_bytes(), type=tuple[LedgerEntry, ...])
     except FileNotFoundError:
         return ()
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def pristine(engine: Engine, entry: Applied) -> bytes | None:
+def read_pristine_copy(engine: Engine, entry: LedgerEntry) -> bytes | None:
     """Return the file as it was before us, or None when that copy is gone or damaged."""
     try:
         data = (Path(engine.folder) / PRISTINE / entry.pristine_sha256).read_bytes()
     except OSError:
         return None
-    return data if sha256(data) == entry.pristine_sha256 else None
+    return data if hash_bytes(data) == entry.pristine_sha256 else None
 
 
-def target(engine: Engine, path: str) -> Path:
+def resolve_vllm_file(engine: Engine, path: str) -> Path:
     """Return the file inside the engine's `vllm` package that `path` names.
 
     Raises:
@@ -140,18 +140,18 @@ def target(engine: Engine, path: str) -> Path:
     return there
 
 
-def read(engine: Engine, path: str) -> bytes | None:
+def read_vllm_file(engine: Engine, path: str) -> bytes | None:
     """Return the bytes of a file of the `vllm` package; None when it is not there or leads out of it."""
     try:
-        return target(engine, path).read_bytes()
+        return resolve_vllm_file(engine, path).read_bytes()
     except (OSError, PatchError):
         return None
 
 
-def unreadable(engine: Engine, path: str) -> str:
+def explain_unreadable_file(engine: Engine, path: str) -> str:
     """Return why `read` finds no bytes: the file is gone, leads out of the package, or may not be read."""
     try:
-        target(engine, path).read_bytes()
+        resolve_vllm_file(engine, path).read_bytes()
     except PatchError as error:
         return error.what
     except FileNotFoundError:
@@ -161,13 +161,13 @@ def unreadable(engine: Engine, path: str) -> str:
     return f"{path} was not there a moment ago"
 
 
-def sha256(data: bytes) -> str:
+def hash_bytes(data: bytes) -> str:
     """Return the SHA-256 of `data` in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 @contextmanager
-def told(engine: Engine) -> Iterator[None]:
+def explain_failed_write(engine: Engine) -> Iterator[None]:
     """Say a failed write in words."""
     try:
         yield

@@ -8,20 +8,20 @@ from msgspec.structs import replace
 
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import status
-from dflash_tui.engines.patching.status import Found, State
+from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
 
 
-class Aim(NamedTuple):
+class PatchSet(NamedTuple):
     """The patches that a plan brings in, and by name why each other one is taken out where it is in by us."""
 
     bring: list[Patch]
     out: dict[str, str]
 
 
-def of(plan: Plan) -> Aim:
+def patches_for(plan: Plan) -> PatchSet:
     """Return what a launch of `plan` does to the patches of its engine; the rest of them is left as it is.
 
     Raises:
@@ -33,29 +33,29 @@ def of(plan: Plan) -> Aim:
         rival = next((other.name for other in bring if patch_file.rivals(patch, other)), "")
         if patch.name not in plan.patches and (rival or patch.experimental):
             out[patch.name] = f"{rival} is its alternative" if rival else "an experiment, and not asked for"
-    return Aim(bring, out | dict.fromkeys(plan.unpatched, "left out by hand"))
+    return PatchSet(bring, out | dict.fromkeys(plan.unpatched, "left out by hand"))
 
 
-def leaving(plan: Plan, engine: Engine) -> dict[str, str]:
+def patches_to_remove(plan: Plan, engine: Engine) -> dict[str, str]:
     """Return the patches that a launch of `plan` takes out of `engine`, and why."""
-    there = status.applied(engine)
-    return {name: why for name, why in of(plan).out.items() if name in there}
+    there = status.list_applied_patches(engine)
+    return {name: why for name, why in patches_for(plan).out.items() if name in there}
 
 
-def found(plan: Plan, engine: Engine) -> list[Found]:
+def patch_status(plan: Plan, engine: Engine) -> list[PatchStatus]:
     """Return how each patch that `plan` speaks of, or takes out, stands in `engine`.
 
     One that it does not want is not applicable with the plan's reason, however well it would fit.
     """
-    out = leaving(plan, engine)
+    out = patches_to_remove(plan, engine)
     reasons = {**out, **dict.fromkeys(plan.unpatched, "left out by hand"), **plan.unneeded}
-    ours = status.applied(engine)
+    ours = status.list_applied_patches(engine)
     made = []
     for name in dict.fromkeys([*plan.patches, *reasons]):
-        one = status.find(patch_file.load(name), engine, plan.hardware)
+        one = status.find_patch_status(patch_file.load(name), engine, plan.hardware)
         if name not in plan.patches:
-            if one.state is State.NEEDED or (one.state is State.DRIFTED and name not in ours):
-                one = Found(name, State.NOT_APPLICABLE, reasons[name])
+            if one.state is PatchState.NEEDED or (one.state is PatchState.DRIFTED and name not in ours):
+                one = PatchStatus(name, PatchState.NOT_APPLICABLE, reasons[name])
             elif name in out:
                 one = replace(one, why=f"{reasons[name]}: a launch takes it out")
         made.append(one)

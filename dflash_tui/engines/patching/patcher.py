@@ -13,16 +13,16 @@ from msgspec.structs import replace
 from dflash_tui.common.errors import PatchError, UsageError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import dependencies, import_check, ledger, permissions, status, text_edits, transaction
-from dflash_tui.engines.patching.ledger import Applied
-from dflash_tui.engines.patching.status import Found, State
-from dflash_tui.engines.patching.transaction import Change
-from dflash_tui.engines.patching.unpatched_files import Base
+from dflash_tui.engines.patching.ledger import LedgerEntry
+from dflash_tui.engines.patching.status import PatchState, PatchStatus
+from dflash_tui.engines.patching.transaction import FileChange
+from dflash_tui.engines.patching.unpatched_files import UnpatchedFiles
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 
 
-class Done(msgspec.Struct, frozen=True):
+class PatchOutcome(msgspec.Struct, frozen=True):
     """What `apply` or `revert` did: the patches that it brought in or took out, and what else is to be said.
 
     `dropped` are those that `apply` took out in the same step. With `pending` a dry run found an interrupted change,
@@ -36,14 +36,14 @@ class Done(msgspec.Struct, frozen=True):
     pending: bool = False
 
 
-def apply(
+def apply_patches(
     patches: Sequence[Patch],
     engine: Engine,
     hardware: Hardware | None = None,
     *,
     drop: Iterable[str] = (),
     dry: bool = False,
-) -> Done:
+) -> PatchOutcome:
     """Bring every patch that `engine` needs into it; those that it does not need are left out.
 
     In the same step those of `drop` that we applied are taken out. All new texts are computed, compiled and imported
@@ -54,22 +54,22 @@ def apply(
     """
     with _opened(engine, dry=dry) as notes:
         if dry and _half(engine):
-            return Done((), tuple(notes), pending=True)
-        found = {patch.name: status.find(patch, engine, hardware) for patch in patches}
+            return PatchOutcome((), tuple(notes), pending=True)
+        found = {patch.name: status.find_patch_status(patch, engine, hardware) for patch in patches}
         for patch in patches:
-            if found[patch.name].state is State.DRIFTED:
+            if found[patch.name].state is PatchState.DRIFTED:
                 raise _drifted(patch, engine, found[patch.name])
-        needed = [patch for patch in patches if found[patch.name].state is State.NEEDED]
+        needed = [patch for patch in patches if found[patch.name].state is PatchState.NEEDED]
         brought = tuple(patch.name for patch in needed)
-        ours = dependencies.ours(engine)
+        ours = dependencies.list_our_patches(engine)
         doomed = ours & set(drop)
-        dependencies.check(needed, engine, hardware, doomed)
-        dependencies.refuse_alone((ours - doomed) | set(brought), doomed)
+        dependencies.check_dependencies(needed, engine, hardware, doomed)
+        dependencies.refuse_orphaned_patches((ours - doomed) | set(brought), doomed)
         done = _bring_to(engine, add=needed, drop=doomed, dry=dry)
         return replace(done, names=brought, dropped=tuple(sorted(doomed)), notes=(*notes, *done.notes))
 
 
-def preview(patches: Sequence[Patch], engine: Engine, hardware: Hardware | None = None) -> dict[str, str]:
+def preview_patches(patches: Sequence[Patch], engine: Engine, hardware: Hardware | None = None) -> dict[str, str]:
     """Return by path the unified diff that those of `patches` make which are needed or applied by us.
 
     Raises:
@@ -77,17 +77,17 @@ def preview(patches: Sequence[Patch], engine: Engine, hardware: Hardware | None 
     """
     shown = []
     for patch in patches:
-        found = status.find(patch, engine, hardware)
-        if found.state is State.DRIFTED:
+        found = status.find_patch_status(patch, engine, hardware)
+        if found.state is PatchState.DRIFTED:
             raise _drifted(patch, engine, found)
-        if found.state in {State.NEEDED, State.APPLIED}:
+        if found.state in {PatchState.NEEDED, PatchState.APPLIED}:
             shown.append(patch)
-    base = Base(engine, {path for patch in shown for path in patch.paths})
-    after = text_edits.patched(shown, base.texts)
-    return {path: text_edits.diff(path, base.texts[path] or "", new) for path, new in sorted(after.items())}
+    base = UnpatchedFiles(engine, {path for patch in shown for path in patch.paths})
+    after = text_edits.patch_texts(shown, base.texts)
+    return {path: text_edits.diff_file(path, base.texts[path] or "", new) for path, new in sorted(after.items())}
 
 
-def revert(engine: Engine, names: Iterable[str] | None = None, *, dry: bool = False) -> Done:
+def revert_patches(engine: Engine, names: Iterable[str] | None = None, *, dry: bool = False) -> PatchOutcome:
     """Take the patches `names` (None: all) that we applied out of `engine` again, byte for byte.
 
     Raises:
@@ -95,18 +95,18 @@ def revert(engine: Engine, names: Iterable[str] | None = None, *, dry: bool = Fa
     """
     with _opened(engine, dry=dry) as notes:
         if dry and _half(engine):
-            return Done((), tuple(notes), pending=True)
-        ours = dependencies.ours(engine)
+            return PatchOutcome((), tuple(notes), pending=True)
+        ours = dependencies.list_our_patches(engine)
         doomed = ours if names is None else ours & set(names)
-        dependencies.refuse_alone(ours - doomed, doomed)
-        alone = dependencies.left_alone(engine, doomed)
+        dependencies.refuse_orphaned_patches(ours - doomed, doomed)
+        alone = dependencies.warn_orphaned_patches(engine, doomed)
         done = _bring_to(engine, add=(), drop=doomed, dry=dry)
         return replace(done, names=tuple(sorted(doomed)), notes=(*notes, *alone, *done.notes))
 
 
 def _half(engine: Engine) -> bool:
     """Whether an interrupted change waits for its end: what half of it looks like says nothing."""
-    left = transaction.trouble(engine)
+    left = transaction.find_unfinished_change(engine)
     return left is not None and left.mends_itself
 
 
@@ -116,11 +116,11 @@ def _opened(engine: Engine, *, dry: bool) -> Iterator[list[str]]:
 
     An error that follows says it, too.
     """
-    with ledger.locked(engine), ledger.told(engine):
-        left = transaction.trouble(engine)
+    with ledger.lock_ledger(engine), ledger.explain_failed_write(engine):
+        left = transaction.find_unfinished_change(engine)
         if left and not dry:
-            permissions.released(engine)
-        ended = transaction.recover(engine) if not dry else left.said if left else ""
+            permissions.find_carrying_distribution(engine)
+        ended = transaction.recover_change(engine) if not dry else left.said if left else ""
         notes = [ended] if ended else []
         try:
             yield notes
@@ -129,7 +129,7 @@ def _opened(engine: Engine, *, dry: bool) -> Iterator[list[str]]:
             raise
 
 
-def _drifted(patch: Patch, engine: Engine, found: Found) -> PatchError:
+def _drifted(patch: Patch, engine: Engine, found: PatchStatus) -> PatchError:
     again = f"dflash-tui engine remove {engine.folder}, and install it again"
     return PatchError(
         f"patch {patch.name} does not fit {engine.distribution} {engine.vllm}",
@@ -142,34 +142,36 @@ class _Next(NamedTuple):
     """What is to be written: the files that are touched, the changes of those that differ, the whole record after."""
 
     touched: set[str]
-    changes: list[Change]
-    record: dict[str, Applied]
+    changes: list[FileChange]
+    record: dict[str, LedgerEntry]
 
 
-def _bring_to(engine: Engine, *, add: Sequence[Patch], drop: Iterable[str], dry: bool) -> Done:
+def _bring_to(engine: Engine, *, add: Sequence[Patch], drop: Iterable[str], dry: bool) -> PatchOutcome:
     """Bring the patches `add` in and take those of `drop` out; with `dry` do all but write."""
-    record = ledger.record(engine)
+    record = ledger.read_ledger(engine)
     after = _next(engine, record, {patch.name: patch for patch in add}, set(drop))
     if not after.changes and after.record == record:
-        return Done(())
-    permissions.allow(engine, after.touched)
-    note = import_check.run(engine, {change.path: change.after for change in after.changes}) if add else ""
-    diffs = {c.path: text_edits.diff(c.path, c.before.decode(), c.after.decode()) for c in after.changes}
-    done = Done((), (note,) if note else (), diffs)
+        return PatchOutcome(())
+    permissions.require_writable_files(engine, after.touched)
+    note = import_check.check_imports(engine, {change.path: change.after for change in after.changes}) if add else ""
+    diffs = {c.path: text_edits.diff_file(c.path, c.before.decode(), c.after.decode()) for c in after.changes}
+    done = PatchOutcome((), (note,) if note else (), diffs)
     if dry:
         return done
-    permissions.allow(engine, after.touched)  # the trial takes a while, and a server may have been started meanwhile
-    transaction.commit(engine, after.changes, list(after.record.values()))
-    if wrong := [change.path for change in after.changes if ledger.read(engine, change.path) != change.after]:
+    permissions.require_writable_files(
+        engine, after.touched
+    )  # the trial takes a while, and a server may have been started meanwhile
+    transaction.commit_changes(engine, after.changes, list(after.record.values()))
+    if wrong := [change.path for change in after.changes if ledger.read_vllm_file(engine, change.path) != change.after]:
         raise PatchError(f"{', '.join(wrong)} was changed by somebody else at the same time", do="patch verify")
     return done
 
 
-def _next(engine: Engine, record: dict[str, Applied], wanted: dict[str, Patch], dropped: set[str]) -> _Next:
+def _next(engine: Engine, record: dict[str, LedgerEntry], wanted: dict[str, Patch], dropped: set[str]) -> _Next:
     """Rebuild every file that is touched from its pristine text and the patches that are to be in it then."""
-    wanted, touched = _touched(record, Base(engine, record).ours, wanted, dropped)
+    wanted, touched = _touched(record, UnpatchedFiles(engine, record).ours, wanted, dropped)
     # A patch that stays may share a file with one that comes or goes, and be in a second file.
-    base = Base(engine, touched | set(record))
+    base = UnpatchedFiles(engine, touched | set(record))
     _refuse_lost(engine, base.lost & touched)
     stays: dict[str, tuple[str, ...]] = {}
     for path in touched:
@@ -186,15 +188,15 @@ def _next(engine: Engine, record: dict[str, Applied], wanted: dict[str, Patch], 
         data = texts[path].encode() if mine else pristine
         if mine:
             digests = {name: (wanted.get(name) or _kept(name)).digest for name in mine}
-            shas = (ledger.sha256(pristine), ledger.sha256(data))
-            after.record[path] = Applied(path, mine, *shas, time.time(), digests, engine.vllm)
+            shas = (ledger.hash_bytes(pristine), ledger.hash_bytes(data))
+            after.record[path] = LedgerEntry(path, mine, *shas, time.time(), digests, engine.vllm)
         if data != before:
-            after.changes.append(Change(path, before, data))
+            after.changes.append(FileChange(path, before, data))
     return after
 
 
 def _touched(
-    record: dict[str, Applied], ours: dict[str, Applied], wanted: dict[str, Patch], dropped: set[str]
+    record: dict[str, LedgerEntry], ours: dict[str, LedgerEntry], wanted: dict[str, Patch], dropped: set[str]
 ) -> tuple[dict[str, Patch], set[str]]:
     """Return the files that are rebuilt, and what is brought into them whole.
 
@@ -229,7 +231,7 @@ def _kept(name: str) -> Patch:
         ) from None
 
 
-def _new_texts(base: Base, wanted: dict[str, Patch], stays: dict[str, tuple[str, ...]]) -> dict[str, str]:
+def _new_texts(base: UnpatchedFiles, wanted: dict[str, Patch], stays: dict[str, tuple[str, ...]]) -> dict[str, str]:
     """Return the text of each touched file with its patches; only edits of the files that are touched are made."""
     names = dict.fromkeys([*(name for kept in stays.values() for name in kept), *wanted])
     chosen = []
@@ -237,7 +239,7 @@ def _new_texts(base: Base, wanted: dict[str, Patch], stays: dict[str, tuple[str,
         patch = wanted.get(name) or _kept(name)
         here = tuple(file for file in patch.files if file.path in stays)
         chosen.append(replace(patch, files=here))
-    return text_edits.patched(chosen, base.texts)
+    return text_edits.patch_texts(chosen, base.texts)
 
 
 def _refuse_lost(engine: Engine, lost: set[str]) -> None:
@@ -249,10 +251,10 @@ def _refuse_lost(engine: Engine, lost: set[str]) -> None:
         )
 
 
-def _refuse_foreign(engine: Engine, path: str, entry: Applied, data: bytes | None) -> None:
+def _refuse_foreign(engine: Engine, path: str, entry: LedgerEntry, data: bytes | None) -> None:
     """A file that is as published again needs only to be forgotten; one that others changed is theirs."""
-    known = {entry.pristine_sha256, permissions.recorded(engine).get(path)}
-    if data is not None and ledger.sha256(data) in known:
+    known = {entry.pristine_sha256, permissions.read_wheel_digests(engine).get(path)}
+    if data is not None and ledger.hash_bytes(data) in known:
         return
     raise PatchError(
         f"{path} was changed by somebody else since {', '.join(entry.patches)} went in, and is left as it is",

@@ -18,13 +18,13 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.runs import registry, server_process
 
 
-def allow(engine: Engine, paths: Iterable[str]) -> None:
+def require_writable_files(engine: Engine, paths: Iterable[str]) -> None:
     """Return when the files `paths` of the engine's vLLM may be changed now.
 
     Raises:
         PatchError: as `released` does, or a file is not that vLLM's.
     """
-    holder = released(engine)
+    holder = find_carrying_distribution(engine)
     claims = [(found, found.files()) for found in _installed(engine)]
     for path in paths:
         if (owners := [found for found, listed in claims if path in listed]) != [holder]:
@@ -37,7 +37,7 @@ def allow(engine: Engine, paths: Iterable[str]) -> None:
             )
 
 
-def released(engine: Engine) -> _Installed:
+def find_carrying_distribution(engine: Engine) -> _Installed:
     """Return the installed distribution that carries the engine's vLLM, when its files may be changed at all now.
 
     Raises:
@@ -48,17 +48,17 @@ def released(engine: Engine) -> _Installed:
             f"{engine.folder} was adopted without leave to patch it",
             do=f"dflash-tui engine adopt --patch {engine.folder}",
         )
-    idle(engine)
+    require_idle_engine(engine)
     return _holder(engine)
 
 
-def idle(engine: Engine) -> None:
+def require_idle_engine(engine: Engine) -> None:
     """Return when no server runs from the engine.
 
     Raises:
         PatchError: one does.
     """
-    if users := in_use(engine):
+    if users := list_engine_users(engine):
         raise PatchError(
             "a server runs from this engine, so its files are not changed",
             evidence=", ".join(users),
@@ -66,7 +66,7 @@ def idle(engine: Engine) -> None:
         )
 
 
-def in_use(engine: Engine) -> list[str]:
+def list_engine_users(engine: Engine) -> list[str]:
     """Return the servers that run from the engine, ours and those that were started by hand, in words."""
     ours = [run for run in registry.runs() if run.plan.engine_folder == engine.folder and server_process.alive(run)]
     found = [f"{run.id} on port {run.plan.port}" for run in ours]
@@ -174,13 +174,13 @@ def _holder(engine: Engine) -> _Installed:
     return found
 
 
-def recorded(engine: Engine) -> dict[str, str]:
+def read_wheel_digests(engine: Engine) -> dict[str, str]:
     """Return the SHA-256 in hexadecimal that the wheel's RECORD states for each file of the `vllm` package."""
     found = _carrier(engine)
     return {path: digest for path, digest in found.files().items() if digest} if found else {}
 
 
-def listed(engine: Engine) -> Set[str]:
+def list_wheel_files(engine: Engine) -> Set[str]:
     """Return the files of the `vllm` package that its wheel's RECORD lists, with a digest or without."""
     found = _carrier(engine)
     return found.files().keys() if found else frozenset()

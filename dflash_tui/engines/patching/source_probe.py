@@ -15,12 +15,12 @@ NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 T = TypeVar("T", ast.ClassDef, ast.FunctionDef)
 
 
-def seen(sign: Sign | None, texts: Texts) -> bool:
+def matches_fingerprint(sign: Sign | None, texts: Texts) -> bool:
     """Whether the source shows `sign`; one that cannot be parsed shows nothing."""
     if sign is None:
         return False
     try:
-        tree = parsed(texts.get(sign.path) or "")
+        tree = parse_source(texts.get(sign.path) or "")
         return _in_class(sign, tree) if sign.in_class else _in_module(sign, tree)
     except NOT_PYTHON:
         return False
@@ -49,7 +49,7 @@ def _last(kind: type[T], name: str, body: Sequence[ast.stmt]) -> T | None:
     return next((node for node in reversed(body) if isinstance(node, kind) and node.name == name), None)
 
 
-def parsed(text: str) -> ast.Module:
+def parse_source(text: str) -> ast.Module:
     """Return the syntax tree of vLLM's own text, whose warnings are not ours; a byte order mark is Python, too.
 
     Raises:

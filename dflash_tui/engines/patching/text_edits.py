@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from dflash_tui.common.errors import PatchError
-from dflash_tui.engines.patching.source_probe import NOT_PYTHON, Texts, parsed, seen
+from dflash_tui.engines.patching.source_probe import NOT_PYTHON, Texts, matches_fingerprint, parse_source
 from dflash_tui.planning.patch_file import Edit, Patch
 
 _LOOKED_THROUGH = 100  # windows
@@ -22,7 +22,7 @@ _NAMED = re.compile(r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.MULTI
 _MARKER = re.compile(r"^[ \t]*# dflash-tui: .*\n|[ \t]+# dflash-tui: .*$", re.MULTILINE)
 
 
-class Fit(StrEnum):
+class EditFit(StrEnum):
     """How the edits of a patch stand in the texts."""
 
     ABSENT = "absent"
@@ -30,16 +30,16 @@ class Fit(StrEnum):
     DRIFTED = "drifted"
 
 
-def fit(patch: Patch, texts: Texts) -> Fit:
+def fit_edits(patch: Patch, texts: Texts) -> EditFit:
     """Return how the edits stand: each `old` exactly once, each `new` exactly once, or neither."""
     counts = []
     for file in patch.files:
         if (text := texts.get(file.path)) is None:
-            return Fit.DRIFTED
+            return EditFit.DRIFTED
         counts += [_counts(text, edit) for edit in file.edits]
     if all(count == (1, 0) for count in counts):
-        return Fit.ABSENT
-    return Fit.PRESENT if all(count == (0, 1) for count in counts) else Fit.DRIFTED
+        return EditFit.ABSENT
+    return EditFit.PRESENT if all(count == (0, 1) for count in counts) else EditFit.DRIFTED
 
 
 def _times(text: str, part: str) -> int:
@@ -59,7 +59,7 @@ def _counts(text: str, edit: Edit) -> tuple[int, int]:
     return _times(text.replace(new, ""), edit.old), _times(text, new)
 
 
-def patched(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
+def patch_texts(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
     """Return the new text of each file that `patches` touch; every one is Python that compiles.
 
     Raises:
@@ -74,7 +74,7 @@ def patched(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
                     times = f"{_times(text, edit.old)} times" if text else "not at all"
                     raise PatchError(
                         f"patch {patch.name} does not fit {file.path}",
-                        evidence=f"its text is there {times}: {first_line(edit.old)}",
+                        evidence=f"its text is there {times}: {first_filled_line(edit.old)}",
                         do=f"report it: {patch.link}",
                     )
                 text = text.replace(edit.old, edit.new)
@@ -85,7 +85,7 @@ def patched(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
     return after
 
 
-def in_effect(patch: Patch, texts: Texts) -> bool:
+def is_in_effect(patch: Patch, texts: Texts) -> bool:
     """Whether the source does what the patch's new text says, as far as its signs tell it.
 
     A method is overridden by a later one of the same name in its class. A sign tells when the new text names it.
@@ -93,13 +93,13 @@ def in_effect(patch: Patch, texts: Texts) -> bool:
     added = "".join(edit.new for file in patch.files for edit in file.edits)
     names = set(_WORD.findall(added))
     telling = [sign for sign in patch.signs if sign.in_class and sign.path in patch.paths and sign.has in names]
-    return all(seen(sign, texts) for sign in telling)
+    return all(matches_fingerprint(sign, texts) for sign in telling)
 
 
 def _broken(path: str, text: str) -> str:
     """Return why the text of `path` does not compile; empty when it does."""
     try:
-        compile(parsed(text), path, "exec", dont_inherit=True)
+        compile(parse_source(text), path, "exec", dont_inherit=True)
     except NOT_PYTHON as error:
         return f"it is nested too deeply for Python ({type(error).__name__})" if _too_deep(error) else str(error)
     return ""
@@ -109,12 +109,12 @@ def _too_deep(error: Exception) -> bool:
     return isinstance(error, RecursionError | MemoryError)
 
 
-def first_line(text: str) -> str:
+def first_filled_line(text: str) -> str:
     """Return the first line of `text` that holds anything, without the space around it."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
-def diff(path: str, before: str, after: str) -> str:
+def diff_file(path: str, before: str, after: str) -> str:
     """Return the unified diff of a file of the `vllm` package, as `patch -p1` in site-packages takes it."""
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/vllm/{path}", f"b/vllm/{path}"
@@ -122,7 +122,7 @@ def diff(path: str, before: str, after: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {}) -> str:
+def describe_drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {}) -> str:
     """Return for each edit that does not fit how the text that comes closest differs from what it replaces.
 
     `unreadable` says why a file has no text.
@@ -138,11 +138,11 @@ def drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {}) -> str
             text = text.replace("\r\n", "\n")
         for edit in file.edits:
             if (times := _times(text, edit.old)) > 1:
-                said.append(f"{file.path}: the text is there {times} times: {first_line(edit.old)}\n")
+                said.append(f"{file.path}: the text is there {times} times: {first_filled_line(edit.old)}\n")
             elif not times and not (edit.new and edit.new in text):
                 said.append(_closest(file.path, edit.old, _without(text, file.edits)))
             elif all(_counts(text, edit)):
-                both = f"both the text that it replaces and its own are there: {first_line(edit.old)}"
+                both = f"both the text that it replaces and its own are there: {first_filled_line(edit.old)}"
                 said.append(f"{file.path}: {both}\n")
     counts = [_counts(texts.get(file.path) or "", edit) for file in patch.files for edit in file.edits]
     if present := counts.count((0, 1)):
@@ -191,7 +191,7 @@ def _closest(path: str, wanted: str, text: str) -> str:
     wider = (slice(part.start, part.stop + more) for part in nearest for more in range(_WIDENED))
     best = max(wider, key=likeness)
     if (alike := likeness(best)) < _ALIKE:
-        return f"{path}: nothing there is like this: {first_line(wanted)}\n"
+        return f"{path}: nothing there is like this: {first_filled_line(wanted)}\n"
     place = f"{path} (line {best.start + 1}, {alike:.0%} alike)"
     shown = difflib.unified_diff(old, lines[best], f"{path} (as the patch expects it)", place, lineterm="")
     return "".join(f"{line}\n" for line in shown)

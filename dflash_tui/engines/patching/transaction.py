@@ -19,15 +19,30 @@ from dflash_tui.common.errors import PatchError
 from dflash_tui.common.type_registration import register_type
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger, permissions
-from dflash_tui.engines.patching.atomic_write import drop_byte_code, new, old, replace, sync, write
-from dflash_tui.engines.patching.ledger import MANIFEST, PRISTINE, Applied, entries, read, sha256, target
+from dflash_tui.engines.patching.atomic_write import (
+    new_file_path,
+    old_file_path,
+    remove_byte_code,
+    replace_file,
+    sync_folder,
+    write_synced_file,
+)
+from dflash_tui.engines.patching.ledger import (
+    MANIFEST,
+    PRISTINE,
+    LedgerEntry,
+    hash_bytes,
+    read_ledger_or_none,
+    read_vllm_file,
+    resolve_vllm_file,
+)
 from dflash_tui.planning.patch_file import RelativePath
 
 _JOURNAL = "dflash-patching.json"
 _COPY = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.dflash-new")  # the latter by a write that was killed
 
 
-class Change(NamedTuple):
+class FileChange(NamedTuple):
     """A file to be replaced: its path relative to the `vllm` package, and its bytes before and after."""
 
     path: str
@@ -45,7 +60,7 @@ class _Journal(msgspec.Struct, frozen=True):
     """What a change is about: the files by their SHA-256 before and after, and the record that will be true then."""
 
     files: tuple[_Replaced, ...]
-    manifest: tuple[Applied, ...]
+    manifest: tuple[LedgerEntry, ...]
 
     @property
     def named(self) -> str:
@@ -55,26 +70,26 @@ class _Journal(msgspec.Struct, frozen=True):
 register_type(_Journal)
 
 
-class Trouble(NamedTuple):
+class UnfinishedChange(NamedTuple):
     """What has to be mended in words, and whether the next apply, revert or launch does it by itself."""
 
     said: str
     mends_itself: bool
 
 
-def trouble(engine: Engine) -> Trouble | None:
+def find_unfinished_change(engine: Engine) -> UnfinishedChange | None:
     """Return what a killed change or a damaged record left to be mended, if anything."""
     try:
         if journal := _journal(engine):
             ends = "the next apply, revert or launch finishes or undoes it"
-            return Trouble(f"an interrupted change of {journal.named}: {ends}", mends_itself=True)
-        ledger.record(engine)
+            return UnfinishedChange(f"an interrupted change of {journal.named}: {ends}", mends_itself=True)
+        ledger.read_ledger(engine)
     except PatchError as error:
-        return Trouble(f"{error.what} ({error.evidence}): {error.do}", mends_itself=False)
+        return UnfinishedChange(f"{error.what} ({error.evidence}): {error.do}", mends_itself=False)
     return None
 
 
-def recover(engine: Engine, *, finish: bool = True) -> str:
+def recover_change(engine: Engine, *, finish: bool = True) -> str:
     """Finish or undo what a killed change left, and say which; empty when there was none. Needs the lock.
 
     It is finished when every file is new already (and with `finish`), else undone. No data is written for the
@@ -88,19 +103,19 @@ def recover(engine: Engine, *, finish: bool = True) -> str:
         _tidy(engine)
         return ""
     _refuse_edited(engine, journal)
-    now = {file.path: sha256(read(engine, file.path) or b"") for file in journal.files}
+    now = {file.path: hash_bytes(read_vllm_file(engine, file.path) or b"") for file in journal.files}
     finished = finish and all(now[file.path] == file.after for file in journal.files)
     for file in journal.files:
         if not finished and now[file.path] != file.before:
             _restore(engine, file, now[file.path])
-        drop_byte_code(target(engine, file.path))
+        remove_byte_code(resolve_vllm_file(engine, file.path))
     if finished:
         _write_manifest(engine, journal.manifest)
     _end(engine, journal)
     return f"an interrupted change of {journal.named} was {'finished' if finished else 'undone'}"
 
 
-def commit(engine: Engine, changes: Sequence[Change], record: Sequence[Applied]) -> None:
+def commit_changes(engine: Engine, changes: Sequence[FileChange], record: Sequence[LedgerEntry]) -> None:
     """Replace the files and record `record`: all of it, or nothing. Needs the lock.
 
     Each file is written anew beside the old one and takes its place in one step: uv shares files between
@@ -111,18 +126,18 @@ def commit(engine: Engine, changes: Sequence[Change], record: Sequence[Applied])
         PatchError: a file changed meanwhile, or cannot be written; the old state is there, or the error says that the
             journal is left.
     """
-    files = tuple(_Replaced(change.path, sha256(change.before), sha256(change.after)) for change in changes)
+    files = tuple(_Replaced(change.path, hash_bytes(change.before), hash_bytes(change.after)) for change in changes)
     journal = _Journal(files, tuple(record))
     if (Path(engine.folder) / PRISTINE).is_symlink():
         raise PatchError(f"{Path(engine.folder) / PRISTINE} is a link, so nothing is kept there", do="remove that link")
     try:
-        with ledger.told(engine):
+        with ledger.explain_failed_write(engine):
             _make(engine, changes, journal)
     except BaseException as error:
         try:  # it is done once it is recorded
-            recover(engine, finish=entries(engine) == journal.manifest)
+            recover_change(engine, finish=read_ledger_or_none(engine) == journal.manifest)
         except (PatchError, OSError):  # the journal stays, and the next run tries again
-            left = trouble(engine)
+            left = find_unfinished_change(engine)
             if left and isinstance(error, PatchError):
                 error.evidence = "\n  ".join(filter(None, [error.evidence, left.said]))
         raise
@@ -130,28 +145,28 @@ def commit(engine: Engine, changes: Sequence[Change], record: Sequence[Applied])
         _end(engine, journal)
 
 
-def _make(engine: Engine, changes: Sequence[Change], journal: _Journal) -> None:
+def _make(engine: Engine, changes: Sequence[FileChange], journal: _Journal) -> None:
     folder, wanted = Path(engine.folder), {entry.pristine_sha256 for entry in journal.manifest}
     for change in changes:
-        if sha256(change.before) in wanted:
-            replace(folder / PRISTINE / sha256(change.before), change.before)
-    replace(folder / _JOURNAL, msgspec.json.encode(journal))
+        if hash_bytes(change.before) in wanted:
+            replace_file(folder / PRISTINE / hash_bytes(change.before), change.before)
+    replace_file(folder / _JOURNAL, msgspec.json.encode(journal))
     for change in changes:
-        path = target(engine, change.path)
-        write(old(path), change.before, like=path)
-        write(new(path), change.after, like=path)
+        path = resolve_vllm_file(engine, change.path)
+        write_synced_file(old_file_path(path), change.before, like=path)
+        write_synced_file(new_file_path(path), change.after, like=path)
     for change in changes:
         _exchange(engine, change)
     _write_manifest(engine, journal.manifest)
 
 
-def _exchange(engine: Engine, change: Change) -> None:
-    path = target(engine, change.path)
+def _exchange(engine: Engine, change: FileChange) -> None:
+    path = resolve_vllm_file(engine, change.path)
     if path.read_bytes() != change.before:
         raise PatchError(f"{change.path} was changed by somebody else meanwhile", do="look again: patch status")
-    new(path).replace(path)
-    sync(path.parent)
-    drop_byte_code(path)
+    new_file_path(path).replace(path)
+    sync_folder(path.parent)
+    remove_byte_code(path)
 
 
 def _refuse_edited(engine: Engine, journal: _Journal) -> None:
@@ -160,46 +175,46 @@ def _refuse_edited(engine: Engine, journal: _Journal) -> None:
     As long as the new text waits beside it, a file was not reached, nor was any where neither a copy is nor another
     file is new; and one that is as published was reinstalled.
     """
-    now = {file.path: sha256(read(engine, file.path) or b"") for file in journal.files}
+    now = {file.path: hash_bytes(read_vllm_file(engine, file.path) or b"") for file in journal.files}
     begun = any(now[file.path] == file.after for file in journal.files)
     for file in journal.files:
-        path = target(engine, file.path)
-        if not path.exists() or now[file.path] in {file.before, file.after} or new(path).exists():
+        path = resolve_vllm_file(engine, file.path)
+        if not path.exists() or now[file.path] in {file.before, file.after} or new_file_path(path).exists():
             continue
         copied = _copied(engine, file)
-        if (copied or begun) and now[file.path] != permissions.recorded(engine).get(file.path):
+        if (copied or begun) and now[file.path] != permissions.read_wheel_digests(engine).get(file.path):
             raise PatchError(
                 f"{file.path} was edited after a change of {journal.named} was interrupted, so nothing is undone",
-                evidence=f"as it was before both: {old(path)}" if copied else "",
+                evidence=f"as it was before both: {old_file_path(path)}" if copied else "",
                 do=f"take the edit back, {'put that file in its place, ' * copied}or reinstall vLLM {engine.vllm}",
             )
 
 
 def _copied(engine: Engine, file: _Replaced) -> bool:
     """Whether the file as it was before the change lies beside it."""
-    kept = old(target(engine, file.path))
-    return kept.is_file() and sha256(kept.read_bytes()) == file.before
+    kept = old_file_path(resolve_vllm_file(engine, file.path))
+    return kept.is_file() and hash_bytes(kept.read_bytes()) == file.before
 
 
 def _restore(engine: Engine, file: _Replaced, now: str) -> None:
     """Put the old file back, unless somebody else has written another one since, or another release has none."""
-    path = target(engine, file.path)
-    if now != file.after if path.exists() else file.path not in permissions.listed(engine):
+    path = resolve_vllm_file(engine, file.path)
+    if now != file.after if path.exists() else file.path not in permissions.list_wheel_files(engine):
         return
     if not _copied(engine, file):
         raise PatchError(
             f"{file.path} is half of an interrupted change, and its copy from before is gone",
             do=f"reinstall vLLM {engine.vllm} in {engine.folder}",
         )
-    old(path).replace(path)
-    sync(path.parent)
+    old_file_path(path).replace(path)
+    sync_folder(path.parent)
 
 
 def _end(engine: Engine, journal: _Journal) -> None:
     for file in journal.files:
-        path = target(engine, file.path)
-        new(path).unlink(missing_ok=True)
-        old(path).unlink(missing_ok=True)
+        path = resolve_vllm_file(engine, file.path)
+        new_file_path(path).unlink(missing_ok=True)
+        old_file_path(path).unlink(missing_ok=True)
     (Path(engine.folder) / _JOURNAL).unlink(missing_ok=True)
     _tidy(engine, {file.before for file in journal.files})
 
@@ -211,7 +226,7 @@ def _tidy(engine: Engine, made: Set[str] = frozenset()) -> None:
     `made`, by us just now): it may be the record that was lost, and the file still have a patch.
     """
     folder = Path(engine.folder)
-    known = entries(engine)
+    known = read_ledger_or_none(engine)
     if known is not None and (folder / PRISTINE).is_dir() and not (folder / PRISTINE).is_symlink():
         names = {path.name for path in (folder / PRISTINE).iterdir() if _COPY.fullmatch(path.name)}
         kept = {entry.pristine_sha256 for entry in known} if known else _still_needed(engine, names) - made
@@ -221,14 +236,14 @@ def _tidy(engine: Engine, made: Set[str] = frozenset()) -> None:
     with contextlib.suppress(OSError):
         (folder / PRISTINE).rmdir()
     for name in (MANIFEST, _JOURNAL):
-        if os.path.lexists(new(folder / name)):  # a read-only disk refuses even what has nothing to remove
-            new(folder / name).unlink()
+        if os.path.lexists(new_file_path(folder / name)):  # a read-only disk refuses even what has nothing to remove
+            new_file_path(folder / name).unlink()
 
 
 def _still_needed(engine: Engine, names: Set[str]) -> set[str]:
     """Return those SHA-256 that the wheel's RECORD has of files that are other ones now."""
-    published = permissions.recorded(engine).items() if names else ()
-    return {sha for path, sha in published if sha in names and sha256(read(engine, path) or b"") != sha}
+    published = permissions.read_wheel_digests(engine).items() if names else ()
+    return {sha for path, sha in published if sha in names and hash_bytes(read_vllm_file(engine, path) or b"") != sha}
 
 
 def _journal(engine: Engine) -> _Journal | None:
@@ -244,9 +259,9 @@ def _journal(engine: Engine) -> _Journal | None:
         ) from None
 
 
-def _write_manifest(engine: Engine, record: Sequence[Applied]) -> None:
+def _write_manifest(engine: Engine, record: Sequence[LedgerEntry]) -> None:
     path = Path(engine.folder) / MANIFEST
     if record:
-        replace(path, msgspec.json.format(msgspec.json.encode(record), indent=2))
+        replace_file(path, msgspec.json.format(msgspec.json.encode(record), indent=2))
     else:
         path.unlink(missing_ok=True)

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger, permissions
-from dflash_tui.engines.patching.ledger import Applied
+from dflash_tui.engines.patching.ledger import LedgerEntry
 from dflash_tui.planning.patch_file import Patch
 
 
-class Base:
+class UnpatchedFiles:
     """The files of an engine as they are without us: ours from their pristine copies, unless those are `lost`.
 
     `unreadable` says of each file that has no text why.
@@ -20,15 +20,15 @@ class Base:
         self.now: dict[str, bytes | None] = {}
         self.bytes: dict[str, bytes | None] = {}
         self.texts: dict[str, str | None] = {}
-        self.ours: dict[str, Applied] = {}
+        self.ours: dict[str, LedgerEntry] = {}
         self.lost: set[str] = set()
         self.unreadable: dict[str, str] = {}
-        record = ledger.manifest(engine)
+        record = ledger.read_applied_entries(engine)
         for path in sorted(paths):
-            data = self.now[path] = self.bytes[path] = ledger.read(engine, path)
+            data = self.now[path] = self.bytes[path] = ledger.read_vllm_file(engine, path)
             entry = record.get(path)
-            if entry and data is not None and ledger.sha256(data) == entry.patched_sha256:
-                before = ledger.pristine(engine, entry)
+            if entry and data is not None and ledger.hash_bytes(data) == entry.patched_sha256:
+                before = ledger.read_pristine_copy(engine, entry)
                 self.ours[path] = entry
                 if before is None:
                     self.lost.add(path)
@@ -39,7 +39,7 @@ class Base:
     def _text(self, engine: Engine, path: str) -> str | None:
         data = self.bytes[path]
         if data is None:
-            self.unreadable[path] = ledger.unreadable(engine, path)
+            self.unreadable[path] = ledger.explain_unreadable_file(engine, path)
             return None
         try:
             return data.decode()
@@ -54,8 +54,8 @@ class Base:
 
     def as_published(self, engine: Engine, paths: Iterable[str]) -> bool | None:
         """Whether the files without us are those of the wheel's RECORD; None when that does not say it of all."""
-        official = permissions.recorded(engine)
+        official = permissions.read_wheel_digests(engine)
         pairs = [(official.get(path), self.bytes[path]) for path in paths]
-        if any(there and data is not None and ledger.sha256(data) != there for there, data in pairs):
+        if any(there and data is not None and ledger.hash_bytes(data) != there for there, data in pairs):
             return False
         return True if all(there and data is not None for there, data in pairs) else None

@@ -48,7 +48,7 @@ class Situation(msgspec.Struct, frozen=True):
     probe: Probe
     gpus: tuple[Gpu, ...]
     engine: Engine | None
-    models: tuple[model_lookup.Model, ...]
+    models: tuple[model_lookup.ModelAvailability, ...]
     bare: bool = False
 
     def fit(self, **changes: int | float) -> Fit | None:
@@ -59,7 +59,7 @@ class Situation(msgspec.Struct, frozen=True):
 
 
 def fit_of(
-    setup: Setup, plan: Plan, machine: Machine | None, models: Sequence[model_lookup.Model | None]
+    setup: Setup, plan: Plan, machine: Machine | None, models: Sequence[model_lookup.ModelAvailability | None]
 ) -> Fit | None:
     """Return the memory arithmetic of a plan, by its models where they are known, else by what the recipe says.
 
@@ -100,12 +100,12 @@ def _check(name: str, level: Level, found: str, fix: str = "") -> Check:
     return Check(name, level, clean_line(found), clean_line(fix))
 
 
-def local_files(models: tuple[model_lookup.Model, ...]) -> list[Path]:
+def local_files(models: tuple[model_lookup.ModelAvailability, ...]) -> list[Path]:
     """Return the files of the models that are on this machine."""
     return [file for model in models if model.folder for file in Path(model.folder).rglob("*") if file.is_file()]
 
 
-def _config(model: model_lookup.Model | None) -> Config | None:
+def _config(model: model_lookup.ModelAvailability | None) -> Config | None:
     """Return what the model's config.json says, when it is on this machine."""
     if model is None or model.folder is None:
         return None

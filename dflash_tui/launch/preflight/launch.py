@@ -16,8 +16,8 @@ from dflash_tui.engines import cli_flags, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import cache, model_lookup
 from dflash_tui.engines.patching import patch_set, permissions, status, transaction
-from dflash_tui.engines.patching.status import Found, State
-from dflash_tui.engines.patching.transaction import Trouble
+from dflash_tui.engines.patching.status import PatchState, PatchStatus
+from dflash_tui.engines.patching.transaction import UnfinishedChange
 from dflash_tui.launch.preflight import ray
 from dflash_tui.launch.preflight.check import Check, Situation, fail, ok, warn
 from dflash_tui.planning import patch_file, releases
@@ -102,13 +102,13 @@ def _flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
     if (engine := situation.engine) is None:
         return
     try:
-        known = inventory.options(engine) if thorough else inventory.options_known(engine)
+        known = inventory.read_serve_options(engine) if thorough else inventory.read_cached_serve_options(engine)
     except EngineError as error:
         yield fail("flags", f"{error.what}: {error.evidence}", f"dflash-tui engine inspect {engine.folder}")
         return
     if known is None:
         return
-    if wrong := cli_flags.mistakes(situation.plan, known):
+    if wrong := cli_flags.find_flag_mistakes(situation.plan, known):
         yield fail("flags", "; ".join(wrong), cli_flags.FIX)
     else:
         yield ok("flags", f"vLLM {engine.vllm} knows all of them")
@@ -124,7 +124,7 @@ def _adopted(engine: Engine) -> Iterator[Check]:
     """What its owner did to it since it was adopted is seen only by looking."""
     again = f"dflash-tui engine adopt {engine.folder}"
     try:
-        held = inventory.describe(engine.python)
+        held = inventory.describe_environment(engine.python)
     except EngineError as error:
         yield fail("engine", f"{error.what}: {error.evidence}", f"mend it, and {again}")
         return
@@ -137,13 +137,13 @@ def _adopted(engine: Engine) -> Iterator[Check]:
 
 def _patches(situation: Situation) -> Iterator[Check]:
     plan, engine = situation.plan, situation.engine
-    there = status.present(engine) if engine else ()
-    left = transaction.trouble(engine) if engine else None
+    there = status.list_present_patches(engine) if engine else ()
+    left = transaction.find_unfinished_change(engine) if engine else None
     half = left is not None and left.mends_itself  # which looks like anything
     if engine and left:
         yield _trouble(engine, left)
     for name in plan.unpatched:
-        if engine and not half and name in there and name not in status.applied(engine):
+        if engine and not half and name in there and name not in status.list_applied_patches(engine):
             yield fail("patch", f"{name} was switched off, and is in {engine.folder} by other hands",
                        "leave the setting away, or use an engine of ours")  # fmt: skip
     if engine and not half:
@@ -156,44 +156,44 @@ def _patches(situation: Situation) -> Iterator[Check]:
         elif engine is None:
             yield ok("patch", f"{name} will be applied")
         else:
-            found = status.find(patch, engine, plan.hardware)
-            if not half or found.state not in {State.DRIFTED, State.APPLIED_BY_OTHER}:
+            found = status.find_patch_status(patch, engine, plan.hardware)
+            if not half or found.state not in {PatchState.DRIFTED, PatchState.APPLIED_BY_OTHER}:
                 yield _patch(found, engine)
 
 
 def _unwanted(situation: Situation, engine: Engine, there: Collection[str]) -> Iterator[Check]:
     """What is in and the plan does not ask for: ours is taken out at the launch; what others did stays."""
     plan = situation.plan
-    leaving = patch_set.leaving(plan, engine)
+    leaving = patch_set.patches_to_remove(plan, engine)
     for name, why in leaving.items():
-        if users := permissions.in_use(engine):
+        if users := permissions.list_engine_users(engine):
             said = f"{name} has to come out ({why}), and a server runs from this engine: {', '.join(users)}"
             yield fail("patch", said, "stop it first: dflash-tui stop")
         else:
             yield ok("patch", f"{name} will be taken out: {why}")
-    for name, why in patch_set.of(plan).out.items():
+    for name, why in patch_set.patches_for(plan).out.items():
         if name in there and name not in leaving and name not in plan.unpatched:
             yield warn("patch", f"{name} is in by other hands: {why}", f"take it out, or --set patches.{name}=true")
 
 
-def _trouble(engine: Engine, left: Trouble) -> Check:
+def _trouble(engine: Engine, left: UnfinishedChange) -> Check:
     """A launch mends what was only interrupted, unless a server runs from it."""
     if not left.mends_itself:
         return fail("patch", left.said, f"reinstall vLLM {engine.vllm} in {engine.folder}")
-    if users := permissions.in_use(engine):
+    if users := permissions.list_engine_users(engine):
         return fail("patch", left.said, f"stop {', '.join(users)} first: dflash-tui stop")
     return warn("patch", left.said)
 
 
-def _patch(found: Found, engine: Engine) -> Check:
-    if found.state is State.DRIFTED:
+def _patch(found: PatchStatus, engine: Engine) -> Check:
+    if found.state is PatchState.DRIFTED:
         again = f"dflash-tui engine remove {Path(engine.folder).name}, and launch again"
         theirs = f"reinstall vLLM {engine.vllm} in it, or leave --engine away for an engine of ours"
         return fail("patch", f"{found.name}: {found.why}", theirs if engine.adopted else again)
-    if found.state is State.NEEDED and not engine.patchable:
+    if found.state is PatchState.NEEDED and not engine.patchable:
         said = f"{found.name} is needed, and this environment was adopted without leave to patch it"
         return fail("patch", said, f"dflash-tui engine adopt --patch {engine.folder}")
-    if found.state is State.NEEDED and (users := permissions.in_use(engine)):
+    if found.state is PatchState.NEEDED and (users := permissions.list_engine_users(engine)):
         said = f"{found.name} is needed, and a server runs from this engine: {', '.join(users)}"
         return fail("patch", said, "stop it first: dflash-tui stop")
     return ok("patch", f"{found.name}: {found.state.value}{f', {found.why}' if found.why else ''}")
@@ -211,7 +211,7 @@ def _models(situation: Situation) -> Iterator[Check]:
                      f"{formatting.format_gigabytes(model.total_bytes)} to download")  # fmt: skip
         else:
             evidence = f" ({model.detail})" if model.detail else ""
-            fix = model_lookup.advice(model) or "choose a repository that holds a model"
+            fix = model_lookup.advise_access(model) or "choose a repository that holds a model"
             yield fail(role, f"{model.repo}: {model.access.value}{evidence}", fix)
 
 
@@ -219,7 +219,7 @@ def _disk(situation: Situation) -> Iterator[Check]:
     """The engine and the models may lie on one disk or on two."""
     needs: dict[int, tuple[Path, int]] = {}
     spec = situation.setup.engine
-    wanted = [(cache.folder(), sum(model.missing_bytes or 0 for model in situation.models))]
+    wanted = [(cache.hub_cache_folder(), sum(model.missing_bytes or 0 for model in situation.models))]
     if situation.engine is None:
         wanted.append((paths.engines_folder(), (spec.download_mb + spec.disk_mb) * 1_000_000))
     for folder, amount in wanted:
@@ -274,4 +274,4 @@ def _loadable(folder: Path) -> bool:
         names = [path.name for path in folder.iterdir()]
     except OSError:
         return False
-    return "config.json" in names and bool(cache.weights_of(names))
+    return "config.json" in names and bool(cache.select_weight_files(names))

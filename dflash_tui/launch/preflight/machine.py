@@ -153,7 +153,7 @@ def _headers(engine: Engine | None) -> bool:
 
 def _storage(situation: Situation, *, thorough: bool) -> Iterator[Check]:
     files = local_files(situation.models)
-    place = files[0].parent if files else cache.folder()
+    place = files[0].parent if files else cache.hub_cache_folder()
     disk = system.disk_of(Path(place))
     if disk.kind in {"usb", "network"}:
         slow = "a USB disk took 7 of 9.5 minutes of one published start"

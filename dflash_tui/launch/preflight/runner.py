@@ -48,8 +48,8 @@ async def look(setup: Setup, plan: Plan, *, bare: bool = False) -> Situation:
     """Return what launching `plan` would meet here; the hub is asked about the models, for ten seconds at most."""
     ask = gpus.probe if bare else gpus.probe_allowed
     probing = asyncio.to_thread(ask) if bare or not plan.on_cpu else asyncio.sleep(0, Probe())
-    finding = asyncio.to_thread(inventory.find, Path(plan.engine_folder))
-    asking = asyncio.gather(*(model_lookup.look(model.name, model.revision) for model in plan.models))
+    finding = asyncio.to_thread(inventory.find_any_engine, Path(plan.engine_folder))
+    asking = asyncio.gather(*(model_lookup.look_up_model(model.name, model.revision) for model in plan.models))
     probe, engine, models = await asyncio.gather(probing, finding, asking)
     return Situation(setup, plan, probe, _chosen(probe, setup, plan), engine, tuple(models), bare)
 
@@ -67,7 +67,7 @@ async def run(setup: Setup, plan: Plan, *, thorough: bool = False) -> Report:
     situation = await look(setup, plan)
     machine, launch = await asyncio.gather(
         asyncio.to_thread(preflight_machine.checks, situation, thorough=thorough),
-        engine_python.in_thread(lambda: preflight_launch.checks(situation, thorough=thorough)),
+        engine_python.run_in_cancellable_thread(lambda: preflight_launch.checks(situation, thorough=thorough)),
     )
     return Report((*machine, *launch))
 

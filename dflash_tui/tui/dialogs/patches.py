@@ -21,28 +21,28 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import engine_python, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patch_set, patcher, transaction
-from dflash_tui.engines.patching.status import Found, State
-from dflash_tui.engines.patching.transaction import Trouble
+from dflash_tui.engines.patching.status import PatchState, PatchStatus
+from dflash_tui.engines.patching.transaction import UnfinishedChange
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
 from dflash_tui.tui.widgets.basic import MUTED
 
 _MARKS = {
-    State.NEEDED: ("+ ", "bold $warning"),
-    State.APPLIED: ("✓ ", "$success"),
-    State.APPLIED_BY_OTHER: ("✓ ", "$warning"),
-    State.UPSTREAM: ("· ", MUTED),
-    State.NOT_APPLICABLE: ("· ", MUTED),
-    State.DRIFTED: ("✗ ", "bold $error"),
+    PatchState.NEEDED: ("+ ", "bold $warning"),
+    PatchState.APPLIED: ("✓ ", "$success"),
+    PatchState.APPLIED_BY_OTHER: ("✓ ", "$warning"),
+    PatchState.UPSTREAM: ("· ", MUTED),
+    PatchState.NOT_APPLICABLE: ("· ", MUTED),
+    PatchState.DRIFTED: ("✗ ", "bold $error"),
 }
 _WORDS = {
-    State.NEEDED: "needed, a launch applies it",
-    State.APPLIED: "in, applied by us",
-    State.APPLIED_BY_OTHER: "in, by other hands",
-    State.UPSTREAM: "not needed",
-    State.NOT_APPLICABLE: "not needed",
-    State.DRIFTED: "does not fit",
+    PatchState.NEEDED: "needed, a launch applies it",
+    PatchState.APPLIED: "in, applied by us",
+    PatchState.APPLIED_BY_OTHER: "in, by other hands",
+    PatchState.UPSTREAM: "not needed",
+    PatchState.NOT_APPLICABLE: "not needed",
+    PatchState.DRIFTED: "does not fit",
 }
 _LINES = {"+": "$success", "-": "$error", "@": "$primary"}
 
@@ -54,27 +54,27 @@ class Looked(NamedTuple):
     """
 
     engine: Engine | None
-    found: tuple[Found, ...]
+    found: tuple[PatchStatus, ...]
     diffs: str
-    trouble: Trouble | None
+    trouble: UnfinishedChange | None
     unusable: dict[str, str]
 
 
 def look(plan: Plan) -> Looked:
     """Return how the patches of `plan` stand; without an engine what its files say."""
-    engine = inventory.find(Path(plan.engine_folder))
+    engine = inventory.find_any_engine(Path(plan.engine_folder))
     _, unusable = patch_file.known()
     if engine is None:
-        planned = [Found(name, State.NEEDED) for name in plan.patches]
-        left = [Found(name, State.NOT_APPLICABLE, why) for name, why in plan.unneeded.items()]
-        off = [Found(name, State.NOT_APPLICABLE, "left out by hand") for name in plan.unpatched]
+        planned = [PatchStatus(name, PatchState.NEEDED) for name in plan.patches]
+        left = [PatchStatus(name, PatchState.NOT_APPLICABLE, why) for name, why in plan.unneeded.items()]
+        off = [PatchStatus(name, PatchState.NOT_APPLICABLE, "left out by hand") for name in plan.unpatched]
         return Looked(None, (*planned, *left, *off), "".join(map(_edits, plan.patches)), None, unusable)
-    trouble = transaction.trouble(engine)
+    trouble = transaction.find_unfinished_change(engine)
     if trouble and trouble.mends_itself:  # what half of a change looks like says nothing
         return Looked(engine, (), "", trouble, unusable)
-    found = tuple(patch_set.found(plan, engine))
-    fitting = [patch_file.load(one.name) for one in found if one.state in {State.NEEDED, State.APPLIED}]
-    diffs = "".join(patcher.preview(fitting, engine, plan.hardware).values())
+    found = tuple(patch_set.patch_status(plan, engine))
+    fitting = [patch_file.load(one.name) for one in found if one.state in {PatchState.NEEDED, PatchState.APPLIED}]
+    diffs = "".join(patcher.preview_patches(fitting, engine, plan.hardware).values())
     drift = "".join(f"{one.name} expects other text:\n{one.drift}" for one in found if one.drift)
     return Looked(engine, found, drift + diffs, trouble, unusable)
 
@@ -104,11 +104,13 @@ def shown(looked: Looked) -> Content:
     return Content("\n").join([*rows, *([Content("")] if lines else []), *lines])
 
 
-def _row(found: Found) -> Content:
+def _row(found: PatchStatus) -> Content:
     mark, style = _MARKS[found.state]
     why = f": {found.why}" if found.why else ""
     title = (
-        f"  {patch_file.load(found.name).title}\n" if found.state not in {State.UPSTREAM, State.NOT_APPLICABLE} else ""
+        f"  {patch_file.load(found.name).title}\n"
+        if found.state not in {PatchState.UPSTREAM, PatchState.NOT_APPLICABLE}
+        else ""
     )
     head = Content.assemble((mark, style), (found.name, "bold"), f"  {_WORDS[found.state]}{why}")
     return Content.assemble(head, "\n", (title.rstrip("\n"), MUTED)) if title else head
@@ -146,12 +148,12 @@ class PatchScreen(ModalScreen[None]):
         self.act(None)
 
     @work(exclusive=True)
-    async def act(self, work: Callable[[Engine], patcher.Done] | None) -> None:
+    async def act(self, work: Callable[[Engine], patcher.PatchOutcome] | None) -> None:
         """Do what was asked for with the engine's files, if anything, and look at them again."""
         try:
             if work and self.looked and self.looked.engine:
                 self.query_one("#verdict", Static).update(Content("changing the engine's files …"))
-                done = await engine_python.in_thread(partial(work, self.looked.engine))
+                done = await engine_python.run_in_cancellable_thread(partial(work, self.looked.engine))
                 for said in done.notes:
                     self.notify(said, markup=False, timeout=10)
             self.looked = await asyncio.to_thread(look, self.plan)
@@ -171,14 +173,14 @@ class PatchScreen(ModalScreen[None]):
             self.notify("the engine is not installed yet; a launch does both", severity="warning")
             return
         self.act(
-            lambda engine: patcher.apply(
-                (aim := patch_set.of(self.plan)).bring, engine, self.plan.hardware, drop=aim.out
+            lambda engine: patcher.apply_patches(
+                (aim := patch_set.patches_for(self.plan)).bring, engine, self.plan.hardware, drop=aim.out
             )
         )
 
     def action_revert(self) -> None:
         ours: Sequence[str] = (
-            [one.name for one in self.looked.found if one.state is State.APPLIED] if self.looked else []
+            [one.name for one in self.looked.found if one.state is PatchState.APPLIED] if self.looked else []
         )
         if not ours:
             self.notify("there is nothing of ours in these files")
@@ -186,7 +188,7 @@ class PatchScreen(ModalScreen[None]):
 
         def revert(sure: bool | None) -> None:
             if sure:
-                self.act(lambda engine: patcher.revert(engine, ours))
+                self.act(lambda engine: patcher.revert_patches(engine, ours))
 
         detail = "The files become what they were, byte for byte. A launch applies what it needs again."
         self.app.push_screen(Confirm(f"Take out {', '.join(ours)}?", detail, "take out"), revert)

@@ -32,7 +32,7 @@ from dflash_tui.tui.launch_selection import Choice, Suited
 from dflash_tui.tui.widgets.basic import MUTED
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
-    from dflash_tui.engines.hub.model_lookup import Model
+    from dflash_tui.engines.hub.model_lookup import ModelAvailability
     from dflash_tui.machine.gpus import Gpu, Probe
     from dflash_tui.monitoring.startup_history import Ready
 
@@ -92,7 +92,7 @@ def plan_text(
     engine: Engine | None,
     fit: Fit | None,
     suited: Suited,
-    models: tuple[Model, ...] = (),
+    models: tuple[ModelAvailability, ...] = (),
     before: Ready | None = None,
     width: int = 60,
 ) -> Content:
@@ -148,7 +148,7 @@ def _what(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
     return [*rows, ("drafts", tokens), ("mode", mode)]
 
 
-def _models(setup: Setup, plan: Plan, models: tuple[Model, ...]) -> list[str]:
+def _models(setup: Setup, plan: Plan, models: tuple[ModelAvailability, ...]) -> list[str]:
     """Return a line per model: here, to fetch, or why it cannot be."""
     if build := setup.recipe.build:
         return [] if Path(plan.models_folder).is_dir() else [f"will be built here, {build.size_mb} MB"]

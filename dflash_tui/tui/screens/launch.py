@@ -38,7 +38,7 @@ from dflash_tui.tui.widgets.basic import Display, TooSmall
 from dflash_tui.tui.widgets.recipe_list import Entries, RecipeList
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
-    from dflash_tui.engines.hub.model_lookup import Model
+    from dflash_tui.engines.hub.model_lookup import ModelAvailability
     from dflash_tui.machine.gpus import Probe
     from dflash_tui.monitoring.startup_history import Ready
 
@@ -97,7 +97,7 @@ class LaunchScreen(Screen[None]):
         self.wanted = ""  # the recipe to highlight once the list is there
         self.choice = Choice()
         self.running: list[Run] = []
-        self.models: dict[str, Model] = {}
+        self.models: dict[str, ModelAvailability] = {}
         self._asked: tuple[plans.Model, ...] = ()
         self.before: dict[tuple[str, ...], Ready | None] = {}
 
@@ -169,7 +169,7 @@ class LaunchScreen(Screen[None]):
         from dflash_tui.engines.hub import model_lookup  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
 
         for model in plan.models:
-            self.models[f"{model.name}@{model.revision}"] = await model_lookup.look(model.name, model.revision)
+            self.models[f"{model.name}@{model.revision}"] = await model_lookup.look_up_model(model.name, model.revision)
             self._draw_plan()
 
     def draw(self) -> None:
@@ -214,7 +214,7 @@ class LaunchScreen(Screen[None]):
         return render_plan.plan_text(
             choice.setup(recipe),
             plan,
-            engine=inventory.find(Path(plan.engine_folder)),
+            engine=inventory.find_any_engine(Path(plan.engine_folder)),
             fit=choice.fit(recipe),
             suited=choice.suited(recipe),
             models=tuple(model for model in known if model) if None not in known else (),

@@ -59,7 +59,7 @@ def test_a_connection_that_is_lost_while_a_panel_prepares(folders, tmp_path, ter
     assert panel.ended() == 129
     assert not install.is_running()
     assert engines() == []
-    assert inventory.leftovers() == []
+    assert inventory.list_leftovers() == []
     assert registry.runs() == []
 
 
@@ -115,9 +115,9 @@ def test_a_disk_that_is_full_in_the_middle_of_an_install(tmp_path, monkeypatch, 
         assert "No space left on device" in done.stderr
         assert "free some space" in done.stderr
         assert engines() == []
-        assert inventory.leftovers() == []
+        assert inventory.list_leftovers() == []
         subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
         again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert again.returncode == 0, again.stderr
-        [engine] = inventory.engines_here()
+        [engine] = inventory.list_engines()
         assert (engine.site_packages / "large.bin").stat().st_size == 8 << 20

@@ -16,27 +16,27 @@ def settings(monkeypatch, tmp_path):
 
 
 def test_places_are_those_of_huggingface_hub(monkeypatch, tmp_path):
-    assert cache.folder() == tmp_path / "hf" / "hub"
+    assert cache.hub_cache_folder() == tmp_path / "hf" / "hub"
     monkeypatch.setenv("HF_HUB_CACHE", "$HF_HOME/elsewhere")
-    assert cache.folder() == tmp_path / "hf" / "elsewhere"
+    assert cache.hub_cache_folder() == tmp_path / "hf" / "elsewhere"
     monkeypatch.delenv("HF_HUB_CACHE")
     monkeypatch.delenv("HF_HOME")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache.folder() == tmp_path / "xdg" / "huggingface" / "hub"
-    assert cache.endpoint() == "https://huggingface.co"
+    assert cache.hub_cache_folder() == tmp_path / "xdg" / "huggingface" / "hub"
+    assert cache.hub_endpoint() == "https://huggingface.co"
 
 
 def test_tokens_are_found_where_huggingface_hub_finds_them(monkeypatch, tmp_path):
-    assert cache.token() is None
+    assert cache.read_hub_token() is None
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "token").write_text(" from_file\n")
-    assert cache.token() == "from_file"
+    assert cache.read_hub_token() == "from_file"
     (tmp_path / "other").write_text("from_path")
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "other"))
-    assert cache.token() == "from_path"
+    assert cache.read_hub_token() == "from_path"
     monkeypatch.setenv("HUGGING_FACE_HUB_TOKEN", "older")
-    assert cache.token() == "older"
+    assert cache.read_hub_token() == "older"
     monkeypatch.setenv("HF_TOKEN", "newer")
-    assert cache.token() == "newer"
+    assert cache.read_hub_token() == "newer"
     monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
-    assert cache.token() is None
+    assert cache.read_hub_token() is None

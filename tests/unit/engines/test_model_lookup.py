@@ -12,7 +12,7 @@ import pytest
 
 from dflash_tui.engines.hub import cache as hub_cache
 from dflash_tui.engines.hub import client, model_lookup
-from dflash_tui.engines.hub.model_lookup import Access, Model
+from dflash_tui.engines.hub.model_lookup import Access, ModelAvailability
 from tests.support import hub_server
 from tests.support.hub_server import COMMIT, Hub
 
@@ -54,13 +54,13 @@ def settings(monkeypatch, tmp_path):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-def look(repo: str = "owner/m", revision: str = "main") -> Model:
-    return asyncio.run(model_lookup.look(repo, revision))
+def look(repo: str = "owner/m", revision: str = "main") -> ModelAvailability:
+    return asyncio.run(model_lookup.look_up_model(repo, revision))
 
 
 def cache(files: dict[str, bytes], repo: str = "owner/m") -> Path:
     """Put files into the cache as huggingface_hub does."""
-    at = hub_cache.model_folder(repo)
+    at = hub_cache.repository_folder(repo)
     (at / "refs").mkdir(parents=True, exist_ok=True)
     (at / "refs" / "main").write_text(COMMIT)
     for name, data in files.items():
@@ -79,7 +79,7 @@ def test_an_open_model_is_measured(server):
     assert (model.total_bytes, model.cached_bytes, model.missing_bytes) == (TOTAL, 0, TOTAL)
     assert not model.complete
     assert {file.name for file in model.files} == set(LOADED)
-    assert model_lookup.advice(model) == ""
+    assert model_lookup.advise_access(model) == ""
 
 
 def test_a_whole_model_is_complete(server):
@@ -100,7 +100,7 @@ def test_what_was_begun_counts(server):
     Path(f"{blob}.0a1b2c3d.incomplete").write_bytes(b"a" * 2000)
     model = look()
     assert (model.missing_bytes, model.complete) == (2000, False)
-    assert hub_cache.held("owner/m", COMMIT, model.files, since=time.time() - 60) == TOTAL - 1000
+    assert hub_cache.measure_cached_bytes("owner/m", COMMIT, model.files, since=time.time() - 60) == TOTAL - 1000
 
 
 def test_without_safetensors_the_bins_are_loaded(server):
@@ -139,8 +139,8 @@ def test_a_refusal_says_what_to_do(server, monkeypatch, refusal, token, expected
     access, words = expected
     assert model.access == access
     assert str(hub_server.REFUSALS[refusal][0]) in model.detail
-    assert words in model_lookup.advice(model)
-    assert TOKEN not in repr(model) + model_lookup.advice(model)
+    assert words in model_lookup.advise_access(model)
+    assert TOKEN not in repr(model) + model_lookup.advise_access(model)
     assert model.detail.isprintable()
 
 

@@ -18,7 +18,7 @@ from dflash_tui.cli.commands import up as commands_up
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PreflightFailed
 from dflash_tui.engines import inventory
-from dflash_tui.engines.hub.model_lookup import Access, Model
+from dflash_tui.engines.hub.model_lookup import Access, ModelAvailability
 from dflash_tui.launch.planner import Planned
 from dflash_tui.launch.preflight import launch, machine
 from dflash_tui.launch.preflight.check import Check, Level, Situation, fail
@@ -100,7 +100,9 @@ def test_patches_need_leave(tmp_path, demo_engine):
 
 def test_a_folder_that_holds_no_model(tmp_path):
     """What the user names is looked into."""
-    model = Model(str(tmp_path), "main", Access.OPEN, "a folder", complete=True, folder=str(tmp_path), total_bytes=0)
+    model = ModelAvailability(
+        str(tmp_path), "main", Access.OPEN, "a folder", complete=True, folder=str(tmp_path), total_bytes=0
+    )
     found = situation(RECIPE, DESKTOP, models=(model,))
     assert named(found, "target").level is Level.FAIL
     (tmp_path / "config.json").write_text("{}")
@@ -112,7 +114,7 @@ def test_a_folder_that_holds_no_model(tmp_path):
 @pytest.mark.parametrize(("spare", "level"), [(-1, Level.FAIL), (2, Level.OK)])
 def test_room_for_what_is_written(monkeypatch, folders, spare, level):
     """Models that are missing and the engine, on one disk, and a little that is left."""
-    missing = Model("a/b", "main", Access.OPEN, total_bytes=60 * 10**9, missing_bytes=52 * 10**9)
+    missing = ModelAvailability("a/b", "main", Access.OPEN, total_bytes=60 * 10**9, missing_bytes=52 * 10**9)
     found = situation(RECIPE, DESKTOP, models=(missing,))
     spec = found.setup.engine
     free = 52 * 10**9 + (spec.download_mb + spec.disk_mb) * 10**6 + spare * 10**9
@@ -133,7 +135,7 @@ def test_two_disks_are_told_apart(monkeypatch, folders):
         return argparse.Namespace(st_dev=7, st_mode=found.st_mode) if path == folders / "hf" else found
 
     monkeypatch.setattr(Path, "stat", stat)
-    missing = Model("a/b", "main", Access.OPEN, total_bytes=10**9, missing_bytes=10**9)
+    missing = ModelAvailability("a/b", "main", Access.OPEN, total_bytes=10**9, missing_bytes=10**9)
     names = [check.name for check in launch.checks(situation(RECIPE, DESKTOP, models=(missing,)))]
     assert names.count("disk") == 2
 
@@ -221,7 +223,7 @@ def test_the_command_line_does_not_launch_it_either(monkeypatch, folders):
     assert events[-1]["exit_code"] == 4
     assert "unset CC" in events[-1]["do"]
     assert registry.runs() == []
-    assert inventory.engines_here() == []
+    assert inventory.list_engines() == []
     assert not (folders / "state/dflash-tui/runs").exists()
 
 

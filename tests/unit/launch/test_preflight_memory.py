@@ -5,7 +5,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.engines.hub.model_lookup import Access, Model
+from dflash_tui.engines.hub.model_lookup import Access, ModelAvailability
 from dflash_tui.launch.preflight import memory as preflight_memory
 from dflash_tui.launch.preflight.check import Check, Level, Situation
 from dflash_tui.machine import system
@@ -36,9 +36,11 @@ def tried(found: Situation, fix: str) -> Check:
     return check(replace(found, setup=setup), "unified memory" if found.gpus[0].unified else "GPU memory")
 
 
-def sized(target: float, drafter: float = 0.86) -> tuple[Model, ...]:
+def sized(target: float, drafter: float = 0.86) -> tuple[ModelAvailability, ...]:
     """Return models whose files weigh so many GB."""
-    return tuple(Model("a/b", "main", Access.OPEN, total_bytes=int(size * 1e9)) for size in (target, drafter))
+    return tuple(
+        ModelAvailability("a/b", "main", Access.OPEN, total_bytes=int(size * 1e9)) for size in (target, drafter)
+    )
 
 
 def test_it_fits():
