@@ -130,8 +130,8 @@ def with_engine(folders, demo_engine, engine_data, monkeypatch) -> Iterator[Path
 def nothing_left(folders) -> Iterator[None]:
     """End whatever driver and server a test of experiments leaves."""
     yield
-    for design in store.known():
-        controller.stop(design)
+    for design in store.list_experiments():
+        controller.stop_driver(design)
     _end_servers()
 
 

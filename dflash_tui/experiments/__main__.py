@@ -8,7 +8,7 @@ import sys
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.experiments import runner, store
-from dflash_tui.experiments.builder import DECISIVE
+from dflash_tui.experiments.builder import LAUNCH_IDENTITY_FIELDS
 from dflash_tui.experiments.design import Arm, Design
 from dflash_tui.launch import planner
 from dflash_tui.planning.plan import Plan
@@ -18,7 +18,7 @@ from dflash_tui.planning.resolution import Setup
 def main(identity: str) -> int:
     """Drive the experiment to its end and return the exit code; what happens is in its folder."""
     try:
-        design = store.find(identity)
+        design = store.find_experiment(identity)
         setups = [_setup(arm) for arm in design.arms]
         return asyncio.run(_drive(design, setups, _normal(design)))
     except (DflashError, OSError) as error:
@@ -28,7 +28,7 @@ def main(identity: str) -> int:
 
 async def _drive(design: Design, setups: list[Setup], normal: Plan) -> int:
     """Drive until the end, or until a signal asks for it; the connection that it was launched from does not matter."""
-    loop, driving = asyncio.get_running_loop(), asyncio.create_task(runner.drive(design, setups, normal))
+    loop, driving = asyncio.get_running_loop(), asyncio.create_task(runner.run_experiment(design, setups, normal))
     asked = False
 
     def stop() -> None:
@@ -54,7 +54,7 @@ def _setup(arm: Arm) -> Setup:
         UsageError: the recipe has changed, so that the arm would be another one than before.
     """
     made = planner.replanned(arm.options)
-    if changed := [name for name in DECISIVE if getattr(made.plan, name) != getattr(arm.plan, name)]:
+    if changed := [name for name in LAUNCH_IDENTITY_FIELDS if getattr(made.plan, name) != getattr(arm.plan, name)]:
         what = f"{arm.plan.recipe} is not what it was when the experiment began"
         raise UsageError(what, evidence=f"{arm.name}: {', '.join(changed)} differ", do="begin a new one")
     return made.setup

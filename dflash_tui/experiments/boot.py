@@ -22,7 +22,7 @@ from dflash_tui.experiments import (
     conditions,
     store,
 )
-from dflash_tui.experiments.design import Boot, BootBegan, Design, Measured
+from dflash_tui.experiments.design import Boot, BootBegan, Design, RequestMeasured
 from dflash_tui.launch import preparation
 from dflash_tui.launch.preflight import runner
 from dflash_tui.monitoring import observer
@@ -45,7 +45,7 @@ _REFUSED = "HTTP 400:"
 Tell = Callable[[Event], None]
 
 
-class Ready(NamedTuple):
+class PreparedBoot(NamedTuple):
     """A boot that is about to be: which one, what it launches, and the folder that its arm compiles into, if own."""
 
     design: Design
@@ -61,17 +61,17 @@ class Ready(NamedTuple):
         return self.design.order[self.number]
 
 
-def ready(design: Design, number: int, attempt: int, setup: Setup, *, first: bool) -> Ready:
+def prepare_boot(design: Design, number: int, attempt: int, setup: Setup, *, first: bool) -> PreparedBoot:
     """Return what the boot launches; the `first` one of an arm finds an empty cache, where the arm has its own."""
     place = design.order[number]
     arm = design.arms[place]
-    cache = store.folder_of(design.id) / "cache" / str(place) if design.own_cache else None
+    cache = store.experiment_folder(design.id) / "cache" / str(place) if design.own_cache else None
     if cache and first:
         shutil.rmtree(cache, ignore_errors=True)
-    return Ready(design, number, attempt, setup, boot_snapshot.marked(arm.plan, arm, design.id, cache), cache)
+    return PreparedBoot(design, number, attempt, setup, boot_snapshot.tag_plan(arm.plan, arm, design.id, cache), cache)
 
 
-async def boot(what: Ready, tell: Tell) -> Boot:
+async def run_boot(what: PreparedBoot, tell: Tell) -> Boot:
     """Return all that the boot measured, or with `error` why it measured nothing; its server has ended.
 
     Raises:
@@ -79,25 +79,27 @@ async def boot(what: Ready, tell: Tell) -> Boot:
         DflashError: the server takes a prompt for wrong, as that of every other boot will.
     """
     made = Boot(what.number, what.arm, "", what.attempt, began=time.time())
-    free = await asyncio.to_thread(conditions.memory, what.plan)
+    free = await asyncio.to_thread(conditions.measure_free_memory, what.plan)
     began = time.monotonic()
     try:
         (await runner.run(what.setup, what.plan)).raise_failed()
-        run = await preparation.bring_up(what.setup, what.plan, say)
+        run = await preparation.bring_up(what.setup, what.plan, log_preparing)
     except DflashError as error:
         return replace(made, error=str(error))
     launched, made = time.monotonic(), replace(made, run=run.id, began=run.started_at)
     try:
         tell(BootBegan(run.started_at, what.number, what.arm, run.id, what.attempt))
-        made = await asyncio.to_thread(boot_snapshot.told, made, run, what.cache)
+        made = await asyncio.to_thread(boot_snapshot.with_environment, made, run, what.cache)
         made = await _measure(what, made, run, tell)
     except _Failed as error:
         made = replace(made, error=str(error))
     finally:
         await lifecycle.stop(run)
-    if not await conditions.until_back(what.plan, free):
-        note("the memory of the server has not come back within a minute")
-    note(f"boot {what.number + 1}: prepared in {launched - began:.1f} s, {time.monotonic() - launched:.1f} s in all")
+    if not await conditions.wait_for_memory_release(what.plan, free):
+        write_driver_log("the memory of the server has not come back within a minute")
+    write_driver_log(
+        f"boot {what.number + 1}: prepared in {launched - began:.1f} s, {time.monotonic() - launched:.1f} s in all"
+    )
     return replace(made, took=time.monotonic() - launched)
 
 
@@ -105,10 +107,10 @@ class _Failed(Exception):
     """The server does not do what is measured; the text says why."""
 
 
-async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
+async def _measure(what: PreparedBoot, made: Boot, run: Run, tell: Tell) -> Boot:
     async with observer.folded(run) as (state, over):
         await _until_warm(run, state, over)
-        up_at, design, suite = state.up_at, what.design, store.suite_of(what.design)
+        up_at, design, suite = state.up_at, what.design, store.load_experiment_suite(what.design)
         made = replace(
             made,
             cache=state.startup.cache,
@@ -121,7 +123,7 @@ async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
             taken = []
             async for request in requests:
                 run_files.record(run, request if stage == "round" else replace(request, kind=WARM_UP))
-                tell(Measured(time.time(), what.number, stage, request))
+                tell(RequestMeasured(time.time(), what.number, stage, request))
                 taken.append(request)
                 if request.error.startswith(_REFUSED):
                     raise _refused(what, request)
@@ -129,15 +131,17 @@ async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
                     await _unless_alive(run, state, over)
             return tuple(taken)
 
-        cold = await take("cold", boot_requests.cold(design, suite, run))
-        await take("warm-up", boot_requests.warm_up(design, suite, run))
+        cold = await take("cold", boot_requests.send_cold_request(design, suite, run))
+        await take("warm-up", boot_requests.send_warm_up(design, suite, run))
         since, before = time.time(), await observer.read_counters(run)
-        made = replace(made, cold_request=cold[0], before=conditions.of(run, state, since))
-        worked = await asyncio.to_thread(conditions.processors, run)
-        requests = await take("round", boot_requests.measured(design, suite, run))
-        others = conditions.others(worked, await asyncio.to_thread(conditions.processors, run))
+        made = replace(made, cold_request=cold[0], before=conditions.measure_conditions(run, state, since))
+        worked = await asyncio.to_thread(conditions.read_processor_times, run)
+        requests = await take("round", boot_requests.send_measured_rounds(design, suite, run))
+        others = conditions.count_foreign_processors(
+            worked, await asyncio.to_thread(conditions.read_processor_times, run)
+        )
         after = await observer.read_counters(run)
-        made = replace(made, requests=requests, others=others, after=conditions.of(run, state, since))
+        made = replace(made, requests=requests, others=others, after=conditions.measure_conditions(run, state, since))
         if all(request.error for request in requests):
             raise _Failed(requests[-1].error)
     if before and after:
@@ -151,7 +155,7 @@ async def _measure(what: Ready, made: Boot, run: Run, tell: Tell) -> Boot:
     return made
 
 
-def _refused(what: Ready, request: RequestDone) -> DflashError:
+def _refused(what: PreparedBoot, request: RequestDone) -> DflashError:
     name = what.design.arms[what.arm].name
     do = "begin another one: --suite has other prompts, max-model-len says how long one may be"
     return DflashError(f"{name}: the server refuses the prompt {request.kind}", evidence=request.error, do=do)
@@ -202,13 +206,13 @@ def _why(run: Run, state: RunState) -> str:
     return state.health_detail or "the server does not answer any more"
 
 
-def say(event: Preparing) -> None:
+def log_preparing(event: Preparing) -> None:
     """Write what was prepared into the driver's log."""
     if event.done:
-        note(f"{event.step.value}: {event.text}")
+        write_driver_log(f"{event.step.value}: {event.text}")
 
 
-def note(line: str) -> None:
+def write_driver_log(line: str) -> None:
     """Write a line into the driver's log, which its output is; a full disk costs the line and nothing else."""
     with contextlib.suppress(OSError):
         print(f"{time.strftime('%H:%M:%S')} {sanitizer.escape_control_characters(line)}", flush=True)  # noqa: T201

@@ -16,7 +16,7 @@ from dflash_tui.runs.run import Run
 _WARM_UP_TOKENS = 64
 
 
-async def cold(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestDone]:
+async def send_cold_request(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestDone]:
     """Send the first prompt, alone, as the first real request of a server."""
     yield await client.send_prompt(
         run.url,
@@ -29,7 +29,7 @@ async def cold(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestD
     )
 
 
-async def warm_up(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestDone]:
+async def send_warm_up(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestDone]:
     """Send every prompt with a short answer, alone and at each number of streams, as many as that at least."""
     for streams in dict.fromkeys((1, *design.concurrency)):
         times = -(-streams // len(suite.prompts))
@@ -50,7 +50,7 @@ def _short(design: Design, prompt: Prompt) -> int:
     return min(prompt.max_tokens, client.answer_length(prompt, design.scale), _WARM_UP_TOKENS)
 
 
-async def measured(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestDone]:
+async def send_measured_rounds(design: Design, suite: Suite, run: Run) -> AsyncIterator[RequestDone]:
     """Send every prompt `rounds` times, or as often as keeps all streams busy, for each number of streams.
 
     The order is the one that the seed gives.

@@ -38,7 +38,7 @@ _PACKAGES = (
 )  # fmt: skip
 
 
-def marked(plan: Plan, arm: Arm, experiment: str, cache: Path | None) -> Plan:
+def tag_plan(plan: Plan, arm: Arm, experiment: str, cache: Path | None) -> Plan:
     """Return the plan as a boot launches it: known as one of `experiment`, with `cache` for all that it compiles.
 
     A cache that is varied itself, or was set by hand, stays as it is.
@@ -48,7 +48,7 @@ def marked(plan: Plan, arm: Arm, experiment: str, cache: Path | None) -> Plan:
     return replace(plan, env=plan.env | own | {MARK: experiment})
 
 
-def told(boot: Boot, run: Run, cache: Path | None) -> Boot:
+def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
     """Return the boot with all that it was launched with; asks the engine and the driver, for seconds at most."""
     engine = inventory.find_any_engine(Path(run.plan.engine_folder))
     probe = gpus.Probe() if run.plan.on_cpu else gpus.probe_allowed()

@@ -22,19 +22,19 @@ from dflash_tui.planning.resolution import Setup
 from dflash_tui.runs import lifecycle
 
 # What of a plan makes a launch what it is.
-DECISIVE = ("argv", "env", "patches", "unpatched", "engine_folder", "models_folder", "gpus", "port")
+LAUNCH_IDENTITY_FIELDS = ("argv", "env", "patches", "unpatched", "engine_folder", "models_folder", "gpus", "port")
 
 # Tokens: `field` has a prompt of about nine thousand, and tokenizers differ.
 _ROOM = 16_384
 
 
-def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
+def build_experiment(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
     """Return the experiment that the arguments ask for, and the setups of its arms.
 
     Raises:
         UsageError: a name, a value or a combination is wrong.
     """
-    varied = variation.parse(args.vary)
+    varied = variation.parse_variation(args.vary)
     boots = args.boots or (2 if args.honest else 1)
     if args.honest and boots < 2:
         raise UsageError("--honest needs at least two boots per arm", do="leave --boots away, or --boots 2")
@@ -46,13 +46,13 @@ def designed(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
     name = args.suite or _suite(setups)
     now, suite = time.time(), suites.load_suite(name)
     design = Design(
-        id=store.new_id(base.recipe, now),
+        id=store.make_experiment_id(base.recipe, now),
         made_at=now,
         version=__version__,
         recipe=base.recipe,
         vary=varied.key,
         arms=arms,
-        order=variation.order(len(arms), boots),
+        order=variation.order_boots(len(arms), boots),
         suite=str(Path(name).absolute()) if name not in suites.list_suite_files() else name,
         digest=suite.digest,
         rounds=args.rounds,
@@ -89,7 +89,7 @@ def _temperature(arms: tuple[Arm, ...]) -> float | None:
 
     How a drafter fares depends on the sampling, and a patch of the sampling does nothing at 0.
     """
-    return None if any(measures.moves_drafts(arms[0], arm) for arm in arms) else 0.0
+    return None if any(measures.changes_drafting(arms[0], arm) for arm in arms) else 0.0
 
 
 def _arms(varied: Varied, options: dict[str, str]) -> tuple[tuple[Arm, ...], list[Setup]]:
@@ -111,4 +111,4 @@ def _arms(varied: Varied, options: dict[str, str]) -> tuple[tuple[Arm, ...], lis
 
 
 def _alike(one: Arm, other: Arm) -> bool:
-    return all(getattr(one.plan, name) == getattr(other.plan, name) for name in DECISIVE)
+    return all(getattr(one.plan, name) == getattr(other.plan, name) for name in LAUNCH_IDENTITY_FIELDS)

@@ -31,14 +31,14 @@ _LEAST = 1.0
 _FOREIGN = 256 << 20
 
 
-class Memory(NamedTuple):
+class FreeMemory(NamedTuple):
     """Bytes: what the machine has left, and what is in use on each GPU, by UUID."""
 
     available: int
     used: dict[str, int]
 
 
-class Processors(NamedTuple):
+class ProcessorTimes(NamedTuple):
     """Seconds since some moment: of the clock, of all processors at work, and of those that worked for us."""
 
     clock: float
@@ -46,7 +46,7 @@ class Processors(NamedTuple):
     ours: float
 
 
-def processors(run: Run) -> Processors:
+def read_processor_times(run: Run) -> ProcessorTimes:
     """Return how long the processors have worked by now, for anybody and for the server and this process."""
     times, ours = psutil.cpu_times(), 0.0
     for process in (psutil.Process(), *server_process.members(run)):
@@ -55,16 +55,16 @@ def processors(run: Run) -> Processors:
             ours += spent.user + spent.system
     # What guests take is in `user` already.
     busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
-    return Processors(time.monotonic(), busy, ours)
+    return ProcessorTimes(time.monotonic(), busy, ours)
 
 
-def others(before: Processors, after: Processors) -> float | None:
+def count_foreign_processors(before: ProcessorTimes, after: ProcessorTimes) -> float | None:
     """Return how many processors others kept busy in between, None when nearly no time went by."""
     seconds = after.clock - before.clock
     return max(0.0, after.busy - before.busy - (after.ours - before.ours)) / seconds if seconds >= _LEAST else None
 
 
-def of(run: Run, state: RunState, since: float) -> Conditions:
+def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
     """Return the conditions now; throttling and foreign load count when they were seen at any time after `since`."""
     now = time.time()
     on_gpus = of_gpus(state.gpus, since, now)
@@ -119,19 +119,19 @@ def _disturbs(other: Run, run: Run) -> bool:
     return other.plan.disturbs(run.plan) and server_process.alive(other)
 
 
-def memory(plan: Plan) -> Memory:
+def measure_free_memory(plan: Plan) -> FreeMemory:
     """Return the memory of the machine, and that of the plan's GPUs."""
     cards = () if plan.on_cpu else gpus.look() or ()
     ours = [card for card in cards if not plan.gpus or card.uuid in plan.gpus]
     used = {card.uuid: card.memory_used for card in ours if card.memory_used is not None and not card.unified}
-    return Memory(psutil.virtual_memory().available, used)
+    return FreeMemory(psutil.virtual_memory().available, used)
 
 
-async def until_back(plan: Plan, before: Memory, patience: float = _BACK_WITHIN) -> bool:
+async def wait_for_memory_release(plan: Plan, before: FreeMemory, patience: float = _BACK_WITHIN) -> bool:
     """Wait until a server's memory is as free as it was `before` it was launched; return whether it became so."""
     deadline = time.monotonic() + patience
     while True:
-        now = await asyncio.to_thread(memory, plan)
+        now = await asyncio.to_thread(measure_free_memory, plan)
         used = all(now.used.get(uuid, 0) <= amount + _NEAR_GPU for uuid, amount in before.used.items())
         if used and now.available >= before.available - _NEAR * psutil.virtual_memory().total:
             return True

@@ -30,7 +30,7 @@ _INTERVAL = 0.05
 _children: list[subprocess.Popen[bytes]] = []
 
 
-async def check(design: Design, setups: list[Setup]) -> None:
+async def check_arms(design: Design, setups: list[Setup]) -> None:
     """Raise when an arm could not start, before anything is started."""
     for arm, setup in zip(design.arms, setups, strict=True):
         try:
@@ -40,14 +40,14 @@ async def check(design: Design, setups: list[Setup]) -> None:
             raise PreflightFailed(what, evidence=error.evidence, do=error.do.partition("\n  → --force")[0]) from None
 
 
-def servers_in_the_way(design: Design) -> list[Run]:
+def find_disturbing_servers(design: Design) -> list[Run]:
     """Return the servers that take a GPU, or the CPU, of the experiment's.
 
     Raises:
         UsageError: another experiment is running.
     """
-    for other in store.known():
-        if other.id != design.id and store.driver(store.folder_of(other.id)):
+    for other in store.list_experiments():
+        if other.id != design.id and store.find_driver(store.experiment_folder(other.id)):
             raise UsageError(
                 f"{other.id} is running, and would be measured, too", do=f"dflash-tui ab attach {other.id}"
             )
@@ -61,32 +61,32 @@ def _meets(one: Plan, other: Plan) -> bool:
     return one.port == other.port or one.disturbs(other)
 
 
-def disturbed(runs: list[Run], do: str) -> UsageError:
+def build_disturbed_error(runs: list[Run], do: str) -> UsageError:
     """Return the error that servers are in the way, with what to do about it."""
     return UsageError(f"{', '.join(run.id for run in runs)} would be measured, too", do=do)
 
 
-def begin(design: Design) -> str:
+def start_experiment(design: Design) -> str:
     """Make the folder of an experiment, launch its driver detached, and return the experiment's id.
 
     Raises:
         DflashError: the folder cannot be made, or the driver ended at once.
     """
-    store.create(design)
-    return resume(design)
+    store.create_experiment(design)
+    return launch_driver(design)
 
 
-def resume(design: Design) -> str:
+def launch_driver(design: Design) -> str:
     """Launch a driver for an experiment that has none: it goes on after the last boot that is over.
 
     Raises:
         UsageError: it is driven already, or it is over.
         DflashError: the driver ended at once.
     """
-    folder = store.folder_of(design.id)
-    if store.driver(folder):
+    folder = store.experiment_folder(design.id)
+    if store.find_driver(folder):
         raise UsageError(f"{design.id} is running already", do=f"dflash-tui ab attach {design.id}")
-    if store.read(folder).finished:
+    if store.read_progress(folder).finished:
         raise UsageError(f"{design.id} is over", do=f"dflash-tui ab attach {design.id} shows its report")
     package = str(paths.PACKAGE_ROOT.parent)
     env = dict(os.environ)
@@ -105,10 +105,10 @@ def resume(design: Design) -> str:
     _children.append(child)
     deadline = time.monotonic() + _PATIENCE
     while child.poll() is None and time.monotonic() < deadline:
-        if store.driver(folder):
+        if store.find_driver(folder):
             return design.id
         time.sleep(_INTERVAL)
-    if store.read(folder).finished:
+    if store.read_progress(folder).finished:
         return design.id
     said = (folder / store.LOG).read_bytes()[size:].decode(errors="replace").strip().splitlines()
     raise DflashError(
@@ -118,20 +118,20 @@ def resume(design: Design) -> str:
     )
 
 
-def go_on(design: Design) -> None:
+def resume_experiment(design: Design) -> None:
     """Launch a driver for an experiment that ended early.
 
     Raises:
         UsageError: something else would be measured, too, or there is nothing to go on with.
         DflashError: the driver ended at once.
     """
-    ours = {run.id for run in experiments_runner.leftovers(design)}
-    if in_the_way := [run for run in servers_in_the_way(design) if run.id not in ours]:
-        raise disturbed(in_the_way, "stop it first")
-    resume(design)
+    ours = {run.id for run in experiments_runner.find_leftover_servers(design)}
+    if in_the_way := [run for run in find_disturbing_servers(design) if run.id not in ours]:
+        raise build_disturbed_error(in_the_way, "stop it first")
+    launch_driver(design)
 
 
-def stop(design: Design) -> bool:
+def stop_driver(design: Design) -> bool:
     """Ask the driver of an experiment to end, and wait until it has; return whether there was one.
 
     It ends the server that it runs, and the experiment can be resumed.
@@ -139,15 +139,15 @@ def stop(design: Design) -> bool:
     Raises:
         DflashError: it does not end.
     """
-    folder = store.folder_of(design.id)
-    found = store.driver(folder)
+    folder = store.experiment_folder(design.id)
+    found = store.find_driver(folder)
     if found is None:
         return False
     process = psutil.Process(found.pid)
     if processes.identity(found.pid) == found.born:
         processes.send(process, signal.SIGTERM)
     deadline = time.monotonic() + _STOP_PATIENCE
-    while store.driver(folder):
+    while store.find_driver(folder):
         if time.monotonic() > deadline:
             raise DflashError(f"the driver of {design.id} (pid {found.pid}) does not end", do="try again in a minute")
         time.sleep(_INTERVAL)

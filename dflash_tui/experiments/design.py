@@ -127,7 +127,7 @@ class BootBegan(Event, frozen=True, tag="boot began"):
     attempt: int = 1
 
 
-class Measured(Event, frozen=True, tag="measured"):
+class RequestMeasured(Event, frozen=True, tag="measured"):
     """One request of a boot came back; `stage` is `cold`, `warm-up` or `round`."""
 
     number: int
@@ -141,14 +141,14 @@ class BootEnded(Event, frozen=True, tag="boot ended"):
     boot: Boot
 
 
-class Halted(Event, frozen=True, tag="halted"):
+class ExperimentHalted(Event, frozen=True, tag="halted"):
     """The driver ended before the experiment did: `why` says on whose behalf or for what reason."""
 
     why: str
 
 
-class Finished(Event, frozen=True, tag="finished"):
+class ExperimentFinished(Event, frozen=True, tag="finished"):
     """All boots are over."""
 
 
-Happened = BootBegan | Measured | BootEnded | Halted | Finished
+Happened = BootBegan | RequestMeasured | BootEnded | ExperimentHalted | ExperimentFinished

@@ -12,7 +12,7 @@ from dflash_tui.monitoring import startup_history
 from dflash_tui.planning.resolution import Setup
 
 
-class Estimate(NamedTuple):
+class DurationEstimate(NamedTuple):
     """Seconds of all boots, None when unknown; `whole` is whether the answers are in it, `source` says where from."""
 
     seconds: float | None
@@ -20,17 +20,17 @@ class Estimate(NamedTuple):
     source: str
 
 
-def of(design: Design, setups: Sequence[Setup]) -> Estimate:
+def estimate_duration(design: Design, setups: Sequence[Setup]) -> DurationEstimate:
     """Return how long the boots of `design` will take; one arm that nobody knows makes all of it unknown."""
     before = _boots(design)
     whole = [_median([boot.took for boot in before[place]]) for place in range(len(design.arms))]
     if known := _sum(design, whole):
         count = sum(map(len, before))
-        return Estimate(known, True, f"by {count} earlier boots of such experiments")
+        return DurationEstimate(known, True, f"by {count} earlier boots of such experiments")
     starts = [_start(arm, setup) for arm, setup in zip(design.arms, setups, strict=True)]
     if known := _sum(design, [seconds for seconds, _ in starts]):
-        return Estimate(known, False, ", ".join(dict.fromkeys(source for _, source in starts)))
-    return Estimate(None, False, "")
+        return DurationEstimate(known, False, ", ".join(dict.fromkeys(source for _, source in starts)))
+    return DurationEstimate(None, False, "")
 
 
 def _sum(design: Design, arms: Sequence[float | None]) -> float | None:
@@ -41,10 +41,10 @@ def _sum(design: Design, arms: Sequence[float | None]) -> float | None:
 def _boots(design: Design) -> list[list[Boot]]:
     """Return by arm the good boots of earlier experiments that launched the same and sent as much."""
     found: list[list[Boot]] = [[] for _ in design.arms]
-    for other in store.known():
+    for other in store.list_experiments():
         if _amount(other) != _amount(design):
             continue
-        for boot in store.read(store.folder_of(other.id)).boots:
+        for boot in store.read_progress(store.experiment_folder(other.id)).boots:
             kind = other.arms[boot.arm].plan.kind
             for place, arm in enumerate(design.arms):
                 if not boot.error and arm.plan.kind == kind:

@@ -7,13 +7,22 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, Design, Finished, Halted, Happened, Measured
+from dflash_tui.experiments.design import (
+    Boot,
+    BootBegan,
+    BootEnded,
+    Design,
+    ExperimentFinished,
+    ExperimentHalted,
+    Happened,
+    RequestMeasured,
+)
 
 # A boot that fails is tried once more, and then the others go on without it.
 ATTEMPTS = 2
 
 
-class Current(msgspec.Struct, frozen=True):
+class CurrentBoot(msgspec.Struct, frozen=True):
     """The boot that runs now, or was interrupted: its number and arm, which attempt it is, and its run.
 
     `began` is its launch. `stage` is what came back last, `starting` before the first answer, else `cold`, `warm-up`
@@ -27,7 +36,7 @@ class Current(msgspec.Struct, frozen=True):
     began: float
     stage: str = "starting"
     requests: int = 0
-    last: Measured | None = None
+    last: RequestMeasured | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -43,7 +52,7 @@ class Progress(msgspec.Struct, frozen=True):
     design: Design
     boots: tuple[Boot, ...] = ()
     tries: tuple[Boot, ...] = ()
-    current: Current | None = None
+    current: CurrentBoot | None = None
     due: int = 0
     halted: str = ""
     finished: bool = False
@@ -73,18 +82,20 @@ class Progress(msgspec.Struct, frozen=True):
         return tuple(arm.name for place, arm in enumerate(self.design.arms) if self.finished and place not in good)
 
 
-def fold(design: Design, events: Iterable[Happened], *, due: int = 0, driven: bool = False, now: float = 0) -> Progress:
+def fold_progress(
+    design: Design, events: Iterable[Happened], *, due: int = 0, driven: bool = False, now: float = 0
+) -> Progress:
     """Return what the events say; of a boot that is over, what else is said of it does not count."""
     over: dict[int, Boot] = {}
     tries: list[Boot] = []
-    current: Current | None = None
+    current: CurrentBoot | None = None
     halted, finished = "", False
     for event in events:
         match event:
             case BootBegan():
-                current = Current(event.number, event.arm, event.attempt, event.run, event.at)
+                current = CurrentBoot(event.number, event.arm, event.attempt, event.run, event.at)
                 halted = ""
-            case Measured() if current and event.number == current.number:
+            case RequestMeasured() if current and event.number == current.number:
                 measured = current.requests + (event.stage == "round")
                 current = msgspec.structs.replace(current, stage=event.stage, requests=measured, last=event)
             case BootEnded(boot=boot):
@@ -93,9 +104,9 @@ def fold(design: Design, events: Iterable[Happened], *, due: int = 0, driven: bo
                     tries.append(boot)
                 elif boot.number < len(design.order):
                     over[boot.number] = boot
-            case Halted(why=why):
+            case ExperimentHalted(why=why):
                 halted = why
-            case Finished():
+            case ExperimentFinished():
                 finished, halted = True, ""
             case _:
                 pass

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from dflash_tui import __version__
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.analysis.confounds import options_of
-from dflash_tui.experiments.analysis.report import AbReport, Comparison, Confound, Word
+from dflash_tui.experiments.analysis.confounds import parse_argv_options
+from dflash_tui.experiments.analysis.report import Comparison, Confound, ExperimentReport, Verdict
 from dflash_tui.experiments.design import Arm, Boot, Design
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.planning.plan import Plan
@@ -39,7 +39,7 @@ class Side(msgspec.Struct, frozen=True):
     design: Design | None = None
 
 
-def of_report(report: AbReport, name: str = "") -> list[Side]:
+def sides_of_report(report: ExperimentReport, name: str = "") -> list[Side]:
     """Return the arms of an experiment as sides, or only that of a name."""
     design = report.design
     return [
@@ -49,7 +49,7 @@ def of_report(report: AbReport, name: str = "") -> list[Side]:
     ]
 
 
-def of_run(report: RunReport) -> Side:
+def side_of_run(report: RunReport) -> Side:
     """Return a run as a side of one boot; of its patches only the names are known, of its counters all its time's."""
     rates = report.rates
     hit = rates.prefix_hit if rates else None
@@ -63,9 +63,9 @@ def of_run(report: RunReport) -> Side:
     return Side(report.run, report.plan, (boot,))
 
 
-def compare(one: Side, other: Side) -> AbReport:
+def compare_sides(one: Side, other: Side) -> ExperimentReport:
     """Return the report of setting `other` against `one`: judged as an experiment's arms are, and refused alike."""
-    varied = differences(one.plan, other.plan)
+    varied = compare_plans(one.plan, other.plan)
     meant = len(varied) == 1
     # With one plan for both, whatever else the other side was launched with is found and refuses.
     plans = (one.plan, other.plan if meant else one.plan)
@@ -80,7 +80,7 @@ def compare(one: Side, other: Side) -> AbReport:
         order=tuple(boot.arm for boot in renumbered), synthetic=one.plan.synthetic or other.plan.synthetic,
         command="",
     )  # fmt: skip
-    report = verdict.report(design, renumbered)
+    report = verdict.build_report(design, renumbered)
     confounds = tuple(_unlike(one, other, varied))
     return replace(report, comparisons=tuple(_with(found, confounds) for found in report.comparisons))
 
@@ -96,7 +96,7 @@ def _names(one: Side, other: Side, varied: list[str]) -> tuple[tuple[str, str], 
 
 def _with(found: Comparison, confounds: tuple[Confound, ...]) -> Comparison:
     refused = any(each.refuses for each in confounds)
-    word = Word.REFUSED if refused else found.word
+    word = Verdict.REFUSED if refused else found.word
     return replace(
         found, confounds=(*confounds, *found.confounds), word=word, break_even=() if refused else found.break_even
     )
@@ -124,11 +124,11 @@ def _unlike(one: Side, other: Side, varied: list[str]) -> Iterator[Confound]:
         yield Confound("not recorded of a run alone", _UNKEPT, refuses=False)
 
 
-def differences(one: Plan, other: Plan) -> list[str]:
+def compare_plans(one: Plan, other: Plan) -> list[str]:
     """Return what two plans differ in, each thing once, by its name."""
     found = [said for name, said in _PARTS.items() if getattr(one, name) != getattr(other, name)]
     follow = {"--enforce-eager": "mode", "--speculative-config": "n"}  # what these flags say has a name already
-    flags = [options_of(plan.argv) for plan in (one, other)]
+    flags = [parse_argv_options(plan.argv) for plan in (one, other)]
     names = sorted(name for name in {*flags[0], *flags[1]} if flags[0].get(name) != flags[1].get(name))
     found += [name for name in names if follow.get(name) not in found]
     found += [f"env.{name}" for name in sorted({*one.env, *other.env}) if one.env.get(name) != other.env.get(name)]

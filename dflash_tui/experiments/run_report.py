@@ -45,7 +45,7 @@ class RunReport(msgspec.Struct, frozen=True):
     conditions: Conditions | None = None
 
 
-def of(recording: Recording) -> tuple[RunReport, RunState]:
+def build_run_report(recording: Recording) -> tuple[RunReport, RunState]:
     """Return the report of a run, and the state that it was read from.
 
     Raises:
@@ -59,7 +59,7 @@ def of(recording: Recording) -> tuple[RunReport, RunState]:
     report = RunReport(
         run=recording.id,
         at=began,
-        plan=safe(recording.plan),
+        plan=redact_plan(recording.plan),
         engine=recording.engine,
         patches=recording.patches,
         status=state.status,
@@ -85,7 +85,7 @@ def _conditions(state: RunState, requests: Sequence[RequestDone]) -> Conditions 
     return conditions.of_gpus(state.gpus, since, max(done.at for done in requests))
 
 
-def safe(plan: Plan) -> Plan:
+def redact_plan(plan: Plan) -> Plan:
     """Return a plan without secrets in its environment, its command and its options."""
     return replace(
         plan, env=redact_variables(plan.env), argv=redact_argv(plan.argv), asked=redact_variables(plan.asked)

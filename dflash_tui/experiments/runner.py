@@ -25,7 +25,7 @@ from dflash_tui.experiments import (
     store,
 )
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.design import BootEnded, Design, Finished, Halted
+from dflash_tui.experiments.design import BootEnded, Design, ExperimentFinished, ExperimentHalted
 from dflash_tui.launch import preparation
 from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
@@ -42,7 +42,7 @@ _LEAST_DISK = 64 << 20
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-async def drive(design: Design, setups: Sequence[Setup], normal: Plan) -> None:
+async def run_experiment(design: Design, setups: Sequence[Setup], normal: Plan) -> None:
     """Run all boots of `design` that are not over and write the report; `setups` are those of its arms.
 
     What an earlier driver left running is ended first, and its interrupted boot is begun anew. In the end the engine
@@ -53,20 +53,20 @@ async def drive(design: Design, setups: Sequence[Setup], normal: Plan) -> None:
         OSError: the disk is full, for instance; it goes on from there when it is resumed.
         DflashError: a server does not end, or takes what is sent for wrong.
     """
-    folder = store.folder_of(design.id)
+    folder = store.experiment_folder(design.id)
     with _alone(folder, design):
-        store.sign(folder)
+        store.record_driver(folder)
         try:
-            await end_leftovers(design)
-            store.suite_of(design)
-            while due := store.read(folder).next:
+            await stop_leftover_servers(design)
+            store.load_experiment_suite(design)
+            while due := store.read_progress(folder).next:
                 await _one(folder, design, setups, *due)
-            found = store.read(folder)
+            found = store.read_progress(folder)
             boots = sorted((*found.tries, *found.boots), key=lambda boot: (boot.number, boot.attempt))
-            report = await asyncio.to_thread(verdict.report, design, boots)
-            store.write(folder / store.REPORT, report)
+            report = await asyncio.to_thread(verdict.build_report, design, boots)
+            store.write_json(folder / store.REPORT, report)
             await _tidy(folder, normal)
-            store.append(folder, Finished(time.time()))
+            store.append_event(folder, ExperimentFinished(time.time()))
         except (OSError, DflashError) as error:
             await _halt(folder, normal, _words(error))
             raise
@@ -82,15 +82,15 @@ async def _one(folder: Path, design: Design, setups: Sequence[Setup], number: in
         OSError: there is no room left to measure.
     """
     arm = design.order[number]
-    came_up = {made.arm for made in store.read(folder).boots if not made.error}
-    boot.note(f"boot {number + 1} of {len(design.order)}: {design.arms[arm].name}, attempt {attempt}")
-    ready = boot.ready(design, number, attempt, setups[arm], first=arm not in came_up)
-    made = await boot.boot(ready, lambda event: store.append(folder, event))
+    came_up = {made.arm for made in store.read_progress(folder).boots if not made.error}
+    boot.write_driver_log(f"boot {number + 1} of {len(design.order)}: {design.arms[arm].name}, attempt {attempt}")
+    ready = boot.prepare_boot(design, number, attempt, setups[arm], first=arm not in came_up)
+    made = await boot.run_boot(ready, lambda event: store.append_event(folder, event))
     if made.error:
-        boot.note(f"boot {number + 1} failed: {made.error}")
+        boot.write_driver_log(f"boot {number + 1} failed: {made.error}")
         if shutil.disk_usage(folder).free < _LEAST_DISK:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
-    store.append(folder, BootEnded(time.time(), made))
+    store.append_event(folder, BootEnded(time.time(), made))
 
 
 @contextmanager
@@ -104,19 +104,19 @@ def _alone(folder: Path, design: Design) -> Iterator[None]:
         yield
 
 
-def leftovers(design: Design) -> list[Run]:
+def find_leftover_servers(design: Design) -> list[Run]:
     """Return the servers of the experiment that still have processes."""
     ours = [run for run in registry.runs() if run.plan.env.get(boot_snapshot.MARK) == design.id]
     return [run for run in ours if server_process.members(run)]
 
 
-async def end_leftovers(design: Design) -> None:
+async def stop_leftover_servers(design: Design) -> None:
     """End what servers a driver that was killed has left, those included that it had not written down yet."""
-    for run in await asyncio.to_thread(leftovers, design):
-        boot.note(f"{run.id} was left over; it is ended")
+    for run in await asyncio.to_thread(find_leftover_servers, design):
+        boot.write_driver_log(f"{run.id} was left over; it is ended")
         await lifecycle.stop(run)
     for process in await asyncio.to_thread(_unrecorded, design):
-        boot.note(f"pid {process.pid} was left over; it is ended")
+        boot.write_driver_log(f"pid {process.pid} was left over; it is ended")
         processes.send(process, signal.SIGKILL)
 
 
@@ -140,16 +140,16 @@ async def _tidy(folder: Path, normal: Plan) -> None:
 async def _restore(normal: Plan) -> None:
     if engine := inventory.find_any_engine(Path(normal.engine_folder)):
         try:
-            await preparation.patch(normal, engine, boot.say)
+            await preparation.patch(normal, engine, boot.log_preparing)
         except DflashError as error:
-            boot.note(f"the patches of {engine.folder} are left as they are: {error}")
+            boot.write_driver_log(f"the patches of {engine.folder} are left as they are: {error}")
 
 
 async def _halt(folder: Path, normal: Plan, why: str) -> None:
     """Write down why it ends here, as far as anything can be written."""
-    boot.note(f"halted: {why}")
+    boot.write_driver_log(f"halted: {why}")
     with contextlib.suppress(OSError):
-        store.append(folder, Halted(time.time(), why))
+        store.append_event(folder, ExperimentHalted(time.time(), why))
     with contextlib.suppress(OSError):
         await _restore(normal)
 

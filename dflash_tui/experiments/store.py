@@ -20,7 +20,7 @@ from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.events import Event, encode
 from dflash_tui.experiments import progress
-from dflash_tui.experiments.analysis.report import AbReport
+from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import Design, Happened
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.machine import processes
@@ -38,15 +38,15 @@ class Driver(msgspec.Struct, frozen=True):
 
 _designs: msgspec.json.Decoder[Design] = msgspec.json.Decoder(Design)
 _drivers: msgspec.json.Decoder[Driver] = msgspec.json.Decoder(Driver)
-_reports: msgspec.json.Decoder[AbReport] = msgspec.json.Decoder(AbReport)
+_reports: msgspec.json.Decoder[ExperimentReport] = msgspec.json.Decoder(ExperimentReport)
 
 
-def folder_of(identity: str) -> Path:
+def experiment_folder(identity: str) -> Path:
     """Return the folder of an experiment."""
     return paths.experiments_folder() / identity
 
 
-def suite_of(design: Design) -> Suite:
+def load_experiment_suite(design: Design) -> Suite:
     """Return the prompts of an experiment.
 
     Raises:
@@ -58,7 +58,7 @@ def suite_of(design: Design) -> Suite:
     return suite
 
 
-def due(design: Design) -> int:
+def count_measured_requests(design: Design) -> int:
     """Return how many measured requests a boot sends; 0 when the suite is gone."""
     return _due(design.suite, design.digest, design.rounds, design.concurrency)
 
@@ -72,16 +72,16 @@ def _due(name: str, digest: str, rounds: int, concurrency: tuple[int, ...]) -> i
     return sum(suite.requests * suite.rounds(rounds, each) for each in concurrency) if suite.digest == digest else 0
 
 
-def create(design: Design) -> Path:
+def create_experiment(design: Design) -> Path:
     """Write the design into a folder of its own and return that.
 
     Raises:
         DflashError: the folder cannot be made, or there is one of that name.
     """
-    folder = folder_of(design.id)
+    folder = experiment_folder(design.id)
     try:
         private_files.make_private_folder(folder)
-        write(folder / _DESIGN, design)
+        write_json(folder / _DESIGN, design)
     except FileExistsError:
         raise DflashError(
             f"there is an experiment {design.id} already", do="begin it again: it gets another name"
@@ -91,19 +91,19 @@ def create(design: Design) -> Path:
     return folder
 
 
-def new_id(recipe: str, now: float) -> str:
+def make_experiment_id(recipe: str, now: float) -> str:
     """Return a name that no experiment has: the time and the recipe."""
     stamp = f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{recipe}"
     names = (stamp, *(f"{stamp}-{number}" for number in range(2, 100)))
-    return next(name for name in names if not folder_of(name).exists())
+    return next(name for name in names if not experiment_folder(name).exists())
 
 
-def write(path: Path, value: msgspec.Struct) -> None:
+def write_json(path: Path, value: msgspec.Struct) -> None:
     """Write a value as JSON; whoever reads finds the old file or the new one whole."""
     private_files.replace_private_file(path, msgspec.json.format(msgspec.json.encode(value), indent=1))
 
 
-def design_of(folder: Path) -> Design | None:
+def read_design(folder: Path) -> Design | None:
     """Return the design of the experiment in `folder`, or None when it cannot be read, or others can write it."""
     if private_files.ownership_problem(folder):
         return None
@@ -114,23 +114,23 @@ def design_of(folder: Path) -> Design | None:
     return design if design.id == folder.name else None  # by its id it is written to, and removed
 
 
-def known() -> list[Design]:
+def list_experiments() -> list[Design]:
     """Return the designs of all experiments, oldest first."""
-    found = [design for path in paths.experiments_folder().glob(f"*/{_DESIGN}") if (design := design_of(path.parent))]
+    found = [design for path in paths.experiments_folder().glob(f"*/{_DESIGN}") if (design := read_design(path.parent))]
     return sorted(found, key=lambda design: design.made_at)
 
 
-def find(name: str | None = None) -> Design:
+def find_experiment(name: str | None = None) -> Design:
     """Return the experiment that `name` means: an id, the start of one, or a recipe's newest; without it the newest.
 
     Raises:
         UsageError: none fits, or the start of an id fits several.
     """
-    designs = known()
+    designs = list_experiments()
     if not designs:
         raise UsageError("there is no experiment yet", do="dflash-tui ab RECIPE begins one")
     if name is None:
-        return next((design for design in reversed(designs) if driver(folder_of(design.id))), designs[-1])
+        return next((design for design in reversed(designs) if find_driver(experiment_folder(design.id))), designs[-1])
     if exact := [design for design in designs if name in {design.id, design.recipe}]:
         return exact[-1]
     fitting = [design for design in designs if design.id.startswith(name)]
@@ -140,7 +140,7 @@ def find(name: str | None = None) -> Design:
     raise UsageError(what, do="dflash-tui ab list shows them")
 
 
-def driver(folder: Path) -> Driver | None:
+def find_driver(folder: Path) -> Driver | None:
     """Return the process that drives the experiment in `folder` now, or None."""
     try:
         found = untrusted_json.decode_untrusted((folder / _DRIVER).read_bytes(), _drivers)
@@ -149,12 +149,12 @@ def driver(folder: Path) -> Driver | None:
     return found if found.pid > 1 and found.born and processes.identity(found.pid) == found.born else None
 
 
-def sign(folder: Path) -> None:
+def record_driver(folder: Path) -> None:
     """Say that this process drives the experiment in `folder`."""
-    write(folder / _DRIVER, Driver(os.getpid(), processes.identity(os.getpid())))
+    write_json(folder / _DRIVER, Driver(os.getpid(), processes.identity(os.getpid())))
 
 
-def append(folder: Path, event: Event) -> None:
+def append_event(folder: Path, event: Event) -> None:
     """Add an event; what a killed driver wrote half stays a line of its own, which nobody reads.
 
     Raises:
@@ -171,16 +171,16 @@ def append(folder: Path, event: Event) -> None:
         os.fsync(file.fileno())
 
 
-def events(folder: Path) -> list[Happened]:
+def read_events(folder: Path) -> list[Happened]:
     """Return what has happened; lines that are none, as a half-written last one, are left out."""
     try:
         lines = (folder / EVENTS).read_bytes().split(b"\n")
     except OSError:
         return []
-    return [event for line in lines if (event := decode(line))]
+    return [event for line in lines if (event := decode_event(line))]
 
 
-def decode(line: bytes) -> Happened | None:
+def decode_event(line: bytes) -> Happened | None:
     """Return the event of one line, or None when it is none."""
     try:
         return untrusted_json.decode_untrusted(line, _decoder)
@@ -188,7 +188,7 @@ def decode(line: bytes) -> Happened | None:
         return None
 
 
-def report(folder: Path) -> AbReport | None:
+def read_report(folder: Path) -> ExperimentReport | None:
     """Return the report of a finished experiment, or None."""
     try:
         return untrusted_json.decode_untrusted((folder / REPORT).read_bytes(), _reports)
@@ -196,26 +196,32 @@ def report(folder: Path) -> AbReport | None:
         return None
 
 
-def remove(design: Design) -> None:
+def remove_experiment(design: Design) -> None:
     """Delete an experiment's folder; its runs stay.
 
     Raises:
         UsageError: it is being driven.
     """
-    folder = folder_of(design.id)
-    if driver(folder):
+    folder = experiment_folder(design.id)
+    if find_driver(folder):
         raise UsageError(f"{design.id} is running", do=f"dflash-tui ab stop {design.id}")
     shutil.rmtree(folder)
 
 
-def read(folder: Path) -> Progress:
+def read_progress(folder: Path) -> Progress:
     """Return how far the experiment in `folder` is.
 
     Raises:
         UsageError: its design cannot be read.
     """
-    design = design_of(folder)
+    design = read_design(folder)
     if design is None:
         why = private_files.ownership_problem(folder) or "holds no experiment that can be read"
         raise UsageError(f"{folder} {why}", do="dflash-tui ab list shows them")
-    return progress.fold(design, events(folder), due=due(design), driven=driver(folder) is not None, now=time.time())
+    return progress.fold_progress(
+        design,
+        read_events(folder),
+        due=count_measured_requests(design),
+        driven=find_driver(folder) is not None,
+        now=time.time(),
+    )

@@ -36,7 +36,7 @@ class Varied(NamedTuple):
     arms: dict[str, Changes]
 
 
-def parse(words: str) -> Varied:
+def parse_variation(words: str) -> Varied:
     """Return the arms of `KEY=V1,V2,…`; a value that is given twice makes two arms that are alike.
 
     Values are the entries of a YAML list: text as it stands, quoted where it holds a comma, or JSON.
@@ -67,7 +67,7 @@ def parse(words: str) -> Varied:
     return Varied(key, arms)
 
 
-def order(arms: int, boots: int) -> tuple[int, ...]:
+def order_boots(arms: int, boots: int) -> tuple[int, ...]:
     """Return the arm of each boot: forward, backward, forward …, so that what drifts meets every arm alike."""
     passes = [range(arms) if turn % 2 == 0 else reversed(range(arms)) for turn in range(boots)]
     return tuple(arm for one in passes for arm in one)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dflash_tui.common import formatting
 from dflash_tui.common.redaction import LEFT_OUT, is_secret
 from dflash_tui.events import RequestDone
-from dflash_tui.experiments.analysis.report import AbReport, Comparison
+from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
 from dflash_tui.experiments.design import Boot, Conditions
 from dflash_tui.planning import request
 from dflash_tui.presentation import experiment_tables, verdict_text
@@ -20,12 +20,12 @@ _WIDEST = 100
 _DIGITS = 12  # of a SHA-256, enough to tell two apart
 
 
-def render(report: AbReport) -> str:
+def render(report: ExperimentReport) -> str:
     """Return the whole report."""
     return "\n\n".join(part for part in _parts(report) if part) + "\n"
 
 
-def _parts(report: AbReport) -> Iterator[str]:
+def _parts(report: ExperimentReport) -> Iterator[str]:
     design = report.design
     yield f"# {'A/B' if design.suite else 'Side by side'} of {code(design.recipe)}: {said(experiment_tables.varied(design))}"
     if label := experiment_tables.label(design):
@@ -54,7 +54,7 @@ def _parts(report: AbReport) -> Iterator[str]:
     yield from _samples(report)
 
 
-def _verdict(report: AbReport, one: Comparison) -> Iterator[str]:
+def _verdict(report: ExperimentReport, one: Comparison) -> Iterator[str]:
     design = report.design
     yield f"## Verdict: {said(experiment_tables.name(design, one.b))} against {said(experiment_tables.name(design, one.a))}"
     yield f"**{said(verdict_text.headline(report, one))}**"
@@ -83,7 +83,7 @@ def ranges(one: Comparison) -> list[str]:
     return [*drawn, f"{'':{width}}  {experiment_tables.axis(most, _AXIS)}"]
 
 
-def _sweep(report: AbReport) -> str:
+def _sweep(report: ExperimentReport) -> str:
     if report.sweep is None:
         return ""
     rows = []
@@ -101,7 +101,7 @@ def _sweep(report: AbReport) -> str:
     return table((said(report.design.vary), "tok/s", "AL", ""), rows, (1, 2))
 
 
-def _starts(report: AbReport) -> Iterator[str]:
+def _starts(report: ExperimentReport) -> Iterator[str]:
     bars = experiment_tables.start_bars(report.boots, range(len(report.design.arms)))
     if not bars:
         return
@@ -116,7 +116,7 @@ def _starts(report: AbReport) -> Iterator[str]:
     )
 
 
-def _how(report: AbReport) -> Iterator[str]:
+def _how(report: ExperimentReport) -> Iterator[str]:
     design = report.design
     temperature = "the model's own" if design.temperature is None else f"{design.temperature:g}"
     streams = ", ".join(str(count) for count in design.concurrency)
@@ -148,7 +148,7 @@ def _full(boots: Sequence[Boot]) -> bool:
     return all(done.finish in {"length", ""} for boot in boots for done in boot.requests if not done.error)
 
 
-def _machine(report: AbReport) -> Iterator[str]:
+def _machine(report: ExperimentReport) -> Iterator[str]:
     boots = report.boots
     gpus = sorted({gpu for boot in boots for gpu in boot.gpus})
     drivers = sorted({boot.driver for boot in boots if boot.driver})
@@ -194,7 +194,7 @@ def conditions(at: Conditions | None) -> str:
     return ", ".join(part for part in parts if part) or formatting.UNKNOWN
 
 
-def _launched(report: AbReport) -> Iterator[str]:
+def _launched(report: ExperimentReport) -> Iterator[str]:
     yield "## What was launched"
     for arm, made in enumerate(report.design.arms):
         boot = next((boot for boot in report.boots if boot.arm == arm and boot.argv), None)
@@ -226,7 +226,7 @@ def _command(argv: Sequence[str], env: dict[str, str], boot: Boot | None) -> lis
     return [*shown, shlex.join(argv)]
 
 
-def _samples(report: AbReport) -> Iterator[str]:
+def _samples(report: ExperimentReport) -> Iterator[str]:
     yield "## Every request"
     header = (
         "boot",

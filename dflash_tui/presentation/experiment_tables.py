@@ -14,8 +14,8 @@ from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.common import formatting
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis import arm_summary
-from dflash_tui.experiments.analysis.arm_summary import Figure, Summary
-from dflash_tui.experiments.analysis.report import AbReport, Comparison, PromptRatio
+from dflash_tui.experiments.analysis.arm_summary import ArmSummary, MedianFigure
+from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, PromptRatio
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.presentation import verdict_text
 
@@ -25,7 +25,7 @@ _MOST_SCALE = math.log(1000)
 _NAME = 24
 
 
-def details(report: AbReport, one: Comparison) -> list[str]:
+def details(report: ExperimentReport, one: Comparison) -> list[str]:
     """Return what stands behind a verdict, less what the label says already."""
     synthetic = f"! {report.design.synthetic}:" if report.design.synthetic else "\n"
     return [line for line in verdict_text.details(report, one) if not line.startswith(synthetic)]
@@ -81,13 +81,16 @@ def label(design: Design) -> str:
 ARMS_HEADER = ("arm", "boots", "steps/s", "tok/s", "AL", "TTFT", "ready cold", "ready cached", "first request")
 
 
-def arms(report: AbReport) -> list[tuple[str, ...]]:
+def arms(report: ExperimentReport) -> list[tuple[str, ...]]:
     """Return a row per arm: medians of its boots, with least and greatest where there are several."""
-    found = [(name(report.design, arm), arm_summary.of(report.boots, arm)) for arm in range(len(report.design.arms))]
+    found = [
+        (name(report.design, arm), arm_summary.summarize_arm(report.boots, arm))
+        for arm in range(len(report.design.arms))
+    ]
     return [(title, *_cells(summed)) for title, summed in found]
 
 
-def _cells(arm: Summary) -> list[str]:
+def _cells(arm: ArmSummary) -> list[str]:
     boots = f"{arm.boots} of {arm.boots + arm.failed}" if arm.failed else str(arm.boots)
     return [
         boots,
@@ -101,7 +104,7 @@ def _cells(arm: Summary) -> list[str]:
     ]
 
 
-def spread(figure: Figure | None, digits: int = 1, unit: str = "") -> str:
+def spread(figure: MedianFigure | None, digits: int = 1, unit: str = "") -> str:
     """Return `35.9 (34.1 to 36.6, n=4)`, or a dash."""
     if figure is None:
         return formatting.UNKNOWN
@@ -109,7 +112,7 @@ def spread(figure: Figure | None, digits: int = 1, unit: str = "") -> str:
     return f"{middle}{unit} (n=1)" if figure.n == 1 else f"{middle}{unit} ({low} to {high}, n={figure.n})"
 
 
-def times(figure: Figure | None) -> str:
+def times(figure: MedianFigure | None) -> str:
     """Return `9:31 (9:20 to 9:40, n=2)`, or a dash."""
     if figure is None:
         return formatting.UNKNOWN
@@ -129,7 +132,7 @@ def times_as(value: float) -> str:
     return f"{value:.3g}" if value >= 10 else f"{value:.2f}"
 
 
-def prompts(report: AbReport, one: Comparison) -> list[tuple[str, ...]]:
+def prompts(report: ExperimentReport, one: Comparison) -> list[tuple[str, ...]]:
     """Return a row per prompt: both medians in the judged measure, their ratio with its interval, requests."""
     rows = [
         (prompt(row), formatting.format_number(row.a), formatting.format_number(row.b), ratio(row.ratio), str(row.n))
@@ -138,8 +141,8 @@ def prompts(report: AbReport, one: Comparison) -> list[tuple[str, ...]]:
     return [*rows, ("all", *_both(report, one), ratio(one.ratio), str(sum(row.n for row in one.prompts)))]
 
 
-def _both(report: AbReport, one: Comparison) -> tuple[str, str]:
-    found = (arm_summary.of(report.boots, one.a), arm_summary.of(report.boots, one.b))
+def _both(report: ExperimentReport, one: Comparison) -> tuple[str, str]:
+    found = (arm_summary.summarize_arm(report.boots, one.a), arm_summary.summarize_arm(report.boots, one.b))
     figures = [arm.steps_s if one.measure == "steps/s" else arm.tok_s for arm in found]
     low, high = (formatting.format_number(figure.median if figure else None) for figure in figures)
     return low, high
@@ -183,7 +186,7 @@ def axis(most: float, width: int) -> str:
 
 def start_bars(boots: Sequence[Boot], arms_shown: Sequence[int]) -> list[Bar]:
     """Return the medians of cold and cached starts and of first requests, arm by arm, what is unknown left out."""
-    found = [(arm, arm_summary.of(boots, arm)) for arm in arms_shown]
+    found = [(arm, arm_summary.summarize_arm(boots, arm)) for arm in arms_shown]
     rows = []
     for what, field in (
         ("cold start", "cold"),

@@ -9,9 +9,17 @@ from dflash_tui.common import formatting
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Event, RequestDone
 from dflash_tui.experiments import store
-from dflash_tui.experiments.analysis.report import AbReport
-from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, Design, Halted, Happened, Measured
-from dflash_tui.experiments.estimate import Estimate
+from dflash_tui.experiments.analysis.report import ExperimentReport
+from dflash_tui.experiments.design import (
+    Boot,
+    BootBegan,
+    BootEnded,
+    Design,
+    ExperimentHalted,
+    Happened,
+    RequestMeasured,
+)
+from dflash_tui.experiments.estimate import DurationEstimate
 from dflash_tui.experiments.progress import ATTEMPTS
 from dflash_tui.presentation import verdict_text
 
@@ -27,10 +35,10 @@ class Designed(Event, frozen=True, tag="experiment"):
 class Reported(Event, frozen=True, tag="ab report"):
     """What an experiment has found."""
 
-    report: AbReport
+    report: ExperimentReport
 
 
-def plan(design: Design, estimate: Estimate, stopped: Sequence[str] = ()) -> str:
+def plan(design: Design, estimate: DurationEstimate, stopped: Sequence[str] = ()) -> str:
     """Return what an experiment is going to do, for somebody who decides whether it may."""
     names = " ".join(clean_line(design.arms[arm].name) for arm in design.order)
     boots = f"{formatting.pluralize(len(design.order), 'boot')}: {names}"
@@ -54,7 +62,7 @@ def plan(design: Design, estimate: Estimate, stopped: Sequence[str] = ()) -> str
 
 def _at_a_time(design: Design) -> str:
     """Return how many requests are under way at a time, and how many a boot sends: short suites go several times."""
-    count, streams = store.due(design), ", ".join(map(str, design.concurrency))
+    count, streams = store.count_measured_requests(design), ", ".join(map(str, design.concurrency))
     return f"{streams} at a time" + (f", {formatting.pluralize(count, 'request')} per boot" if count else "")
 
 
@@ -62,7 +70,7 @@ def _heat(design: Design) -> str:
     return "of the model" if design.temperature is None else f"{design.temperature:g}"
 
 
-def _takes(estimate: Estimate) -> str:
+def _takes(estimate: DurationEstimate) -> str:
     if estimate.seconds is None:
         return "unknown until the first boot is over"
     told = f"about {formatting.format_duration(estimate.seconds)}"
@@ -82,11 +90,11 @@ def line(design: Design, event: Happened) -> str:
         case BootBegan():
             again = f", attempt {event.attempt}" if event.attempt > 1 else ""
             return f"boot {event.number + 1} of {len(design.order)}: {_arm(design, event.arm)}{again} as {event.run}"
-        case Measured(stage=stage, request=request):
+        case RequestMeasured(stage=stage, request=request):
             return f"  {_STAGES.get(stage, stage):<24}  {request.kind:<9} {_request(request)}"
         case BootEnded(boot=boot):
             return _ended(boot)
-        case Halted(why=why):
+        case ExperimentHalted(why=why):
             return f"ended early: {clean_line(why)}"
         case _:
             return ""
@@ -116,7 +124,7 @@ def speed(boot: Boot) -> float | None:
     return statistics.median(known) if known else None
 
 
-def summary(report: AbReport) -> str:
+def summary(report: ExperimentReport) -> str:
     """Return a report as lines: each verdict first, then what is behind it, and the boots as a table."""
     lines = [clean_line(verdict_text.headline(report, each)) for each in report.comparisons]
     lines += map(clean_line, verdict_text.sweep(report))
@@ -127,7 +135,7 @@ def summary(report: AbReport) -> str:
     return "\n".join([*lines, "", _boots(report)])
 
 
-def _boots(report: AbReport) -> str:
+def _boots(report: ExperimentReport) -> str:
     header = ("BOOT", "ARM", "START", "READY", "FIRST REQUEST", "TOK/S", "REQUESTS")
     rows = [
         (

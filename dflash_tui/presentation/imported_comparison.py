@@ -10,12 +10,12 @@ import msgspec
 from dflash_tui.benchmark.imported_results import ImportedMeasurement, ImportedResult
 from dflash_tui.common import formatting
 from dflash_tui.events import RequestDone
-from dflash_tui.experiments.analysis.report import AbReport
+from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.presentation.markdown import said, table
 
 _WHY = "the flags, versions, patches, prompts and the machine of {} are not recorded in it"
-Told = AbReport | RunReport | ImportedResult
+Told = ExperimentReport | RunReport | ImportedResult
 
 
 class SideBySide(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ def _row(one: ImportedMeasurement) -> tuple[str, ...]:
 
 
 def _synthetic(one: Told) -> str:
-    if isinstance(one, AbReport):
+    if isinstance(one, ExperimentReport):
         return one.design.synthetic
     return one.plan.synthetic if isinstance(one, RunReport) else ""
 

@@ -6,8 +6,8 @@ import math
 
 from dflash_tui.benchmark.stats import UNSEEN, Ratio
 from dflash_tui.common import formatting
-from dflash_tui.experiments.analysis.measures import measured
-from dflash_tui.experiments.analysis.report import AbReport, BreakEven, Comparison, StartUp, Word
+from dflash_tui.experiments.analysis.measures import select_measured_boots
+from dflash_tui.experiments.analysis.report import BreakEven, Comparison, ExperimentReport, StartComparison, Verdict
 from dflash_tui.experiments.design import Design
 
 # Values that say by themselves what they are.
@@ -23,16 +23,16 @@ def label(design: Design, arm: int) -> str:
     return name if design.vary in _SPEAKING else f"{design.vary}={name}"
 
 
-def headline(report: AbReport, comparison: Comparison) -> str:
+def headline(report: ExperimentReport, comparison: Comparison) -> str:
     """Return the verdict on arm b against arm a in one sentence."""
     a, b = label(report.design, comparison.a), label(report.design, comparison.b)
     boots = _boots(comparison)
     ratio = comparison.ratio
-    if comparison.word is Word.REFUSED:
+    if comparison.word is Verdict.REFUSED:
         said = dict.fromkeys(each.what for each in comparison.confounds if each.refuses)  # each once
         why = "; ".join(said) or "no prompt was measured in both"
         return f"refused: {why}"
-    if comparison.word is Word.NO_DIFFERENCE or ratio is None:
+    if comparison.word is Verdict.NO_DIFFERENCE or ratio is None:
         least = f"; smallest detectable here about {_rounded(comparison.detectable)}" if comparison.detectable else ""
         if comparison.suggestive:
             least = f"; less than {_rounded(math.expm1(UNSEEN))} is never shown by one boot each"
@@ -41,7 +41,7 @@ def headline(report: AbReport, comparison: Comparison) -> str:
     return f"{b} is {comparison.word.value} than {a}: {much}{unit} in {comparison.measure}, {boots}"
 
 
-def details(report: AbReport, comparison: Comparison) -> list[str]:
+def details(report: ExperimentReport, comparison: Comparison) -> list[str]:
     """Return what stands behind the verdict, a sentence each, what refuses or qualifies it first."""
     design = report.design
     lines = [f"! {report.design.synthetic}: not a statement about real answers"] if design.synthetic else []
@@ -64,7 +64,7 @@ def details(report: AbReport, comparison: Comparison) -> list[str]:
         by = {"both": "more or less of both, steps/s and AL"}.get(comparison.cause, comparison.cause)
         lines.append(f"what makes the difference in tok/s: {by}")
     if comparison.cv is not None:
-        again = any(len(measured(report.boots, arm)) > 1 for arm in range(len(design.arms)))
+        again = any(len(select_measured_boots(report.boots, arm)) > 1 for arm in range(len(design.arms)))
         where = "between boots of an arm" if again else "within a boot"
         lines.append(f"variation {where}: {_rounded(comparison.cv)}")
     if comparison.agreement is not None:
@@ -74,7 +74,7 @@ def details(report: AbReport, comparison: Comparison) -> list[str]:
     return lines
 
 
-def sweep(report: AbReport) -> list[str]:
+def sweep(report: ExperimentReport) -> list[str]:
     """Return what a sweep comes to, a sentence each; nothing when it is none."""
     found = report.sweep
     if found is None or found.best is None:
@@ -132,9 +132,9 @@ def _rounded(share: float | None) -> str:
     return formatting.format_percent(share, 0 if share is not None and share >= 0.1 else 1)
 
 
-def _start(report: AbReport, comparison: Comparison) -> list[str]:
+def _start(report: ExperimentReport, comparison: Comparison) -> list[str]:
     a, b = label(report.design, comparison.a), label(report.design, comparison.b)
-    start: StartUp = comparison.start
+    start: StartComparison = comparison.start
     return [
         f"{what}: {a} {formatting.format_duration(ours)}, {b} {formatting.format_duration(theirs)}"
         for what, (ours, theirs) in (
@@ -151,7 +151,7 @@ def _cached(comparison: Comparison) -> str:
     return "a start" if comparison.start.cold == (None, None) else "a cached start"
 
 
-def _break_even(report: AbReport, comparison: Comparison, found: BreakEven) -> str:
+def _break_even(report: ExperimentReport, comparison: Comparison, found: BreakEven) -> str:
     name, start = label(report.design, found.by), "a cold start" if found.cold else _cached(comparison)
     once = " (seen once each, and starts differ)" if found.starts == (1, 1) else ""
     behind = f"{name} is {formatting.format_duration(found.seconds)} behind after {start}{once}"

@@ -223,7 +223,7 @@ class DflashApp(App[str]):
 
     def show_experiment(self, identity: str, *, boots: bool = False) -> None:
         """Show what an experiment found, or its boots while it is not over or when those are wanted."""
-        report = None if boots else store.report(store.folder_of(identity))
+        report = None if boots else store.read_report(store.experiment_folder(identity))
         if report:
             self.compare_screen.begin(report)
         else:
@@ -241,7 +241,7 @@ class DflashApp(App[str]):
 
     @on(AbScreen.Over)
     def _on_verdict_wanted(self, message: AbScreen.Over) -> None:
-        if store.report(store.folder_of(message.identity)):
+        if store.read_report(store.experiment_folder(message.identity)):
             self.show_experiment(message.identity)
         else:
             self.notify("its report is not written yet, or cannot be read", severity="warning")
@@ -407,7 +407,7 @@ class DflashApp(App[str]):
     def _show_last_experiment(self) -> None:
         if self._last_ab:
             self.switch_mode(self._last_ab)
-        elif designs := store.known():
+        elif designs := store.list_experiments():
             self.show_experiment(designs[-1].id)
         else:
             self.notify("no A/B was begun yet; a on the launch screen begins one")
@@ -445,8 +445,8 @@ class DflashApp(App[str]):
                 await self._bringing.wait()
         told = ""
         if code != 128 + SIGHUP:
-            folders = [store.folder_of(design.id) for design in store.known()]
-            driven = [store.read(folder) for folder in folders if store.driver(folder)]
+            folders = [store.experiment_folder(design.id) for design in store.list_experiments()]
+            driven = [store.read_progress(folder) for folder in folders if store.find_driver(folder)]
             told = farewell(living(), driven)
         self.exit(told, return_code=code)
 

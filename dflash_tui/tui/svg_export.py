@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from dflash_tui.experiments.analysis.report import AbReport
+from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import Player
 from dflash_tui.tui.app import DflashApp
@@ -13,7 +13,7 @@ from dflash_tui.tui.app import DflashApp
 _SIZE = (120, 44)
 
 
-def of_ab(report: AbReport) -> str:
+def of_ab(report: ExperimentReport) -> str:
     """Return the verdict of an A/B as SVG."""
     os.environ.setdefault("DFLASH_TUI_MARKER", "block")  # every font has it
     return asyncio.run(_ab(report))
@@ -30,7 +30,7 @@ def of_run(name: str) -> str:
     return asyncio.run(_run(Player(found, at=found.end() - found.started_at, clock=lambda: 0.0)))
 
 
-async def _ab(report: AbReport) -> str:
+async def _ab(report: ExperimentReport) -> str:
     panel = DflashApp(load=dict)
     async with panel.run_test(size=_SIZE) as pilot:
         panel.compare_screen.begin(report)

@@ -9,9 +9,9 @@ from dflash_tui.cli import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import UsageError
 from dflash_tui.experiments import store
-from dflash_tui.experiments.builder import designed
-from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, Halted
-from dflash_tui.experiments.estimate import Estimate
+from dflash_tui.experiments.builder import build_experiment
+from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, ExperimentHalted
+from dflash_tui.experiments.estimate import DurationEstimate
 from dflash_tui.presentation import experiment_text
 
 
@@ -40,14 +40,14 @@ def test_what_is_no_command_is_refused(words):
 
 def test_a_design_plans_each_arm_by_itself():
     """Arms differ in what is varied only; the options that lead to each are kept, the port among them."""
-    design, setups = designed(parsed("demo-cpu", "--honest", "--set", "max-model-len=2048"))
+    design, setups = build_experiment(parsed("demo-cpu", "--honest", "--set", "max-model-len=2048"))
     eager, compiled = design.arms
     assert (design.vary, design.order, design.honest, len(setups)) == ("mode", (0, 1, 1, 0), True, 2)
     assert set(eager.plan.argv) ^ set(compiled.plan.argv) == {"--enforce-eager"}
     assert eager.options["--set max-model-len"] == "2048"
     assert eager.options["--port"] == str(eager.plan.port)
     assert design.synthetic == "hand-made toy weights"
-    assert len(designed(parsed("demo-cpu", "--vary", "n=0,4,7"))[0].order) == 3
+    assert len(build_experiment(parsed("demo-cpu", "--vary", "n=0,4,7"))[0].order) == 3
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_a_design_plans_each_arm_by_itself():
 )
 def test_the_command_of_a_design_leads_to_the_same_design(words):
     """As a shell reads it, with nothing left to a default; the id alone is another."""
-    design, _ = designed(parsed("demo-cpu", *words))
+    design, _ = build_experiment(parsed("demo-cpu", *words))
     program, *rest = shlex.split(design.command)
-    again, _ = designed(build_parser().parse_args(rest))
+    again, _ = build_experiment(build_parser().parse_args(rest))
     assert program == "dflash-tui"
     assert again.command == design.command
     assert replace(again, id="", made_at=0.0) == replace(design, id="", made_at=0.0)
@@ -83,7 +83,7 @@ def test_the_command_of_a_design_leads_to_the_same_design(words):
 def test_a_mistake_is_told_before_anything_begins(words, said):
     """With what was wrong and in which arm."""
     with pytest.raises(UsageError, match=said):
-        designed(parsed("demo-cpu", *words))
+        build_experiment(parsed("demo-cpu", *words))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_mistake_is_told_before_anything_begins(words, said):
 )
 def test_the_temperature_is_the_models_own_where_drafts_are_varied(words, temperature):
     """A patch of the sampling does nothing at 0, where answers can be held against each other."""
-    assert designed(parsed("demo-cpu", *words))[0].temperature == temperature
+    assert build_experiment(parsed("demo-cpu", *words))[0].temperature == temperature
 
 
 @pytest.mark.parametrize(
@@ -114,15 +114,15 @@ def test_the_temperature_is_the_models_own_where_drafts_are_varied(words, temper
 )
 def test_the_suite_is_one_that_the_servers_of_all_arms_take(words, suite):
     """By the shortest context of them, in whichever of vLLM's spellings; who names a suite gets that."""
-    assert designed(parsed("demo-cpu", *words))[0].suite == suite
+    assert build_experiment(parsed("demo-cpu", *words))[0].suite == suite
 
 
 def test_the_plan_counts_the_requests_of_all_streams():
     """Five prompts alone, and four times five that keep eight streams busy twice; what is due is the same number."""
-    design, _ = designed(parsed("demo-cpu", "--suite", "quick", "--concurrency", "1,8"))
-    assert store.due(design) == 25
-    assert store.due(replace(design, rounds=5, concurrency=(8,))) == 25
-    unknown = Estimate(None, whole=False, source="")
+    design, _ = build_experiment(parsed("demo-cpu", "--suite", "quick", "--concurrency", "1,8"))
+    assert store.count_measured_requests(design) == 25
+    assert store.count_measured_requests(replace(design, rounds=5, concurrency=(8,))) == 25
+    unknown = DurationEstimate(None, whole=False, source="")
     words = experiment_text.plan(design, unknown)
     assert "quick, at least 1 round per boot" in words
     assert "1, 8 at a time, 25 requests per boot; temperature 0" in words
@@ -131,7 +131,7 @@ def test_the_plan_counts_the_requests_of_all_streams():
 
 def test_a_patch_is_taken_out_in_one_arm():
     """`off` names it as left out by hand, so that a launch takes it out of the engine."""
-    design, _ = designed(parsed("demo-cpu", "--vary", "patch.cpu-expand-kernel=on,off"))
+    design, _ = build_experiment(parsed("demo-cpu", "--vary", "patch.cpu-expand-kernel=on,off"))
     assert [(arm.plan.patches, arm.plan.unpatched) for arm in design.arms] == [
         (("cpu-expand-kernel",), ()),
         ((), ("cpu-expand-kernel",)),
@@ -141,14 +141,17 @@ def test_a_patch_is_taken_out_in_one_arm():
 @pytest.mark.parametrize(
     ("estimate", "said"),
     [
-        (Estimate(None, whole=False, source=""), "unknown until the first boot is over"),
-        (Estimate(90.0, whole=True, source="by 4 earlier boots"), "about 1:30, by 4 earlier boots"),
-        (Estimate(90.0, whole=False, source="by earlier starts"), "about 1:30 for the starts, by earlier starts; and"),
+        (DurationEstimate(None, whole=False, source=""), "unknown until the first boot is over"),
+        (DurationEstimate(90.0, whole=True, source="by 4 earlier boots"), "about 1:30, by 4 earlier boots"),
+        (
+            DurationEstimate(90.0, whole=False, source="by earlier starts"),
+            "about 1:30 for the starts, by earlier starts; and",
+        ),
     ],
 )
 def test_the_plan_says_what_it_will_do_and_how_long(estimate, said):
     """Boots in their order, what is not known as such, and what will be stopped."""
-    design, _ = designed(parsed("demo-cpu"))
+    design, _ = build_experiment(parsed("demo-cpu"))
     words = experiment_text.plan(design, estimate, ["20261122-010203-demo-cpu"])
     assert said in words
     assert "2 boots: eager compile (one boot per arm: a verdict is only suggestive)" in words
@@ -158,12 +161,12 @@ def test_the_plan_says_what_it_will_do_and_how_long(estimate, said):
 
 def test_what_happens_is_told_in_lines_without_control_characters():
     """An error may hold what a server wrote."""
-    design, _ = designed(parsed("demo-cpu"))
+    design, _ = build_experiment(parsed("demo-cpu"))
     assert experiment_text.line(design, BootBegan(1.0, 1, 1, "run", 2)) == "boot 2 of 2: compile, attempt 2 as run"
     failed = experiment_text.line(design, BootEnded(1.0, Boot(0, 0, "run", error="it \x1b[31mdied\n  because")))
     assert "\x1b" not in failed
     assert "tried once more" in failed
-    assert experiment_text.line(design, Halted(1.0, "the disk is full")) == "ended early: the disk is full"
+    assert experiment_text.line(design, ExperimentHalted(1.0, "the disk is full")) == "ended early: the disk is full"
 
 
 def test_actions_without_an_experiment_say_so(capsys):

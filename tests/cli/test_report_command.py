@@ -11,7 +11,7 @@ from dflash_tui.cli import main
 from dflash_tui.cli.commands import report
 from dflash_tui.experiments import run_report, store
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.analysis.report import AbReport, Word
+from dflash_tui.experiments.analysis.report import ExperimentReport, Verdict
 from dflash_tui.experiments.design import BootEnded
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.monitoring import recording
@@ -21,10 +21,10 @@ from tests.unit.presentation.test_experiment_markdown import a_report
 
 
 @pytest.fixture
-def finished() -> AbReport:
+def finished() -> ExperimentReport:
     """An experiment that is over, in its folder."""
     report = a_report()
-    store.write(store.create(report.design) / store.REPORT, report)
+    store.write_json(store.create_experiment(report.design) / store.REPORT, report)
     return report
 
 
@@ -40,7 +40,7 @@ def test_json_has_every_sample_and_is_read_again(finished, capsys, tmp_path):
     """Whoever gets the file can have it told, and judged, on another machine."""
     path = tmp_path / "ab.json"
     assert main.main(["report", finished.design.id, "--format", "json", "-o", str(path)]) == 0
-    assert msgspec.json.decode(path.read_bytes(), type=AbReport) == finished
+    assert msgspec.json.decode(path.read_bytes(), type=ExperimentReport) == finished
     assert main.main(["report", str(path)]) == 0
     assert "**compile is faster than eager: 1.8" in capsys.readouterr().out
 
@@ -67,7 +67,7 @@ def test_json_has_no_secrets(capsys):
     report = a_report()
     first = replace(report.boots[0], env={"HF_TOKEN": "hf_abcdefghijklmnopqrst"}, argv=("vllm", "--api-key", "letmein"))
     report = replace(report, boots=(first, *report.boots[1:]))
-    store.write(store.create(report.design) / store.REPORT, report)
+    store.write_json(store.create_experiment(report.design) / store.REPORT, report)
     assert main.main(["report", "--json"]) == 0
     said = capsys.readouterr().out
     assert "hf_abcdefg" not in said
@@ -87,7 +87,7 @@ BROKEN = [
 ]
 
 
-def written(report: AbReport | RunReport, where: str, value: object, path: Path) -> str:
+def written(report: ExperimentReport | RunReport, where: str, value: object, path: Path) -> str:
     """Write a report with another value in one place; return the file's name."""
     *folders, last = where.split(".")
     told = place = msgspec.to_builtins(report)
@@ -102,7 +102,7 @@ def written(report: AbReport | RunReport, where: str, value: object, path: Path)
 def test_a_file_that_speaks_of_arms_that_it_does_not_have_is_refused(where, value, why, capsys, tmp_path):
     """Whoever wrote it: what is wrong is named with the place, in every format and side by side."""
     design = a_design({str(n): a_plan("eager", n) for n in (4, 8, 15)}, (0, 1, 2, 2, 1, 0), "n")
-    report = verdict.report(design, boots(design, (10.0, 10.0, 8.0), al=(2.6, 3.1, 3.2)))
+    report = verdict.build_report(design, boots(design, (10.0, 10.0, 8.0), al=(2.6, 3.1, 3.2)))
     assert report.sweep
     path = written(report, where, value, tmp_path / "ab.json")
     for words in (["report", path], ["report", path, "--format", "svg"], ["report", "compare", path, path]):
@@ -117,7 +117,7 @@ def test_a_time_that_no_calendar_has_is_a_dash(at, capsys, tmp_path):
     """In the head of a report, where it would end in an error of the system."""
     paths = [
         written(a_report(), "design.made_at", at, tmp_path / "ab.json"),
-        written(run_report.of(recording.find("sample"))[0], "at", at, tmp_path / "run.json"),
+        written(run_report.build_run_report(recording.find("sample"))[0], "at", at, tmp_path / "run.json"),
     ]
     for path, said in zip(paths, ("\n—, honest, 4 boots", "launched —,"), strict=True):
         assert main.main(["report", path]) == 0
@@ -126,8 +126,8 @@ def test_a_time_that_no_calendar_has_is_a_dash(at, capsys, tmp_path):
 
 def test_an_experiment_that_goes_on_has_figures_and_no_verdict(capsys):
     design = a_design()
-    folder = store.create(design)
-    store.append(folder, BootEnded(BASE + 99, boots(design, (10.0, 18.5))[0]))
+    folder = store.create_experiment(design)
+    store.append_event(folder, BootEnded(BASE + 99, boots(design, (10.0, 18.5))[0]))
     assert main.main(["report"]) == 0
     said = capsys.readouterr().out
     assert "**Not complete**: 1 of 4 boots are over." in said
@@ -155,11 +155,13 @@ def test_two_real_runs_are_set_side_by_side(capsys):
 
 def test_runs_are_refused_like_boots():
     """What a run records of its counters and its GPU refuses here, too; what it does not record is named."""
-    eager, compiled = (run_report.of(recording.find(str(RUNS / f"h200-{m}.zip")))[0] for m in ("eager", "compile"))
+    eager, compiled = (
+        run_report.build_run_report(recording.find(str(RUNS / f"h200-{m}.zip")))[0] for m in ("eager", "compile")
+    )
     assert compiled.rates
     assert compiled.conditions
     (usual,) = report.compare_reports(eager, compiled)[0].comparisons
-    assert (usual.word, [each.what for each in usual.confounds if each.refuses]) == (Word.FASTER, [])
+    assert (usual.word, [each.what for each in usual.confounds if each.refuses]) == (Verdict.FASTER, [])
     (untold,) = [each.evidence for each in usual.confounds if each.what == "not recorded of a run alone"]
     assert "the prompts, their order and the sampling" in untold
     assert "the driver" in untold
@@ -172,7 +174,7 @@ def test_runs_are_refused_like_boots():
     ):
         (found,) = report.compare_reports(eager, changed)[0].comparisons
         (said,) = [each.what for each in found.confounds if each.refuses]
-        assert (found.word, said[: len(why)]) == (Word.REFUSED, why)
+        assert (found.word, said[: len(why)]) == (Verdict.REFUSED, why)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ def test_what_differs_besides_refuses(changed, why, capsys, tmp_path):
         design = a_design(id=f"2026-{number}")
         made = [replace(boot, **more) for boot in boots(design, (10.0, 18.5))]
         paths.append(tmp_path / f"{number}.json")
-        paths[-1].write_bytes(msgspec.json.encode(verdict.report(design, made)))
+        paths[-1].write_bytes(msgspec.json.encode(verdict.build_report(design, made)))
     assert main.main(["report", "compare", *map(str, paths)]) == 0
     said = capsys.readouterr().out
     assert f"**refused: {why}" in said
@@ -204,11 +206,11 @@ def test_other_prompts_refuse(capsys, tmp_path):
     for digest in ("5f" * 32, "6a" * 32):
         design = a_design(digest=digest)
         paths.append(tmp_path / f"{digest[:2]}.json")
-        paths[-1].write_bytes(msgspec.json.encode(verdict.report(design, boots(design, (10.0, 18.5)))))
+        paths[-1].write_bytes(msgspec.json.encode(verdict.build_report(design, boots(design, (10.0, 18.5)))))
     assert main.main(["report", "compare", *map(str, paths), "--json"]) == 0
     for line in capsys.readouterr().out.splitlines():
-        (one,) = msgspec.json.decode(line, type=AbReport).comparisons
-        assert one.word is Word.REFUSED
+        (one,) = msgspec.json.decode(line, type=ExperimentReport).comparisons
+        assert one.word is Verdict.REFUSED
         assert one.confounds[0].what == "the prompts differ"
         assert one.ratio
 

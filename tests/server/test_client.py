@@ -125,7 +125,7 @@ async def test_each_number_of_streams_is_warmed_up(serve, asked, monkeypatch):
     url = serve()
     monkeypatch.setattr(Run, "url", url)
     run = Run("x", plan(), 0, "", 0.0, 0.0, "")
-    done = [each async for each in boot_requests.warm_up(modes(concurrency=(1, 4)), SUITE, run)]
+    done = [each async for each in boot_requests.send_warm_up(modes(concurrency=(1, 4)), SUITE, run)]
     assert [each.streams for each in done] == [1] * 3 + [4] * 6
     assert {body["max_tokens"] for body in asked()} == {20, 40, 60}
 
@@ -135,7 +135,7 @@ async def test_so_many_are_under_way_as_the_figures_are_labelled_with(serve, mon
     monkeypatch.setattr(Run, "url", serve("slow=0.5"))
     run, design = Run("x", plan(), 0, "", 0.0, 0.0, ""), modes(concurrency=(8,))
     for suite, rounds in ((SUITE, 4), (suites.build_suite("one", SUITE.prompts[:1]), 16)):
-        done = [each async for each in boot_requests.measured(design, suite, run)]
+        done = [each async for each in boot_requests.send_measured_rounds(design, suite, run)]
         sent = [(prompt.kind, number) for prompt, number in client.order_requests(suite, rounds, design.seed)]
         assert sorted((each.kind, each.round) for each in done) == sorted(sent)
         spans = [(each.at - each.total, each.at) for each in done]

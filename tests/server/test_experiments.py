@@ -21,8 +21,8 @@ from dflash_tui.experiments import (
     runner,
     store,
 )
-from dflash_tui.experiments.builder import designed
-from dflash_tui.experiments.design import Boot, Design, Halted, Measured
+from dflash_tui.experiments.builder import build_experiment
+from dflash_tui.experiments.design import Boot, Design, ExperimentHalted, RequestMeasured
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import recording
@@ -55,11 +55,11 @@ def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
 def begin(*words: str) -> Design:
     """Begin an experiment with n=7 and n=4 and leave it to its driver."""
     done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, *words, "--detach")
-    return store.find(done.stdout.strip())
+    return store.find_experiment(done.stdout.strip())
 
 
 def progress(design: Design) -> Progress:
-    return store.read(store.folder_of(design.id))
+    return store.read_progress(store.experiment_folder(design.id))
 
 
 def until(true: Callable[[], object], limit: float = 240.0) -> None:
@@ -70,7 +70,7 @@ def until(true: Callable[[], object], limit: float = 240.0) -> None:
 
 
 def happened(design: Design) -> list[object]:
-    return list(store.events(store.folder_of(design.id)))
+    return list(store.read_events(store.experiment_folder(design.id)))
 
 
 def boots(design: Design) -> tuple[Boot, ...]:
@@ -90,7 +90,7 @@ def test_both_arms_are_booted_measured_and_reported(port, monkeypatch):
     stages = [line["stage"] for line in lines if line["event"] == "measured" and line["number"] == 1]
     assert stages[0] == "cold"
     assert stages == sorted(stages, key=["cold", "warm-up", "round"].index)
-    design = store.find()
+    design = store.find_experiment()
     a, b = boots(design)
     due = progress(design).due
     assert [len(boot.requests) for boot in (a, b)] == [due, due]
@@ -104,12 +104,12 @@ def test_both_arms_are_booted_measured_and_reported(port, monkeypatch):
     assert fake_engine.launches(folder) == 2
     assert not any(server_process.members(each) for each in registry.runs())
     _is_told_without_our_own_folders(design)
-    of_runs = [run_report.of(recording.find(boot.run))[0].requests for boot in (a, b)]
+    of_runs = [run_report.build_run_report(recording.find(boot.run))[0].requests for boot in (a, b)]
     assert of_runs == [a.requests, b.requests]
     assert json.loads(run("list", "--json").stdout)["boots_done"] == 2
     assert "finished" in run("list").stdout
     run("remove", design.id)
-    assert not store.known()
+    assert not store.list_experiments()
     assert len(registry.runs()) == 2
 
 
@@ -127,8 +127,8 @@ def _is_told_without_our_own_folders(design: Design) -> None:
     runs = {each.id: each for each in registry.runs()}
     caches = {runs[boot.run].plan.env["VLLM_CACHE_ROOT"] for boot in (a, b)}
     assert len(caches) == 2
-    assert all(cache.startswith(str(store.folder_of(design.id))) for cache in caches)
-    assert not (store.folder_of(design.id) / "cache").exists()
+    assert all(cache.startswith(str(store.experiment_folder(design.id))) for cache in caches)
+    assert not (store.experiment_folder(design.id) / "cache").exists()
 
 
 def test_a_boot_that_fails_is_tried_once_more(port):
@@ -140,7 +140,7 @@ def test_a_boot_that_fails_is_tried_once_more(port):
     assert [(boot.number, boot.attempt, boot.error) for boot in found.boots] == [(0, 2, ""), (1, 2, "")]
     assert [(boot.number, boot.attempt) for boot in found.tries] == [(0, 1), (1, 1)]
     assert all(boot.error for boot in found.tries)
-    report = store.report(store.folder_of(design.id))
+    report = store.read_report(store.experiment_folder(design.id))
     assert report
     assert len(report.boots) == 4
 
@@ -151,8 +151,8 @@ def test_a_prompt_that_is_refused_ends_it_with_the_first_boot(port, tmp_path):
     (tmp_path / "says").write_text(sentence)
     folder = fake_engine.make(port, {tokens: [f"says={tmp_path / 'says'}"] for tokens in (7, 4)})
     said = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, code=1).stderr
-    design = store.find()
-    asked = [event.stage for event in happened(design) if isinstance(event, Measured)]
+    design = store.find_experiment()
+    asked = [event.stage for event in happened(design) if isinstance(event, RequestMeasured)]
     assert f'HTTP 400: {{"error": {{"message": "{sentence}' in said
     assert "7: the server refuses the prompt" in said
     assert (asked, fake_engine.launches(folder)) == (["cold"], 1)
@@ -164,7 +164,7 @@ def test_an_arm_that_never_comes_up_ends_with_its_own_exit_code(port):
     fake_engine.make(port, {4: ["broken"]})
     done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, code=6)
     assert "4 never came up" in done.stderr
-    assert [bool(boot.error) for boot in boots(store.find())] == [False, True]
+    assert [bool(boot.error) for boot in boots(store.find_experiment())] == [False, True]
 
 
 def test_a_killed_driver_is_resumed_to_the_same_boots(port):
@@ -172,12 +172,12 @@ def test_a_killed_driver_is_resumed_to_the_same_boots(port):
     fake_engine.make(port)
     design = begin("--honest")
     until(lambda: (now := progress(design).current) and now.number == 2 and now.stage == "round")
-    folder = store.folder_of(design.id)
-    driver, before = store.driver(folder), boots(design)
+    folder = store.experiment_folder(design.id)
+    driver, before = store.find_driver(folder), boots(design)
     assert driver
     os.kill(driver.pid, signal.SIGKILL)
-    until(lambda: not store.driver(folder))
-    left = runner.leftovers(design)
+    until(lambda: not store.find_driver(folder))
+    left = runner.find_leftover_servers(design)
     assert len(left) == 1
     assert progress(design).status == "interrupted"
     done = run("resume", design.id)
@@ -190,7 +190,7 @@ def test_a_killed_driver_is_resumed_to_the_same_boots(port):
     ]
     assert {len(boot.requests) for boot in found.boots} == {found.due}
     assert "boot 3 of 4" in done.stderr
-    report = store.report(folder)
+    report = store.read_report(folder)
     assert report
     assert report.boots == found.boots
 
@@ -199,8 +199,8 @@ def test_a_second_driver_is_refused(port):
     """Whether it is asked for or launched by hand; the first one goes on."""
     fake_engine.make(port, launches={0: ["slow=2"]})
     design = begin()
-    folder = store.folder_of(design.id)
-    driver = store.driver(folder)
+    folder = store.experiment_folder(design.id)
+    driver = store.find_driver(folder)
     assert driver
     os.kill(driver.pid, signal.SIGSTOP)  # it would be over before a busy machine has started four commands
     assert "running already" in run("resume", design.id, code=2).stderr
@@ -209,7 +209,7 @@ def test_a_second_driver_is_refused(port):
     )
     assert other.returncode == 2
     assert "driven already" in other.stdout
-    assert store.driver(folder) == driver
+    assert store.find_driver(folder) == driver
     assert "is running" in run(fake_engine.RECIPE, *QUICK, code=2).stderr
     assert "is running" in run("remove", design.id, code=2).stderr
     os.kill(driver.pid, signal.SIGCONT)
@@ -224,13 +224,13 @@ def test_ctrl_c_and_a_lost_connection_end_the_watching_only(port):
     with subprocess.Popen(
         words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
     ) as watching:
-        until(lambda: store.known() and progress(store.find()).current)
+        until(lambda: store.list_experiments() and progress(store.find_experiment()).current)
         watching.send_signal(signal.SIGINT)
         _, said = watching.communicate(timeout=20)
         assert watching.returncode == 130
-    design = store.find()
+    design = store.find_experiment()
     assert f"dflash-tui ab attach {design.id}" in said
-    driver = store.driver(store.folder_of(design.id))
+    driver = store.find_driver(store.experiment_folder(design.id))
     assert driver
     os.kill(driver.pid, signal.SIGHUP)
     assert "READY  FIRST REQUEST" in run("attach", design.id).stdout
@@ -241,13 +241,13 @@ def test_a_driver_that_is_asked_to_end_ends_its_server(port):
     """It says so, no process is left, and it can be resumed; Ctrl-C on the driver itself asks for the same."""
     fake_engine.make(port, launches={0: ["sleepy"]})
     design = begin()
-    folder = store.folder_of(design.id)
+    folder = store.experiment_folder(design.id)
     until(lambda: progress(design).current)  # the second request is never answered
     assert "dflash-tui ab resume" in run("stop", design.id).stderr
     _has_halted(design)
-    controller.resume(design)
+    controller.launch_driver(design)
     until(lambda: progress(design).status == "running" and progress(design).current)
-    driver = store.driver(folder)
+    driver = store.find_driver(folder)
     assert driver
     os.kill(driver.pid, signal.SIGINT)
     until(lambda: processes.identity(driver.pid) != driver.born)
@@ -256,7 +256,7 @@ def test_a_driver_that_is_asked_to_end_ends_its_server(port):
 
 
 def _has_halted(design: Design) -> None:
-    assert isinstance(happened(design)[-1], Halted)
+    assert isinstance(happened(design)[-1], ExperimentHalted)
     assert progress(design).status == "halted"
     assert not any(server_process.members(each) for each in registry.runs())
 
@@ -264,11 +264,11 @@ def _has_halted(design: Design) -> None:
 def test_a_server_that_a_killed_driver_had_not_written_down_is_ended(port, tmp_path):
     """It carries the experiment's mark, in a run folder without a record; whatever carries another is not touched."""
     fake_engine.make(port)
-    design, _ = designed(build_parser().parse_args(["ab", fake_engine.RECIPE, "--vary", "n=7,4", *QUICK]))
+    design, _ = build_experiment(build_parser().parse_args(["ab", fake_engine.RECIPE, "--vary", "n=7,4", *QUICK]))
     marks = [os.environ | {boot_snapshot.MARK: mark} for mark in (design.id, "another")]
     ours, other = (subprocess.Popen(["sleep", "60"], env=env, cwd=tmp_path) for env in marks)
     try:
-        asyncio.run(runner.end_leftovers(design))
+        asyncio.run(runner.stop_leftover_servers(design))
         assert ours.wait(5) == -signal.SIGKILL
         assert other.poll() is None
     finally:
@@ -280,13 +280,13 @@ def test_a_full_disk_halts_it_resumably(port):
     """Nothing is measured that cannot be written down; the server ends, and with room again it goes on."""
     fake_engine.make(port)
     design = begin()
-    folder = store.folder_of(design.id)
-    until(lambda: isinstance(happened(design)[-1] if happened(design) else None, Measured))
+    folder = store.experiment_folder(design.id)
+    until(lambda: isinstance(happened(design)[-1] if happened(design) else None, RequestMeasured))
     full = folder / store.EVENTS
     kept = folder / "kept"
     full.rename(kept)
     full.symlink_to("/dev/full")
-    until(lambda: not store.driver(folder))
+    until(lambda: not store.find_driver(folder))
     assert not any(server_process.members(each) for each in registry.runs())
     full.unlink()
     kept.rename(full)

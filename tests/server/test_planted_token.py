@@ -58,7 +58,7 @@ def test_a_token_in_an_option_is_refused_before_anything_is_written(planted, fol
         said = told(*words)
         assert "error" in said, words
         assert PLANT not in said, words
-    assert not store.known()
+    assert not store.list_experiments()
     assert in_files(folders) == []
 
 
@@ -92,7 +92,7 @@ def test_after_a_whole_life_it_is_nowhere(planted, folders, tmp_path, monkeypatc
     assert "401" in said[-3]
     said += [told("report", run.id, "--json"), told("export", run.id, "-o", "run.zip"), told("replay", "run.zip")]
     said += [told("ab", "fake", "--vary", "n=7,4", "--boots", "1", "--suite", str(SUITE), "--yes")]
-    [design] = store.known()
+    [design] = store.list_experiments()
     assert "BOOT  ARM" in said[-1]
     said += [told("report", design.id), told("report", design.id, "--json", "-o", "report.json")]
     assert PLANT not in "".join(said)

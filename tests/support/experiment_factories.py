@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store
-from dflash_tui.experiments.analysis.report import AbReport
-from dflash_tui.experiments.design import Arm, Boot, BootBegan, BootEnded, Conditions, Design, Happened, Measured
+from dflash_tui.experiments.analysis.report import ExperimentReport
+from dflash_tui.experiments.design import Arm, Boot, BootBegan, BootEnded, Conditions, Design, Happened, RequestMeasured
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.planning.plan import Plan
@@ -97,17 +97,17 @@ def told(design: Design, made: Sequence[Boot]) -> list[Happened]:
     for boot in made:
         events.append(BootBegan(boot.began, boot.number, boot.arm, boot.run, boot.attempt))
         if boot.cold_request:
-            events.append(Measured(boot.began + 50, boot.number, "cold", boot.cold_request))
-        events += [Measured(boot.began + 60, boot.number, "round", request) for request in boot.requests]
+            events.append(RequestMeasured(boot.began + 50, boot.number, "cold", boot.cold_request))
+        events += [RequestMeasured(boot.began + 60, boot.number, "round", request) for request in boot.requests]
         events.append(BootEnded(boot.began + (boot.took or 0), boot))
     return events
 
 
-def written(design: Design, events: Sequence[Happened], report: AbReport | None = None) -> Path:
+def written(design: Design, events: Sequence[Happened], report: ExperimentReport | None = None) -> Path:
     """Write an experiment's folder as its driver does; this process is nobody's driver."""
-    folder = store.create(design)
+    folder = store.create_experiment(design)
     for event in events:
-        store.append(folder, event)
+        store.append_event(folder, event)
     if report:
-        store.write(folder / store.REPORT, report)
+        store.write_json(folder / store.REPORT, report)
     return folder

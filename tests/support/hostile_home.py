@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dflash_tui.common import paths
 from dflash_tui.events import Exited, Health, HealthChanged, RequestDone, encode
 from dflash_tui.experiments import store
-from dflash_tui.experiments.analysis.verdict import report as judged
+from dflash_tui.experiments.analysis.verdict import build_report as judged
 from dflash_tui.monitoring import recording
 from dflash_tui.runs.run import Run
 from tests.support.experiment_factories import a_design, a_plan, boots, told, written
@@ -29,7 +29,7 @@ def made(said: str, folder: Path) -> None:
         (kind / "raw.yaml").write_bytes(b"title: [\n" + said.encode(errors="surrogateescape"))
     result = {"backend": "vllm", "model_id": said, "completed": 1, "output_throughput": 2.0}
     (folder / "result.json").write_text(json.dumps(result))
-    report = store.report(store.folder_of(AB))
+    report = store.read_report(store.experiment_folder(AB))
     (folder / "report.json").write_bytes(msgspec.json.encode(report))
 
 

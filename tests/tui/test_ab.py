@@ -9,7 +9,7 @@ from textual.widgets import OptionList
 
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.design import BootBegan, Finished, Halted, Measured
+from dflash_tui.experiments.design import BootBegan, ExperimentFinished, ExperimentHalted, RequestMeasured
 from dflash_tui.runs import registry
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.experiments import ExperimentList
@@ -28,9 +28,9 @@ def running(design, *, stage: str = "starting", answered: int = 4) -> None:
     run = a_written_run("20261121-020000-toy", 900)
     events = [*told(design, made[:1]), BootBegan(BASE + 900, 1, 1, run.id)]
     if stage != "starting":
-        events += [Measured(BASE + 950, 1, "cold", made[1].cold_request or made[1].requests[0])]
-        events += [Measured(BASE + 960, 1, "round", request) for request in made[1].requests[:answered]]
-    store.sign(written(design, events))
+        events += [RequestMeasured(BASE + 950, 1, "cold", made[1].cold_request or made[1].requests[0])]
+        events += [RequestMeasured(BASE + 960, 1, "round", request) for request in made[1].requests[:answered]]
+    store.record_driver(written(design, events))
 
 
 def has(panel: DflashApp, words: str) -> bool:
@@ -82,7 +82,8 @@ async def test_one_that_stopped_says_why_and_how_it_goes_on():
     design = a_design()
     made = boots(design, (10.0, 18.5))
     written(
-        design, [*told(design, made[:2]), BootBegan(BASE + 900, 2, 1, "x"), Halted(BASE + 990, f"stopped {HOSTILE}")]
+        design,
+        [*told(design, made[:2]), BootBegan(BASE + 900, 2, 1, "x"), ExperimentHalted(BASE + 990, f"stopped {HOSTILE}")],
     )
     panel = app(now=NOW)
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -110,12 +111,12 @@ async def test_the_end_leads_to_the_verdict_and_back():
     """When the last boot is over the verdict is shown by itself; `v` shows the boots again."""
     report = a_report()
     folder = written(report.design, told(report.design, report.boots))
-    store.sign(folder)
+    store.record_driver(folder)
     panel = app(now=NOW)
     async with panel.run_test(size=(120, 36)) as pilot:
         await opened(pilot, report.design.id, "4 of 4 boots")
-        store.write(folder / store.REPORT, report)
-        store.append(folder, Finished(BASE + 2000))
+        store.write_json(folder / store.REPORT, report)
+        store.append_event(folder, ExperimentFinished(BASE + 2000))
         await wait_for(pilot, lambda: "▲ compile is faster than eager: 1.8" in text(panel))
         await pilot.press("v")
         await wait_for(pilot, lambda: "✓ A/B FINISHED" in text(panel))
@@ -145,7 +146,7 @@ async def test_the_verdict_comes_first_then_arms_prompts_and_starts(size):
 async def test_what_is_refused_says_why_and_keeps_its_figures():
     report = a_report()
     other = [replace(boot, versions={"vllm": HOSTILE}) if boot.arm else boot for boot in report.boots]
-    refused = verdict.report(report.design, other)
+    refused = verdict.build_report(report.design, other)
     written(report.design, told(report.design, other), refused)
     panel = app(now=NOW)
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -158,7 +159,7 @@ async def test_a_sweep_has_a_chart_with_its_plateau():
     """Of several comparisons one is shown at a time."""
     plans = {str(n): a_plan("eager", n) for n in (4, 6, 8, 15)}
     design = a_design(plans, order=(0, 1, 2, 3, 3, 2, 1, 0), vary="n")
-    report = verdict.report(design, boots(design, (10.0, 10.0, 10.0, 8.0), al=(2.6, 3.1, 3.1, 3.2)))
+    report = verdict.build_report(design, boots(design, (10.0, 10.0, 10.0, 8.0), al=(2.6, 3.1, 3.1, 3.2)))
     written(design, told(design, report.boots), report)
     panel = app(now=NOW)
     async with panel.run_test(size=(120, 44)) as pilot:
@@ -187,7 +188,7 @@ async def test_all_experiments_are_listed():
     report = a_report(id="20261120-over", made_at=BASE - 9000)
     written(report.design, told(report.design, report.boots), report)
     running(a_design(recipe=HOSTILE))
-    store.append(store.folder_of(report.design.id), Finished(BASE))
+    store.append_event(store.experiment_folder(report.design.id), ExperimentFinished(BASE))
     panel = app(now=NOW)
     async with panel.run_test(size=(120, 36)) as pilot:
         panel.action_experiments()
@@ -215,7 +216,7 @@ async def test_without_any_experiment_it_says_how_one_begins():
 
 async def test_a_folder_that_cannot_be_read_is_an_error_in_words():
     running(a_design())
-    (store.folder_of(a_design().id) / "experiment.json").write_text("{")
+    (store.experiment_folder(a_design().id) / "experiment.json").write_text("{")
     panel = app(now=NOW)
     async with panel.run_test(size=(80, 24)) as pilot:
         await opened(pilot, a_design().id, "A/B CANNOT BE READ")
@@ -224,7 +225,7 @@ async def test_a_folder_that_cannot_be_read_is_an_error_in_words():
 async def test_an_arm_without_a_boot_is_no_comparison():
     design = a_design()
     made = [a_boot(0, 0), replace(a_boot(1, 1), error="it died", requests=())]
-    report = verdict.report(design, made)
+    report = verdict.build_report(design, made)
     written(design, told(design, made), report)
     panel = app(now=NOW)
     async with panel.run_test(size=(80, 24)) as pilot:

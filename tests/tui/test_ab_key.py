@@ -62,10 +62,10 @@ async def test_one_key_and_enter_lead_to_the_verdict():
         await patient(pilot, "boots    2 boots: 7 4")
         await pilot.press("enter")
         await patient(pilot, "A/B RUNNING SYNTHETIC")
-        folder = store.folder_of(store.known()[0].id)
-        assert "goes on\n  watch: dflash-tui ab attach" in farewell([], [store.read(folder)])
+        folder = store.experiment_folder(store.list_experiments()[0].id)
+        assert "goes on\n  watch: dflash-tui ab attach" in farewell([], [store.read_progress(folder)])
         await patient(pilot, "arms: medians of boots")
-        report = store.report(folder)
+        report = store.read_report(folder)
         assert report
         assert verdict_text.headline(report, report.comparisons[0])[:60] in text(panel)
     assert not [run for run in registry.runs() if server_process.members(run)]
@@ -79,10 +79,10 @@ async def test_an_experiment_begins_once_whatever_is_pressed_meanwhile(monkeypat
     def slow(design: Design) -> str:
         begun.append(design)
         go_on.wait(30)
-        store.create(design)
+        store.create_experiment(design)
         return design.id
 
-    monkeypatch.setattr(controller, "begin", slow)
+    monkeypatch.setattr(controller, "start_experiment", slow)
     panel = DflashApp(probe=lambda: NO_GPU, load=lambda: {recipe.name: recipe})
     async with panel.run_test(size=(120, 36)) as pilot:
         await planned(pilot, "n=7,4")
@@ -94,7 +94,7 @@ async def test_an_experiment_begins_once_whatever_is_pressed_meanwhile(monkeypat
         go_on.set()
         await patient(pilot, "A/B INTERRUPTED")
     assert [design.order for design in begun] == [(0, 1, 1, 0)]
-    assert [design.id for design in store.known()] == [begun[0].id]
+    assert [design.id for design in store.list_experiments()] == [begun[0].id]
 
 
 async def test_it_is_stopped_after_a_question_and_goes_on_later():
@@ -131,4 +131,4 @@ async def test_the_dialog_says_what_would_happen_before_it_does():
         assert isinstance(panel.screen, AbPlan)
         await pilot.press("escape")
         assert panel.launch_screen.is_active
-    assert not store.known()
+    assert not store.list_experiments()

@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from dflash_tui.experiments import progress
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.analysis.report import AbReport
+from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import BootBegan
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.app import DflashApp
@@ -27,16 +27,16 @@ def fixed(monkeypatch):
         monkeypatch.setenv(f"XDG_{kind}_HOME", f"/nonexistent/{kind.lower()}")
 
 
-def found(*speeds: float, **changes) -> AbReport:
+def found(*speeds: float, **changes) -> ExperimentReport:
     """Return a report of arms of these speeds, the compiled one with a cold and a cached start."""
     design = a_design()
     made = list(boots(design, speeds, start=(40.0, 85.0)))
     made[1] = replace(made[1], cache="cold", ready=120.0)
     made[2] = replace(made[2], cache="cached", ready=61.0)
-    return verdict.report(design, [replace(boot, **changes) if boot.arm else boot for boot in made])
+    return verdict.build_report(design, [replace(boot, **changes) if boot.arm else boot for boot in made])
 
 
-def shown(report: AbReport, theme: str = "") -> Callable[[Pilot[str]], Awaitable[None]]:
+def shown(report: ExperimentReport, theme: str = "") -> Callable[[Pilot[str]], Awaitable[None]]:
     async def act(pilot: Pilot[str]) -> None:
         panel = pilot.app
         assert isinstance(panel, DflashApp)
@@ -57,7 +57,7 @@ def test_progress(snap_compare, starting, monkeypatch):
     for event in events:
         state.apply(event)
     began = BootBegan(now - 30, 1, 1, "20261121-012400-toy")
-    folded = progress.fold(design, [*told(design, made[:1]), began], due=10, driven=True, now=now)
+    folded = progress.fold_progress(design, [*told(design, made[:1]), began], due=10, driven=True, now=now)
     monkeypatch.setattr(experiment, "look", lambda _folder: experiment.Seen(folded, state, ()))
 
     async def act(pilot: Pilot[str]) -> None:

@@ -66,7 +66,7 @@ async def test_an_experiment(key, tmp_path):
     hostile_home.made(escapes.all_of_them(), tmp_path)
     panel = app()
     async with panel.run_test(size=SIZE) as pilot:
-        panel.show_experiment(store.known()[0].id)
+        panel.show_experiment(store.list_experiments()[0].id)
         await wait_for(pilot, lambda: escapes.SEEN[:5] in text(panel))
         if key:
             await pilot.press(key)

@@ -8,7 +8,7 @@ import pytest
 from dflash_tui.engines import inventory
 from dflash_tui.engines.patching import status
 from dflash_tui.experiments import store
-from dflash_tui.experiments.analysis.report import Word
+from dflash_tui.experiments.analysis.report import Verdict
 from dflash_tui.planning import recipe_loader
 from dflash_tui.presentation import verdict_text
 from dflash_tui.runs import registry, server_process
@@ -43,7 +43,7 @@ async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine
         while "arms: medians of boots" not in text(panel):
             assert time.monotonic() < deadline, text(panel)
             await pilot.pause(1)
-        report = store.report(store.folder_of(store.known()[0].id))
+        report = store.read_report(store.experiment_folder(store.list_experiments()[0].id))
         assert report
         (found,) = report.comparisons
         assert verdict_text.headline(report, found)[:50] in text(panel)
@@ -53,7 +53,7 @@ async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine
     assert found.al
     assert found.al.high < 0.8, found
     # How fast it is depends on who else works here, and too much of that refuses; what shows is explained by AL.
-    shown = {Word.SLOWER: {"AL", "both"}, Word.NO_DIFFERENCE: {""}}
+    shown = {Verdict.SLOWER: {"AL", "both"}, Verdict.NO_DIFFERENCE: {""}}
     busy = [each for each in found.confounds if each.refuses]
     assert all(each.what.startswith("others kept the processors busy") for each in busy), found
     assert busy or found.cause in shown[found.word], found

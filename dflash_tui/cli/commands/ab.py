@@ -13,7 +13,7 @@ from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.common import formatting
 from dflash_tui.events import Preparing
 from dflash_tui.experiments import controller, estimate, runner, store
-from dflash_tui.experiments.builder import designed
+from dflash_tui.experiments.builder import build_experiment
 from dflash_tui.experiments.design import Design
 from dflash_tui.launch import preparation
 from dflash_tui.planning.resolution import Setup
@@ -29,15 +29,17 @@ def run_ab(args: argparse.Namespace) -> int:
 
 def start(args: argparse.Namespace) -> int:
     """`ab RECIPE`: say what will be done, do it in a process of its own, and follow that."""
-    design, setups = designed(args)
-    in_the_way = controller.servers_in_the_way(design)
+    design, setups = build_experiment(args)
+    in_the_way = controller.find_disturbing_servers(design)
     if in_the_way and not args.stop_running:
-        raise controller.disturbed(in_the_way, "stop it first, or --stop-running stops it for you")
+        raise controller.build_disturbed_error(in_the_way, "stop it first, or --stop-running stops it for you")
     if args.json:
         print_json(experiment_text.Designed(time.time(), design))
     else:
-        print_status(experiment_text.plan(design, estimate.of(design, setups), [run.id for run in in_the_way]))
-    asyncio.run(controller.check(design, setups))
+        print_status(
+            experiment_text.plan(design, estimate.estimate_duration(design, setups), [run.id for run in in_the_way])
+        )
+    asyncio.run(controller.check_arms(design, setups))
     if not (args.yes or args.json) and sys.stdin.isatty() and not _agreed():
         print_status("nothing was started")
         return 0
@@ -45,7 +47,7 @@ def start(args: argparse.Namespace) -> int:
         asyncio.run(lifecycle.stop(each))
         print_status(f"{each.id} stopped")
     asyncio.run(_get(design, setups, as_json=args.json))
-    controller.begin(design)
+    controller.start_experiment(design)
     return _go(args, design)
 
 
@@ -81,8 +83,8 @@ def _agreed() -> bool:
 def list_all(args: argparse.Namespace) -> int:
     """`ab list`: print the experiments, newest last."""
     rows = []
-    for design in store.known():
-        progress = store.read(store.folder_of(design.id))
+    for design in store.list_experiments():
+        progress = store.read_progress(store.experiment_folder(design.id))
         done, boots = sum(not boot.error for boot in progress.boots), len(design.order)
         if args.json:
             fields = {"id": design.id, "recipe": design.recipe, "vary": design.vary, "status": progress.status}
@@ -105,17 +107,17 @@ def _remark(design: Design) -> str:
 
 def attach(args: argparse.Namespace) -> int:
     """`ab attach [ID]`: follow an experiment to its end; of one that is over, print the report."""
-    return ab_follow.follow_experiment(store.find(args.experiment), as_json=args.json)
+    return ab_follow.follow_experiment(store.find_experiment(args.experiment), as_json=args.json)
 
 
 def stop(args: argparse.Namespace) -> int:
     """`ab stop [ID]`: end the driver and its server, or what a driver that was killed has left."""
-    design = store.find(args.experiment)
-    if controller.stop(design):
+    design = store.find_experiment(args.experiment)
+    if controller.stop_driver(design):
         print_status(f"{design.id} was stopped, and no server of it is left\n  go on: dflash-tui ab resume {design.id}")
         return 0
-    left = runner.leftovers(design)
-    asyncio.run(runner.end_leftovers(design))
+    left = runner.find_leftover_servers(design)
+    asyncio.run(runner.stop_leftover_servers(design))
     print_status(
         f"{design.id} was not running"
         + (f"; {', '.join(run.id for run in left)} was left over, and ended" * bool(left))
@@ -125,14 +127,14 @@ def stop(args: argparse.Namespace) -> int:
 
 def resume(args: argparse.Namespace) -> int:
     """`ab resume [ID]`: go on after the last boot that is over."""
-    design = store.find(args.experiment)
-    controller.go_on(design)
+    design = store.find_experiment(args.experiment)
+    controller.resume_experiment(design)
     return _go(args, design)
 
 
 def remove(args: argparse.Namespace) -> int:
     """`ab remove ID`: delete an experiment."""
-    design = store.find(args.experiment)
-    store.remove(design)
+    design = store.find_experiment(args.experiment)
+    store.remove_experiment(design)
     print_status(f"{design.id} was deleted; its runs stay: dflash-tui ps --all")
     return 0

@@ -11,7 +11,7 @@ from dflash_tui.common.errors import DflashError, ServerFailed
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import encode
 from dflash_tui.experiments import store
-from dflash_tui.experiments.analysis.report import AbReport
+from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import Design, Happened
 from dflash_tui.presentation import experiment_text
 
@@ -25,7 +25,7 @@ def follow_experiment(design: Design, *, as_json: bool) -> int:
         ServerFailed: an arm did not come up.
         DflashError: the experiment ended early.
     """
-    folder = store.folder_of(design.id)
+    folder = store.experiment_folder(design.id)
     try:
         for event in _events(folder):
             if as_json:
@@ -42,7 +42,7 @@ def _events(folder: Path) -> Iterator[Happened]:
     """Yield what has happened and happens, until nobody drives the experiment any more."""
     position, rest = 0, b""
     while True:
-        driven = store.driver(folder) is not None
+        driven = store.find_driver(folder) is not None
         try:
             with (folder / store.EVENTS).open("rb") as file:
                 file.seek(position)
@@ -52,7 +52,7 @@ def _events(folder: Path) -> Iterator[Happened]:
         position += len(data)
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
-            if event := store.decode(line):
+            if event := store.decode_event(line):
                 yield event
         if not driven:
             return
@@ -60,7 +60,7 @@ def _events(folder: Path) -> Iterator[Happened]:
 
 
 def _end(folder: Path, design: Design, *, as_json: bool) -> int:
-    progress, report = store.read(folder), store.report(folder)
+    progress, report = store.read_progress(folder), store.read_report(folder)
     if progress.finished and report:
         _print(report, as_json=as_json)
         if progress.without:
@@ -74,7 +74,7 @@ def _end(folder: Path, design: Design, *, as_json: bool) -> int:
     raise DflashError(f"{design.id} ended early", evidence=clean_line(said), do=f"dflash-tui ab resume {design.id}")
 
 
-def _print(report: AbReport, *, as_json: bool) -> None:
+def _print(report: ExperimentReport, *, as_json: bool) -> None:
     if as_json:
         print_data(encode(experiment_text.Reported(time.time(), report)).decode())
         return

@@ -17,14 +17,14 @@ from dflash_tui.common import untrusted_json
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.redaction import redact_argv, redact_variables
 from dflash_tui.experiments import run_comparison, run_report, store
-from dflash_tui.experiments.analysis.report import AbReport, misplaced
+from dflash_tui.experiments.analysis.report import ExperimentReport, find_misplaced_arms
 from dflash_tui.experiments.run_comparison import Side
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.monitoring import recording
 from dflash_tui.presentation import experiment_markdown, imported_comparison, run_markdown
 
-_AB: msgspec.json.Decoder[AbReport | RunReport] = msgspec.json.Decoder(AbReport)
-_RUN: msgspec.json.Decoder[AbReport | RunReport] = msgspec.json.Decoder(RunReport)
+_AB: msgspec.json.Decoder[ExperimentReport | RunReport] = msgspec.json.Decoder(ExperimentReport)
+_RUN: msgspec.json.Decoder[ExperimentReport | RunReport] = msgspec.json.Decoder(RunReport)
 _LIMIT = 256 << 20
 
 
@@ -82,18 +82,18 @@ def _compared(one: str, other: str, kind: str) -> str:
     return "\n".join(render_report(report, kind, "") for report in reports)
 
 
-def render_report(report: AbReport | RunReport, kind: str, name: str) -> str:
+def render_report(report: ExperimentReport | RunReport, kind: str, name: str) -> str:
     """Return a report as `md`, `json` or `svg`; `name` is where a run is drawn from."""
     if kind == "json":
         return msgspec.json.encode(report).decode()
     if kind == "svg":
         from dflash_tui.tui import svg_export  # noqa: PLC0415 - the panel costs 0.4 s that the other formats do not owe
 
-        return svg_export.of_ab(report) if isinstance(report, AbReport) else svg_export.of_run(name)
-    return experiment_markdown.render(report) if isinstance(report, AbReport) else run_markdown.render(report)
+        return svg_export.of_ab(report) if isinstance(report, ExperimentReport) else svg_export.of_run(name)
+    return experiment_markdown.render(report) if isinstance(report, ExperimentReport) else run_markdown.render(report)
 
 
-def load_report(name: str | None) -> AbReport | RunReport | ImportedResult:
+def load_report(name: str | None) -> ExperimentReport | RunReport | ImportedResult:
     """Return what `name` means: a report's file, an experiment, or a run; without it the newest experiment.
 
     Raises:
@@ -103,22 +103,22 @@ def load_report(name: str | None) -> AbReport | RunReport | ImportedResult:
     if name and (found := _file(name)):
         return found
     try:
-        design = store.find(name)
+        design = store.find_experiment(name)
     except UsageError:
         if name is None:
             raise
     else:
-        folder = store.folder_of(design.id)
-        report = store.report(folder)
-        return redact_report(report or AbReport(design, store.read(folder).boots, (), complete=False))
+        folder = store.experiment_folder(design.id)
+        report = store.read_report(folder)
+        return redact_report(report or ExperimentReport(design, store.read_progress(folder).boots, (), complete=False))
     try:
-        return run_report.of(recording.find(name))[0]
+        return run_report.build_run_report(recording.find(name))[0]
     except UsageError as error:
         do = "dflash-tui ab list and dflash-tui ps --all show what there is"
         raise UsageError(f"no experiment and no run called '{name}'", evidence=error.what, do=do) from None
 
 
-def _file(name: str) -> AbReport | RunReport | ImportedResult | None:
+def _file(name: str) -> ExperimentReport | RunReport | ImportedResult | None:
     """Return the report, or another benchmark's result, in a file of JSON; None when it is another file, or none."""
     path = Path(name).expanduser()
     if not path.is_file() or path.suffix != ".json":
@@ -132,19 +132,19 @@ def _file(name: str) -> AbReport | RunReport | ImportedResult | None:
     return imported_results.load_imported_result(path)
 
 
-def _sound(path: Path, report: AbReport | RunReport) -> AbReport | RunReport:
+def _sound(path: Path, report: ExperimentReport | RunReport) -> ExperimentReport | RunReport:
     """Return a report from a file, in which every arm that is spoken of is there.
 
     Raises:
         UsageError: one is not.
     """
-    if isinstance(report, AbReport) and (why := misplaced(report)):
+    if isinstance(report, ExperimentReport) and (why := find_misplaced_arms(report)):
         do = "have it written again where it was measured: dflash-tui report AB --json -o FILE"
         raise UsageError(f"{path} is not a whole report", evidence=why, do=do)
     return report
 
 
-def compare_reports(one: AbReport | RunReport, other: AbReport | RunReport) -> list[AbReport]:
+def compare_reports(one: ExperimentReport | RunReport, other: ExperimentReport | RunReport) -> list[ExperimentReport]:
     """Return `other` set against `one`: a report for each pair of arms of one name, or for the two runs.
 
     Raises:
@@ -153,13 +153,15 @@ def compare_reports(one: AbReport | RunReport, other: AbReport | RunReport) -> l
     pairs = _pairs(_sides(one), _sides(other))
     if not pairs:
         raise UsageError("the two have no arm in common", do="name two experiments with arms of one name, or two runs")
-    return [run_comparison.compare(a, b) for a, b in pairs]
+    return [run_comparison.compare_sides(a, b) for a, b in pairs]
 
 
-def _sides(report: AbReport | RunReport) -> dict[str, Side]:
+def _sides(report: ExperimentReport | RunReport) -> dict[str, Side]:
     if isinstance(report, RunReport):
-        return {"": run_comparison.of_run(report)}
-    return {arm.name: side for arm, side in zip(report.design.arms, run_comparison.of_report(report), strict=True)}
+        return {"": run_comparison.side_of_run(report)}
+    return {
+        arm.name: side for arm, side in zip(report.design.arms, run_comparison.sides_of_report(report), strict=True)
+    }
 
 
 def _pairs(ours: dict[str, Side], theirs: dict[str, Side]) -> list[tuple[Side, Side]]:
@@ -169,10 +171,10 @@ def _pairs(ours: dict[str, Side], theirs: dict[str, Side]) -> list[tuple[Side, S
     return [(side, theirs[name]) for name, side in ours.items() if name in theirs]
 
 
-def redact_report(report: AbReport) -> AbReport:
+def redact_report(report: ExperimentReport) -> ExperimentReport:
     """Return a report without secrets in commands and environments."""
     arms = tuple(
-        replace(arm, plan=run_report.safe(arm.plan), options=redact_variables(arm.options))
+        replace(arm, plan=run_report.redact_plan(arm.plan), options=redact_variables(arm.options))
         for arm in report.design.arms
     )
     boots = tuple(replace(boot, argv=redact_argv(boot.argv), env=redact_variables(boot.env)) for boot in report.boots)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from dflash_tui.events import RequestDone
-from dflash_tui.experiments.analysis.measures import start_of
+from dflash_tui.experiments.analysis.measures import classify_start
 from dflash_tui.experiments.design import Boot
 
 
-class Figure(NamedTuple):
+class MedianFigure(NamedTuple):
     """The median of `n` values, and the least and the greatest of them."""
 
     median: float
@@ -23,7 +23,7 @@ class Figure(NamedTuple):
     n: int
 
 
-class Summary(NamedTuple):
+class ArmSummary(NamedTuple):
     """An arm: how many boots measured something, how many failed, and its figures; None where nothing was measured.
 
     `cold` and `cached` are seconds from launch to the first answer, by what the start found in the compile cache; one
@@ -33,24 +33,24 @@ class Summary(NamedTuple):
     boots: int
     failed: int
     requests: int
-    steps_s: Figure | None = None
-    tok_s: Figure | None = None
-    al: Figure | None = None
-    ttft: Figure | None = None
-    cold: Figure | None = None
-    cached: Figure | None = None
-    first: Figure | None = None
+    steps_s: MedianFigure | None = None
+    tok_s: MedianFigure | None = None
+    al: MedianFigure | None = None
+    ttft: MedianFigure | None = None
+    cold: MedianFigure | None = None
+    cached: MedianFigure | None = None
+    first: MedianFigure | None = None
 
 
-def of(boots: Sequence[Boot], arm: int) -> Summary:
+def summarize_arm(boots: Sequence[Boot], arm: int) -> ArmSummary:
     """Return the figures of `arm`."""
     mine = [boot for boot in boots if boot.arm == arm]
     good = [boot for boot in mine if not boot.error]
 
-    def ready(cache: str) -> Figure | None:
-        return _figure(boot.ready for boot in good if start_of(boot) in {cache, ""})
+    def ready(cache: str) -> MedianFigure | None:
+        return _figure(boot.ready for boot in good if classify_start(boot) in {cache, ""})
 
-    return Summary(
+    return ArmSummary(
         boots=len(good),
         failed=len(mine) - len(good),
         requests=sum(len(boot.requests) for boot in good),
@@ -69,6 +69,6 @@ def _median(boot: Boot, value: Callable[[RequestDone], float | None]) -> float |
     return statistics.median(known) if known else None
 
 
-def _figure(values: Iterable[float | None]) -> Figure | None:
+def _figure(values: Iterable[float | None]) -> MedianFigure | None:
     known = [value for value in values if value is not None]
-    return Figure(statistics.median(known), min(known), max(known), len(known)) if known else None
+    return MedianFigure(statistics.median(known), min(known), max(known), len(known)) if known else None

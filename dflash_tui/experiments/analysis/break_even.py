@@ -9,24 +9,24 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from dflash_tui.benchmark.stats import ArmDifference
-from dflash_tui.experiments.analysis.measures import measured, start_of
-from dflash_tui.experiments.analysis.report import BreakEven, PromptRatio, StartUp
+from dflash_tui.experiments.analysis.measures import classify_start, select_measured_boots
+from dflash_tui.experiments.analysis.report import BreakEven, PromptRatio, StartComparison
 from dflash_tui.experiments.design import Boot
 
 # A start that is later by less than boots differ anyway, or by less than a second, has nothing to make up for.
 _LATER, _SECOND = 0.05, 1.0
 
 
-def start(boots: Sequence[Boot], a: int, b: int) -> StartUp:
+def compare_starts(boots: Sequence[Boot], a: int, b: int) -> StartComparison:
     """Return the mean seconds that the starts and the first requests of two arms took."""
     cold, cached = (
         tuple(_mean(boot.ready for boot in arm) for arm in _starts(boots, a, b, cold=state)) for state in (True, False)
     )
-    ours, theirs = (_mean(map(_first, measured(boots, arm))) for arm in (a, b))
-    return StartUp((cold[0], cold[1]), (cached[0], cached[1]), (ours, theirs))
+    ours, theirs = (_mean(map(_first, select_measured_boots(boots, arm))) for arm in (a, b))
+    return StartComparison((cold[0], cold[1]), (cached[0], cached[1]), (ours, theirs))
 
 
-def find(
+def find_break_even(
     boots: Sequence[Boot], a: int, b: int, judged: ArmDifference | None, prompts: Sequence[PromptRatio]
 ) -> tuple[BreakEven, ...]:
     """Return when the arm that starts later has made up for it, for cold and for cached starts.
@@ -46,7 +46,7 @@ def find(
             towards = judged if later > 0 else judged._replace(log=-judged.log)
             ratios = {(each.kind, each.streams): each.ratio.ratio for each in prompts}
             ratios = ratios if later > 0 else {prompt: 1 / ratio for prompt, ratio in ratios.items()}
-            made_up = _made_up(abs(later), by, measured(boots, other), towards, ratios, cold=cold)
+            made_up = _made_up(abs(later), by, select_measured_boots(boots, other), towards, ratios, cold=cold)
             counts = [sum(_answered(boot) is not None for boot in arm) for arm in starts]
             found.append(replace(made_up, starts=(counts[0], counts[1])))
     return tuple(found)
@@ -58,13 +58,15 @@ def _starts(boots: Sequence[Boot], a: int, b: int, *, cold: bool) -> tuple[list[
     One that does not say what it found has no cache: each start of it is like any other. When no arm has one, they are
     all told as cached.
     """
-    ours, theirs = measured(boots, a), measured(boots, b)
-    states = {start_of(boot) for boot in (*ours, *theirs)} - {""}
+    ours, theirs = select_measured_boots(boots, a), select_measured_boots(boots, b)
+    states = {classify_start(boot) for boot in (*ours, *theirs)} - {""}
     state = "cold" if cold else "cached"
     if state not in (states or {"cached"}):
         return [], []
     like = {state, ""}
-    return [boot for boot in ours if start_of(boot) in like], [boot for boot in theirs if start_of(boot) in like]
+    return [boot for boot in ours if classify_start(boot) in like], [
+        boot for boot in theirs if classify_start(boot) in like
+    ]
 
 
 def _made_up(

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.common.redaction import LEFT_OUT
 from dflash_tui.experiments.analysis import disturbances
-from dflash_tui.experiments.analysis.agreement import agreement
-from dflash_tui.experiments.analysis.disturbances import shown, unlike
-from dflash_tui.experiments.analysis.measures import measured
+from dflash_tui.experiments.analysis.agreement import measure_agreement
+from dflash_tui.experiments.analysis.disturbances import find_unequal_values, format_safe_value
+from dflash_tui.experiments.analysis.measures import select_measured_boots
 from dflash_tui.experiments.analysis.report import Confound
 from dflash_tui.experiments.design import Arm, Boot, Conditions, Design
 
@@ -40,17 +40,17 @@ class _Boots(NamedTuple):
 
     @property
     def good(self) -> list[Boot]:
-        return [boot for arm in self.pair for boot in measured(self.all, arm)]
+        return [boot for arm in self.pair for boot in select_measured_boots(self.all, arm)]
 
     def arm(self, boot: Boot) -> Arm:
         return self.design.arms[boot.arm]
 
 
-def find(design: Design, boots: Sequence[Boot], a: int, b: int) -> tuple[Confound, ...]:
+def find_confounds(design: Design, boots: Sequence[Boot], a: int, b: int) -> tuple[Confound, ...]:
     """Return what confounds the comparison of two arms, what refuses a verdict first."""
     asked = _Boots(design, (a, b), [boot for boot in boots if boot.arm in {a, b}])
     found = [confound for rule in _RULES for confound in rule(asked)]
-    found += disturbances.find(asked.good)
+    found += disturbances.find_disturbances(asked.good)
     return tuple(sorted(found, key=lambda confound: not confound.refuses))
 
 
@@ -60,7 +60,7 @@ def _launched(asked: _Boots) -> Iterator[Confound]:
     for boot in asked.good:
         plan = asked.arm(boot).plan
         if boot.argv:
-            wrong = _changes(options_of(plan.argv), options_of(boot.argv))
+            wrong = _changes(parse_argv_options(plan.argv), parse_argv_options(boot.argv))
             yield from _refusals("other flags than its arm's", boot, wrong)
         env = {name: value for name, value in boot.env.items() if name not in _OWN_ENV}
         planned = {name: value for name, value in plan.env.items() if name not in _OWN_ENV}
@@ -70,20 +70,22 @@ def _launched(asked: _Boots) -> Iterator[Confound]:
         plain[boot.number] = env
     varied = {name for arm in asked.pair for name in asked.design.arms[arm].plan.env}
     beyond = {number: {n: v for n, v in env.items() if n not in varied} for number, env in plain.items()}
-    yield from unlike("variables differ between boots", beyond)
+    yield from find_unequal_values("variables differ between boots", beyond)
     around = {boot.number: boot.inherited for boot in asked.good if boot.inherited is not None}
     heeded = {number: {n: v for n, v in env.items() if n not in _OWN_ENV | varied} for number, env in around.items()}
-    yield from unlike("they were launched from different environments", heeded)
+    yield from find_unequal_values("they were launched from different environments", heeded)
 
 
 def _software(asked: _Boots) -> Iterator[Confound]:
     """Versions, engine and patches, but for what the arms vary, and the machine's GPUs and driver."""
     plans = [asked.design.arms[arm].plan for arm in asked.pair]
     engines = {plan.engine_folder for plan in plans}
-    apart = [measured(asked.all, arm) for arm in asked.pair]
+    apart = [select_measured_boots(asked.all, arm) for arm in asked.pair]
     for boots in [asked.good] if len(engines) == 1 else apart:
-        yield from unlike("versions differ", {boot.number: boot.versions for boot in boots if boot.versions})
-        yield from unlike("engines differ", {b.number: {"engine": b.engine} for b in boots if b.engine})
+        yield from find_unequal_values(
+            "versions differ", {boot.number: boot.versions for boot in boots if boot.versions}
+        )
+        yield from find_unequal_values("engines differ", {b.number: {"engine": b.engine} for b in boots if b.engine})
     varied = set(plans[0].patches) ^ set(plans[1].patches)
     # What a patch made is the whole of its files, which another one may change, too.
     for boots in apart if varied or len(engines) > 1 else [asked.good]:
@@ -95,15 +97,19 @@ def _software(asked: _Boots) -> Iterator[Confound]:
             }
             for b in boots
         }
-        yield from unlike("patches differ", kept)
+        yield from find_unequal_values("patches differ", kept)
     for boot in asked.good:
         plan = asked.arm(boot).plan
         wrong = [f"without {name}" for name in plan.patches if name not in boot.patches]
         wrong += [f"with {name}" for name in sorted(varied - set(plan.patches)) if name in boot.patches]
         yield from _refusals("other patches than its arm's", boot, wrong)
     for boots in [asked.good] if plans[0].gpus == plans[1].gpus else apart:
-        yield from unlike("the GPU differs", {b.number: {"GPU": ", ".join(b.gpus)} for b in boots if b.gpus})
-    yield from unlike("the driver differs", {b.number: {"driver": b.driver} for b in asked.good if b.driver})
+        yield from find_unequal_values(
+            "the GPU differs", {b.number: {"GPU": ", ".join(b.gpus)} for b in boots if b.gpus}
+        )
+    yield from find_unequal_values(
+        "the driver differs", {b.number: {"driver": b.driver} for b in asked.good if b.driver}
+    )
 
 
 def _requests(asked: _Boots) -> Iterator[Confound]:
@@ -122,7 +128,7 @@ def _requests(asked: _Boots) -> Iterator[Confound]:
                 f"boot {boot.number + 1}: {pluralize(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
             )
             yield Confound("answers were not of the length asked for", f"{told} ({short[0].kind})", refuses=True)
-    lengths = [_lengths(measured(asked.all, arm)) for arm in asked.pair]
+    lengths = [_lengths(select_measured_boots(asked.all, arm)) for arm in asked.pair]
     for cell in [cell for cell in lengths[0] if cell in lengths[1]]:
         ours, theirs = lengths[0][cell], lengths[1][cell]
         if abs(ours - theirs) > _LENGTH * max(ours, theirs):
@@ -172,7 +178,7 @@ def _failed(asked: _Boots) -> Iterator[Confound]:
     for arm in asked.pair:
         name = asked.design.arms[arm].name
         errors = [boot.error for boot in asked.all if boot.arm == arm and boot.error]
-        if not measured(asked.all, arm):
+        if not select_measured_boots(asked.all, arm):
             yield Confound(f"no boot of {name} measured anything", errors[0][:200] if errors else "", refuses=True)
         elif errors:
             told = f"{pluralize(len(errors), 'attempt')}: {errors[0][:200]}"
@@ -186,7 +192,7 @@ def _processors(asked: _Boots) -> Iterator[Confound]:
     busy = {boot.number: boot.others for boot in asked.good if boot.others is not None and boot.others > _BUSY}
     if busy:
         told = ", ".join(f"boot {number + 1}: {count:.1f} of them" for number, count in busy.items())
-        alone = any(len(measured(asked.all, arm)) < 2 for arm in asked.pair)
+        alone = any(len(select_measured_boots(asked.all, arm)) < 2 for arm in asked.pair)
         yield Confound("others kept the processors busy that it computes on", told, refuses=alone)
 
 
@@ -194,10 +200,12 @@ def _meaning(asked: _Boots) -> Iterator[Confound]:
     """What the figures are worth: weights that are random, and answers that have nothing in common."""
     if asked.design.synthetic:
         yield Confound("no real model", asked.design.synthetic, refuses=False)
-    between = agreement(asked.design, asked.all, *asked.pair)
+    between = measure_agreement(asked.design, asked.all, *asked.pair)
     if between is None or between >= _APART:
         return
-    within = [share for arm in asked.pair if (share := agreement(asked.design, asked.all, arm, arm)) is not None]
+    within = [
+        share for arm in asked.pair if (share := measure_agreement(asked.design, asked.all, arm, arm)) is not None
+    ]
     if not within or min(within) > between + _FAR_LESS:
         told = f"{between:.0%} of the answers begin alike"
         told += f", {min(within):.0%} between boots of one arm" if within else ""
@@ -207,7 +215,7 @@ def _meaning(asked: _Boots) -> Iterator[Confound]:
 _RULES = (_failed, _launched, _software, _requests, _counters, _processors, _meaning, _not_known)
 
 
-def options_of(argv: Sequence[str]) -> dict[str, str]:
+def parse_argv_options(argv: Sequence[str]) -> dict[str, str]:
     """Return the options of a command with their values; the program's folder is not among them."""
     found: dict[str, str] = {"model": " ".join(word for word in argv[1:3] if not word.startswith("--"))}
     name = ""
@@ -223,7 +231,10 @@ def options_of(argv: Sequence[str]) -> dict[str, str]:
 def _changes(planned: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
     names = sorted(name for name in {*planned, *found} if planned.get(name) != found.get(name))
     names = [name for name in names if LEFT_OUT not in found.get(name, "")]
-    return [f"{name} {shown(name, found.get(name))} instead of {shown(name, planned.get(name))}" for name in names]
+    return [
+        f"{name} {format_safe_value(name, found.get(name))} instead of {format_safe_value(name, planned.get(name))}"
+        for name in names
+    ]
 
 
 def _refusals(what: str, boot: Boot, wrong: Sequence[str]) -> Iterator[Confound]:

@@ -22,7 +22,7 @@ _SECONDS, _START = 2.0, 0.1
 _STRANGE, _TOKENS = 0.02, 64
 
 
-def find(boots: Sequence[Boot]) -> Iterator[Confound]:
+def find_disturbances(boots: Sequence[Boot]) -> Iterator[Confound]:
     """Yield what disturbed these boots, or some of them only."""
     for rule in (_traffic, _machine, _limits, _drift, _weights):
         yield from rule(boots)
@@ -57,7 +57,7 @@ def _machine(boots: Sequence[Boot]) -> Iterator[Confound]:
     if any("battery" in found for found in powers.values()):
         on = ", ".join(f"boot {number + 1}" for number, found in powers.items() if "battery" in found)
         yield Confound("the machine ran on its battery", on, refuses=True)
-    for confound in unlike("the GPU's clocks were limited in some boots", limits):
+    for confound in find_unequal_values("the GPU's clocks were limited in some boots", limits):
         yield Confound(confound.what, confound.evidence, refuses=False)
 
 
@@ -109,7 +109,7 @@ def _weights(boots: Sequence[Boot]) -> Iterator[Confound]:
         yield Confound("the weights were not read equally fast at each start", _listed(rounded, "s"), refuses=False)
 
 
-def unlike(what: str, boots: Mapping[int, Mapping[str, str]]) -> Iterator[Confound]:
+def find_unequal_values(what: str, boots: Mapping[int, Mapping[str, str]]) -> Iterator[Confound]:
     """Yield what refuses a verdict when boots differ in a value; one that lacks it differs, too."""
     names = sorted({name for values in boots.values() for name in values})
     wrong = []
@@ -120,7 +120,9 @@ def unlike(what: str, boots: Mapping[int, Mapping[str, str]]) -> Iterator[Confou
         if len(seen) > 1:
             wrong.append(
                 f"{name}: "
-                + ", ".join(f"{shown(name, value or None)} in boot {on[0] + 1}" for value, on in seen.items())
+                + ", ".join(
+                    f"{format_safe_value(name, value or None)} in boot {on[0] + 1}" for value, on in seen.items()
+                )
             )
     if wrong:
         yield Confound(what, "; ".join(wrong), refuses=True)
@@ -134,7 +136,7 @@ def _listed(values: Mapping[int, float], unit: str) -> str:
     return ", ".join(f"boot {number + 1}: {value:g}" for number, value in values.items()) + f" {unit}"
 
 
-def shown(name: str, value: str | None) -> str:
+def format_safe_value(name: str, value: str | None) -> str:
     """Return a value for a sentence, one of a secret by no more than that there is one."""
     if value is None:
         return "unset"

@@ -15,22 +15,22 @@ STEPS, TOKENS, AL = "steps/s", "tok/s", "AL"
 _DRAFTING = ("target", "drafter", "num_speculative_tokens", "patches", "profile", "variant", "vllm", "engine_folder")
 
 
-def measured(boots: Sequence[Boot], arm: int) -> list[Boot]:
+def select_measured_boots(boots: Sequence[Boot], arm: int) -> list[Boot]:
     """Return the boots of an arm that measured something."""
     return [boot for boot in boots if boot.arm == arm and not boot.error and boot.requests]
 
 
-def start_of(boot: Boot) -> str:
+def classify_start(boot: Boot) -> str:
     """Return what a start was: `cold` when it compiled all there is, `cached`, or empty when it does not say."""
     return {"recompiled": "cold", "partly cached": "cached"}.get(boot.cache, boot.cache)
 
 
-def speculates(arm: Arm) -> bool:
+def is_speculating(arm: Arm) -> bool:
     """Whether the arm drafts at all."""
     return arm.plan.num_speculative_tokens > 0
 
 
-def moves_drafts(a: Arm, b: Arm) -> bool:
+def changes_drafting(a: Arm, b: Arm) -> bool:
     """Whether the arms differ in what is drafted or accepted, so that their steps are not worth the same."""
     options = "--speculative-config"
     return any(getattr(a.plan, name) != getattr(b.plan, name) for name in _DRAFTING) or (
@@ -38,15 +38,15 @@ def moves_drafts(a: Arm, b: Arm) -> bool:
     )
 
 
-def of_boots(design: Design, boots: Sequence[Boot], measure: str) -> list[list[dict[PromptCell, list[float]]]]:
+def collect_measure(design: Design, boots: Sequence[Boot], measure: str) -> list[list[dict[PromptCell, list[float]]]]:
     """Return for each arm and each of its boots the logarithms of a measure by prompt."""
     return [
-        [_logs(boot, measure) for boot in measured(boots, arm)] if _has(design.arms[arm], measure) else []
+        [_logs(boot, measure) for boot in select_measured_boots(boots, arm)] if _has(design.arms[arm], measure) else []
         for arm in range(len(design.arms))
     ]
 
 
-def difference(arms: Sequence[Sequence[Logs]], a: int, b: int, measure: str) -> ArmDifference | None:
+def compare_measure(arms: Sequence[Sequence[Logs]], a: int, b: int, measure: str) -> ArmDifference | None:
     """Return how far arm `b` is from arm `a` in a measure, None when they share no prompt.
 
     The same text has the same AL in every boot: there it is no chance that boots come out alike, but it is one which
@@ -55,14 +55,14 @@ def difference(arms: Sequence[Sequence[Logs]], a: int, b: int, measure: str) -> 
     return stats.compare_arms(arms, a, b, 0.0 if measure == AL else CLOSEST, 0.0 if measure == STEPS else ONE_TEXT)
 
 
-def levels(design: Design, boots: Sequence[Boot], measure: str, arms: Iterable[int]) -> set[int]:
+def list_concurrency_levels(design: Design, boots: Sequence[Boot], measure: str, arms: Iterable[int]) -> set[int]:
     """Return the numbers of streams of which a measure is known in these arms."""
-    of_all = of_boots(design, boots, measure)
+    of_all = collect_measure(design, boots, measure)
     return {cell.streams for arm in arms for boot in of_all[arm] for cell in boot}
 
 
 def _has(arm: Arm, measure: str) -> bool:
-    return measure == TOKENS or speculates(arm)
+    return measure == TOKENS or is_speculating(arm)
 
 
 def _logs(boot: Boot, measure: str) -> dict[PromptCell, list[float]]:

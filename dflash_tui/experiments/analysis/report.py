@@ -10,7 +10,7 @@ from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.experiments.design import Boot, Design
 
 
-class Word(StrEnum):
+class Verdict(StrEnum):
     """What may be said of an arm against the one it is compared with."""
 
     FASTER = "faster"
@@ -41,7 +41,7 @@ class Confound(msgspec.Struct, frozen=True):
     refuses: bool
 
 
-class StartUp(msgspec.Struct, frozen=True):
+class StartComparison(msgspec.Struct, frozen=True):
     """Seconds from launch to first answer of both arms, apart for cold and cached starts; None where none was seen.
 
     `first_request` is what the first real request took.
@@ -84,7 +84,7 @@ class Comparison(msgspec.Struct, frozen=True):
     a: int
     b: int
     measure: str
-    word: Word
+    word: Verdict
     suggestive: bool
     ratio: Ratio | None = None
     steps_s: Ratio | None = None
@@ -95,7 +95,7 @@ class Comparison(msgspec.Struct, frozen=True):
     detectable: float | None = None
     prompts: tuple[PromptRatio, ...] = ()
     confounds: tuple[Confound, ...] = ()
-    start: StartUp = StartUp()
+    start: StartComparison = StartComparison()
     break_even: tuple[BreakEven, ...] = ()
     agreement: float | None = None
     boots: tuple[int, int] = (0, 0)
@@ -115,7 +115,7 @@ class SweepPoint(msgspec.Struct, frozen=True):
     like_best: bool
 
 
-class Standing(StrEnum):
+class SweepStanding(StrEnum):
     """Where an arm of a sweep stands; `WORSE` is slower than the plateau."""
 
     RECOMMENDED = "recommended"
@@ -143,16 +143,16 @@ class Sweep(msgspec.Struct, frozen=True):
         """The arms that may be as fast as the plateau, for all that was measured."""
         return tuple(point.arm for point in self.points if point.like_best and point.arm not in self.plateau)
 
-    def standing(self, arm: int) -> Standing:
+    def standing(self, arm: int) -> SweepStanding:
         """Return where an arm stands."""
         if arm == self.recommended:
-            return Standing.RECOMMENDED
+            return SweepStanding.RECOMMENDED
         if arm in self.plateau:
-            return Standing.PLATEAU
-        return Standing.OPEN if arm in self.open else Standing.WORSE
+            return SweepStanding.PLATEAU
+        return SweepStanding.OPEN if arm in self.open else SweepStanding.WORSE
 
 
-class AbReport(msgspec.Struct, frozen=True):
+class ExperimentReport(msgspec.Struct, frozen=True):
     """All of an experiment: enough for somebody else to repeat it and to judge it anew."""
 
     design: Design
@@ -162,7 +162,7 @@ class AbReport(msgspec.Struct, frozen=True):
     complete: bool = True
 
 
-def misplaced(report: AbReport) -> str:
+def find_misplaced_arms(report: ExperimentReport) -> str:
     """Return, in words, what in a report points at an arm that it does not have, or nothing.
 
     For a report from a file: a decoder sees to the types, and every word about an arm looks it up.

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from dflash_tui.benchmark.stats import LEVEL, Logs, PromptCell
 from dflash_tui.experiments.analysis import confounds
-from dflash_tui.experiments.analysis.measures import AL, TOKENS, difference, of_boots
+from dflash_tui.experiments.analysis.measures import AL, TOKENS, collect_measure, compare_measure
 from dflash_tui.experiments.analysis.report import Sweep, SweepPoint
 from dflash_tui.experiments.design import Boot, Design
 
@@ -16,7 +16,7 @@ from dflash_tui.experiments.design import Boot, Design
 NEAR = 0.03
 
 
-def find(design: Design, boots: Sequence[Boot]) -> Sweep | None:
+def analyze_sweep(design: Design, boots: Sequence[Boot]) -> Sweep | None:
     """Return the sweep of an experiment whose three or more arms are numbers, None for another.
 
     The best is compared with all others at once, so that each interval has the level that holds for all together
@@ -24,18 +24,18 @@ def find(design: Design, boots: Sequence[Boot]) -> Sweep | None:
     seems slower stays open. Of a plateau of drafted tokens the smallest is recommended: it drafts the least that is
     thrown away, which is what costs when more requests run. Of other numbers it is the fastest.
     """
-    numbers = {arm: value for arm in range(len(design.arms)) if (value := number(design, arm)) is not None}
-    arms = of_boots(design, boots, TOKENS)
+    numbers = {arm: value for arm in range(len(design.arms)) if (value := read_arm_number(design, arm)) is not None}
+    arms = collect_measure(design, boots, TOKENS)
     shared = _shared(arms)
     if len(numbers) < max(3, len(design.arms)) or not shared:
         return None
     logs = {arm: _mean(arms[arm], shared) for arm in sorted(numbers, key=lambda arm: numbers[arm]) if arms[arm]}
     best = max(logs, key=lambda arm: logs[arm])
-    lengths = of_boots(design, boots, AL)
+    lengths = collect_measure(design, boots, AL)
     level = 1 - (1 - LEVEL) / max(1, len(logs) - 1)
     points = []
     for arm, log in logs.items():
-        top, found = math.exp(logs[best]), difference(arms, best, arm, TOKENS)
+        top, found = math.exp(logs[best]), compare_measure(arms, best, arm, TOKENS)
         ratio = found.ratio(level) if found and arm != best else None
         low, high = (ratio.low * top, ratio.high * top) if ratio else (math.exp(log), math.exp(log))
         al = math.exp(_mean(lengths[arm], cells)) if (cells := _shared([lengths[arm]])) else None
@@ -44,9 +44,11 @@ def find(design: Design, boots: Sequence[Boot]) -> Sweep | None:
         )
     near = math.exp(logs[best]) * (1 - NEAR)
     plateau = tuple(point.arm for point in points if point.like_best and point.tok_s >= near)
-    refused = any(each.refuses for arm in logs if arm != best for each in confounds.find(design, boots, best, arm))
+    refused = any(
+        each.refuses for arm in logs if arm != best for each in confounds.find_confounds(design, boots, best, arm)
+    )
     chosen = plateau[0] if design.vary == "n" else best
-    behind = difference(arms, chosen, best, TOKENS)
+    behind = compare_measure(arms, chosen, best, TOKENS)
     return Sweep(
         points=tuple(points),
         plateau=plateau,
@@ -56,7 +58,7 @@ def find(design: Design, boots: Sequence[Boot]) -> Sweep | None:
     )
 
 
-def number(design: Design, arm: int) -> float | None:
+def read_arm_number(design: Design, arm: int) -> float | None:
     """Return the value of an arm if it is a number."""
     try:
         found = float(design.arms[arm].name)

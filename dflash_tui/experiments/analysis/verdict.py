@@ -11,50 +11,53 @@ from statistics import median
 
 from dflash_tui.benchmark.stats import ArmDifference, Ratio
 from dflash_tui.experiments.analysis import break_even, confounds, sweep
-from dflash_tui.experiments.analysis.agreement import agreement
+from dflash_tui.experiments.analysis.agreement import measure_agreement
 from dflash_tui.experiments.analysis.measures import (
     AL,
     STEPS,
     TOKENS,
-    difference,
-    levels,
-    measured,
-    moves_drafts,
-    of_boots,
-    speculates,
+    changes_drafting,
+    collect_measure,
+    compare_measure,
+    is_speculating,
+    list_concurrency_levels,
+    select_measured_boots,
 )
-from dflash_tui.experiments.analysis.report import AbReport, Comparison, PromptRatio, Word
+from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, PromptRatio, Verdict
 from dflash_tui.experiments.design import Boot, Design
 
 # A second question to the same boots: it is asked at a second level, so that both together err in one of twenty.
 _SURE = 0.99
 
 
-def report(design: Design, boots: Sequence[Boot]) -> AbReport:
+def build_report(design: Design, boots: Sequence[Boot]) -> ExperimentReport:
     """Return all that is known of an experiment; it is complete when every boot of the design is over."""
-    comparisons = judge(design, boots)
+    comparisons = judge_arms(design, boots)
     complete = len({boot.number for boot in boots}) >= len(design.order)
-    return AbReport(design, tuple(boots), comparisons, sweep.find(design, boots), complete)
+    return ExperimentReport(design, tuple(boots), comparisons, sweep.analyze_sweep(design, boots), complete)
 
 
-def judge(design: Design, boots: Sequence[Boot]) -> tuple[Comparison, ...]:
+def judge_arms(design: Design, boots: Sequence[Boot]) -> tuple[Comparison, ...]:
     """Return each arm against the first."""
     return tuple(_compare(design, boots, 0, b) for b in range(1, len(design.arms)))
 
 
 def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Comparison:
-    apart = {measure: difference(of_boots(design, boots, measure), a, b, measure) for measure in (STEPS, TOKENS, AL)}
+    apart = {
+        measure: compare_measure(collect_measure(design, boots, measure), a, b, measure)
+        for measure in (STEPS, TOKENS, AL)
+    }
     measure = _judged_by(design, boots, (a, b), apart)
     judged = apart[measure]
-    confounding = confounds.find(design, boots, a, b)
+    confounding = confounds.find_confounds(design, boots, a, b)
     refused = judged is None or any(each.refuses for each in confounding)
-    counts = (len(measured(boots, a)), len(measured(boots, b)))
+    counts = (len(select_measured_boots(boots, a)), len(select_measured_boots(boots, b)))
     prompts = _prompts(design, boots, a, b, measure)
     return Comparison(
         a=a,
         b=b,
         measure=measure,
-        word=Word.REFUSED if refused else _word(judged),
+        word=Verdict.REFUSED if refused else _word(judged),
         suggestive=min(counts) < 2,
         ratio=_ratio(judged),
         steps_s=_ratio(apart[STEPS]),
@@ -65,9 +68,9 @@ def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Compariso
         detectable=judged.detectable if judged else None,
         prompts=prompts,
         confounds=confounding,
-        start=break_even.start(boots, a, b),
-        break_even=() if refused else break_even.find(boots, a, b, judged, prompts),
-        agreement=agreement(design, boots, a, b),
+        start=break_even.compare_starts(boots, a, b),
+        break_even=() if refused else break_even.find_break_even(boots, a, b, judged, prompts),
+        agreement=measure_agreement(design, boots, a, b),
         boots=counts,
     )
 
@@ -80,17 +83,19 @@ def _judged_by(
     tok/s = steps/s x AL, and the text of an answer, which boots differ in, moves AL only. Where several requests were
     under way, not every server tells the steps of each: what is judged has to be known of all numbers of streams.
     """
-    if apart[STEPS] is None or levels(design, boots, STEPS, pair) != levels(design, boots, TOKENS, pair):
+    if apart[STEPS] is None or list_concurrency_levels(design, boots, STEPS, pair) != list_concurrency_levels(
+        design, boots, TOKENS, pair
+    ):
         return TOKENS
     a, b = (design.arms[arm] for arm in pair)
-    moved, al = not (speculates(a) and speculates(b)) or moves_drafts(a, b), apart[AL]
+    moved, al = not (is_speculating(a) and is_speculating(b)) or changes_drafting(a, b), apart[AL]
     return TOKENS if moved or (al and al.shown and al.ratio(_SURE).excludes_one) else STEPS
 
 
-def _word(found: ArmDifference | None) -> Word:
+def _word(found: ArmDifference | None) -> Verdict:
     if found is None or not found.shown:
-        return Word.NO_DIFFERENCE
-    return Word.FASTER if found.log > 0 else Word.SLOWER
+        return Verdict.NO_DIFFERENCE
+    return Verdict.FASTER if found.log > 0 else Verdict.SLOWER
 
 
 def _ratio(found: ArmDifference | None) -> Ratio | None:
@@ -106,11 +111,11 @@ def _cause(speed: ArmDifference | None, parts: dict[str, ArmDifference | None]) 
 
 
 def _prompts(design: Design, boots: Sequence[Boot], a: int, b: int, measure: str) -> tuple[PromptRatio, ...]:
-    arms = of_boots(design, boots, measure)
+    arms = collect_measure(design, boots, measure)
     found = []
     for cell in dict.fromkeys(cell for boot in arms[a] for cell in boot):
         only = [[{cell: boot[cell]} for boot in arm if cell in boot] for arm in arms]
-        apart = difference(only, a, b, measure)
+        apart = compare_measure(only, a, b, measure)
         if apart is not None:
             ours, theirs = ([log for boot in only[arm] for log in boot[cell]] for arm in (a, b))
             middles = math.exp(median(ours)), math.exp(median(theirs))

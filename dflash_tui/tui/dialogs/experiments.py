@@ -28,7 +28,10 @@ _MOST = 100
 
 def look() -> list[Progress]:
     """Return how the experiments stand, the newest first."""
-    return [store.read(store.folder_of(design.id)) for design in reversed(store.known()[-_MOST:])]
+    return [
+        store.read_progress(store.experiment_folder(design.id))
+        for design in reversed(store.list_experiments()[-_MOST:])
+    ]
 
 
 def shown(progress: Progress, width: int) -> Content:

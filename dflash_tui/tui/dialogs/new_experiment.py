@@ -55,9 +55,9 @@ def plan_ab(plan: Plan, vary: str, boots: int) -> Planned:
     from dflash_tui.presentation import experiment_text  # noqa: PLC0415 - pynvml costs 80 ms at the first paint
 
     words = ["ab", "run", *request.words(plan)[1:], "--vary", vary, "--boots", str(boots)]
-    design, setups = builder.designed(build_parser().parse_args(words))
-    in_the_way = controller.servers_in_the_way(design)
-    said = experiment_text.plan(design, estimate.of(design, setups), [run.id for run in in_the_way])
+    design, setups = builder.build_experiment(build_parser().parse_args(words))
+    in_the_way = controller.find_disturbing_servers(design)
+    said = experiment_text.plan(design, estimate.estimate_duration(design, setups), [run.id for run in in_the_way])
     return Planned(design, setups, said, in_the_way)
 
 
@@ -175,13 +175,13 @@ class AbPlan(ModalScreen[str | None]):
         shown = self.query_one("#ab-words", Static)
         try:
             shown.update(Content.assemble(("checking every arm …", MUTED)))
-            await controller.check(planned.design, planned.setups)
+            await controller.check_arms(planned.design, planned.setups)
             for arm, setup in zip(planned.design.arms, planned.setups, strict=True):
                 await preparation.get(setup, arm.plan, self.tell)
             for run in planned.in_the_way:
                 shown.update(Content.assemble((f"stopping {run.id} …", MUTED)))
                 await lifecycle.stop(run)
-            await asyncio.to_thread(controller.begin, planned.design)
+            await asyncio.to_thread(controller.start_experiment, planned.design)
         except (DflashError, OSError) as error:
             self.beginning = False
             shown.update(_failure(error))

@@ -11,8 +11,8 @@ from textual.content import Content
 from dflash_tui.common import formatting
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis import arm_summary
-from dflash_tui.experiments.analysis.arm_summary import Figure
-from dflash_tui.experiments.analysis.report import AbReport, Comparison, Word
+from dflash_tui.experiments.analysis.arm_summary import MedianFigure
+from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Verdict
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation import experiment_tables, verdict_text
@@ -20,10 +20,10 @@ from dflash_tui.tui.widgets.basic import MUTED, bar
 
 _COLOURS = ("$series-a", "$series-b", "$series-c")
 _WORDS = {
-    Word.FASTER: ("▲", "$success"),
-    Word.SLOWER: ("▼", "$accent"),
-    Word.NO_DIFFERENCE: ("=", "$primary"),
-    Word.REFUSED: ("✗", "$error"),
+    Verdict.FASTER: ("▲", "$success"),
+    Verdict.SLOWER: ("▼", "$accent"),
+    Verdict.NO_DIFFERENCE: ("=", "$primary"),
+    Verdict.REFUSED: ("✗", "$error"),
 }
 STATUS = {
     "running": ("◐", "$warning"),
@@ -141,7 +141,7 @@ def arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
     name_width = longest if wide else min(14, longest)
     lines = [_columns(names, name_width + 2, wide, MUTED)]
     for arm in range(len(design.arms)):
-        found = arm_summary.of(boots, arm)
+        found = arm_summary.summarize_arm(boots, arm)
         bad = f"+{found.failed}✗" if found.failed else ""
         cells = [
             f"{found.boots}{bad}",
@@ -166,26 +166,26 @@ def _columns(cells: Sequence[str], first: int, wide: bool, style: str) -> Conten
     )
 
 
-def _cell(figure: Figure | None, digits: int, wide: bool, unit: str = "") -> str:
+def _cell(figure: MedianFigure | None, digits: int, wide: bool, unit: str = "") -> str:
     if figure is None:
         return formatting.UNKNOWN
     return f"{figure.median:.{digits}f}{unit}{_spread(figure) if wide else ''}"
 
 
-def _time(figure: Figure | None, wide: bool) -> str:
+def _time(figure: MedianFigure | None, wide: bool) -> str:
     if figure is None:
         return formatting.UNKNOWN
     shown = f"{figure.median:.1f} s" if figure.median < 60 else formatting.format_duration(figure.median)
     return shown + (_spread(figure) if wide else "")
 
 
-def _spread(figure: Figure) -> str:
+def _spread(figure: MedianFigure) -> str:
     half = (figure.high - figure.low) / 2
     share = half / figure.median * 100 if figure.median else 0.0
     return f" ±{share:.{0 if share >= 1 else 1}f}%" if figure.n > 1 else ""
 
 
-def verdict(report: AbReport, one: Comparison, width: int) -> Content:
+def verdict(report: ExperimentReport, one: Comparison, width: int) -> Content:
     """Return the verdict in words: what a sweep comes to, the mark and the sentence, then what belongs to it."""
     sign, color = _WORDS[one.word]
     swept, details = verdict_text.sweep(report), experiment_tables.details(report, one)
@@ -226,7 +226,7 @@ def ranges(one: Comparison, width: int) -> Content:
     return Content("\n").join([*lines, Content.assemble((f"{'':{name}} {experiment_tables.axis(most, room)}", MUTED))])
 
 
-def starts(report: AbReport, shown: Sequence[int], width: int) -> Content:
+def starts(report: ExperimentReport, shown: Sequence[int], width: int) -> Content:
     """Return bars of the starts and of the first requests, arm by arm on one scale."""
     bars = experiment_tables.start_bars(report.boots, shown)
     if not bars:

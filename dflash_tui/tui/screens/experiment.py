@@ -22,7 +22,7 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store
-from dflash_tui.experiments.design import Design, Measured
+from dflash_tui.experiments.design import Design, RequestMeasured
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation import experiment_tables
 from dflash_tui.run_state.state import RunState
@@ -50,7 +50,7 @@ def look(folder: Path) -> Seen:
     Raises:
         UsageError: its design cannot be read.
     """
-    progress, start = store.read(folder), None
+    progress, start = store.read_progress(folder), None
     current = progress.current
     if current is None:
         return Seen(progress, None, ())
@@ -58,11 +58,13 @@ def look(folder: Path) -> Seen:
         from dflash_tui.monitoring import observer  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
 
         start = observer.replay(run)
-    events = [event for event in store.events(folder) if isinstance(event, Measured) and event.at >= current.began]
+    events = [
+        event for event in store.read_events(folder) if isinstance(event, RequestMeasured) and event.at >= current.began
+    ]
     return Seen(progress, start, tuple(_shown(event) for event in events if event.number == current.number))
 
 
-def _shown(event: Measured) -> RequestDone:
+def _shown(event: RequestMeasured) -> RequestDone:
     """Return a request under the name of its stage, unless it counts."""
     return event.request if event.stage == "round" else replace(event.request, kind=event.stage)
 
@@ -136,7 +138,7 @@ class AbScreen(Screen[None]):
         if not self.identity or not self.is_active:
             return
         try:
-            self.seen = await asyncio.to_thread(look, store.folder_of(self.identity))
+            self.seen = await asyncio.to_thread(look, store.experiment_folder(self.identity))
             self.error = None
         except DflashError as error:
             self.error = error
@@ -221,7 +223,7 @@ class AbScreen(Screen[None]):
         """End the driver, which stops its server."""
         from dflash_tui.experiments import controller  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
 
-        await self._do(controller.stop)
+        await self._do(controller.stop_driver)
 
     def action_resume(self) -> None:
         self.resume()
@@ -231,7 +233,7 @@ class AbScreen(Screen[None]):
         """Go on with what was halted, in a driver of its own."""
         from dflash_tui.experiments import controller  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
 
-        await self._do(controller.go_on)
+        await self._do(controller.resume_experiment)
 
     async def _do(self, act: Callable[[Design], object]) -> None:
         if self.seen is None:

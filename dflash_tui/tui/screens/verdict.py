@@ -19,7 +19,7 @@ from dflash_tui.common import formatting, private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
-from dflash_tui.experiments.analysis.report import AbReport, Comparison, Standing, Sweep, Word
+from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Sweep, SweepStanding, Verdict
 from dflash_tui.presentation import experiment_markdown, experiment_tables
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.render import experiment
@@ -27,7 +27,7 @@ from dflash_tui.tui.widgets.basic import Display, TooSmall
 from dflash_tui.tui.widgets.chart import Chart, Line
 
 _PANES = ("verdict", "arms", "ranges", "starts")
-_MARKS = {Standing.RECOMMENDED: "★", Standing.PLATEAU: "=", Standing.OPEN: "?", Standing.WORSE: ""}
+_MARKS = {SweepStanding.RECOMMENDED: "★", SweepStanding.PLATEAU: "=", SweepStanding.OPEN: "?", SweepStanding.WORSE: ""}
 
 
 class CompareScreen(Screen[None]):
@@ -52,11 +52,11 @@ class CompareScreen(Screen[None]):
             super().__init__()
             self.identity = identity
 
-    def __init__(self, report: AbReport | None = None) -> None:
+    def __init__(self, report: ExperimentReport | None = None) -> None:
         super().__init__()
         self.report, self.place = report, 0
 
-    def begin(self, report: AbReport) -> None:
+    def begin(self, report: ExperimentReport) -> None:
         """Show this report, from its first comparison on."""
         self.report, self.place = report, 0
         if self.is_mounted:
@@ -124,13 +124,13 @@ class CompareScreen(Screen[None]):
         if drawn != [self._width(pane) for pane in _PANES]:
             self.draw()
 
-    def _draw_verdict(self, report: AbReport, one: Comparison | None) -> None:
+    def _draw_verdict(self, report: ExperimentReport, one: Comparison | None) -> None:
         self.query_one("#ranges").display = one is not None
         if one is None:
             self._say("verdict", Content("no two arms can be compared: a boot of each is needed"))
             return
         self._say("verdict", experiment.verdict(report, one, self._width("verdict")))
-        self.query_one("#verdict").set_class(one.word is Word.REFUSED, "-refused")
+        self.query_one("#verdict").set_class(one.word is Verdict.REFUSED, "-refused")
         self._say("ranges", experiment.ranges(one, self._width("ranges")))
         a, b = (experiment_tables.name(report.design, arm, 16) for arm in (one.a, one.b))
         self.query_one("#ranges").border_title = Content(f"{one.measure} of {b} as a multiple of {a}")
@@ -177,9 +177,9 @@ class CompareScreen(Screen[None]):
             self.write(self.report)
 
     @work(exclusive=True, group="write")
-    async def write(self, report: AbReport) -> None:
+    async def write(self, report: ExperimentReport) -> None:
         """Write the report into the folder of the experiment, and copy it."""
-        said, path = experiment_markdown.render(report), store.folder_of(report.design.id) / "report.md"
+        said, path = experiment_markdown.render(report), store.experiment_folder(report.design.id) / "report.md"
         self.app.copy_to_clipboard(said)
         try:
             await asyncio.to_thread(_write, path, said)
@@ -196,7 +196,7 @@ def _write(path: Path, said: str) -> None:
     private_files.write_private_file(path, said.encode())
 
 
-def head(report: AbReport, place: int) -> Content:
+def head(report: ExperimentReport, place: int) -> Content:
     """Return the line over a verdict: what was compared, and of how much."""
     design = report.design
     which = f"  {place + 1} of {len(report.comparisons)}" if len(report.comparisons) > 1 else ""

@@ -31,7 +31,7 @@ def test_runs_and_experiments_are_private_whatever_the_umask(umask):
     plan = replace(a_plan(), argv=(sys.executable, "-c", "print(1)"))
     run = lifecycle.launch(plan, engine="none")
     server_process.exit_code(run)
-    store.append(store.create(a_design()), run.launched)
+    store.append_event(store.create_experiment(a_design()), run.launched)
     root = paths.runs_folder().parent
     modes = {path.relative_to(root): stat.S_IMODE(path.stat().st_mode) for path in [root, *root.rglob("*")]}
     assert {path.name for path in modes} >= {
@@ -52,7 +52,7 @@ def test_a_folder_that_all_may_write_is_refused_in_words(tmp_path, capsys):
     (paths.runs_folder() / hostile_home.RUN).chmod(0o777)
     (paths.experiments_folder() / hostile_home.AB).chmod(0o777)
     assert registry.runs() == []
-    assert store.known() == []
+    assert store.list_experiments() == []
     with pytest.raises(UsageError, match="can be written by everybody, so it is not believed"):
         registry.find(hostile_home.RUN)
     assert main.main(["ps"]) == 0
@@ -81,11 +81,11 @@ def test_who_owns_a_folder_is_asked_of_the_system(tmp_path, monkeypatch):
 @pytest.mark.parametrize("identity", ["../../../precious", "..", "another"])
 def test_an_experiment_cannot_name_another_folder(identity, tmp_path):
     """By its id a folder is written to and removed: one that says another is none."""
-    folder = store.create(a_design())
+    folder = store.create_experiment(a_design())
     (folder / "experiment.json").write_bytes(msgspec.json.encode(a_design(id=identity)))
-    assert store.known() == []
+    assert store.list_experiments() == []
     with pytest.raises(UsageError):
-        store.find(identity)
+        store.find_experiment(identity)
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "LD_LIBRARY_PATH"])

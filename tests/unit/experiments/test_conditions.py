@@ -7,7 +7,7 @@ import time
 import pytest
 
 from dflash_tui.experiments import conditions
-from dflash_tui.experiments.conditions import Processors
+from dflash_tui.experiments.conditions import ProcessorTimes
 from dflash_tui.machine import processes
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
@@ -33,14 +33,14 @@ def test_a_server_on_another_gpu_is_none_of_others(monkeypatch, other, disturbs)
     ours = a_run("ours", gpus=("a",))
     monkeypatch.setattr(registry, "runs", lambda: [ours, a_run("theirs", **other)])
     monkeypatch.setattr(server_process, "alive", lambda _: True)
-    assert conditions.of(ours, RunState(), 0.0).foreign == (("server theirs",) if disturbs else None)
+    assert conditions.measure_conditions(ours, RunState(), 0.0).foreign == (("server theirs",) if disturbs else None)
 
 
 def test_others_are_what_is_neither_ours_nor_idle():
     """Two processors' worth of work of which ours is half; nothing is said of a moment."""
-    assert conditions.others(Processors(0, 100, 10), Processors(10, 120, 20)) == 1.0
-    assert conditions.others(Processors(0, 100, 10), Processors(10, 105, 20)) == 0.0
-    assert conditions.others(Processors(0, 100, 10), Processors(0.5, 120, 20)) is None
+    assert conditions.count_foreign_processors(ProcessorTimes(0, 100, 10), ProcessorTimes(10, 120, 20)) == 1.0
+    assert conditions.count_foreign_processors(ProcessorTimes(0, 100, 10), ProcessorTimes(10, 105, 20)) == 0.0
+    assert conditions.count_foreign_processors(ProcessorTimes(0, 100, 10), ProcessorTimes(0.5, 120, 20)) is None
 
 
 def test_what_the_server_works_is_ours():
@@ -48,9 +48,9 @@ def test_what_the_server_works_is_ours():
     spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
     try:
         run = a_run("ours", spinning.pid)
-        before = conditions.processors(run)
+        before = conditions.read_processor_times(run)
         time.sleep(1.2)
-        after = conditions.processors(run)
+        after = conditions.read_processor_times(run)
     finally:
         spinning.kill()
         spinning.wait()

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.analysis.agreement import agreement
-from dflash_tui.experiments.analysis.confounds import find
-from dflash_tui.experiments.analysis.report import Word
+from dflash_tui.experiments.analysis.agreement import measure_agreement
+from dflash_tui.experiments.analysis.confounds import find_confounds
+from dflash_tui.experiments.analysis.report import Verdict
 from dflash_tui.experiments.design import Boot, Conditions
 from dflash_tui.planning.recipe import Mode
 from tests.support.boot_factories import boots, design, modes, plan
@@ -64,8 +64,8 @@ REFUSED = [
 def test_what_differs_beyond_the_arms_refuses_a_verdict(change, evidence):
     """With one such boot there is no verdict, and the evidence says which boot and what."""
     before = changed(usual(), 0, prefix_queries=1000.0) if "prefix_hits" in change else usual()
-    (found,) = verdict.judge(modes(), changed(before, **change))
-    assert found.word is Word.REFUSED
+    (found,) = verdict.judge_arms(modes(), changed(before, **change))
+    assert found.word is Verdict.REFUSED
     assert evidence in "\n".join(each.evidence for each in found.confounds if each.refuses)
 
 
@@ -84,8 +84,8 @@ FLAGGED = [
 @pytest.mark.parametrize(("change", "what"), FLAGGED)
 def test_what_may_matter_is_told_beside_the_verdict(change, what):
     """Drift, load, other lengths and a boot that failed are flagged; the verdict stands."""
-    (found,) = verdict.judge(modes(), changed(usual(), **change))
-    assert found.word is not Word.REFUSED
+    (found,) = verdict.judge_arms(modes(), changed(usual(), **change))
+    assert found.word is not Verdict.REFUSED
     assert [each.what for each in found.confounds] == [what]
 
 
@@ -94,24 +94,24 @@ def test_nothing_is_found_where_nothing_is():
     ports = [
         msgspec.structs.replace(b, argv=tuple(w.replace("8000", f"800{b.number}") for w in b.argv)) for b in usual()
     ]
-    assert find(modes(), ports, 0, 1) == ()
+    assert find_confounds(modes(), ports, 0, 1) == ()
 
 
 def test_the_first_boot_finds_a_machine_at_rest():
     """Each later one follows a server of ours, whose load is no one else's."""
-    assert find(modes(), changed(usual(), 0, before=seen(load=9.0)), 0, 1) == ()
+    assert find_confounds(modes(), changed(usual(), 0, before=seen(load=9.0)), 0, 1) == ()
 
 
 def test_a_boot_that_failed_halfway_is_not_measured():
     """What it answered before it died counts for nothing."""
-    (found,) = verdict.judge(modes(), changed(usual(), error="it died"))
+    (found,) = verdict.judge_arms(modes(), changed(usual(), error="it died"))
     assert found.boots == (2, 1)
 
 
 def test_caches_of_their_own_are_no_difference():
     """Each arm has a compile cache of its own, wherever the plan has it."""
     own = [msgspec.structs.replace(b, env={"VLLM_CACHE_ROOT": f"/cache/{b.arm}"}) for b in usual()]
-    assert find(modes(), own, 0, 1) == ()
+    assert find_confounds(modes(), own, 0, 1) == ()
 
 
 def test_what_is_varied_is_no_confound():
@@ -124,16 +124,16 @@ def test_what_is_varied_is_no_confound():
         msgspec.structs.replace(each, engine="vllm 0.26.0", versions={"vllm": "0.26.0"}) if each.arm else each
         for each in boots(of, SPEEDS)
     ]
-    assert find(of, varied, 0, 1) == ()
+    assert find_confounds(of, varied, 0, 1) == ()
 
 
 def test_a_patch_that_is_varied_has_to_be_there_in_its_arm_only():
     """An arm without the patch that it is about measured something else; so did one with it that should not have it."""
     of = design("patch.kernel", {"on": plan(patches=("kernel",)), "off": plan()}, (0, 1, 1, 0))
     measured = boots(of, SPEEDS)
-    assert find(of, measured, 0, 1) == ()
-    (without,) = find(of, changed(measured, 0, patches={}), 0, 1)
-    (with_it,) = find(of, changed(measured, 1, patches={"kernel": "sha"}), 0, 1)
+    assert find_confounds(of, measured, 0, 1) == ()
+    (without,) = find_confounds(of, changed(measured, 0, patches={}), 0, 1)
+    (with_it,) = find_confounds(of, changed(measured, 1, patches={"kernel": "sha"}), 0, 1)
     assert (without.evidence, with_it.evidence) == ("boot 1: without kernel", "boot 2: with kernel")
 
 
@@ -141,7 +141,7 @@ def test_what_is_not_known_is_told_and_refuses_nothing():
     """A boot that could not say what it ran with is not held against the others; that nobody could look is told."""
     silent = changed(usual(), engine="", versions={}, gpus=(), driver="", before=None, after=None)
     silent = changed(silent, 3, generated=None)
-    (told,) = find(modes(), silent, 0, 1)
+    (told,) = find_confounds(modes(), silent, 0, 1)
     assert (told.what, told.refuses) == ("not known", False)
     assert told.evidence == (
         "boot 2: throttling, load of others on the GPU, the power supply; boot 4: the server's counters meanwhile"
@@ -153,8 +153,8 @@ def test_what_nobody_could_know_is_not_missed():
     on_cpu = plan(on_cpu=True)
     of = design("mode", {"eager": on_cpu, "compile": on_cpu}, (0, 1, 1, 0))
     unread: dict[str, Any] = {"before": Conditions(0.0), "after": Conditions(0.0)}
-    assert find(of, boots(of, SPEEDS, **unread), 0, 1) == ()
-    (told,) = find(modes(), boots(modes(), SPEEDS, **unread), 0, 1)
+    assert find_confounds(of, boots(of, SPEEDS, **unread), 0, 1) == ()
+    (told,) = find_confounds(modes(), boots(modes(), SPEEDS, **unread), 0, 1)
     assert told.evidence == "every boot: throttling, load of others on the GPU"
 
 
@@ -163,12 +163,12 @@ def test_a_secret_that_was_left_out_is_no_difference():
     keyed = plan(argv=(*plan().argv, "--api-key", "sk-1"), env={"HF_TOKEN": "hf_secret"})
     of = design("mode", {"eager": keyed, "compile": keyed}, (0, 1, 1, 0))
     kept = boots(of, SPEEDS, argv=(*plan().argv, "--api-key", "[left out]"), env={"HF_TOKEN": "[left out]"})
-    assert find(of, kept, 0, 1) == ()
+    assert find_confounds(of, kept, 0, 1) == ()
 
 
 def test_a_secret_is_named_and_not_shown():
     """Of a token that differs only its name is in the evidence."""
-    (found,) = find(modes(), changed(usual(), env={"HF_TOKEN": "hf_secret"}), 0, 1)
+    (found,) = find_confounds(modes(), changed(usual(), env={"HF_TOKEN": "hf_secret"}), 0, 1)
     assert "HF_TOKEN" in found.evidence
     assert "hf_secret" not in found.evidence
 
@@ -176,8 +176,8 @@ def test_a_secret_is_named_and_not_shown():
 def test_an_arm_that_never_measured_is_refused():
     """Without a boot there is nothing to compare, and its error is the evidence."""
     measured = [b if b.arm == 0 else msgspec.structs.replace(b, error="out of memory", requests=()) for b in usual()]
-    (found,) = verdict.judge(modes(), measured)
-    assert (found.word, found.ratio, found.boots) == (Word.REFUSED, None, (2, 0))
+    (found,) = verdict.judge_arms(modes(), measured)
+    assert (found.word, found.ratio, found.boots) == (Verdict.REFUSED, None, (2, 0))
     assert (found.confounds[0].what, found.confounds[0].evidence) == (
         "no boot of compile measured anything",
         "out of memory",
@@ -187,7 +187,7 @@ def test_an_arm_that_never_measured_is_refused():
 def test_random_weights_are_told():
     """A design of random weights is flagged as such."""
     of = modes(synthetic="random weights, synthetic acceptance length 7.8")
-    (found,) = find(of, boots(of, SPEEDS), 0, 1)
+    (found,) = find_confounds(of, boots(of, SPEEDS), 0, 1)
     assert (found.what, found.refuses) == ("no real model", False)
 
 
@@ -202,21 +202,21 @@ def answering(word: str, measured: Boot) -> Boot:
 def test_arms_that_answer_differently_are_told_when_one_arm_agrees_with_itself():
     """At temperature 0 arms that begin nowhere alike are flagged; an engine that never answers alike is not."""
     arms = [answering(("a", "b")[each.arm], each) for each in usual()]
-    assert agreement(modes(), arms, 0, 1) == 0
-    assert [each.what for each in find(modes(), arms, 0, 1)] == [
+    assert measure_agreement(modes(), arms, 0, 1) == 0
+    assert [each.what for each in find_confounds(modes(), arms, 0, 1)] == [
         "the arms answer differently: look whether both are right"
     ]
     never = [answering(str(each.number), each) for each in usual()]
-    assert find(modes(), never, 0, 1) == ()
-    assert agreement(modes(), usual(), 0, 1) == 1
-    assert agreement(modes(temperature=0.6), usual(), 0, 1) is None
+    assert find_confounds(modes(), never, 0, 1) == ()
+    assert measure_agreement(modes(), usual(), 0, 1) == 1
+    assert measure_agreement(modes(temperature=0.6), usual(), 0, 1) is None
 
 
 def test_an_uneven_prefix_cache_refuses_whatever_is_varied():
     """A patch may have the word in its name."""
     of = design("patch.gemma4-draft-mm-prefix", {"on": plan(), "off": plan(mode=Mode.EAGER)}, (0, 1, 1, 0))
     hits = [msgspec.structs.replace(b, prefix_queries=100.0, prefix_hits=90.0 * (1 - b.arm)) for b in boots(of, SPEEDS)]
-    (found,) = find(of, hits, 0, 1)
+    (found,) = find_confounds(of, hits, 0, 1)
     assert (found.what, found.refuses) == ("the prefix cache answered unevenly", True)
 
 
@@ -236,7 +236,7 @@ def test_a_power_limit_that_goes_with_the_arms_refuses(limits, refuses):
     of = modes()
     ends = [seen(power_limit_w=limit) for limit in limits]
     held = [msgspec.structs.replace(b, after=end) for b, end in zip(boots(of, SPEEDS), ends, strict=True)]
-    found = [each.refuses for each in find(of, held, 0, 1) if "power limit" in each.what]
+    found = [each.refuses for each in find_confounds(of, held, 0, 1) if "power limit" in each.what]
     assert found == ([] if refuses is None else [refuses])
 
 
@@ -245,7 +245,7 @@ def test_two_cards_may_draw_twice_as_much():
     of = design("tensor-parallel-size", {"1": plan(), "2": plan(mode=Mode.COMPILE)}, (0, 1, 1, 0))
     ends = [seen(power_limit_w=700.0 * (1 + arm), cards=1 + arm) for arm in of.order]
     held = [msgspec.structs.replace(b, after=end) for b, end in zip(boots(of, SPEEDS), ends, strict=True)]
-    assert find(of, held, 0, 1) == ()
+    assert find_confounds(of, held, 0, 1) == ()
 
 
 def test_as_many_gpus_as_were_varied_are_no_difference():
@@ -253,8 +253,8 @@ def test_as_many_gpus_as_were_varied_are_no_difference():
     two = plan(gpus=("a", "b"), argv=(*plan().argv, "--tensor-parallel-size", "2"))
     of = design("tensor-parallel-size", {"1": plan(gpus=("a",)), "2": two}, (0, 1, 1, 0))
     measured = [msgspec.structs.replace(b, gpus=("H200",) * (b.arm + 1)) for b in boots(of, SPEEDS)]
-    assert not find(of, measured, 0, 1)
-    assert [each.what for each in find(of, changed(measured, 3, gpus=("L4",)), 0, 1)] == ["the GPU differs"]
+    assert not find_confounds(of, measured, 0, 1)
+    assert [each.what for each in find_confounds(of, changed(measured, 3, gpus=("L4",)), 0, 1)] == ["the GPU differs"]
 
 
 def test_a_patch_beside_the_varied_one_in_the_same_file_is_no_difference():
@@ -262,16 +262,16 @@ def test_a_patch_beside_the_varied_one_in_the_same_file_is_no_difference():
     of = design("patch.a", {"on": plan(patches=("a", "b")), "off": plan(patches=("b",))}, (0, 1, 1, 0))
     with_both, alone = {"a": "x", "b": "x"}, {"b": "y"}
     measured = [msgspec.structs.replace(b, patches=alone if b.arm else with_both) for b in boots(of, SPEEDS)]
-    assert not find(of, measured, 0, 1)
-    assert find(of, changed(measured, 2, patches={"b": "z"}), 0, 1)[0].refuses
+    assert not find_confounds(of, measured, 0, 1)
+    assert find_confounds(of, changed(measured, 2, patches={"b": "z"}), 0, 1)[0].refuses
 
 
 def test_of_a_run_the_names_of_patches_are_held_against_a_boots():
     """What its patches made is not recorded: the same names are no difference, a missing one is."""
     of = modes()
     measured = [msgspec.structs.replace(b, patches={"a": "" if b.arm else "x"}) for b in boots(of, SPEEDS)]
-    assert "patches differ" not in [found.what for found in find(of, measured, 0, 1)]
-    assert "patches differ" in [found.what for found in find(of, changed(measured, 1, patches={}), 0, 1)]
+    assert "patches differ" not in [found.what for found in find_confounds(of, measured, 0, 1)]
+    assert "patches differ" in [found.what for found in find_confounds(of, changed(measured, 1, patches={}), 0, 1)]
 
 
 @pytest.mark.parametrize(("order", "refuses"), [((0, 1), True), ((0, 1, 1, 0), False)])
@@ -280,7 +280,7 @@ def test_others_on_the_processors_of_a_server_refuse_what_one_boot_each_says(ord
     arms = {name: plan(on_cpu=True, mode=mode) for name, mode in (("eager", Mode.EAGER), ("compile", Mode.COMPILE))}
     of = design("mode", arms, order)
     busy = boots(of, SPEEDS[: len(order)], others=0.8)
-    (found,) = find(of, busy, 0, 1)
+    (found,) = find_confounds(of, busy, 0, 1)
     assert (found.refuses, found.evidence[:24]) == (refuses, "boot 1: 0.8 of them, boo")
-    assert not find(of, boots(of, SPEEDS[: len(order)], others=0.3), 0, 1)
-    assert not find(modes(order), boots(modes(order), SPEEDS[: len(order)], others=0.8), 0, 1)
+    assert not find_confounds(of, boots(of, SPEEDS[: len(order)], others=0.3), 0, 1)
+    assert not find_confounds(modes(order), boots(modes(order), SPEEDS[: len(order)], others=0.8), 0, 1)

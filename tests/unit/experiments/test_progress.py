@@ -12,19 +12,19 @@ from dflash_tui.experiments.design import (
     BootBegan,
     BootEnded,
     Design,
-    Finished,
-    Halted,
+    ExperimentFinished,
+    ExperimentHalted,
     Happened,
-    Measured,
+    RequestMeasured,
 )
-from dflash_tui.experiments.progress import fold
+from dflash_tui.experiments.progress import fold_progress
 from dflash_tui.planning import plan, recipe_loader, resolution
 
 
 def designed(words: str = "mode=eager,compile", boots: int = 2) -> Design:
     """Return an A/B of the demo."""
     made = plan.make(resolution.resolve(recipe_loader.find("demo-cpu")))
-    varied = variation.parse(words)
+    varied = variation.parse_variation(words)
     arms = tuple(Arm(name, {}, made) for name in varied.arms)
     return Design(
         "20261122-010203-demo-cpu",
@@ -33,7 +33,7 @@ def designed(words: str = "mode=eager,compile", boots: int = 2) -> Design:
         "demo-cpu",
         varied.key,
         arms,
-        variation.order(len(arms), boots),
+        variation.order_boots(len(arms), boots),
         "f",
         "d",
     )
@@ -47,20 +47,20 @@ def ended(number: int, arm: int, attempt: int = 1, took: float = 30.0, error: st
     return BootEnded(130.0, Boot(number, arm, f"run-{number}-{attempt}", attempt, took=took, error=error))
 
 
-def request(number: int, stage: str) -> Measured:
-    return Measured(110.0, number, stage, RequestDone(110.0, "Math", tokens=64))
+def request(number: int, stage: str) -> RequestMeasured:
+    return RequestMeasured(110.0, number, stage, RequestDone(110.0, "Math", tokens=64))
 
 
 def test_nothing_has_happened_yet():
     """The first boot is due, and nobody knows how long it will take."""
-    found = fold(designed(), [])
+    found = fold_progress(designed(), [])
     assert (found.next, found.left, found.status, found.current) == ((0, 1), None, "interrupted", None)
 
 
 def test_a_boot_that_runs_counts_its_measured_requests_only():
     """The cold request and the warm-ups are stages, not measurements; those of another boot are nobody's."""
     happened: list[Happened] = [began(0, 0), request(0, "cold"), request(0, "warm-up"), request(0, "round")]
-    found = fold(designed(), [*happened, request(7, "round")], driven=True, due=5)
+    found = fold_progress(designed(), [*happened, request(7, "round")], driven=True, due=5)
     assert found.current
     assert (found.current.stage, found.current.requests, found.due, found.status) == ("round", 1, 5, "running")
 
@@ -68,15 +68,15 @@ def test_a_boot_that_runs_counts_its_measured_requests_only():
 def test_a_failed_boot_is_tried_once_more_and_then_reported():
     """One failed attempt is followed by another; the second is the boot's last word, and the next one is due."""
     once: list[Happened] = [began(0, 0), ended(0, 0, error="died")]
-    assert fold(designed(), once).next == (0, 2)
-    twice = fold(designed(), [*once, began(0, 0, 2), ended(0, 0, 2, error="died again")])
+    assert fold_progress(designed(), once).next == (0, 2)
+    twice = fold_progress(designed(), [*once, began(0, 0, 2), ended(0, 0, 2, error="died again")])
     assert ([boot.error for boot in twice.boots], [boot.error for boot in twice.tries]) == (["died again"], ["died"])
     assert twice.next == (1, 1)
 
 
 def test_an_interrupted_boot_is_due_again():
     """What was measured of it before does not count."""
-    found = fold(designed(), [began(0, 0), ended(0, 0), began(1, 1), request(1, "round"), began(1, 1)])
+    found = fold_progress(designed(), [began(0, 0), ended(0, 0), began(1, 1), request(1, "round"), began(1, 1)])
     assert found.next == (1, 1)
     assert found.current
     assert found.current.requests == 0
@@ -84,20 +84,20 @@ def test_an_interrupted_boot_is_due_again():
 
 def test_a_halt_is_over_once_a_boot_begins():
     """The word of the last driver holds until another one works."""
-    assert fold(designed(), [began(0, 0), Halted(1.0, "stopped")]).status == "halted"
-    assert not fold(designed(), [Halted(1.0, "stopped"), began(0, 0)]).halted
+    assert fold_progress(designed(), [began(0, 0), ExperimentHalted(1.0, "stopped")]).status == "halted"
+    assert not fold_progress(designed(), [ExperimentHalted(1.0, "stopped"), began(0, 0)]).halted
 
 
 def test_the_time_left_follows_the_boots_of_the_same_arm():
     """An arm that nobody has seen takes as long as the others; the running boot has spent some of its time."""
     design = designed()  # A B B A
-    one = fold(design, [began(0, 0), ended(0, 0, took=10)], now=130)
+    one = fold_progress(design, [began(0, 0), ended(0, 0, took=10)], now=130)
     assert one.left == 30
-    two = fold(design, [began(0, 0), ended(0, 0, took=10), began(1, 1), ended(1, 1, took=50)], now=130)
+    two = fold_progress(design, [began(0, 0), ended(0, 0, took=10), began(1, 1), ended(1, 1, took=50)], now=130)
     assert two.left == 60
-    running = fold(design, [began(0, 0), ended(0, 0, took=10), began(1, 1, at=126)], now=130, driven=True)
+    running = fold_progress(design, [began(0, 0), ended(0, 0, took=10), began(1, 1, at=126)], now=130, driven=True)
     assert running.left == 26
-    assert fold(design, [Finished(1.0)]).left == 0
+    assert fold_progress(design, [ExperimentFinished(1.0)]).left == 0
 
 
 def test_an_arm_that_never_came_up_is_named_at_the_end():
@@ -107,61 +107,61 @@ def test_an_arm_that_never_came_up_is_named_at_the_end():
         ended(1, 1, 2, error="no"),
         ended(2, 1, 2, error="no"),
         ended(3, 0),
-        Finished(1.0),
+        ExperimentFinished(1.0),
     ]
-    assert fold(designed(), happened).without == ("compile",)
-    assert fold(designed(), happened[:-1]).without == ()
+    assert fold_progress(designed(), happened).without == ("compile",)
+    assert fold_progress(designed(), happened[:-1]).without == ()
 
 
 def test_a_half_written_line_hides_nothing_that_follows():
     """A driver that was killed while it wrote leaves half a line; the next one begins a new line after it."""
     design = designed()
-    folder = store.create(design)
-    store.append(folder, began(0, 0))
+    folder = store.create_experiment(design)
+    store.append_event(folder, began(0, 0))
     with (folder / store.EVENTS).open("ab") as file:
         file.write(b'{"event":"boot ended","at":1,"bo')
-    assert len(store.events(folder)) == 1
-    store.append(folder, ended(0, 0))
-    assert [type(event) for event in store.events(folder)] == [BootBegan, BootEnded]
-    assert store.read(folder).next == (1, 1)
+    assert len(store.read_events(folder)) == 1
+    store.append_event(folder, ended(0, 0))
+    assert [type(event) for event in store.read_events(folder)] == [BootBegan, BootEnded]
+    assert store.read_progress(folder).next == (1, 1)
 
 
 def test_an_experiment_that_is_there_is_never_written_over():
     """Two that were planned in the same second have the same name; the one that begins first keeps it."""
     first = designed()
-    folder = store.create(first)
-    store.append(folder, began(0, 0))
+    folder = store.create_experiment(first)
+    store.append_event(folder, began(0, 0))
     with pytest.raises(DflashError, match=f"there is an experiment {first.id} already"):
-        store.create(replace(first, seed=9))
-    assert store.design_of(folder) == first
-    assert len(store.events(folder)) == 1
+        store.create_experiment(replace(first, seed=9))
+    assert store.read_design(folder) == first
+    assert len(store.read_events(folder)) == 1
 
 
 def test_an_experiment_is_found_by_its_id_its_start_and_its_recipe():
     """Without a name it is the newest; what cannot be read is none."""
     older, newer = designed(), replace(designed(), id="20261123-000000-demo-cpu", made_at=200.0)
     with pytest.raises(UsageError, match="no experiment yet"):
-        store.find()
-    store.create(newer)
-    store.create(older)
-    (store.folder_of("broken")).mkdir()
-    (store.folder_of("broken") / "experiment.json").write_text("{")
-    assert [design.id for design in store.known()] == [older.id, newer.id]
-    assert store.find() == store.find("demo-cpu") == store.find("20261123") == newer
-    assert store.find(older.id) == older
+        store.find_experiment()
+    store.create_experiment(newer)
+    store.create_experiment(older)
+    (store.experiment_folder("broken")).mkdir()
+    (store.experiment_folder("broken") / "experiment.json").write_text("{")
+    assert [design.id for design in store.list_experiments()] == [older.id, newer.id]
+    assert store.find_experiment() == store.find_experiment("demo-cpu") == store.find_experiment("20261123") == newer
+    assert store.find_experiment(older.id) == older
     with pytest.raises(UsageError, match="fits 2"):
-        store.find("2026112")
+        store.find_experiment("2026112")
     with pytest.raises(UsageError, match="called 'x'"):
-        store.find("x")
-    store.remove(older)
-    assert store.known() == [newer]
+        store.find_experiment("x")
+    store.remove_experiment(older)
+    assert store.list_experiments() == [newer]
 
 
 def test_a_driver_is_believed_by_its_identity_only():
     """A pid that another process has by now drives nothing."""
-    folder = store.create(designed())
-    assert store.driver(folder) is None
-    store.sign(folder)
-    assert store.driver(folder)
-    store.write(folder / "driver.json", store.Driver(1, "boot:0"))
-    assert store.driver(folder) is None
+    folder = store.create_experiment(designed())
+    assert store.find_driver(folder) is None
+    store.record_driver(folder)
+    assert store.find_driver(folder)
+    store.write_json(folder / "driver.json", store.Driver(1, "boot:0"))
+    assert store.find_driver(folder) is None

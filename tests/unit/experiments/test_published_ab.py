@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.analysis.report import AbReport, Word
+from dflash_tui.experiments.analysis.report import ExperimentReport, Verdict
 from dflash_tui.presentation import verdict_text
 from tests import DATA
 from tests.support.boot_factories import boot, design, modes, plan, request
@@ -16,7 +16,7 @@ UNTOLD: dict[str, Any] = {"generated": None, "before": None, "after": None}
 PUBLISHED: dict[str, Any] = yaml.safe_load((DATA / "published_ab.yaml").read_text())
 
 
-def eager_compile() -> AbReport:
+def eager_compile() -> ExperimentReport:
     """The GB10 report: one cold and one warm request in one boot of each arm; AL was not published."""
     of, measured = modes((0, 1), temperature=None), []
     for number, name in enumerate(("eager", "compile")):
@@ -27,7 +27,7 @@ def eager_compile() -> AbReport:
         )
         start = {"cache": "cold", "ready": found["ready_s"], "cold_request": cold}
         measured.append(boot(of, number, [warm], **start, **UNTOLD))
-    return verdict.report(of, measured)
+    return verdict.build_report(of, measured)
 
 
 def test_a_warm_difference_of_a_percent_is_none():
@@ -83,7 +83,7 @@ def test_the_laptops_sweep_has_a_plateau_and_not_a_peak(inner):
         )
         for number, point in enumerate(points)
     ]
-    report = verdict.report(of, measured)
+    report = verdict.build_report(of, measured)
     found = report.sweep
     assert found is not None
     print(*verdict_text.sweep(report), sep="\n")
@@ -96,4 +96,4 @@ def test_the_laptops_sweep_has_a_plateau_and_not_a_peak(inner):
     assert points[found.recommended]["n"] == 6
     assert [points[point.arm]["n"] for point in found.points if not point.like_best][-4:] == [12, 15, 17, 20]
     six_to_eight = report.comparisons[0]
-    assert (six_to_eight.word, six_to_eight.suggestive) == (Word.NO_DIFFERENCE, True)
+    assert (six_to_eight.word, six_to_eight.suggestive) == (Verdict.NO_DIFFERENCE, True)

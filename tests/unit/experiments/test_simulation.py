@@ -19,7 +19,7 @@ from dflash_tui.benchmark.stats import ArmDifference, Logs, PromptCell, compare_
 from dflash_tui.common import formatting
 from dflash_tui.experiments import variation
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.analysis.report import Word
+from dflash_tui.experiments.analysis.report import Verdict
 from tests.support.boot_factories import KINDS, boot, modes, request
 
 RUNS = 2000
@@ -136,7 +136,7 @@ def test_prompts_that_arms_treat_differently_are_in_the_interval(prompts, boots,
 def test_the_luck_of_one_text_is_no_difference(boots, rounds):
     """One prompt, the same texts in every boot of an arm: their AL, ±16 %, makes no verdict."""
     rng, draw, wrong, runs = random.Random(f"{boots} {rounds}"), READINGS[HOLD[0]], 0, 200
-    of = modes(variation.order(2, boots))
+    of = modes(variation.order_boots(2, boots))
     for _ in range(runs):
         texts = [[3.3 * math.exp(draw(rng, BETWEEN_PROMPTS)) for _ in range(rounds)] for _ in range(2)]
         measured = []
@@ -145,8 +145,8 @@ def test_the_luck_of_one_text_is_no_difference(boots, rounds):
             noises = [math.exp(rng.gauss(0, BETWEEN_REQUESTS)) for _ in range(rounds)]
             asked = zip(noises, texts[place], strict=True)
             measured.append(boot(of, number, [request("only", speed * noise, al) for noise, al in asked]))
-        (found,) = verdict.judge(of, measured)
-        wrong += found.word is not Word.NO_DIFFERENCE
+        (found,) = verdict.judge_arms(of, measured)
+        wrong += found.word is not Verdict.NO_DIFFERENCE
     print(
         f"\none prompt, {formatting.pluralize(rounds, 'round')}, {boots} boots per arm: false {wrong / runs:.1%}",
         end="",
@@ -210,7 +210,7 @@ def test_the_whole_verdict_is_seldom_wrong_where_texts_differ_too():
                 for kind, y in prompts.items()
             ]
             measured.append(boot(of, number, requests))
-        (found,) = verdict.judge(of, measured)
-        wrong += found.word is not Word.NO_DIFFERENCE
+        (found,) = verdict.judge_arms(of, measured)
+        wrong += found.word is not Verdict.NO_DIFFERENCE
     print(f"\nwhole verdicts, 2 boots per arm, AL ±16 % per boot: false {wrong / runs:.1%} of {runs}", end="")
     assert wrong / runs <= 0.05

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from dflash_tui.benchmark.stats import compare_arms
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.analysis.measures import of_boots
+from dflash_tui.experiments.analysis.measures import collect_measure
 from dflash_tui.experiments.design import Boot, Design
 from tests.support.boot_factories import boots, design, plan
 
@@ -26,7 +26,7 @@ def measured(of: Design, speeds: dict[str, float]) -> list[Boot]:
 def test_of_a_plateau_the_smallest_is_recommended():
     """8 is the fastest, 12 is like it and 15 is not; 4 is slower. The curve is in the order of the numbers."""
     of = sweep("8", "4", "15", "12")
-    found = verdict.report(of, measured(of, {"4": 8.0, "8": 10.0, "12": 10.1, "15": 7.0})).sweep
+    found = verdict.build_report(of, measured(of, {"4": 8.0, "8": 10.0, "12": 10.1, "15": 7.0})).sweep
     assert found is not None
     assert [of.arms[point.arm].name for point in found.points] == ["4", "8", "12", "15"]
     assert [of.arms[arm].name for arm in found.plateau] == ["8", "12"]
@@ -44,7 +44,7 @@ def test_of_a_plateau_the_smallest_is_recommended():
 def test_of_other_numbers_the_fastest_is_recommended():
     """Only of drafted tokens is fewer better by itself."""
     of = replace(sweep("8", "4", "15", "12"), vary="max-num-seqs")
-    found = verdict.report(of, measured(of, {"4": 8.0, "8": 10.0, "12": 10.1, "15": 7.0})).sweep
+    found = verdict.build_report(of, measured(of, {"4": 8.0, "8": 10.0, "12": 10.1, "15": 7.0})).sweep
     assert found is not None
     assert ([of.arms[arm].name for arm in found.plateau], found.recommended, found.to_best) == (["8", "12"], 3, None)
 
@@ -52,7 +52,7 @@ def test_of_other_numbers_the_fastest_is_recommended():
 def test_a_peak_alone_is_recommended():
     """Where nothing is like the best there is nothing to weigh."""
     of = sweep("4", "8", "12", "15")
-    found = verdict.report(of, measured(of, {"4": 6.0, "8": 10.0, "12": 8.0, "15": 7.0})).sweep
+    found = verdict.build_report(of, measured(of, {"4": 6.0, "8": 10.0, "12": 8.0, "15": 7.0})).sweep
     assert found is not None
     assert (found.plateau, found.recommended, found.to_best) == ((1,), 1, None)
 
@@ -60,7 +60,7 @@ def test_a_peak_alone_is_recommended():
 def test_all_comparisons_with_the_best_hold_together():
     """The intervals of a sweep are wider than that of one comparison: they have the level for all at once."""
     of = sweep("4", "8", "12", "15")
-    report = verdict.report(of, measured(of, {"4": 10.0, "8": 9.0, "12": 9.0, "15": 9.0}))
+    report = verdict.build_report(of, measured(of, {"4": 10.0, "8": 9.0, "12": 9.0, "15": 9.0}))
     assert report.sweep is not None
     point, alone = report.sweep.points[1], report.comparisons[0].tok_s
     assert alone is not None
@@ -73,9 +73,9 @@ def test_what_the_verdict_does_not_tell_apart_is_not_called_slower():
     of = design("n", {n: plan(num_speculative_tokens=int(n)) for n in ("4", "8", "12")}, [0, 1, 2, 2, 1, 0] * 4)
     speeds = {"4": 6.0, "8": 9.6, "12": 10.0}
     measured = boots(of, [speeds[of.arms[arm].name] * (1.05 if n % 4 < 2 else 1.0) for n, arm in enumerate(of.order)])
-    report = verdict.report(of, measured)
+    report = verdict.build_report(of, measured)
     assert report.sweep is not None
-    apart = compare_arms(of_boots(of, measured, "tok/s"), 2, 1)
+    apart = compare_arms(collect_measure(of, measured, "tok/s"), 2, 1)
     assert apart is not None
     assert apart.ratio(0.975).excludes_one
     assert not apart.shown
@@ -85,7 +85,7 @@ def test_what_the_verdict_does_not_tell_apart_is_not_called_slower():
 def test_without_speculation_is_a_point_like_any():
     """n=0 has a speed and no AL."""
     of = sweep("0", "4", "8", "12")
-    found = verdict.report(of, measured(of, {"0": 3.0, "4": 8.0, "8": 10.0, "12": 9.9})).sweep
+    found = verdict.build_report(of, measured(of, {"0": 3.0, "4": 8.0, "8": 10.0, "12": 9.9})).sweep
     assert found is not None
     assert found.points[0].al is None
     assert found.points[0].tok_s == pytest.approx(3.0 * 3 * 1.21, rel=0.01)
@@ -95,7 +95,7 @@ def test_a_refused_comparison_recommends_nothing():
     """The curve is shown, but no number is recommended from boots that were not alike."""
     of = sweep("4", "8", "12", "15")
     found = boots(of, [8.0, 10.0, 9.0, 7.0, 7.1, 9.1, 10.1, 8.1], driver="580")
-    report = verdict.report(of, [*found[:-1], *boots(of, [8.0] * 8, driver="590")[-1:]])
+    report = verdict.build_report(of, [*found[:-1], *boots(of, [8.0] * 8, driver="590")[-1:]])
     assert report.sweep is not None
     assert report.sweep.recommended is None
     assert len(report.sweep.points) == 4
@@ -105,15 +105,15 @@ def test_a_refused_comparison_recommends_nothing():
 def test_two_arms_or_words_are_no_sweep(names):
     """A sweep is three or more numbers."""
     of = design("x", {name: plan() for name in names}, range(len(names)))
-    assert verdict.report(of, boots(of, [10.0] * len(names))).sweep is None
+    assert verdict.build_report(of, boots(of, [10.0] * len(names))).sweep is None
 
 
 def test_an_arm_without_boots_has_no_point():
     """What never started is left out of the curve, and the rest is recommended from all the same."""
     of = sweep("4", "8", "12", "15")
     found = [b for b in measured(of, {"4": 8.0, "8": 10.0, "12": 9.0, "15": 7.0}) if b.arm != 3]
-    swept = verdict.report(of, found).sweep
+    swept = verdict.build_report(of, found).sweep
     assert swept is not None
     assert [point.arm for point in swept.points] == [0, 1, 2]
     assert swept.recommended == 1
-    assert verdict.report(of, []).sweep is None
+    assert verdict.build_report(of, []).sweep is None

@@ -35,17 +35,17 @@ from dflash_tui.experiments import variation
 )
 def test_values_become_arms(words, arms):
     """Every key leads to the options of `up` that launch it; JSON and quoted values may hold commas."""
-    assert variation.parse(words).arms == arms
+    assert variation.parse_variation(words).arms == arms
 
 
 def test_a_value_given_twice_makes_two_arms():
     """That is how a launch is compared with itself."""
-    assert list(variation.parse("mode=eager,eager,eager").arms) == ["eager", "eager (2)", "eager (3)"]
+    assert list(variation.parse_variation("mode=eager,eager,eager").arms) == ["eager", "eager (2)", "eager (3)"]
 
 
 def test_a_sweep_keeps_its_order():
     """The numbers are the arms' names."""
-    assert list(variation.parse("n=0,4,15").arms) == ["0", "4", "15"]
+    assert list(variation.parse_variation("n=0,4,15").arms) == ["0", "4", "15"]
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ def test_a_sweep_keeps_its_order():
 def test_what_is_wrong_is_said(words, said):
     """A mistake is told before anything begins."""
     with pytest.raises(UsageError, match=said):
-        variation.parse(words)
+        variation.parse_variation(words)
 
 
 def test_the_order_is_mirrored():
     """A B, or A B B A; a sweep goes forward and backward."""
-    assert variation.order(2, 1) == (0, 1)
-    assert variation.order(2, 2) == (0, 1, 1, 0)
-    assert variation.order(3, 3) == (0, 1, 2, 2, 1, 0, 0, 1, 2)
+    assert variation.order_boots(2, 1) == (0, 1)
+    assert variation.order_boots(2, 2) == (0, 1, 1, 0)
+    assert variation.order_boots(3, 3) == (0, 1, 2, 2, 1, 0, 0, 1, 2)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.analysis.report import AbReport, Comparison, Word
+from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Verdict
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Mode
@@ -15,7 +15,7 @@ from tests.support.boot_factories import KINDS, boot, boots, design, modes, plan
 
 def only(of: Design, measured: Sequence[Boot]) -> Comparison:
     """The one comparison of an experiment of two arms."""
-    (found,) = verdict.judge(of, measured)
+    (found,) = verdict.judge_arms(of, measured)
     return found
 
 
@@ -27,7 +27,7 @@ def against(vary: str, **changes: object) -> Design:
 def test_a_faster_arm_is_called_faster_in_steps():
     """Eager against compile is judged on steps/s: 20 % with boots 1 % apart is shown."""
     found = only(modes(), boots(modes(), [10.0, 12.0, 12.1, 10.1]))
-    assert (found.word, found.measure, found.suggestive, found.cause) == (Word.FASTER, "steps/s", False, "steps/s")
+    assert (found.word, found.measure, found.suggestive, found.cause) == (Verdict.FASTER, "steps/s", False, "steps/s")
     assert found.ratio is not None
     assert found.ratio.low < 1.2 < found.ratio.high
     assert found.boots == (2, 2)
@@ -35,13 +35,13 @@ def test_a_faster_arm_is_called_faster_in_steps():
 
 def test_a_slower_arm_is_called_slower():
     """The word is about the second arm."""
-    assert only(modes(), boots(modes(), [12.0, 10.0, 10.1, 12.1])).word is Word.SLOWER
+    assert only(modes(), boots(modes(), [12.0, 10.0, 10.1, 12.1])).word is Verdict.SLOWER
 
 
 def test_identical_arms_are_not_told_apart():
     """Boots that differ as boots do give no verdict, and what would have been found is told."""
     found = only(modes(), boots(modes(), [10.0, 10.2, 10.1, 10.3]))
-    assert (found.word, found.cause) == (Word.NO_DIFFERENCE, "")
+    assert (found.word, found.cause) == (Verdict.NO_DIFFERENCE, "")
     assert found.detectable is not None
     assert 0.02 < found.detectable < 0.2
 
@@ -50,8 +50,8 @@ def test_one_boot_each_is_suggestive():
     """A difference of 50 % is called one, and marked."""
     of = modes((0, 1))
     found = only(of, boots(of, [10.0, 15.0]))
-    assert (found.word, found.suggestive) == (Word.FASTER, True)
-    assert only(of, boots(of, [10.0, 10.9])).word is Word.NO_DIFFERENCE
+    assert (found.word, found.suggestive) == (Verdict.FASTER, True)
+    assert only(of, boots(of, [10.0, 10.9])).word is Verdict.NO_DIFFERENCE
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def test_a_plain_server_is_judged_on_tokens():
     bare = plan(num_speculative_tokens=0, drafter="")
     of = design("mode", {"eager": bare, "compile": msgspec.structs.replace(bare, mode=Mode.COMPILE)}, (0, 1, 1, 0))
     found = only(of, boots(of, [10.0, 12.0, 12.1, 10.1], [1.0] * 4))
-    assert (found.measure, found.steps_s, found.al, found.word) == ("tok/s", None, None, Word.FASTER)
+    assert (found.measure, found.steps_s, found.al, found.word) == ("tok/s", None, None, Verdict.FASTER)
 
 
 def test_an_acceptance_length_that_differs_is_named_as_the_cause():
     """A patch that lets more drafts be accepted at the same steps/s: faster in tok/s, because of AL."""
     of = against("patch.kernel", patches=("kernel",))
     found = only(of, boots(of, [10.0, 10.1, 10.0, 10.1], [1.5, 3.0, 3.0, 1.5]))
-    assert (found.word, found.measure, found.cause) == (Word.FASTER, "tok/s", "AL")
+    assert (found.word, found.measure, found.cause) == (Verdict.FASTER, "tok/s", "AL")
     assert found.al is not None
     assert found.al.ratio == pytest.approx(2)
 
@@ -102,7 +102,7 @@ def test_both_factors_may_be_the_cause_and_one_that_works_against_it_is_not():
 def test_mode_is_judged_on_tokens_when_it_changes_what_is_accepted():
     """An arm whose drafts are suddenly worth nothing is not faster for its steps."""
     found = only(modes(), boots(modes(), [10.0, 12.0, 12.1, 10.1], [3.0, 1.0001, 1.0001, 3.0]))
-    assert (found.measure, found.word, found.cause) == ("tok/s", Word.SLOWER, "AL")
+    assert (found.measure, found.word, found.cause) == ("tok/s", Verdict.SLOWER, "AL")
 
 
 def test_levels_of_concurrency_are_compared_level_by_level():
@@ -113,7 +113,7 @@ def test_levels_of_concurrency_are_compared_level_by_level():
         for n, speed in enumerate([10.0, 12.0, 12.1, 10.1])
     ]
     found = only(of, measured)
-    assert found.word is Word.FASTER
+    assert found.word is Verdict.FASTER
     assert [(each.kind, each.streams) for each in found.prompts[:2]] == [("Q&A", 1), ("Q&A", 4)]
     assert all(each.ratio.low < 1.2 < each.ratio.high for each in found.prompts)
     assert found.prompts[0].a == pytest.approx(10.05, rel=1e-3)
@@ -130,7 +130,7 @@ def test_a_level_without_steps_is_not_left_out_of_the_verdict():
         crowded = [request(kind, slow, streams=4, steps=None, accepted=None) for kind in KINDS]
         measured.append(boot(of, n, [*alone, *crowded]))
     found = only(of, measured)
-    assert (found.measure, found.word is Word.FASTER) == ("tok/s", False)
+    assert (found.measure, found.word is Verdict.FASTER) == ("tok/s", False)
 
 
 def starting(of: Design, speeds: Sequence[float], ready: dict[str, tuple[float, float]]) -> list[Boot]:
@@ -221,7 +221,7 @@ def test_a_prompt_counts_for_the_break_even_by_its_seconds():
         for n, (arm, share) in enumerate(zip(of.order, (1.0, 1.0, 1.01, 1.01), strict=True))
     ]  # fmt: skip
     found = only(of, measured)
-    assert found.word is Word.FASTER
+    assert found.word is Verdict.FASTER
     (even,) = found.break_even
     suite = sum(tokens.values())
     seconds = [
@@ -236,7 +236,7 @@ def test_a_refused_verdict_states_no_break_even():
     of = modes()
     measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
     measured[0] = msgspec.structs.replace(measured[0], preemptions=1.0)
-    assert (only(of, measured).word, only(of, measured).break_even) == (Word.REFUSED, ())
+    assert (only(of, measured).word, only(of, measured).break_even) == (Verdict.REFUSED, ())
 
 
 def test_starts_that_are_alike_have_nothing_to_make_up():
@@ -249,12 +249,12 @@ def test_a_report_survives_its_file_and_knows_whether_it_is_complete():
     """All of it can be written and read again; a boot that is missing is seen."""
     of = modes()
     measured = boots(of, [10.0, 12.0, 12.1, 10.1])
-    report = verdict.report(of, measured)
+    report = verdict.build_report(of, measured)
     assert report.complete
     assert report.sweep is None
-    assert msgspec.json.decode(msgspec.json.encode(report), type=AbReport) == report
-    assert not verdict.report(of, measured[:3]).complete
-    assert verdict.report(of, []).comparisons[0].word is Word.REFUSED
+    assert msgspec.json.decode(msgspec.json.encode(report), type=ExperimentReport) == report
+    assert not verdict.build_report(of, measured[:3]).complete
+    assert verdict.build_report(of, []).comparisons[0].word is Verdict.REFUSED
 
 
 def three(names: tuple[str, str, str]) -> dict[str, Plan]:
@@ -266,8 +266,8 @@ def test_every_arm_is_compared_with_the_first():
     of = design("n", three(("1", "2", "3")), (0, 1, 2, 2, 1, 0))
     measured = boots(of, [10.0, 12.0, 10.1, 10.0, 12.1, 10.2])
     measured = [msgspec.structs.replace(b, error="died", requests=()) if b.arm == 2 else b for b in measured]
-    found = verdict.judge(of, measured)
-    assert [(each.a, each.b, each.word) for each in found] == [(0, 1, Word.FASTER), (0, 2, Word.REFUSED)]
+    found = verdict.judge_arms(of, measured)
+    assert [(each.a, each.b, each.word) for each in found] == [(0, 1, Verdict.FASTER), (0, 2, Verdict.REFUSED)]
 
 
 def test_arms_with_one_boot_left_take_the_spread_of_the_others():
@@ -275,6 +275,6 @@ def test_arms_with_one_boot_left_take_the_spread_of_the_others():
     of = design("n", three(("4", "8", "12")), (0, 1, 2, 2, 1, 0))
     measured = boots(of, [10.0, 12.0, 13.0, 13.6, 12.1, 10.1])
     measured = [msgspec.structs.replace(b, error="died", requests=()) if b.number > 3 else b for b in measured]
-    first, _ = verdict.report(of, measured).comparisons
+    first, _ = verdict.build_report(of, measured).comparisons
     assert (first.boots, first.suggestive) == ((1, 1), True)
     assert first.cv == pytest.approx(0.032, abs=0.001)

@@ -7,19 +7,19 @@ from msgspec.structs import replace
 
 from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.analysis.report import AbReport
+from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.presentation import experiment_markdown, experiment_tables
 from dflash_tui.presentation.markdown import said
 from tests.support.experiment_factories import a_boot, a_design, a_plan, boots
 from tests.tui.conftest import HOSTILE
 
 
-def a_report(speeds: tuple[float, ...] = (10.0, 18.5), **changes) -> AbReport:
+def a_report(speeds: tuple[float, ...] = (10.0, 18.5), **changes) -> ExperimentReport:
     design = a_design(**changes)
     made = list(boots(design, speeds, start=(40.0, 85.0)))
     made[1] = replace(made[1], cache="cold", ready=120.0)
     made[2] = replace(made[2], cache="cached", ready=61.0)
-    return verdict.report(design, made)
+    return verdict.build_report(design, made)
 
 
 def test_the_label_and_the_verdict_come_first():
@@ -81,7 +81,7 @@ def test_what_is_refused_still_shows_its_figures():
     """The reason stands in the verdict; both arms stand in the table."""
     report = a_report()
     other = [replace(boot, versions={"vllm": "0.31.0"}) if boot.arm else boot for boot in report.boots]
-    said = experiment_markdown.render(verdict.report(report.design, other))
+    said = experiment_markdown.render(verdict.build_report(report.design, other))
     assert "**refused: versions differ" in said
     assert "| A eager | 2 |" in said
 
@@ -89,7 +89,9 @@ def test_what_is_refused_still_shows_its_figures():
 def test_a_sweep_names_its_plateau():
     plans = {str(n): a_plan("eager", n) for n in (4, 8, 15)}
     design = a_design(plans, order=(0, 1, 2, 2, 1, 0), vary="n")
-    said = experiment_markdown.render(verdict.report(design, boots(design, (10.0, 10.0, 8.0), al=(2.6, 3.1, 3.2))))
+    said = experiment_markdown.render(
+        verdict.build_report(design, boots(design, (10.0, 10.0, 8.0), al=(2.6, 3.1, 3.2)))
+    )
     assert "## Sweep" in said
     assert "recommended: n=8" in said
     assert "| B n=8 |" in said
@@ -139,7 +141,7 @@ def test_text_of_others_becomes_no_link(text, renderer):
 
 def test_boots_without_a_verdict_are_told_too():
     """An experiment that is halted has figures, and says that it is not complete."""
-    said = experiment_markdown.render(AbReport(a_design(), (a_boot(0, 0),), (), complete=False))
+    said = experiment_markdown.render(ExperimentReport(a_design(), (a_boot(0, 0),), (), complete=False))
     assert "**Not complete**: 1 of 4 boots are over." in said
     assert "## Verdict" not in said
 
@@ -164,6 +166,6 @@ def test_what_the_environment_had_beside_the_plan_is_told():
     design = a_design()
     first, *rest = boots(design, (10.0, 12.0))
     first = replace(first, inherited={"OMP_NUM_THREADS": "4"})
-    told = experiment_markdown.render(AbReport(design, (first, *rest), ()))
+    told = experiment_markdown.render(ExperimentReport(design, (first, *rest), ()))
     assert "environment that was there before: `OMP_NUM_THREADS=4`" in told
     assert "environment that was there before: —" in told

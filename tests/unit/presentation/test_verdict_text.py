@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.analysis.report import AbReport
+from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.presentation import verdict_text
 from tests.support.boot_factories import boots, design, modes, plan
@@ -15,7 +15,7 @@ SPEEDS = [10.0, 20.0, 20.1, 10.1]
 
 def said(of: Design, measured: Sequence[Boot]) -> tuple[str, str]:
     """Headline and details of an experiment's first comparison."""
-    report = verdict.report(of, measured)
+    report = verdict.build_report(of, measured)
     one = report.comparisons[0]
     return verdict_text.headline(report, one), "\n".join(verdict_text.details(report, one))
 
@@ -95,10 +95,10 @@ def test_a_start_that_was_seen_once_each_is_said_to_be():
     assert "variation between boots of an arm" in said(of, measured[:3])[1]
 
 
-def sweep(*speeds: float) -> AbReport:
+def sweep(*speeds: float) -> ExperimentReport:
     """A sweep over n=4, 8, 12 with two boots each."""
     of = design("n", {str(n): plan(num_speculative_tokens=n) for n in (4, 8, 12)}, (0, 1, 2, 2, 1, 0))
-    return verdict.report(of, boots(of, [*speeds, *(1.005 * speed for speed in reversed(speeds))]))
+    return verdict.build_report(of, boots(of, [*speeds, *(1.005 * speed for speed in reversed(speeds))]))
 
 
 def test_a_sweep_says_its_plateau_and_what_it_recommends():
@@ -112,7 +112,7 @@ def test_a_sweep_says_its_plateau_and_what_it_recommends():
 
 def test_what_is_no_sweep_says_nothing():
     """Two modes have no curve."""
-    assert verdict_text.sweep(verdict.report(modes(), boots(modes(), [10.0, 12.0, 12.1, 10.1]))) == []
+    assert verdict_text.sweep(verdict.build_report(modes(), boots(modes(), [10.0, 12.0, 12.1, 10.1]))) == []
 
 
 def test_arms_are_called_by_what_speaks_for_itself():
