@@ -53,7 +53,7 @@ def _setup(arm: Arm) -> Setup:
     Raises:
         UsageError: the recipe has changed, so that the arm would be another one than before.
     """
-    made = planner.replanned(arm.options)
+    made = planner.replan_launch(arm.options)
     if changed := [name for name in LAUNCH_IDENTITY_FIELDS if getattr(made.plan, name) != getattr(arm.plan, name)]:
         what = f"{arm.plan.recipe} is not what it was when the experiment began"
         raise UsageError(what, evidence=f"{arm.name}: {', '.join(changed)} differ", do="begin a new one")
@@ -66,7 +66,7 @@ def _normal(design: Design) -> Plan:
     every = {option for each in design.arms for option in each.options}
     varied = {option for option in every if len({each.options.get(option) for each in design.arms}) > 1}
     by_hand = {option for option in arm.options if option.startswith("--set patches.")}
-    return planner.replanned(arm.options, dict.fromkeys(varied | by_hand)).plan
+    return planner.replan_launch(arm.options, dict.fromkeys(varied | by_hand)).plan
 
 
 if __name__ == "__main__":

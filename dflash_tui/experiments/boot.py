@@ -82,8 +82,8 @@ async def run_boot(what: PreparedBoot, tell: Tell) -> Boot:
     free = await asyncio.to_thread(conditions.measure_free_memory, what.plan)
     began = time.monotonic()
     try:
-        (await runner.run(what.setup, what.plan)).raise_failed()
-        run = await preparation.bring_up(what.setup, what.plan, log_preparing)
+        (await runner.run_preflight(what.setup, what.plan)).raise_failed()
+        run = await preparation.prepare_and_launch(what.setup, what.plan, log_preparing)
     except DflashError as error:
         return replace(made, error=str(error))
     launched, made = time.monotonic(), replace(made, run=run.id, began=run.started_at)

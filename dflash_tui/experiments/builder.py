@@ -38,7 +38,7 @@ def build_experiment(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
     boots = args.boots or (2 if args.honest else 1)
     if args.honest and boots < 2:
         raise UsageError("--honest needs at least two boots per arm", do="leave --boots away, or --boots 2")
-    made = planner.planned(args)
+    made = planner.plan_launch(args)
     base = made.plan
     port = base.port if args.port else lifecycle.free_port(base.port)
     options = request.options(base, {"--port": str(port)})
@@ -96,7 +96,7 @@ def _arms(varied: Varied, options: dict[str, str]) -> tuple[tuple[Arm, ...], lis
     arms, setups = list[Arm](), list[Setup]()
     for name, changes in varied.arms.items():
         try:
-            made = planner.replanned(options, changes)
+            made = planner.replan_launch(options, changes)
         except UsageError as error:
             raise UsageError(
                 f"--vary {varied.key}: {name}: {error.what}", evidence=error.evidence, do=error.do

@@ -34,7 +34,7 @@ async def check_arms(design: Design, setups: list[Setup]) -> None:
     """Raise when an arm could not start, before anything is started."""
     for arm, setup in zip(design.arms, setups, strict=True):
         try:
-            (await runner.run(setup, arm.plan)).raise_failed()
+            (await runner.run_preflight(setup, arm.plan)).raise_failed()
         except PreflightFailed as error:
             what = f"{arm.name}: {error.what}"
             raise PreflightFailed(what, evidence=error.evidence, do=error.do.partition("\n  → --force")[0]) from None

@@ -30,7 +30,7 @@ from dflash_tui.planning.recipe import EngineSpec, Mode, Recipe
 from dflash_tui.planning.resolution import Setup
 
 
-class Planned(NamedTuple):
+class PlannedLaunch(NamedTuple):
     """A plan, its setup, and the GPUs it is for: none when it is planned for a class that is not here."""
 
     setup: Setup
@@ -38,7 +38,7 @@ class Planned(NamedTuple):
     gpus: tuple[Gpu, ...]
 
 
-def planned(args: argparse.Namespace) -> Planned:
+def plan_launch(args: argparse.Namespace) -> PlannedLaunch:
     """Return the plan that the arguments ask for, on the GPUs of this machine or for the class that they name.
 
     Raises:
@@ -74,16 +74,16 @@ def planned(args: argparse.Namespace) -> Planned:
         engine=Path(found.folder) if found else None,
         patchable=found is None or found.patchable,
     )
-    return Planned(setup, msgspec.structs.replace(plan, asked=_asked(args)), cards)
+    return PlannedLaunch(setup, msgspec.structs.replace(plan, asked=_asked(args)), cards)
 
 
-def replanned(options: Mapping[str, str], changes: request.Changes | None = None) -> Planned:
+def replan_launch(options: Mapping[str, str], changes: request.Changes | None = None) -> PlannedLaunch:
     """Return the plan that options of `up` lead to, as `core.again` has them, with `changes`.
 
     Raises:
         UsageError: the recipe is gone, or does not take one of them any more.
     """
-    return planned(build_parser().parse_args(request.line(options, changes)))
+    return plan_launch(build_parser().parse_args(request.line(options, changes)))
 
 
 def _asked(args: argparse.Namespace) -> dict[str, str]:
@@ -148,7 +148,7 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
     return found
 
 
-def fit_of(made: Planned) -> Fit | None:
+def estimate_planned_memory(made: PlannedLaunch) -> Fit | None:
     """Return the memory arithmetic of a plan, by the models that are here; None on the CPU.
 
     For a class that is not here it is about what is typical of it.
@@ -157,4 +157,4 @@ def fit_of(made: Planned) -> Fit | None:
     total = typical.memory_total if typical else 0
     elsewhere = Machine(made.plan.hardware, total, total, typical.unified) if typical else None
     models = [model_lookup.find_local_model(model.name, model.revision) for model in made.plan.models]
-    return check.fit_of(made.setup, made.plan, machine_of(made.gpus) or elsewhere, models)
+    return check.estimate_plan_memory(made.setup, made.plan, machine_of(made.gpus) or elsewhere, models)

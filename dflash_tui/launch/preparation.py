@@ -34,7 +34,9 @@ _WORDS = {
 }
 
 
-async def bring_up(setup: Setup, plan: Plan, report: Report, *, forced: str = "", restarted_from: str = "") -> Run:
+async def prepare_and_launch(
+    setup: Setup, plan: Plan, report: Report, *, forced: str = "", restarted_from: str = ""
+) -> Run:
     """Prepare what `plan` needs, launch its server and return the run.
 
     `forced` says why failed checks were overruled, `restarted_from` names the run that it is launched again after.
@@ -53,12 +55,12 @@ async def bring_up(setup: Setup, plan: Plan, report: Report, *, forced: str = ""
             kept.append(event)
         report(event)
 
-    engine = await get(setup, plan, note, forced=forced)
-    await patch(plan, engine, note)
+    engine = await prepare_engine_and_models(setup, plan, note, forced=forced)
+    await bring_patches_up_to_date(plan, engine, note)
     return await _launch(plan, engine, kept, forced, restarted_from)
 
 
-async def get(setup: Setup, plan: Plan, report: Report, *, forced: str = "") -> Engine:
+async def prepare_engine_and_models(setup: Setup, plan: Plan, report: Report, *, forced: str = "") -> Engine:
     """Install, build and fetch what `plan` needs and is missing, and return its engine, whose files are not patched.
 
     Raises:
@@ -156,7 +158,7 @@ async def _built(plan: Plan, engine: Engine, folder: Path, lock: int) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-async def patch(plan: Plan, engine: Engine, report: Report) -> None:
+async def bring_patches_up_to_date(plan: Plan, engine: Engine, report: Report) -> None:
     """Bring the engine's files to what the plan says: what it needs is in, and no experiment that it does not ask for.
 
     What a killed change left half done is finished or undone first, also for a plan without patches.

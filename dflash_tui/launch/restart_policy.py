@@ -21,7 +21,7 @@ _CALLED_OFF = "called-off"
 _BY_CHANCE = frozenset({UNKNOWN, "crashed", "engine_killed", "gpu_fault", "killed", "oom_killed"})
 
 
-def refusal(policy: Restart, state: RunState, kind: str, restarts: Sequence[float], now: float) -> str:
+def explain_no_restart(policy: Restart, state: RunState, kind: str, restarts: Sequence[float], now: float) -> str:
     """Return why the server of `state` is not launched again, empty when it is; pure.
 
     `kind` names the cause of its death as a `Diagnosis` does. `restarts` and `now` are seconds of one clock: when
@@ -38,7 +38,7 @@ def refusal(policy: Restart, state: RunState, kind: str, restarts: Sequence[floa
     return ""
 
 
-def wait(policy: Restart, restarts: Sequence[float], now: float) -> float:
+def restart_delay(policy: Restart, restarts: Sequence[float], now: float) -> float:
     """Return the seconds until the next launch: twice as many after each restart of the window, five minutes at most.
 
     The arguments are those of `refusal`; pure.
@@ -47,12 +47,12 @@ def wait(policy: Restart, restarts: Sequence[float], now: float) -> float:
     return float(min(policy.wait_s * 2 ** len(recent), max(LONGEST_WAIT, policy.wait_s)))
 
 
-def call_off(run: Run) -> None:
+def cancel_restarts(run: Run) -> None:
     """Let nobody launch the dead server of `run` again: somebody asked to stop it."""
     with contextlib.suppress(OSError):  # its folder may be gone
         private_files.write_private_file(run.folder / _CALLED_OFF, b"")
 
 
-def called_off(run: Run) -> bool:
+def are_restarts_cancelled(run: Run) -> bool:
     """Whether somebody asked to stop `run` after its server had died."""
     return (run.folder / _CALLED_OFF).exists()

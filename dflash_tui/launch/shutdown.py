@@ -26,7 +26,7 @@ class _Held(NamedTuple):
     all: int
 
 
-async def stop(run: Run, tell: Callable[[str], None]) -> tuple[float, str]:
+async def stop_and_release_memory(run: Run, tell: Callable[[str], None]) -> tuple[float, str]:
     """End the server and wait for its memory; return the seconds of its end and what stayed, as a sentence or empty.
 
     `tell` is given a line while memory is being released. Where the driver does not say what the server held, or

@@ -61,7 +61,7 @@ WantedBy=default.target
 """
 
 
-class Memory(msgspec.Struct, frozen=True):
+class UnitMemory(msgspec.Struct, frozen=True):
     """The machine's memory, and what vLLM takes of it through CUDA where the GPU has none of its own; bytes."""
 
     total: int
@@ -73,12 +73,12 @@ class Memory(msgspec.Struct, frozen=True):
         return max(self.total // _LEAST_PART, min(_RESERVE, self.total // _MOST_PART))
 
 
-def name(recipe: str) -> str:
+def unit_name(recipe: str) -> str:
     """Return the unit's name."""
     return f"dflash-tui-{recipe}.service"
 
 
-def text(
+def build_unit(
     recipe: str,
     command: Sequence[str],
     *,
@@ -86,7 +86,7 @@ def text(
     secrets: str,
     restarts: str,
     patience: int,
-    memory: Memory,
+    memory: UnitMemory,
 ) -> str:
     """Return the unit that runs `command` for `recipe`.
 
@@ -102,8 +102,8 @@ def text(
         unified = _UNIFIED.format(**said, bytes=high)
     return _TEXT.format(
         recipe=recipe,
-        command=" ".join(map(word, command)),
-        environment="".join(f"Environment={word(f'{key}={value}')}\n" for key, value in environment.items()),
+        command=" ".join(map(quote_unit_word, command)),
+        environment="".join(f"Environment={quote_unit_word(f'{key}={value}')}\n" for key, value in environment.items()),
         secrets=secrets.replace("%", "%%"),
         restarts=restarts,
         patience=patience,
@@ -114,7 +114,7 @@ def text(
     )
 
 
-def word(given: str) -> str:
+def quote_unit_word(given: str) -> str:
     """Return a word of a command or of an environment as a unit file has it."""
     return given if _PLAIN.fullmatch(given) else f'"{"".join(map(_escaped, given))}"'
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from dflash_tui.common import formatting
 from dflash_tui.engines import inventory
-from dflash_tui.launch.planner import Planned, fit_of
+from dflash_tui.launch.planner import PlannedLaunch, estimate_planned_memory
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import startup_history
 from dflash_tui.planning import plan as plans
 from dflash_tui.presentation.plan_words import band_line, memory_line, ready_line, restart_line
 
 
-def describe(made: Planned) -> str:
+def describe(made: PlannedLaunch) -> str:
     """Return the plan for a reader: what is served, with what, what has to be fetched, and what is known about it."""
     setup, plan = made.setup, made.plan
     spec, recipe = setup.engine, setup.recipe
@@ -44,7 +44,7 @@ def describe(made: Planned) -> str:
         rows.append(("models", "built" if built else f"to build here: {recipe.build.size_mb} MB, a few seconds"))
     if ready := ready_line(plan, setup, startup_history.ready(plan)):
         rows.append(("ready", ready))
-    if fit := fit_of(made):
+    if fit := estimate_planned_memory(made):
         rows.append(("memory", memory_line(fit)))
     rows += [("expected", band_line(band)) for band in setup.expected if plan.num_speculative_tokens]
     if restart := restart_line(plan.restart):

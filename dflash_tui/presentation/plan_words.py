@@ -11,7 +11,7 @@ from dflash_tui.planning.recipe import Band, Restart
 from dflash_tui.planning.resolution import Setup
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint is spared
-    from dflash_tui.launch.preflight.runner import Check, Report
+    from dflash_tui.launch.preflight.runner import Check, PreflightReport
     from dflash_tui.monitoring.startup_history import Ready
 
 MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
@@ -81,7 +81,7 @@ def check_line(check: Check) -> str:
     return f"{MARKS[check.level.value]} {check.name}: {check.found}{fix}"
 
 
-def verdict(report: Report) -> str:
+def verdict(report: PreflightReport) -> str:
     """Return what the checks come to."""
     warnings = sum(check.level.value == "warn" for check in report.checks)
     noted = f", {formatting.pluralize(warnings, 'warning')}" if warnings else ""

@@ -181,7 +181,7 @@ class DflashApp(App[str]):
         from dflash_tui.launch import preparation  # noqa: PLC0415 - as above
 
         try:
-            run = await preparation.bring_up(setup, plan, self.run_screen.take, forced=forced)
+            run = await preparation.prepare_and_launch(setup, plan, self.run_screen.take, forced=forced)
         except (DflashError, OSError, RuntimeError) as error:
             said = explain_resource_limit(error) or error
             if isinstance(said, RuntimeError):
@@ -359,7 +359,7 @@ class DflashApp(App[str]):
         from dflash_tui.launch import shutdown  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
 
         try:
-            seconds, stayed = await shutdown.stop(run, lambda line: self.notify(line, timeout=2))
+            seconds, stayed = await shutdown.stop_and_release_memory(run, lambda line: self.notify(line, timeout=2))
         except DflashError as error:
             self.push_screen(ErrorDialog(error))
             return

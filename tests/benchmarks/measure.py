@@ -110,7 +110,7 @@ def observe(args: argparse.Namespace) -> None:
     spec = resolution.resolve(recipe_loader.find("demo-cpu"))
     made = plan.make(spec, port=lifecycle.free_port(8741))
     if environments.find_engine(plan.engine_folder(spec.engine)) is None or not Path(made.models_folder).is_dir():
-        run = asyncio.run(preparation.bring_up(spec, made, lambda _event: None))
+        run = asyncio.run(preparation.prepare_and_launch(spec, made, lambda _event: None))
         wait_ready(run.url, run)
         asyncio.run(lifecycle.stop(run))
     start_bare(made)  # fills the caches

@@ -36,8 +36,8 @@ systemd = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="system
 
 
 def made(command: list[str], cuda: int | None = None, path: str = "/x") -> str:
-    memory = systemd_unit.Memory(128 * GIB, cuda)
-    return systemd_unit.text(
+    memory = systemd_unit.UnitMemory(128 * GIB, cuda)
+    return systemd_unit.build_unit(
         "demo", command, environment={"PATH": path}, secrets="/50% of/s.env", restarts="No.", patience=75, memory=memory
     )
 
@@ -58,7 +58,7 @@ def verified(text: str, folder: Path) -> str:
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1))
 def test_every_word_comes_back(words):
     """Whatever letters it has, and on one line of what a terminal can show."""
-    line = " ".join(map(systemd_unit.word, words))
+    line = " ".join(map(systemd_unit.quote_unit_word, words))
     assert unquoted(line) == words
     assert line.isprintable()
 
@@ -85,7 +85,7 @@ def test_the_real_systemd_reads_it(tmp_path):
 
 def test_memory_is_left_to_the_system():
     """The greater of 4 GiB and a twentieth, a quarter of a small machine; CUDA's part where that is the same memory."""
-    assert [systemd_unit.Memory(total * GIB).reserve / GIB for total in (8, 24, 120)] == [2, 4, 6]
+    assert [systemd_unit.UnitMemory(total * GIB).reserve / GIB for total in (8, 24, 120)] == [2, 4, 6]
     assert "MemoryHigh" not in fields(made(["x"]))
     assert fields(made(["x"], 90 * GIB))["MemoryHigh"] == [str(38 * GIB - 128 * GIB // 20)]
     assert fields(made(["x"], 120 * GIB))["MemoryHigh"] == [str(8 * GIB)]

@@ -18,7 +18,7 @@ from dflash_tui.engines.patching import ledger, patcher, permissions
 from dflash_tui.events import Preparing
 from dflash_tui.launch import preparation
 from dflash_tui.launch.preflight import launch as preflight_launch
-from dflash_tui.launch.preflight.check import Check, Level
+from dflash_tui.launch.preflight.check import Check, CheckLevel
 from dflash_tui.planning import patch_file, recipe_loader, resolution
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning.patch_file import Patch
@@ -42,7 +42,7 @@ def made(engine: Engine, **settings: bool) -> Plan:
 def launch(plan: Plan, engine: Engine) -> tuple[Run, str]:
     """Bring the files to what the plan says, launch, end the program; return the run and what was said."""
     said: list[Preparing] = []
-    asyncio.run(preparation.patch(plan, engine, said.append))
+    asyncio.run(preparation.bring_patches_up_to_date(plan, engine, said.append))
     run = asyncio.run(preparation._launch(plan, engine, said, ""))
     try:
         assert permissions.list_engine_users(engine) == [f"{run.id} on port {plan.port}"]
@@ -52,7 +52,7 @@ def launch(plan: Plan, engine: Engine) -> tuple[Run, str]:
 
 
 def patch_checks(engine: Engine, **choices: Any) -> list[Check]:
-    found = preflight_launch.checks(situation("demo-cpu", engine=engine, **choices))
+    found = preflight_launch.check_launch(situation("demo-cpu", engine=engine, **choices))
     return [check for check in found if check.name == "patch"]
 
 
@@ -90,7 +90,7 @@ def test_an_experiment_goes_with_the_launch_that_asked_for_it(engine, experiment
     assert "trial taken out (an experiment, and not asked for)" in said
     (engine.site_packages / "vllm" / "utils/other.py").write_text("x = 2\n")
     [theirs, _] = patch_checks(engine)
-    assert (theirs.level, "trial is in by other hands" in theirs.found) == (Level.WARN, True)
+    assert (theirs.level, "trial is in by other hands" in theirs.found) == (CheckLevel.WARN, True)
     assert launch(made(engine), engine)[0].patches == (NAME, "trial")
 
 
@@ -135,7 +135,7 @@ def test_the_doctor_sees_a_server_that_is_in_the_way(engine):
     waiting = asyncio.run(preparation._launch(replace(made(engine), patches=()), engine, [], ""))
     try:
         [found] = patch_checks(engine)
-        assert found.level is Level.FAIL
+        assert found.level is CheckLevel.FAIL
         assert waiting.id in found.found
         assert found.fix == "stop it first: dflash-tui stop"
     finally:
@@ -196,7 +196,7 @@ def test_a_launch_that_is_given_up_writes_nothing(engine, monkeypatch):
     before = tree(engine)
 
     async def main() -> None:
-        work = asyncio.create_task(preparation.patch(made(engine), engine, lambda _event: None))
+        work = asyncio.create_task(preparation.bring_patches_up_to_date(made(engine), engine, lambda _event: None))
         deadline = time.monotonic() + 30
         while not sleeping():
             assert time.monotonic() < deadline
@@ -216,14 +216,14 @@ def test_a_launch_that_is_given_up_writes_nothing(engine, monkeypatch):
 def test_the_doctor_tells_of_what_stands_in_the_way(engine):
     """An interrupted change, a damaged journal, a patch that was switched off and is in by other hands."""
     Path(engine.folder, "dflash-patching.json").write_text('{"files": [], "manifest": []}')
-    assert [check.level for check in patch_checks(engine)] == [Level.WARN, Level.OK]
+    assert [check.level for check in patch_checks(engine)] == [CheckLevel.WARN, CheckLevel.OK]
     Path(engine.folder, "dflash-patching.json").write_text("[")
-    assert [check.level for check in patch_checks(engine)] == [Level.FAIL, Level.OK]
+    assert [check.level for check in patch_checks(engine)] == [CheckLevel.FAIL, CheckLevel.OK]
     Path(engine.folder, "dflash-patching.json").unlink()
     patcher.apply_patches([patch_file.load(NAME)], engine)
     Path(engine.folder, "dflash-patches.json").unlink()
     [off] = patch_checks(engine, settings={f"patches.{NAME}": False})
-    assert off.level is Level.FAIL
+    assert off.level is CheckLevel.FAIL
     assert "by other hands" in off.found
 
 
@@ -241,9 +241,9 @@ def test_half_of_a_change_is_not_told_as_other_hands(engine, shipped):
     journal = {"files": [replaced, not_yet], "manifest": []}
     Path(engine.folder, "dflash-patching.json").write_text(json.dumps(journal))
     [left] = patch_checks(engine, settings={f"patches.{NAME}": False})
-    assert (left.level, "an interrupted change" in left.found) == (Level.WARN, True)
+    assert (left.level, "an interrupted change" in left.found) == (CheckLevel.WARN, True)
     target.write_bytes(new.replace(b"repeat_interleave", b"other"))
-    assert [check.level for check in patch_checks(engine)] == [Level.WARN]
+    assert [check.level for check in patch_checks(engine)] == [CheckLevel.WARN]
     for done in (patcher.apply_patches([shipped], engine, dry=True), patcher.revert_patches(engine, dry=True)):
         assert (done.names, done.pending) == ((), True)
         assert "an interrupted change" in done.notes[0]

@@ -160,7 +160,7 @@ def test_an_adopted_engine_that_was_changed_is_noticed(tmp_path, folders):
     engine = inventory.adopt_engine(folder, patch=False)
 
     def check() -> tuple[str, str]:
-        found = launch.checks(situation("gemma-4-26b-a4b", DESKTOP, engine=engine))
+        found = launch.check_launch(situation("gemma-4-26b-a4b", DESKTOP, engine=engine))
         return next((check.level.value, check.fix) for check in found if check.name == "engine")
 
     assert check() == ("ok", "")

@@ -48,7 +48,7 @@ def make(port: int, tokens: dict[int, list[str]] | None = None, launches: dict[i
     head, _, rest = recipe.partition("patches:\n  - cpu-expand-kernel\n")
     paths.user_recipes_folder().mkdir(parents=True, exist_ok=True)
     (paths.user_recipes_folder() / f"{RECIPE}.yaml").write_text(head + rest)
-    plan = planner.planned(build_parser().parse_args(["plan", RECIPE])).plan
+    plan = planner.plan_launch(build_parser().parse_args(["plan", RECIPE])).plan
     folder = Path(plan.engine_folder)
     site = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     for made in (folder / "bin", site / "vllm", Path(plan.models_folder)):

@@ -25,7 +25,7 @@ SIZES = [(120, 36), (80, 24)]
 
 def of_demo(*options: str) -> Run:
     """Return a run of the demo as it is launched with these options."""
-    plan = planner.planned(build_parser().parse_args(["up", "demo-cpu", *options])).plan
+    plan = planner.plan_launch(build_parser().parse_args(["up", "demo-cpu", *options])).plan
     return msgspec.structs.replace(a_run(), plan=plan)
 
 

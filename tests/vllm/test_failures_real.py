@@ -76,7 +76,7 @@ PAST_IT = {
 
 
 def planned(port: int, *words: str) -> Plan:
-    return planner.planned(build_parser().parse_args(["up", "demo-cpu", "--port", str(port), *words])).plan
+    return planner.plan_launch(build_parser().parse_args(["up", "demo-cpu", "--port", str(port), *words])).plan
 
 
 def launched(port: int, target: str = "", speculation: str = "") -> Run:

@@ -61,7 +61,7 @@ async def _get(design: Design, setups: list[Setup], *, as_json: bool) -> None:
             lines(event)
 
     for arm, setup in zip(design.arms, setups, strict=True):
-        await preparation.get(setup, arm.plan, once)
+        await preparation.prepare_engine_and_models(setup, arm.plan, once)
 
 
 def _go(args: argparse.Namespace, design: Design) -> int:

@@ -18,7 +18,7 @@ from dflash_tui.engines import environments as engines
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patcher, status, transaction
-from dflash_tui.launch.planner import planned
+from dflash_tui.launch.planner import plan_launch
 from dflash_tui.planning import patch_file
 
 
@@ -53,7 +53,7 @@ def listed(args: argparse.Namespace) -> int:
 
 def install(args: argparse.Namespace) -> int:
     """Build the engine of a recipe."""
-    made = planned(args)
+    made = plan_launch(args)
     folder = Path(made.plan.engine_folder)
     spec = made.setup.engine
     if found := inventory.find_any_engine(folder):

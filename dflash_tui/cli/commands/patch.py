@@ -18,7 +18,7 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patch_set, patcher, transaction
 from dflash_tui.engines.patching import status as patching_status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
-from dflash_tui.launch.planner import planned
+from dflash_tui.launch.planner import plan_launch
 from dflash_tui.machine import gpus
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
@@ -64,7 +64,7 @@ def _scope(args: argparse.Namespace) -> Scope:
     plan: Plan | None = None
     known, unusable = patch_file.known()
     if args.recipe:
-        plan = planned(args).plan
+        plan = plan_launch(args).plan
         engine = inventory.find_any_engine(Path(plan.engine_folder))
         if engine is None:
             raise UsageError(

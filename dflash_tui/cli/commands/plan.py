@@ -10,7 +10,7 @@ import msgspec
 
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common import formatting
-from dflash_tui.launch.planner import fit_of, planned
+from dflash_tui.launch.planner import estimate_planned_memory, plan_launch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import system
 from dflash_tui.presentation.plan_text import describe
@@ -19,10 +19,10 @@ from dflash_tui.presentation.plan_words import check_line, verdict
 
 def plan(args: argparse.Namespace) -> int:
     """`plan RECIPE`: print what a launch would do."""
-    made = planned(args)
+    made = plan_launch(args)
     if args.json:
         expected = [msgspec.to_builtins(band) for band in made.setup.expected]
-        known = {"expected": expected, "fit": msgspec.to_builtins(fit_of(made))}
+        known = {"expected": expected, "fit": msgspec.to_builtins(estimate_planned_memory(made))}
         print_data(json.dumps(msgspec.to_builtins(made.plan) | known))
     else:
         print_data(describe(made))
@@ -33,15 +33,15 @@ def doctor(args: argparse.Namespace) -> int:
     """`doctor [RECIPE]`: print every check; the exit code is 4 when one fails."""
     if args.recipe is None:
         args.recipe = "demo-cpu"
-        made = planned(args)
-        report = asyncio.run(runner.run_machine(made.setup, made.plan))
+        made = plan_launch(args)
+        report = asyncio.run(runner.run_machine_checks(made.setup, made.plan))
     else:
-        made = planned(args)
+        made = plan_launch(args)
         if args.release_page_cache:
-            models = asyncio.run(runner.look(made.setup, made.plan)).models
+            models = asyncio.run(runner.survey_launch(made.setup, made.plan)).models
             freed = system.release_pages(runner.local_files(models))
             print_status(f"{formatting.format_gib(freed)} of page cache given back")
-        report = asyncio.run(runner.run(made.setup, made.plan, thorough=True))
+        report = asyncio.run(runner.run_preflight(made.setup, made.plan, thorough=True))
     for check in report.checks:
         print_data(msgspec.json.encode(check).decode() if args.json else check_line(check))
     if not args.json:

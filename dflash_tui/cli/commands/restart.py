@@ -44,20 +44,20 @@ class Restarts:
             raise failed
         self._deaths.append(f"{run.id}: {found.diagnosis.what}: {found.diagnosis.cause}")
         now = time.monotonic()
-        if why := restart_policy.refusal(self._policy, state, found.diagnosis.kind, self._at, now):
+        if why := restart_policy.explain_no_restart(self._policy, state, found.diagnosis.kind, self._at, now):
             raise self._given_up(failed, why)
         print_status(str(failed))
-        await shutdown.stop(run, print_status)  # what is left of it holds memory, and maybe the port
-        seconds = restart_policy.wait(self._policy, self._at, now)
+        await shutdown.stop_and_release_memory(run, print_status)  # what is left of it holds memory, and maybe the port
+        seconds = restart_policy.restart_delay(self._policy, self._at, now)
         if self._json:
             print_data(encode(Restarting(time.time(), run.id, len(self._at) + 1, seconds)).decode())
         print_status(f"launching again in {seconds:.0f} s: restart {len(self._at) + 1}, {restart_limit(self._policy)}")
         print_status(f"Ctrl-C or dflash-tui stop {run.id} calls it off")
         while (left := now + seconds - time.monotonic()) > 0:
-            if restart_policy.called_off(run):
+            if restart_policy.are_restarts_cancelled(run):
                 break
             await asyncio.sleep(min(left, _INTERVAL))
-        if restart_policy.called_off(run):
+        if restart_policy.are_restarts_cancelled(run):
             raise self._given_up(failed, "somebody asked to stop it")
         self._at.append(time.monotonic())
 

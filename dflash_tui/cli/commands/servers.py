@@ -150,10 +150,10 @@ def stop(args: argparse.Namespace) -> int:
     run = registry.find(args.run) if args.run else living[0]
     if not server_process.alive(run) and not server_process.members(run):
         if run.plan.restart.times:
-            restart_policy.call_off(run)
+            restart_policy.cancel_restarts(run)
         print_status(f"{run.id} has already ended")
         return 0
-    took, stayed = asyncio.run(shutdown.stop(run, print_status))
+    took, stayed = asyncio.run(shutdown.stop_and_release_memory(run, print_status))
     print_status(f"{run.id} stopped in {took:.1f} s, no process of it is left")
     if stayed:
         print_status(f"! {stayed}")

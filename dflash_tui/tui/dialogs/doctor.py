@@ -18,7 +18,7 @@ from dflash_tui.planning.resolution import Setup
 from dflash_tui.tui.widgets.basic import MUTED
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared
-    from dflash_tui.launch.preflight.runner import Check, Report
+    from dflash_tui.launch.preflight.runner import Check, PreflightReport
 
 _STYLES = {"ok": ("✓ ", "$success"), "warn": ("! ", "bold $warning"), "fail": ("✗ ", "bold $error")}
 
@@ -39,7 +39,7 @@ class Doctor(ModalScreen[str | None]):
     def __init__(self, setup: Setup, plan: Plan, *, launching: bool) -> None:
         super().__init__()
         self.setup, self.plan, self.launching = setup, plan, launching
-        self.report: Report | None = None
+        self.report: PreflightReport | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
@@ -65,7 +65,7 @@ class Doctor(ModalScreen[str | None]):
         from dflash_tui.presentation.plan_words import verdict  # noqa: PLC0415 - as above
 
         try:
-            report = await runner.run(self.setup, self.plan, thorough=not self.launching)
+            report = await runner.run_preflight(self.setup, self.plan, thorough=not self.launching)
         except (DflashError, OSError) as error:
             self.query_one("#verdict", Static).update(Content("the checks could not be made"))
             self.query_one("#found", Static).update(Content(str(error)))

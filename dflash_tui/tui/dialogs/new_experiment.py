@@ -177,7 +177,7 @@ class AbPlan(ModalScreen[str | None]):
             shown.update(Content.assemble(("checking every arm …", MUTED)))
             await controller.check_arms(planned.design, planned.setups)
             for arm, setup in zip(planned.design.arms, planned.setups, strict=True):
-                await preparation.get(setup, arm.plan, self.tell)
+                await preparation.prepare_engine_and_models(setup, arm.plan, self.tell)
             for run in planned.in_the_way:
                 shown.update(Content.assemble((f"stopping {run.id} …", MUTED)))
                 await lifecycle.stop(run)

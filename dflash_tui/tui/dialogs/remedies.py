@@ -149,10 +149,10 @@ def plan_again(run: Run, changes: request.Changes) -> tuple[Setup, Plan]:
     from dflash_tui.launch import planner  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
 
     args = build_parser().parse_args(request.words(run.plan, changes))
-    made = planner.planned(args)
+    made = planner.plan_launch(args)
     if not args.port and (port := lifecycle.free_port(made.plan.port)) != made.plan.port:
         args.port = port
-        made = planner.planned(args)
+        made = planner.plan_launch(args)
     return made.setup, made.plan
 
 

@@ -24,7 +24,7 @@ def no_gpu(folders, monkeypatch):
 
 
 def planned(*words: str) -> Plan:
-    return planner.planned(build_parser().parse_args(["up", *words])).plan
+    return planner.plan_launch(build_parser().parse_args(["up", *words])).plan
 
 
 def after(text: str, plan: Plan, port: int | None = None) -> list[remedies.Remedy]:
@@ -111,7 +111,7 @@ def test_what_is_offered_can_be_launched(words, name, changes):
     plan = planned(*words)
     for helps in recorded(name, plan, port=8123):
         line = shlex.split(request.command(plan, helps.changes))
-        made = planner.planned(build_parser().parse_args(line[1:])).plan
+        made = planner.plan_launch(build_parser().parse_args(line[1:])).plan
         assert (made.argv == plan.argv and made.env == plan.env) is (not helps.changes), line
 
 

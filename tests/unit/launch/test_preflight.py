@@ -221,7 +221,7 @@ def test_the_demo_asks_nothing_of_a_gpu(monkeypatch):
     monkeypatch.setattr(gpus, "probe", None)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     made = resolution.resolve(recipe_loader.find("demo-cpu"))
-    report = asyncio.run(runner.run(made, plan.make(made)))
+    report = asyncio.run(runner.run_preflight(made, plan.make(made)))
     assert report.failed == ()
     assert named(list(report.checks), "GPU").found == "none is needed on the CPU"
 

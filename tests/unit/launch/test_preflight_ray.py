@@ -12,7 +12,7 @@ import pytest
 
 from dflash_tui.engines.environments import Engine
 from dflash_tui.launch.preflight import ray
-from dflash_tui.launch.preflight.check import Check, Level
+from dflash_tui.launch.preflight.check import Check, CheckLevel
 from tests.support.preflight_situations import DESKTOP, engine_in, situation
 
 RAY = {"distributed-executor-backend": "ray", "tensor-parallel-size": 2}
@@ -35,20 +35,20 @@ def says(engine: Engine, script: str) -> None:
 
 
 def checked(engine: Engine | None) -> Check:
-    (found,) = ray.checks(situation("gemma-4-26b-a4b", DESKTOP, engine=engine, settings=RAY))
-    assert found.fix or found.level is Level.OK
+    (found,) = ray.check_ray(situation("gemma-4-26b-a4b", DESKTOP, engine=engine, settings=RAY))
+    assert found.fix or found.level is CheckLevel.OK
     return found
 
 
 @pytest.mark.parametrize(
     ("answer", "level", "words"),
     [
-        ({"nodes": [node("a"), node("b")]}, Level.OK, "2 hosts, 2 GPUs, vLLM 0.33.0"),
-        ({"nodes": [node("a", 2), node("b", 0)]}, Level.OK, "2 hosts, 2 GPUs"),
-        ({"nodes": [node("a")]}, Level.FAIL, "1 host, 1 GPU, vLLM 0.33.0; the launch needs 2 GPUs"),
-        ({"nodes": [node("a"), node("b", vllm="0.32.0")]}, Level.FAIL, "vLLM 0.32.0, 0.33.0: every host"),
-        ({"nodes": [node("a"), node("b", vllm="")]}, Level.FAIL, "vLLM 0.33.0, none: every host"),
-        ({"error": "no Ray cluster runs"}, Level.FAIL, "no Ray cluster runs"),
+        ({"nodes": [node("a"), node("b")]}, CheckLevel.OK, "2 hosts, 2 GPUs, vLLM 0.33.0"),
+        ({"nodes": [node("a", 2), node("b", 0)]}, CheckLevel.OK, "2 hosts, 2 GPUs"),
+        ({"nodes": [node("a")]}, CheckLevel.FAIL, "1 host, 1 GPU, vLLM 0.33.0; the launch needs 2 GPUs"),
+        ({"nodes": [node("a"), node("b", vllm="0.32.0")]}, CheckLevel.FAIL, "vLLM 0.32.0, 0.33.0: every host"),
+        ({"nodes": [node("a"), node("b", vllm="")]}, CheckLevel.FAIL, "vLLM 0.33.0, none: every host"),
+        ({"error": "no Ray cluster runs"}, CheckLevel.FAIL, "no Ray cluster runs"),
     ],
 )
 def test_the_cluster_must_have_what_the_plan_needs(engine, answer, level, words):
@@ -80,7 +80,7 @@ def test_a_ray_that_does_not_work(engine, monkeypatch, script, words):
         monkeypatch.setattr(ray, "_PATIENCE", 0.5)
     says(engine, script)
     found = checked(engine)
-    assert found.level is Level.FAIL
+    assert found.level is CheckLevel.FAIL
     assert words in found.found
 
 
@@ -93,11 +93,11 @@ def test_an_engine_whose_python_is_gone(engine):
 def test_before_the_engine_is_there_nothing_is_asked():
     """It is installed by the launch."""
     found = checked(None)
-    assert found.level is Level.WARN
+    assert found.level is CheckLevel.WARN
     assert "engine install" in found.fix
 
 
 def test_one_host_needs_no_ray(tmp_path):
     """Without that executor there is no check."""
     alone = situation("gemma-4-26b-a4b", DESKTOP, engine=engine_in(Path(tmp_path) / "engine"))
-    assert list(ray.checks(alone)) == []
+    assert list(ray.check_ray(alone)) == []

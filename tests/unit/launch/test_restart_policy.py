@@ -30,15 +30,15 @@ SERVED, NEVER = RunState(warm_at=5.0), RunState()
 )
 def test_what_is_launched_again(state, kind, restarts, again):
     """What served, or died by chance, and not too often lately; no server that somebody ended."""
-    assert bool(restart_policy.refusal(POLICY, state, kind, restarts, 1000.0)) is not again
+    assert bool(restart_policy.explain_no_restart(POLICY, state, kind, restarts, 1000.0)) is not again
 
 
 def test_the_wait_doubles_and_has_an_end():
     """Only the restarts of the window count; five minutes are the most, unless more was asked for."""
-    assert [restart_policy.wait(POLICY, [950.0] * n, 1000.0) for n in (0, 1, 2, 3)] == [10, 20, 40, 80]
-    assert restart_policy.wait(POLICY, [1.0, 2.0], 1000.0) == 10
-    assert restart_policy.wait(POLICY, [950.0] * 900, 1000.0) == 300
-    assert restart_policy.wait(Restart(times=9, wait_s=1000), [999.0], 1000.0) == 1000
+    assert [restart_policy.restart_delay(POLICY, [950.0] * n, 1000.0) for n in (0, 1, 2, 3)] == [10, 20, 40, 80]
+    assert restart_policy.restart_delay(POLICY, [1.0, 2.0], 1000.0) == 10
+    assert restart_policy.restart_delay(POLICY, [950.0] * 900, 1000.0) == 300
+    assert restart_policy.restart_delay(Restart(times=9, wait_s=1000), [999.0], 1000.0) == 1000
 
 
 def test_it_is_off_unless_asked_for():

@@ -52,7 +52,7 @@ def machine(monkeypatch):
 
 def by_command(name: str, variant: str) -> Plan:
     words = ["up", name, *(["--variant", variant] if variant else [])]
-    return planner.planned(build_parser().parse_args(words)).plan
+    return planner.plan_launch(build_parser().parse_args(words)).plan
 
 
 def by_panel(name: str, variant: str) -> Plan:
@@ -78,7 +78,7 @@ def test_the_options_of_a_panels_plan_lead_to_it(name, variant, cards, machine):
     """A fix and an A/B start from them: a server that is launched again is on the same GPUs."""
     machine(*cards)
     plan = by_panel(name, variant)
-    assert launch(planner.replanned(plan.asked).plan) == launch(plan)
+    assert launch(planner.replan_launch(plan.asked).plan) == launch(plan)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ CHOICES = [
 
 def described(words: list[str]) -> str:
     """What the command prints, with a name for each thing of this machine or of the table of releases."""
-    made = planner.planned(build_parser().parse_args(["plan", *words]))
+    made = planner.plan_launch(build_parser().parse_args(["plan", *words]))
     text = plan_text.describe(made)
     for value, name in (
         (made.plan.models_folder, "{models}"),
