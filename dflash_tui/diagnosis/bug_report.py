@@ -76,7 +76,7 @@ def _versions(run: Run) -> Iterable[tuple[str, str]]:
     plan = run.plan
     yield "engine", f"{run.engine}; {', '.join(_packages(Path(plan.engine_folder))) or 'its packages are unknown'}"
     yield "patches of vLLM's files", ", ".join(run.patches) or "none"
-    probe = None if plan.on_cpu else gpus.probe()
+    probe = None if plan.on_cpu else gpus.probe_gpus()
     cards = ", ".join(card.name for card in probe.gpus) if probe else ""
     yield "device", f"{cards or plan.hardware.value}{f', driver {probe.driver}' if probe and probe.driver else ''}"
     yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"

@@ -72,7 +72,7 @@ def _left(run: Run) -> str:
     members = server_process.members(run)
     if not members:
         return ""
-    held = format_gib(processes.resident(members))
+    held = format_gib(processes.measure_resident_memory(members))
     still = "still runs" if len(members) == 1 else "still run"
     return (
         f"{pluralize(len(members), 'process')} of it {still}, with {held}; dflash-tui stop {run.id} ends what is left"

@@ -20,7 +20,7 @@ import uv
 from dflash_tui.common.errors import EngineError
 from dflash_tui.common.type_registration import register_type
 from dflash_tui.events import Preparing, Step
-from dflash_tui.machine.processes import clean_environment
+from dflash_tui.machine.processes import build_clean_environment
 from dflash_tui.planning.recipe import EngineSpec
 
 Report = Callable[[Preparing], None]
@@ -262,7 +262,7 @@ def _advice(evidence: str) -> str:
 
 def _environment() -> dict[str, str]:
     """Return the environment for uv: ours, and what pip is told about wheel folders and mirrors."""
-    env = clean_environment()
+    env = build_clean_environment()
     for ours, pips in (("UV_FIND_LINKS", "PIP_FIND_LINKS"), ("UV_DEFAULT_INDEX", "PIP_INDEX_URL")):
         if ours not in env and env.get(pips):
             env[ours] = env[pips]

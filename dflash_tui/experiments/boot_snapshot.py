@@ -51,7 +51,7 @@ def tag_plan(plan: Plan, arm: Arm, experiment: str, cache: Path | None) -> Plan:
 def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
     """Return the boot with all that it was launched with; asks the engine and the driver, for seconds at most."""
     engine = inventory.find_any_engine(Path(run.plan.engine_folder))
-    probe = gpus.Probe() if run.plan.on_cpu else gpus.probe_allowed()
+    probe = gpus.GpuProbe() if run.plan.on_cpu else gpus.probe_visible_gpus()
     cards = [card for card in probe.gpus if not run.plan.gpus or card.uuid in run.plan.gpus]
     return replace(
         boot,
@@ -60,7 +60,7 @@ def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
         driver=probe.driver,
         argv=_argv(run.plan.argv),
         env=_env(run.plan.env, cache),
-        inherited=_env(_heeded(processes.clean_environment(), run.plan.env), None),
+        inherited=_env(_heeded(processes.build_clean_environment(), run.plan.env), None),
         patches=_patches(engine, run.patches) if engine else {},
         versions=_versions(engine) if engine else {},
     )

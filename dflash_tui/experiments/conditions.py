@@ -71,7 +71,7 @@ def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
     others = [f"server {other.id}" for other in registry.runs() if other.id != run.id and _disturbs(other, run)]
     return replace(
         on_gpus,
-        power=_POWER[system.on_battery()],
+        power=_POWER[system.is_on_battery()],
         foreign=tuple(dict.fromkeys([*(on_gpus.foreign or ()), *others])) if others else on_gpus.foreign,
         available=psutil.virtual_memory().available,
         load=os.getloadavg()[0],
@@ -121,7 +121,7 @@ def _disturbs(other: Run, run: Run) -> bool:
 
 def measure_free_memory(plan: Plan) -> FreeMemory:
     """Return the memory of the machine, and that of the plan's GPUs."""
-    cards = () if plan.on_cpu else gpus.look() or ()
+    cards = () if plan.on_cpu else gpus.read_gpus() or ()
     ours = [card for card in cards if not plan.gpus or card.uuid in plan.gpus]
     used = {card.uuid: card.memory_used for card in ours if card.memory_used is not None and not card.unified}
     return FreeMemory(psutil.virtual_memory().available, used)

@@ -144,8 +144,8 @@ def stop_driver(design: Design) -> bool:
     if found is None:
         return False
     process = psutil.Process(found.pid)
-    if processes.identity(found.pid) == found.born:
-        processes.send(process, signal.SIGTERM)
+    if processes.read_process_identity(found.pid) == found.born:
+        processes.send_signal(process, signal.SIGTERM)
     deadline = time.monotonic() + _STOP_PATIENCE
     while store.find_driver(folder):
         if time.monotonic() > deadline:

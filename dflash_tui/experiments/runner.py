@@ -117,7 +117,7 @@ async def stop_leftover_servers(design: Design) -> None:
         await lifecycle.stop(run)
     for process in await asyncio.to_thread(_unrecorded, design):
         boot.write_driver_log(f"pid {process.pid} was left over; it is ended")
-        processes.send(process, signal.SIGKILL)
+        processes.send_signal(process, signal.SIGKILL)
 
 
 def _unrecorded(design: Design) -> list[psutil.Process]:

@@ -146,12 +146,12 @@ def find_driver(folder: Path) -> Driver | None:
         found = untrusted_json.decode_untrusted((folder / _DRIVER).read_bytes(), _drivers)
     except (OSError, msgspec.MsgspecError):
         return None
-    return found if found.pid > 1 and found.born and processes.identity(found.pid) == found.born else None
+    return found if found.pid > 1 and found.born and processes.read_process_identity(found.pid) == found.born else None
 
 
 def record_driver(folder: Path) -> None:
     """Say that this process drives the experiment in `folder`."""
-    write_json(folder / _DRIVER, Driver(os.getpid(), processes.identity(os.getpid())))
+    write_json(folder / _DRIVER, Driver(os.getpid(), processes.read_process_identity(os.getpid())))
 
 
 def append_event(folder: Path, event: Event) -> None:

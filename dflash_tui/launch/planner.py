@@ -19,7 +19,7 @@ from dflash_tui.engines.hub import model_lookup
 from dflash_tui.engines.patching import status
 from dflash_tui.launch.preflight import check
 from dflash_tui.machine import gpus
-from dflash_tui.machine.gpus import Gpu, Probe
+from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, request
@@ -48,7 +48,7 @@ def plan_launch(args: argparse.Namespace) -> PlannedLaunch:
     found = inventory.find_engine_by_name(args.engine) if args.engine else None
     spec = _spec(found) if found else recipe_loader.engine_of(args.vllm) if args.vllm else None
     settings = parse_settings(args.settings or [])
-    probe = Probe() if recipe.for_cpu else gpus.probe_allowed()
+    probe = GpuProbe() if recipe.for_cpu else gpus.probe_visible_gpus()
     hardware, cards = _where(args.gpu, recipe, probe)
 
     def resolve() -> Setup:
@@ -64,7 +64,7 @@ def plan_launch(args: argparse.Namespace) -> PlannedLaunch:
     setup = resolve()
     usable = sum(not card.trouble for card in probe.gpus)
     if cards and (count := min(plans.gpus_needed(setup.flags), usable)) != len(cards):
-        cards = gpus.choose(probe.gpus, args.gpu, count)
+        cards = gpus.choose_gpus(probe.gpus, args.gpu, count)
     plan = plans.make(
         setup,
         mode=Mode(args.mode) if args.mode else None,
@@ -110,7 +110,7 @@ def _spec(engine: Engine) -> EngineSpec:
     )
 
 
-def _where(wanted: str | None, recipe: Recipe, probe: Probe) -> tuple[Hardware | None, tuple[Gpu, ...]]:
+def _where(wanted: str | None, recipe: Recipe, probe: GpuProbe) -> tuple[Hardware | None, tuple[Gpu, ...]]:
     """Return the class to plan for and the GPUs; a class may be named that is not here, for looking ahead."""
     if recipe.for_cpu:
         return Hardware.CPU, ()
@@ -121,7 +121,7 @@ def _where(wanted: str | None, recipe: Recipe, probe: Probe) -> tuple[Hardware |
         classes = ", ".join(kind.value for kind in recipe.hardware) or "gb10, h100"
         raise UsageError(f"there is no GPU called '{wanted}'", do=f"a class is planned for without one: {classes}")
     if wanted or any(not card.trouble for card in probe.gpus):
-        cards = gpus.choose(probe.gpus, wanted, 1 + (wanted or "").count(","))
+        cards = gpus.choose_gpus(probe.gpus, wanted, 1 + (wanted or "").count(","))
         return cards[0].hardware, cards
     return None, ()
 

@@ -17,7 +17,7 @@ from dflash_tui.engines.hub import download, model_lookup
 from dflash_tui.engines.patching import ledger, patch_set, patcher, status, transaction
 from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.events import Preparing, Step
-from dflash_tui.machine.processes import clean_environment
+from dflash_tui.machine.processes import build_clean_environment
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import EngineSpec, Status
@@ -141,7 +141,7 @@ async def _built(plan: Plan, engine: Engine, folder: Path, lock: int) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=clean_environment(),
+            env=build_clean_environment(),
             pass_fds=(lock,),
         )
         try:

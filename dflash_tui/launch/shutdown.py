@@ -52,14 +52,14 @@ async def stop_and_release_memory(run: Run, tell: Callable[[str], None]) -> tupl
 
 def _look(run: Run) -> _Held | None:
     pids = frozenset(process.pid for process in server_process.members(run))
-    cards = gpus.look() or ()
+    cards = gpus.read_gpus() or ()
     ours = _listed(cards, pids)
     return _Held(pids, ours, _used(cards)) if ours else None
 
 
 def _left(held: _Held) -> int:
     """Return the bytes that are not back: those still listed as ours, or by which the whole has not fallen."""
-    cards = gpus.look()
+    cards = gpus.read_gpus()
     if cards is None:  # the driver does not answer, or is gone
         return 0
     return max(_listed(cards, held.pids), held.ours - (held.all - _used(cards)))

@@ -13,10 +13,10 @@ import pynvml
 from dflash_tui.common import sanitizer
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine import nvml
-from dflash_tui.machine.hardware import Hardware, classify
+from dflash_tui.machine.hardware import Hardware, classify_gpu
 
 
-class Holder(msgspec.Struct, frozen=True):
+class GpuProcess(msgspec.Struct, frozen=True):
     """A process on a GPU: its name, empty when it cannot be seen, and its bytes there, None when NVML does not say."""
 
     pid: int
@@ -49,11 +49,11 @@ class Gpu(msgspec.Struct, frozen=True):
     sm_clock_max_mhz: int | None = None
     throttle: tuple[str, ...] | None = None
     mig: bool | None = None
-    processes: tuple[Holder, ...] | None = None
+    processes: tuple[GpuProcess, ...] | None = None
     trouble: str = ""
 
 
-class Use(NamedTuple):
+class GpuMemoryUse(NamedTuple):
     """Bytes of GPU memory in use and in all, and what `used` covers."""
 
     used: int
@@ -61,7 +61,7 @@ class Use(NamedTuple):
     source: str
 
 
-class Probe(msgspec.Struct, frozen=True):
+class GpuProbe(msgspec.Struct, frozen=True):
     """What NVML says: the GPUs, the versions of the driver and of its CUDA ("13.0"), and why there are none."""
 
     gpus: tuple[Gpu, ...] = ()
@@ -70,26 +70,26 @@ class Probe(msgspec.Struct, frozen=True):
     why_none: str = ""
 
 
-def probe(patience: float | None = None) -> Probe:
+def probe_gpus(patience: float | None = None) -> GpuProbe:
     """Return the GPUs that NVML shows now; without any, `why_none` says what is the matter and what to do.
 
     Waits at most `patience` seconds for the driver, by default what `nvml.ask` waits.
     """
     try:
-        return nvml.ask(_probe, patience)
+        return nvml.run_nvml_query(_probe, patience)
     except nvml.UnavailableError as why:
-        return Probe(why_none=str(why))
+        return GpuProbe(why_none=str(why))
 
 
-def look(patience: float | None = None) -> tuple[Gpu, ...] | None:
+def read_gpus(patience: float | None = None) -> tuple[Gpu, ...] | None:
     """Return the GPUs as they are now, or None when the driver does not answer or does not work."""
     try:
-        return nvml.ask(_look, patience)
+        return nvml.run_nvml_query(_look, patience)
     except nvml.UnavailableError:
         return None
 
 
-def use_of(cards: Sequence[Gpu], pids: set[int]) -> Use | None:
+def measure_gpu_memory_use(cards: Sequence[Gpu], pids: set[int]) -> GpuMemoryUse | None:
     """Return the GPU memory that the processes `pids` use on `cards`; None without a GPU that answers.
 
     Where NVML does not say which process uses what (unified memory, containers with their own pids) it is the
@@ -98,23 +98,23 @@ def use_of(cards: Sequence[Gpu], pids: set[int]) -> Use | None:
     held = [(card, _held(card, pids)) for card in cards]
     ours = [(card, used) for card, used in held if used is not None]
     if ours and all(used for _, used in ours):
-        return Use(sum(used for _, used in ours), sum(card.memory_total or 0 for card, _ in ours), "GPU")
+        return GpuMemoryUse(sum(used for _, used in ours), sum(card.memory_total or 0 for card, _ in ours), "GPU")
     known = [card for card in cards if card.memory_total]
     if not known:
         return None
     used, total = sum(card.memory_used or 0 for card in known), sum(card.memory_total or 0 for card in known)
-    return Use(used, total, "unified, all" if known[0].unified else "GPU, all")
+    return GpuMemoryUse(used, total, "unified, all" if known[0].unified else "GPU, all")
 
 
-def probe_allowed() -> Probe:
+def probe_visible_gpus() -> GpuProbe:
     """Return what `probe` does, with the GPUs only that whoever called us may use by CUDA_VISIBLE_DEVICES."""
-    found = probe()
-    mine = allowed(found.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    found = probe_gpus()
+    mine = filter_visible_gpus(found.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
     why = found.why_none or ("" if mine else "CUDA_VISIBLE_DEVICES of this shell names no GPU that is here")
     return msgspec.structs.replace(found, gpus=mine, why_none=why)
 
 
-def allowed(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
+def filter_visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES, `visible`, lets us use; NVML itself does not heed it.
 
     Numbers are taken as NVML counts, in the order of the PCI bus.
@@ -127,7 +127,7 @@ def allowed(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
     return tuple(card for card in found if card)
 
 
-def choose(gpus: Sequence[Gpu], wanted: str | None, count: int = 1) -> tuple[Gpu, ...]:
+def choose_gpus(gpus: Sequence[Gpu], wanted: str | None, count: int = 1) -> tuple[Gpu, ...]:
     """Return `count` GPUs in the order of their indices, as `wanted`: indices, UUIDs or their starts, or a class.
 
     Several indices or UUIDs are separated by commas. Of a class, and without a wish of the first class that has
@@ -173,15 +173,18 @@ def _held(card: Gpu, pids: set[int]) -> int | None:
     return sum(memory) if memory else None
 
 
-def _probe() -> Probe:
+def _probe() -> GpuProbe:
     gpus = _look()
-    driver, cuda = nvml.get(pynvml.nvmlSystemGetDriverVersion), nvml.get(pynvml.nvmlSystemGetCudaDriverVersion)
+    driver, cuda = (
+        nvml.query_or_none(pynvml.nvmlSystemGetDriverVersion),
+        nvml.query_or_none(pynvml.nvmlSystemGetCudaDriverVersion),
+    )
     why = "no NVIDIA GPU: the driver runs but shows none; `lspci` shows whether the machine has one"
-    return Probe(gpus, driver or "", f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "", "" if gpus else why)
+    return GpuProbe(gpus, driver or "", f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "", "" if gpus else why)
 
 
 def _look() -> tuple[Gpu, ...]:
-    return tuple(_describe(index) for index in range(nvml.count()))
+    return tuple(_describe(index) for index in range(nvml.count_gpus()))
 
 
 def _describe(index: int) -> Gpu:
@@ -190,7 +193,7 @@ def _describe(index: int) -> Gpu:
     version = device.get(pynvml.nvmlDeviceGetCudaComputeCapability)
     capability = "{}.{}".format(*version) if version else ""
     total, used = device.memory()
-    hardware = classify(name, capability, total)
+    hardware = classify_gpu(name, capability, total)
     # Drivers of the GB10 support no memory query, or answer 0; one that answers would still mean the machine's.
     unified = hardware is Hardware.GB10 or total == 0
     if unified:
@@ -221,8 +224,8 @@ def _describe(index: int) -> Gpu:
     )
 
 
-def _holder(pid: int, memory: int | None) -> Holder:
+def _holder(pid: int, memory: int | None) -> GpuProcess:
     try:
-        return Holder(pid, sanitizer.clean_line(psutil.Process(pid).name()), memory)
+        return GpuProcess(pid, sanitizer.clean_line(psutil.Process(pid).name()), memory)
     except psutil.Error:
-        return Holder(pid, memory=memory)
+        return GpuProcess(pid, memory=memory)

@@ -29,7 +29,7 @@ class Hardware(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Typical(msgspec.Struct, frozen=True):
+class TypicalMachine(msgspec.Struct, frozen=True):
     """What is typical of a class: bytes of memory as the driver reports them, and the processor beside the GPU."""
 
     capability: str
@@ -42,12 +42,12 @@ class Typical(msgspec.Struct, frozen=True):
 # GB10: leptonai/gpud pull request 1170 (2025-12); later systems have up to 121.7 GiB, so this plans with the less.
 # RTX 5090: noonghunna/club-3090 issue 1261. H100: modal-labs/modal-client pull request 2797 (the 80 GB card; PCIe and
 # NVL cards differ). H200 and RTX 5090 Laptop: nvidia-smi with drivers 580 and 590.
-TYPICAL: dict[Hardware, Typical] = {
-    Hardware.GB10: Typical("12.1", 128_501_256_192, "aarch64", unified=True),
-    Hardware.RTX_5090_LAPTOP: Typical("12.0", 24_463 * _MIB, "x86_64"),
-    Hardware.RTX_5090: Typical("12.0", 32_607 * _MIB, "x86_64"),
-    Hardware.H100: Typical("9.0", 81_559 * _MIB, "x86_64"),
-    Hardware.H200: Typical("9.0", 143_771 * _MIB, "x86_64"),
+TYPICAL: dict[Hardware, TypicalMachine] = {
+    Hardware.GB10: TypicalMachine("12.1", 128_501_256_192, "aarch64", unified=True),
+    Hardware.RTX_5090_LAPTOP: TypicalMachine("12.0", 24_463 * _MIB, "x86_64"),
+    Hardware.RTX_5090: TypicalMachine("12.0", 32_607 * _MIB, "x86_64"),
+    Hardware.H100: TypicalMachine("9.0", 81_559 * _MIB, "x86_64"),
+    Hardware.H200: TypicalMachine("9.0", 143_771 * _MIB, "x86_64"),
 }
 
 # The first that fits counts: compute capability, words in the name, class.
@@ -67,7 +67,7 @@ _CLASSES = (
 )
 
 
-def classify(name: str, capability: str, memory_total: int | None) -> Hardware:
+def classify_gpu(name: str, capability: str, memory_total: int | None) -> Hardware:
     """Return the class of a GPU by its name, compute capability ("12.0") and bytes of memory; it may be UNKNOWN.
 
     Names are cut short ("NVIDIA GeForce RTX 5090 ...") and differ between drivers, and recipes are sized by memory.

@@ -102,7 +102,7 @@ class _Door:
         try:
             if self.ailing and self._session_at is not None and time.monotonic() - self._session_at >= RENEWAL:
                 self._session_at = None
-                get(pynvml.nvmlShutdown)
+                query_or_none(pynvml.nvmlShutdown)
             if self._session_at is None:
                 pynvml.nvmlInit()
                 self.ailing = False
@@ -124,7 +124,7 @@ def _settle(question: Callable[[], T], answer: Future[T]) -> None:
 _door = _Door()
 
 
-def ask(question: Callable[[], T], patience: float | None = None) -> T:
+def run_nvml_query(question: Callable[[], T], patience: float | None = None) -> T:
     """Return what `question` returns, which alone may call the functions below.
 
     Waits at most `patience` seconds, by default WAKING before the first answer and ANSWERING after it.
@@ -135,7 +135,7 @@ def ask(question: Callable[[], T], patience: float | None = None) -> T:
     return _door.ask(question, patience)
 
 
-def count() -> int:
+def count_gpus() -> int:
     """Return how many GPUs the driver shows, having started NVML if need be.
 
     Raises:
@@ -144,7 +144,7 @@ def count() -> int:
     return _door.count()
 
 
-def get(query: Callable[..., Any], *args: Any) -> Any:
+def query_or_none(query: Callable[..., Any], *args: Any) -> Any:
     """Return what NVML answers, or None when it does not."""
     try:
         return query(*args)

@@ -12,12 +12,12 @@ import psutil
 _DROPPED = frozenset({"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VLLM_API_KEY"})
 
 
-def clean_environment() -> dict[str, str]:
+def build_clean_environment() -> dict[str, str]:
     """Return our environment for a program that runs in an engine, without what belongs to our own Python."""
     return {name: value for name, value in os.environ.items() if name not in _DROPPED}
 
 
-def identity(pid: int) -> str:
+def read_process_identity(pid: int) -> str:
     """Return `boot:ticks` of a live process, which names it for good, or an empty string for none or a zombie.
 
     The ticks since boot (proc_pid_stat(5), field 22) are used, since times of day move with the clock.
@@ -26,10 +26,10 @@ def identity(pid: int) -> str:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (OSError, ValueError):
         return ""
-    return "" if stat[0] in {"Z", "X"} else f"{boot()}:{stat[19]}"
+    return "" if stat[0] in {"Z", "X"} else f"{read_boot_id()}:{stat[19]}"
 
 
-def boot() -> str:
+def read_boot_id() -> str:
     """Return the id of this boot of the machine (random(4)), empty when it is not told."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -37,26 +37,26 @@ def boot() -> str:
         return ""
 
 
-def of_another_boot(born: str) -> bool:
+def is_from_another_boot(born: str) -> bool:
     """Whether a process with this identity lived before the machine was booted the last time."""
-    then, now = born.partition(":")[0], boot()
+    then, now = born.partition(":")[0], read_boot_id()
     return bool(then and now) and then != now
 
 
-def session(leader: int, born: str, folder: Path) -> list[psutil.Process]:
+def list_session_processes(leader: int, born: str, folder: Path) -> list[psutil.Process]:
     """Return the live processes of the session that `leader`, whose identity was `born`, started; it comes first.
 
     Once the leader is gone a process counts only if it works in `folder`, since the pid may have been given to
     another session since.
     """
     boot, _, started = born.partition(":")
-    leader_lives = identity(leader) == born
+    leader_lives = read_process_identity(leader) == born
     found = []
     for process in psutil.process_iter():
         try:
             if os.getsid(process.pid) != leader:
                 continue
-            its_boot, _, its_start = identity(process.pid).partition(":")
+            its_boot, _, its_start = read_process_identity(process.pid).partition(":")
             if its_boot != boot or int(its_start) < int(started):
                 continue
             if leader_lives or process.cwd() == str(folder.resolve()):
@@ -66,7 +66,7 @@ def session(leader: int, born: str, folder: Path) -> list[psutil.Process]:
     return sorted(found, key=lambda process: (process.pid != leader, process.pid))
 
 
-def resident(members: Iterable[psutil.Process]) -> int:
+def measure_resident_memory(members: Iterable[psutil.Process]) -> int:
     """Return the resident bytes of `members` that still exist."""
     total = 0
     for process in members:
@@ -77,7 +77,7 @@ def resident(members: Iterable[psutil.Process]) -> int:
     return total
 
 
-def listens(members: Iterable[psutil.Process], port: int) -> bool:
+def is_listening_on(members: Iterable[psutil.Process], port: int) -> bool:
     """Whether one of `members` is the program that answers on TCP `port`."""
     for process in members:
         try:
@@ -89,7 +89,7 @@ def listens(members: Iterable[psutil.Process], port: int) -> bool:
     return False
 
 
-def running(process: psutil.Process) -> bool:
+def is_running(process: psutil.Process) -> bool:
     """Whether the process that this object was made for still runs."""
     try:
         return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
@@ -97,7 +97,7 @@ def running(process: psutil.Process) -> bool:
         return False
 
 
-def suspended(process: psutil.Process) -> bool:
+def is_suspended(process: psutil.Process) -> bool:
     """Whether a signal has stopped this process, as SIGSTOP does, until SIGCONT."""
     try:
         return bool(process.status() == psutil.STATUS_STOPPED)
@@ -105,7 +105,7 @@ def suspended(process: psutil.Process) -> bool:
         return False
 
 
-def send(process: psutil.Process, number: int) -> None:
+def send_signal(process: psutil.Process, number: int) -> None:
     """Send the signal, unless the pid has another process by now."""
     try:
         process.send_signal(number)

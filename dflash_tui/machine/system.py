@@ -28,7 +28,7 @@ _STARTED = ("VLLM::EngineCor", "VLLM::Worker", "VLLM::DPCoordin")
 _NETWORK = re.compile(r"nfs|cifs|smb|9p|sshfs|ceph|lustre")
 
 
-class Memory(NamedTuple):
+class SystemMemory(NamedTuple):
     """Bytes of /proc/meminfo: what there is, what a program can get, file pages that are cached, and swap."""
 
     total: int
@@ -57,7 +57,7 @@ class Disk(NamedTuple):
     kind: str
 
 
-def memory(root: Path = _ROOT) -> Memory:
+def read_system_memory(root: Path = _ROOT) -> SystemMemory:
     """Return the machine's memory in bytes."""
     fields: dict[str, int] = {}
     for line in (root / "proc/meminfo").read_text().splitlines():
@@ -66,10 +66,10 @@ def memory(root: Path = _ROOT) -> Memory:
         fields[name] = int(amount[0]) * 1024 if amount and amount[0].isdigit() else 0
     total, available = fields.get("MemTotal", 0), fields.get("MemAvailable", 0)
     swap = fields.get("SwapTotal", 0)
-    return Memory(total, available, fields.get("Cached", 0), swap, swap - fields.get("SwapFree", 0))
+    return SystemMemory(total, available, fields.get("Cached", 0), swap, swap - fields.get("SwapFree", 0))
 
 
-def orphans() -> list[Orphan]:
+def find_orphans() -> list[Orphan]:
     """Return vLLM's engine and worker processes that outlived who started them.
 
     Who started one is in the same session. When that ends, init or another reaper (systemd --user, a container's
@@ -81,8 +81,8 @@ def orphans() -> list[Orphan]:
             title = (process.cmdline() or [""])[0]
             if title.startswith(_STARTED) and _adopted(process):
                 family = (process, *process.children(recursive=True))
-                born = processes.identity(process.pid)
-                found.append(Orphan(process.pid, title.strip(), processes.resident(family), born))
+                born = processes.read_process_identity(process.pid)
+                found.append(Orphan(process.pid, title.strip(), processes.measure_resident_memory(family), born))
         except (psutil.Error, OSError):
             continue
     return found
@@ -93,7 +93,7 @@ def _adopted(process: psutil.Process) -> bool:
     return parent is None or os.getsid(parent.pid) != os.getsid(process.pid)
 
 
-def disk_of(folder: Path, root: Path = _ROOT) -> Disk:
+def find_disk(folder: Path, root: Path = _ROOT) -> Disk:
     """Return what kind of disk `folder`, or the nearest folder above it that exists, lies on."""
     folder = next(place for place in (folder, *folder.parents) if place.exists()).resolve()
     number = folder.stat().st_dev
@@ -120,7 +120,7 @@ def _mount(folder: Path) -> tuple[str, str]:
     return (nearest.device, nearest.fstype) if nearest else ("", "")
 
 
-def read_speed(files: Iterable[Path], limit: int = _PROBE_BYTES) -> float | None:
+def measure_read_speed(files: Iterable[Path], limit: int = _PROBE_BYTES) -> float | None:
     """Return bytes per second of reading the start of the largest file from its disk, not from memory; None without.
 
     Its pages are dropped from the cache first, which needs no rights and changes nothing on the disk. Three seconds
@@ -138,22 +138,22 @@ def read_speed(files: Iterable[Path], limit: int = _PROBE_BYTES) -> float | None
     return done / seconds if seconds > 0 else None
 
 
-def release_pages(files: Iterable[Path]) -> int:
+def release_page_cache(files: Iterable[Path]) -> int:
     """Drop the files' pages from the page cache and return the bytes of /proc/meminfo's `Cached` that this freed.
 
     Needs no rights: the kernel may forget clean pages of a file that one can read (posix_fadvise(2), DONTNEED).
     """
-    before = memory().cached
+    before = read_system_memory().cached
     for path in files:
         try:
             with path.open("rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         except OSError:
             continue
-    return max(0, before - memory().cached)
+    return max(0, before - read_system_memory().cached)
 
 
-def on_battery(root: Path = _ROOT) -> bool | None:
+def is_on_battery(root: Path = _ROOT) -> bool | None:
     """Whether a laptop runs from its battery; None when there is no power supply to ask."""
     supplies = root.glob("sys/class/power_supply/*")
     # The battery of a wireless mouse is online, too.
@@ -168,19 +168,19 @@ def _word(file: Path) -> str:
         return ""
 
 
-def compiler(variable: str = "CC", names: Sequence[str] = ("gcc", "clang")) -> str | None:
+def find_compiler(variable: str = "CC", names: Sequence[str] = ("gcc", "clang")) -> str | None:
     """Return the compiler that Triton and Inductor would take, by the variable or one of the names; None without."""
     given = os.environ.get(variable, "").split()
     return next((path for name in given[:1] or names if (path := shutil.which(name))), None)
 
 
-def nvcc() -> str | None:
+def find_nvcc() -> str | None:
     """Return the CUDA compiler, in the path or where CUDA is usually put, or None."""
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     return shutil.which("nvcc") or shutil.which("nvcc", path=f"{home}/bin")
 
 
-def holder_of(port: int) -> str:
+def find_port_listener(port: int) -> str:
     """Return who listens on TCP `port` as `name (pid 1234)`; empty when nobody does or it may not be known."""
     try:
         for connection in psutil.net_connections("tcp"):

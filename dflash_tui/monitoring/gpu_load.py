@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dflash_tui.events import Foreign, GpuLoad
-from dflash_tui.machine.gpus import Gpu, Holder
+from dflash_tui.machine.gpus import Gpu, GpuProcess
 
 
 def loads(cards: Sequence[Gpu], pids: set[int], uuids: Sequence[str] = ()) -> tuple[GpuLoad, ...]:
@@ -36,7 +36,7 @@ def _load(card: Gpu, pids: set[int] | None) -> GpuLoad:
     )
 
 
-def _foreign(holder: Holder) -> Foreign:
+def _foreign(holder: GpuProcess) -> Foreign:
     # Anybody may call a process anything.
     return Foreign(holder.pid, "".join(c for c in holder.name if c.isprintable())[:40], holder.memory)
 

@@ -186,7 +186,7 @@ def _opening(run: Run) -> Iterator[AnyEvent]:
 def _ended(run: Run) -> Exited:
     """Return the exit of a run that nobody saw end: the last thing written is the best known time."""
     written = [path.stat().st_mtime for path in (run.log, run.samples) if path.exists()]
-    return Exited(max(written, default=run.started_at), None, lost=processes.of_another_boot(run.born))
+    return Exited(max(written, default=run.started_at), None, lost=processes.is_from_another_boot(run.born))
 
 
 async def _follow(run: Run, queue: _Queue) -> None:

@@ -108,7 +108,9 @@ class _Recorder:
         """Return whether the server answers well, having recorded its counters."""
         if not self._owns_port:
             # Another server may answer on the port while ours is still starting.
-            self._owns_port = await asyncio.to_thread(processes.listens, self._watch.members, self._run.plan.port)
+            self._owns_port = await asyncio.to_thread(
+                processes.is_listening_on, self._watch.members, self._run.plan.port
+            )
             if not self._owns_port:
                 await self._complain()
                 return False
@@ -132,9 +134,11 @@ class _Recorder:
     async def _complain(self) -> None:
         """Tell once that somebody else listens on the port: ours, which has bound it at most, never will."""
         port = self._run.plan.port
-        if time.monotonic() < self._complain_at or not (holder := await asyncio.to_thread(system.holder_of, port)):
+        if time.monotonic() < self._complain_at or not (
+            holder := await asyncio.to_thread(system.find_port_listener, port)
+        ):
             return
-        if await asyncio.to_thread(processes.listens, self._watch.members, port):  # since this moment
+        if await asyncio.to_thread(processes.is_listening_on, self._watch.members, port):  # since this moment
             return
         detail = f"port {port} is held by {holder}; no process of this server listens there"
         self._change(Health.UNHEALTHY, detail)

@@ -40,11 +40,11 @@ class Watch:
             self._activity_at = now
             did = await asyncio.to_thread(activity.sample, self.members, self._run.log, time.time())
             run_files.record(self._run, did)
-        suspended = tuple(process.pid for process in self.members if processes.suspended(process))
+        suspended = tuple(process.pid for process in self.members if processes.is_suspended(process))
         if suspended != self._suspended:
             self._suspended = suspended
             run_files.record(self._run, Suspended(time.time(), suspended))
-        cards = None if self._run.plan.on_cpu else await asyncio.to_thread(gpus.look)
+        cards = None if self._run.plan.on_cpu else await asyncio.to_thread(gpus.read_gpus)
         if cards:
             self._take_gpus(cards, now)
         if sample := self._memory_now(cards):
@@ -63,10 +63,12 @@ class Watch:
 
     def _memory_now(self, cards: tuple[gpus.Gpu, ...] | None) -> MemorySampled | None:
         machine = psutil.virtual_memory()
-        if cards and (use := gpus.use_of(cards, {process.pid for process in self.members})):
+        if cards and (use := gpus.measure_gpu_memory_use(cards, {process.pid for process in self.members})):
             shared = any(card.unified for card in cards)
             return MemorySampled(time.time(), use.used, use.total, use.source, machine.available if shared else None)
         if self._memory and self._memory.source != "resident":
             return None  # the driver is silent for now, and another kind of memory would be drawn as its answer
         left = machine.available if self._run.plan.on_cpu else None
-        return MemorySampled(time.time(), processes.resident(self.members), machine.total, "resident", left)
+        return MemorySampled(
+            time.time(), processes.measure_resident_memory(self.members), machine.total, "resident", left
+        )

@@ -54,7 +54,7 @@ def launch(
     now = time.time()
     name, folder = _new_folder(plan.recipe, now)
     # The phases are read from the log, so its level must be the one that has them.
-    env = processes.clean_environment() | {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_CONFIGURE_LOGGING": "1"} | plan.env
+    env = processes.build_clean_environment() | {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_CONFIGURE_LOGGING": "1"} | plan.env
     env |= {"PATH": f"{Path(plan.argv[0]).parent}{os.pathsep}{env.get('PATH', os.defpath)}", "PYTHONUNBUFFERED": "1"}
     env |= {KEY_VARIABLE: key} if key else {}
     try:
@@ -69,7 +69,7 @@ def launch(
         id=name,
         plan=plan,
         pid=process.pid,
-        born=processes.identity(process.pid),
+        born=processes.read_process_identity(process.pid),
         started_at=now,
         utc_offset=float(time.localtime(now).tm_gmtoff),
         engine=engine,
@@ -148,17 +148,17 @@ async def stop(run: Run, grace: float = STOP_GRACE) -> float:
     known = await asyncio.to_thread(server_process.members, run)
     for process in known:
         if process.pid == run.pid:
-            processes.send(process, signal.SIGTERM)
+            processes.send_signal(process, signal.SIGTERM)
     deadline = began + grace
     while time.monotonic() < deadline and server_process.alive(run):
         await asyncio.sleep(0.1)
     await asyncio.sleep(0 if server_process.alive(run) else 0.5)  # the engine core follows its parent by itself
     for _ in range(50):
-        left = [p for p in {*known, *await asyncio.to_thread(server_process.members, run)} if processes.running(p)]
+        left = [p for p in {*known, *await asyncio.to_thread(server_process.members, run)} if processes.is_running(p)]
         if not left:
             break
         for process in left:
-            processes.send(process, signal.SIGKILL)
+            processes.send_signal(process, signal.SIGKILL)
         await asyncio.sleep(0.2)
     else:
         names = ", ".join(str(process.pid) for process in left)
@@ -194,4 +194,4 @@ def holder(port: int) -> str:
     ours = (
         f"{run.id} (pid {run.pid})" for run in registry.runs() if run.plan.port == port and server_process.alive(run)
     )
-    return next(ours, "") or system.holder_of(port) or "another program"
+    return next(ours, "") or system.find_port_listener(port) or "another program"

@@ -23,7 +23,7 @@ def alive(run: Run) -> bool:
     """Whether the server process itself runs; a zombie does not, nor another process with its pid."""
     if child := _children.get(run.pid):
         child.poll()
-    return bool(run.born) and processes.identity(run.pid) == run.born
+    return bool(run.born) and processes.read_process_identity(run.pid) == run.born
 
 
 def exit_code(run: Run) -> int | None:
@@ -40,4 +40,4 @@ def exit_code(run: Run) -> int | None:
 
 def members(run: Run) -> list[psutil.Process]:
     """Return the live processes of the server's session, the leader first."""
-    return processes.session(run.pid, run.born, run.folder)
+    return processes.list_session_processes(run.pid, run.born, run.folder)

@@ -50,7 +50,7 @@ from dflash_tui.tui.widgets.basic import NEEDS
 from dflash_tui.tui.widgets.recipe_list import Entries
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
-    from dflash_tui.machine.gpus import Probe
+    from dflash_tui.machine.gpus import GpuProbe
     from dflash_tui.monitoring.foreign_server import Server
     from dflash_tui.tui.palette import Panel
 
@@ -83,7 +83,7 @@ class DflashApp(App[str]):
         player: Player | None = None,
         foreign: Server | None = None,
         now: Callable[[], float] = time.time,
-        probe: Callable[[], Probe] = probe,
+        probe: Callable[[], GpuProbe] = probe,
         load: Callable[[], Entries] = load_all,
         pool: ThreadPoolExecutor | None = None,
     ) -> None:

@@ -20,7 +20,7 @@ from dflash_tui.planning.recipe import Mode, Recipe, Status
 from dflash_tui.planning.resolution import Setup
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
-    from dflash_tui.machine.gpus import Gpu, Probe
+    from dflash_tui.machine.gpus import Gpu, GpuProbe
 
 MOST_TOKENS = 64
 
@@ -53,7 +53,7 @@ class Choice:
     """The choices of the launch screen. Nothing here looks at the machine: `probe` is handed in."""
 
     def __init__(self) -> None:
-        self.probe: Probe | None = None
+        self.probe: GpuProbe | None = None
         self.gpu: int | None = None
         self._changes: dict[str, Changes] = {}
 

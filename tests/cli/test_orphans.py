@@ -18,7 +18,7 @@ def end(pid: int) -> None:
 
 
 def lost() -> dict[int, system.Orphan]:
-    return {orphan.pid: orphan for orphan in system.orphans()}
+    return {orphan.pid: orphan for orphan in system.find_orphans()}
 
 
 @pytest.mark.parametrize("title", ["VLLM::EngineCore", "VLLM::EngineCore_DP1", "VLLM::Worker_TP0", "VLLM::EngineCor"])

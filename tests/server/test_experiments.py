@@ -250,7 +250,7 @@ def test_a_driver_that_is_asked_to_end_ends_its_server(port):
     driver = store.find_driver(folder)
     assert driver
     os.kill(driver.pid, signal.SIGINT)
-    until(lambda: processes.identity(driver.pid) != driver.born)
+    until(lambda: processes.read_process_identity(driver.pid) != driver.born)
     _has_halted(design)
     assert "dflash-tui ab resume" in run("attach", design.id, code=1).stderr
 

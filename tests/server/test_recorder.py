@@ -96,7 +96,7 @@ async def test_a_server_that_cannot_generate_is_unhealthy(launch):
 async def test_another_server_on_the_port_is_not_taken_for_ours(launch):
     """While ours does not listen yet, what answers on its port is somebody else."""
     first = launch()
-    await until(lambda: processes.listens(server_process.members(first), first.plan.port))
+    await until(lambda: processes.is_listening_on(server_process.members(first), first.plan.port))
     ours = launch("deaf", port=first.plan.port)
     async with watching(ours) as state:
         await asyncio.sleep(4)
@@ -110,7 +110,7 @@ async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch
     monkeypatch.setattr(recorder, "PATIENCE", 1.0)
     monkeypatch.setattr(up, "_BAD_FOR", 0.5)
     first = launch()
-    await until(lambda: processes.listens(server_process.members(first), first.plan.port))
+    await until(lambda: processes.is_listening_on(server_process.members(first), first.plan.port))
     ours = launch("deaf", port=first.plan.port)
     async with watching(ours) as state:
         telling = asyncio.create_task(up._tell(ours, state, as_json=False))
@@ -198,7 +198,7 @@ async def test_a_stubborn_server_and_its_children_end(launch):
     await until(lambda: len(server_process.members(run)) == 2)
     members = server_process.members(run)
     await lifecycle.stop(run, grace=0.5)
-    assert not any(processes.running(process) for process in members)
+    assert not any(processes.is_running(process) for process in members)
     state = observer.replay(run)
     assert (state.status, state.exit and state.exit.code) == ("stopped", -signal.SIGKILL)
 
@@ -231,7 +231,7 @@ def test_what_cannot_be_recorded_is_not_launched(launch, monkeypatch):
     with pytest.raises(DflashError, match="nothing was launched"):
         launch()
     children = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
-    assert not any(processes.running(child) for child in children)
+    assert not any(processes.is_running(child) for child in children)
 
 
 def test_a_process_is_told_from_the_next_with_its_pid(launch):
@@ -242,7 +242,7 @@ def test_a_process_is_told_from_the_next_with_its_pid(launch):
     assert not server_process.alive(replace(run, born=""))
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     deadline = time.monotonic() + 30
-    while processes.identity(child.pid):
+    while processes.read_process_identity(child.pid):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
@@ -275,7 +275,7 @@ def test_a_foreign_process_is_never_counted_as_ours(launch):
 async def test_a_bad_answer_is_a_failed_request(launch, word, error):
     """Whatever the server sends, a request ends with a sentence."""
     run = launch(word)
-    await until(lambda: processes.listens(server_process.members(run), run.plan.port))
+    await until(lambda: processes.is_listening_on(server_process.members(run), run.plan.port))
     done = await client.send_first_request(run.url, "x")
     assert error in done.error
 
@@ -283,7 +283,7 @@ async def test_a_bad_answer_is_a_failed_request(launch, word, error):
 async def test_a_request_is_measured_by_its_usage(launch):
     """Forty tokens came in three chunks: the speed follows `usage`, not the chunks."""
     run = launch()
-    await until(lambda: processes.listens(server_process.members(run), run.plan.port))
+    await until(lambda: processes.is_listening_on(server_process.members(run), run.plan.port))
     done = await client.send_prompt(run.url, "x", suites.load_suite("quick").prompts[0], scale=0.5)
     assert (done.kind, done.tokens, done.prompt_tokens, done.finish, done.error) == ("Q&A", 40, 9, "length", "")
     assert done.ttft is not None
@@ -302,7 +302,7 @@ def test_a_bench_of_an_unwatched_server_leaves_its_counters(launch):
     """After `up --detach` nobody records; a bench does, from the server's first request to the last reading."""
     run = launch()
     deadline = time.monotonic() + 30
-    while not processes.listens(server_process.members(run), run.plan.port):
+    while not processes.is_listening_on(server_process.members(run), run.plan.port):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     command = [sys.executable, "-m", "dflash_tui", "bench", run.id, "--json", "--scale", "0.1"]

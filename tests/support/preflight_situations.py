@@ -8,7 +8,7 @@ import msgspec
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.launch.preflight.check import Situation
-from dflash_tui.machine.gpus import Gpu, Probe
+from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, resolution
@@ -46,7 +46,7 @@ def situation(
     hardware = gpus[0].hardware if gpus else Hardware.CPU
     made = resolution.resolve(recipe_loader.find(recipe), hardware, settings=settings or {}, **choices)
     plan = plans.make(made, engine=Path(engine.folder) if engine else None)
-    return Situation(made, plan, Probe(gpus, driver), gpus, engine, models)
+    return Situation(made, plan, GpuProbe(gpus, driver), gpus, engine, models)
 
 
 def engine_in(folder: Path, distribution: str = "vllm", vllm: str = "0.33.0", **more: Any) -> Engine:

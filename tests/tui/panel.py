@@ -8,15 +8,17 @@ from textual.widgets import Static
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import AnyEvent
-from dflash_tui.machine.gpus import Probe
+from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.recipe import Recipe
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
 
-NO_GPU = Probe(why_none="no NVIDIA GPU: the driver is not installed")
+NO_GPU = GpuProbe(why_none="no NVIDIA GPU: the driver is not installed")
 
 
-def app(entries: dict[str, Recipe | DflashError] | None = None, now: float = 0.0, probe: Probe = NO_GPU) -> DflashApp:
+def app(
+    entries: dict[str, Recipe | DflashError] | None = None, now: float = 0.0, probe: GpuProbe = NO_GPU
+) -> DflashApp:
     """Return a panel with these recipes, at a clock that stands still."""
     return DflashApp(now=lambda: now, probe=lambda: probe, load=lambda: dict(entries or {}))
 

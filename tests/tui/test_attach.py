@@ -42,7 +42,7 @@ def running():
     """A run whose process lives in a session of its own, as a server does."""
     argv = [sys.executable, "-c", "import time; time.sleep(600)"]
     process = subprocess.Popen(argv, start_new_session=True)
-    run = a_run(process.pid, processes.identity(process.pid), port=free_port(18_000))
+    run = a_run(process.pid, processes.read_process_identity(process.pid), port=free_port(18_000))
     yield written(run)
     process.kill()
     process.wait()

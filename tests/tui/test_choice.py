@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.machine.gpus import Gpu, Probe
+from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.recipe import Mode
@@ -14,7 +14,7 @@ from tests.tui.conftest import a_recipe
 
 def on(*cards: Gpu) -> Choice:
     choice = Choice()
-    choice.probe = Probe(tuple(cards), "580.95")
+    choice.probe = GpuProbe(tuple(cards), "580.95")
     return choice
 
 
@@ -38,7 +38,7 @@ def test_without_a_gpu_only_the_cpu_recipe_suits():
     choice = Choice()
     recipe = recipe_loader.find("qwen3.5-27b")
     assert choice.suited(recipe).why.startswith("looking for GPUs")
-    choice.probe = Probe(why_none="no driver")
+    choice.probe = GpuProbe(why_none="no driver")
     assert choice.suited(recipe).suits is Suits.NO
     assert choice.suited(a_recipe()).suits is Suits.YES
     assert choice.plan(recipe).hardware is next(iter(recipe.hardware))
@@ -83,7 +83,7 @@ def test_what_was_changed_by_hand_stays_when_the_gpu_changes():
     choice, recipe = on(a_gpu(Hardware.H100)), recipe_loader.find("qwen3.5-27b")
     choice.changes(recipe).mode = Mode.EAGER
     choice.changes(recipe).tokens = 0
-    choice.probe = Probe((a_gpu(Hardware.H200),))
+    choice.probe = GpuProbe((a_gpu(Hardware.H200),))
     plan = choice.plan(recipe)
     assert (plan.mode, plan.num_speculative_tokens, plan.drafter) == (Mode.EAGER, 0, "")
 

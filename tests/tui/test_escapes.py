@@ -6,7 +6,7 @@ from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError, RecipeError
 from dflash_tui.experiments import store
-from dflash_tui.machine.gpus import Gpu, Holder, Probe
+from dflash_tui.machine.gpus import Gpu, GpuProbe, GpuProcess
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipe import Recipe
 from dflash_tui.runs import registry
@@ -30,12 +30,12 @@ def checked(panel) -> None:
 async def test_the_launch_screen():
     """A recipe that cannot be read, one that says everything, GPUs and what runs on them."""
     said = escapes.all_of_them()
-    card = Gpu(0, said, hardware=Hardware.H200, processes=(Holder(7, said, 1 << 30),), trouble=said)
+    card = Gpu(0, said, hardware=Hardware.H200, processes=(GpuProcess(7, said, 1 << 30),), trouble=said)
     found: dict[str, Recipe | DflashError] = {
         "bad": RecipeError(f"bad.yaml:1: {said}"),
         "toy": replace(a_recipe(), title=said, why=said),
     }
-    panel = app(found, probe=Probe(gpus=(card,), driver=said))
+    panel = app(found, probe=GpuProbe(gpus=(card,), driver=said))
     async with panel.run_test(size=SIZE) as pilot:
         await wait_for(pilot, lambda: escapes.SEEN in text(panel))
         for key in ("down", "up"):

@@ -3,7 +3,7 @@
 from textual.message import Message
 
 from dflash_tui.common.errors import RecipeError
-from dflash_tui.machine.gpus import Gpu, Probe
+from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipe import Mode
 from dflash_tui.tui.dialogs.basic import Help
@@ -37,7 +37,7 @@ async def test_the_plan_says_what_enter_would_do():
 
 
 async def test_a_gpu_is_described():
-    panel = app({"toy": a_recipe()}, probe=Probe((GB10, LOST), "580.95"))
+    panel = app({"toy": a_recipe()}, probe=GpuProbe((GB10, LOST), "580.95"))
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "│ power cap" in text(panel))  # the pane grows after the text is there
         assert "▸ 0 GB10  119 GiB unified  6 % used  47 °C  sm_121" in text(panel)
@@ -47,7 +47,7 @@ async def test_a_gpu_is_described():
 
 async def test_a_driver_that_fails_is_explained_to_the_end():
     why = "the NVIDIA driver that runs and its library do not match, as after an update; reboot to load the new driver"
-    panel = app({"toy": a_recipe()}, probe=Probe(why_none=why))
+    panel = app({"toy": a_recipe()}, probe=GpuProbe(why_none=why))
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "the CPU demo" in text(panel))
         rows = [row.split("│")[1].strip() for row in text(panel).split("\n")[2:5]]

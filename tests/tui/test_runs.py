@@ -37,7 +37,7 @@ def living():
     argv = [sys.executable, "-c", "import time; time.sleep(600)"]
     process = subprocess.Popen(argv, start_new_session=True)
     run = written("20261121-020000-toy", 3600)
-    run = msgspec.structs.replace(run, pid=process.pid, born=processes.identity(process.pid))
+    run = msgspec.structs.replace(run, pid=process.pid, born=processes.read_process_identity(process.pid))
     (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
     yield run
     process.kill()

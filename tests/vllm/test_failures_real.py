@@ -267,7 +267,7 @@ async def test_a_killed_server_in_the_panel_is_launched_again_with_a_key(with_en
         await pilot.press("enter")
         while len(registry.runs()) < 2:
             await pilot.pause(0.5)
-        assert not any(processes.running(process) for process in members)
+        assert not any(processes.is_running(process) for process in members)
         assert observer.replay(first).status == "failed"
         await _its_port_is_taken_while_it_starts(pilot, panel, registry.runs()[-1])
 

@@ -111,7 +111,7 @@ def bench(args: argparse.Namespace) -> int:
     suite, run = suites.load_suite(args.suite), registry.find(args.run)
     if not server_process.alive(run):
         raise UsageError(f"{run.id} has ended", do="dflash-tui ps lists the servers that run")
-    if not processes.listens(server_process.members(run), run.plan.port):
+    if not processes.is_listening_on(server_process.members(run), run.plan.port):
         raise UsageError(f"{run.id} does not answer on port {run.plan.port} yet", do="dflash-tui attach shows when")
     scale = run.plan.bench_scale if args.scale is None else args.scale
     asked = Bench(

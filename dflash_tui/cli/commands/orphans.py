@@ -21,7 +21,7 @@ _GRACE = 5.0
 
 def orphans(args: argparse.Namespace) -> int:
     """`orphans [PID]`: print them, or end the one with this pid."""
-    found = system.orphans()
+    found = system.find_orphans()
     if args.pid is not None:
         return _end(args.pid, found, sure=args.yes)
     if args.json:
@@ -60,15 +60,15 @@ def _end(pid: int, found: list[Orphan], *, sure: bool) -> int:
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
             print_status("it is left as it is")
             return 0
-    if processes.identity(pid) != orphan.born:
+    if processes.read_process_identity(pid) != orphan.born:
         print_status(f"pid {pid} has ended meanwhile")
         return 0
     family = [process, *process.children(recursive=True)]
     for number in (signal.SIGTERM, signal.SIGKILL):
         for each in family:
-            processes.send(each, number)
+            processes.send_signal(each, number)
         psutil.wait_procs(family, timeout=_GRACE)
-        if not any(map(processes.running, family)):
+        if not any(map(processes.is_running, family)):
             print_status(f"{what}, has ended")
             return 0
     raise DflashError(f"{what}, did not end", do="it may be another user's, or wait in the kernel; see dmesg")

@@ -92,8 +92,8 @@ def _hardware(wanted: str | None) -> Hardware | None:
     if wanted in set(Hardware):
         return Hardware(wanted)
     if wanted:
-        return gpus.choose(gpus.probe_allowed().gpus, wanted, 1)[0].hardware
-    kinds = {card.hardware for card in gpus.probe_allowed().gpus if not card.trouble}
+        return gpus.choose_gpus(gpus.probe_visible_gpus().gpus, wanted, 1)[0].hardware
+    kinds = {card.hardware for card in gpus.probe_visible_gpus().gpus if not card.trouble}
     return kinds.pop() if len(kinds) == 1 else None
 
 

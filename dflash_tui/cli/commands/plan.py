@@ -39,7 +39,7 @@ def doctor(args: argparse.Namespace) -> int:
         made = plan_launch(args)
         if args.release_page_cache:
             models = asyncio.run(runner.survey_launch(made.setup, made.plan)).models
-            freed = system.release_pages(runner.local_files(models))
+            freed = system.release_page_cache(runner.local_files(models))
             print_status(f"{formatting.format_gib(freed)} of page cache given back")
         report = asyncio.run(runner.run_preflight(made.setup, made.plan, thorough=True))
     for check in report.checks:

@@ -27,7 +27,7 @@ def gpus(args: argparse.Namespace) -> int:
     """`gpus`: print the GPUs, or the sentence that says why there are none."""
     from dflash_tui.machine import gpus as machine_gpus
 
-    found = machine_gpus.probe()
+    found = machine_gpus.probe_gpus()
     if args.json:
         print_json(found)
         return 0
@@ -76,7 +76,7 @@ def ps(args: argparse.Namespace) -> int:
         if not living and not args.all:
             continue
         state = observer.replay(run)
-        held = processes.resident(server_process.members(run)) if living else None
+        held = processes.measure_resident_memory(server_process.members(run)) if living else None
         age = time.time() - run.started_at
         if args.json:
             fields = {"run": run.id, "recipe": run.plan.recipe, "status": state.status, "port": run.plan.port}

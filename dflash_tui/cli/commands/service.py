@@ -57,7 +57,7 @@ def _unit(args: argparse.Namespace, made: PlannedLaunch) -> str:
         secrets=secrets,
         restarts=_restarts(made.plan.restart),
         patience=int(lifecycle.STOP_GRACE + shutdown.PATIENCE) + _SLACK,
-        memory=systemd_unit.UnitMemory(system.memory().total, fit.budget if fit and unified else None),
+        memory=systemd_unit.UnitMemory(system.read_system_memory().total, fit.budget if fit and unified else None),
     )
 
 

@@ -22,7 +22,7 @@ from dflash_tui.common.type_registration import register_type
 from dflash_tui.engines.hub import cache, client, model_lookup
 from dflash_tui.engines.hub.model_lookup import Access, ModelAvailability
 from dflash_tui.events import Preparing, Step
-from dflash_tui.machine.processes import clean_environment
+from dflash_tui.machine.processes import build_clean_environment
 
 _RESERVE = 1_000_000_000
 _INTERVAL = 0.5
@@ -181,7 +181,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 def _environment() -> dict[str, str]:
     """Return the environment of the script; the token is nowhere else."""
-    env = clean_environment()
+    env = build_clean_environment()
     # What is not in the order of its bytes cannot be resumed, and hf_transfer is not.
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_ENABLE_HF_TRANSFER"):
         env.pop(name, None)

@@ -11,7 +11,7 @@ import msgspec
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import model_lookup
-from dflash_tui.machine.gpus import Gpu, Probe
+from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning import kv_cache
 from dflash_tui.planning import memory as fits
 from dflash_tui.planning.memory import Fit, Machine
@@ -45,7 +45,7 @@ class Situation(msgspec.Struct, frozen=True):
 
     setup: Setup
     plan: Plan
-    probe: Probe
+    probe: GpuProbe
     gpus: tuple[Gpu, ...]
     engine: Engine | None
     models: tuple[model_lookup.ModelAvailability, ...]

@@ -97,7 +97,7 @@ def _power(card: Gpu, name: str) -> Iterator[Check]:
         yield warn_check(
             f"{name} clocks", f"held down by {why}", "let it cool and check the power supply before measuring"
         )
-    if card.hardware is Hardware.RTX_5090_LAPTOP and system.on_battery():
+    if card.hardware is Hardware.RTX_5090_LAPTOP and system.is_on_battery():
         yield warn_check(f"{name} power", "on battery", "plug it in and take the performance mode before measuring")
 
 
@@ -128,7 +128,7 @@ def _compilers(situation: Situation) -> Iterator[Check]:
                    "apt install python3-dev")  # fmt: skip
     if plan.on_cpu and not situation.probe.gpus:
         return
-    if nvcc := system.nvcc():
+    if nvcc := system.find_nvcc():
         yield pass_check("CUDA compiler", nvcc)
     else:
         yield warn_check("CUDA compiler", "no nvcc; FlashInfer compiles some kernels with it when it has no built ones",
@@ -137,7 +137,7 @@ def _compilers(situation: Situation) -> Iterator[Check]:
 
 
 def _compiler(situation: Situation, name: str, variable: str, names: tuple[str, ...]) -> Check:
-    if found := system.compiler(variable, names):
+    if found := system.find_compiler(variable, names):
         return pass_check(name, found)
     given = f"{variable} is '{os.environ[variable]}', which is no program here" if os.environ.get(variable) else "none"
     fix = f"unset {variable}, or name a compiler with it" if os.environ.get(variable) else f"apt install {names[0]}"
@@ -156,7 +156,7 @@ def _headers(engine: Engine | None) -> bool:
 def _storage(situation: Situation, *, thorough: bool) -> Iterator[Check]:
     files = list_local_files(situation.models)
     place = files[0].parent if files else cache.hub_cache_folder()
-    disk = system.disk_of(Path(place))
+    disk = system.find_disk(Path(place))
     if disk.kind in {"usb", "network"}:
         slow = "a USB disk took 7 of 9.5 minutes of one published start"
         yield warn_check(
@@ -164,7 +164,7 @@ def _storage(situation: Situation, *, thorough: bool) -> Iterator[Check]:
         )
     if not thorough or not files:
         return
-    if (speed := system.read_speed(files)) is None:
+    if (speed := system.measure_read_speed(files)) is None:
         return
     said = f"{speed / 1e9:.2f} GB/s read from {disk.device or 'it'}"
     yield (

@@ -23,7 +23,7 @@ _OTHERWISE = "choose a smaller or quantized target (a variant, or --set target.m
 def check_memory(situation: Situation) -> Iterator[Check]:
     """Yield the checks of memory for a plan."""
     if situation.plan.on_cpu:
-        available = system.memory().available
+        available = system.read_system_memory().available
         said = f"{formatting.format_gib(available)} available, about {formatting.format_gib(_OF_DEMO)} wanted"
         yield (
             pass_check("memory", said)
@@ -88,7 +88,7 @@ def _settings(changes: Mapping[str, int | float]) -> str:
 
 def _unified(situation: Situation, fit: Fit) -> Iterator[Check]:
     """What counts where the GPU has no memory of its own: page cache and swap."""
-    memory = system.memory()
+    memory = system.read_system_memory()
     if memory.cached > _MUCH_CACHE and fit.budget > fit.free - memory.cached:
         said = f"{formatting.format_gib(memory.cached)} of the unified memory hold file pages, and CUDA may not count them as free"
         give_back = f"dflash-tui doctor {situation.plan.recipe} --release-page-cache gives those of the models back"
@@ -99,7 +99,7 @@ def _unified(situation: Situation, fit: Fit) -> Iterator[Check]:
 
 
 def _orphans() -> Iterator[Check]:
-    lost = system.orphans()
+    lost = system.find_orphans()
     if not lost:
         yield pass_check("orphans", "no engine process without its server")
     for orphan in lost:

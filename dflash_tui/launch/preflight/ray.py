@@ -11,7 +11,7 @@ import msgspec
 from dflash_tui.common import formatting, paths
 from dflash_tui.common.type_registration import register_type
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
-from dflash_tui.machine.processes import clean_environment
+from dflash_tui.machine.processes import build_clean_environment
 from dflash_tui.planning.plan import gpus_needed
 
 _PATIENCE = 60.0
@@ -69,7 +69,7 @@ def read_ray_cluster(python: Path) -> RayCluster:
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            env=clean_environment(),
+            env=build_clean_environment(),
             timeout=_PATIENCE,
             check=False,
         )

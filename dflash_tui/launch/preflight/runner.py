@@ -14,7 +14,7 @@ from dflash_tui.launch.preflight import launch as preflight_launch
 from dflash_tui.launch.preflight import machine as preflight_machine
 from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation, list_local_files
 from dflash_tui.machine import gpus
-from dflash_tui.machine.gpus import Gpu, Probe
+from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning.plan import Plan, gpus_needed
 from dflash_tui.planning.resolution import Setup
 
@@ -46,15 +46,15 @@ class PreflightReport(msgspec.Struct, frozen=True):
 
 async def survey_launch(setup: Setup, plan: Plan, *, bare: bool = False) -> Situation:
     """Return what launching `plan` would meet here; the hub is asked about the models, for ten seconds at most."""
-    ask = gpus.probe if bare else gpus.probe_allowed
-    probing = asyncio.to_thread(ask) if bare or not plan.on_cpu else asyncio.sleep(0, Probe())
+    ask = gpus.probe_gpus if bare else gpus.probe_visible_gpus
+    probing = asyncio.to_thread(ask) if bare or not plan.on_cpu else asyncio.sleep(0, GpuProbe())
     finding = asyncio.to_thread(inventory.find_any_engine, Path(plan.engine_folder))
     asking = asyncio.gather(*(model_lookup.look_up_model(model.name, model.revision) for model in plan.models))
     probe, engine, models = await asyncio.gather(probing, finding, asking)
     return Situation(setup, plan, probe, _chosen(probe, setup, plan), engine, tuple(models), bare)
 
 
-def _chosen(probe: Probe, setup: Setup, plan: Plan) -> tuple[Gpu, ...]:
+def _chosen(probe: GpuProbe, setup: Setup, plan: Plan) -> tuple[Gpu, ...]:
     """Return the GPUs that the server would take: those of the plan, else the first of its class."""
     if plan.gpus:
         return tuple(card for card in probe.gpus if card.uuid in plan.gpus)

@@ -33,7 +33,7 @@ from dflash_tui.tui.widgets.basic import MUTED
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
     from dflash_tui.engines.hub.model_lookup import ModelAvailability
-    from dflash_tui.machine.gpus import Gpu, Probe
+    from dflash_tui.machine.gpus import Gpu, GpuProbe
     from dflash_tui.monitoring.startup_history import Ready
 
 _INDENT = 10
@@ -41,7 +41,7 @@ _FIT = 24
 _SHARES = {"weights": "$series-a", "drafter": "$series-b", "activations": "$series-c"}
 
 
-def machine(probe: Probe | None, chosen: Gpu | None) -> Content:
+def machine(probe: GpuProbe | None, chosen: Gpu | None) -> Content:
     """Return one row per GPU, the chosen one marked, or why there are none and what still works."""
     if probe is None:
         return Content.assemble(("looking for GPUs …", MUTED))

@@ -39,7 +39,7 @@ from dflash_tui.tui.widgets.recipe_list import Entries, RecipeList
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
     from dflash_tui.engines.hub.model_lookup import ModelAvailability
-    from dflash_tui.machine.gpus import Probe
+    from dflash_tui.machine.gpus import GpuProbe
     from dflash_tui.monitoring.startup_history import Ready
 
 _SETTLED = 0.4  # seconds on a recipe before the hub is asked about its models
@@ -91,7 +91,7 @@ class LaunchScreen(Screen[None]):
             super().__init__()
             self.identity = identity
 
-    def __init__(self, now: Callable[[], float], probe: Callable[[], Probe], load: Callable[[], Entries]) -> None:
+    def __init__(self, now: Callable[[], float], probe: Callable[[], GpuProbe], load: Callable[[], Entries]) -> None:
         super().__init__()
         self.now, self.probe, self.load = now, probe, load
         self.wanted = ""  # the recipe to highlight once the list is there
@@ -344,8 +344,8 @@ def living() -> list[Run]:
     return [run for run in registry.runs() if server_process.alive(run)]
 
 
-def probe() -> Probe:
+def probe() -> GpuProbe:
     """Return what NVML says."""
     from dflash_tui.machine import gpus  # noqa: PLC0415 - 80 ms that the first paint need not wait for
 
-    return gpus.probe_allowed()
+    return gpus.probe_visible_gpus()

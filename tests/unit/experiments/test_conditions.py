@@ -16,7 +16,7 @@ from tests.support.boot_factories import plan
 
 
 def a_run(name: str, pid: int = 0, **changes) -> Run:
-    return Run(name, plan(**changes), pid, processes.identity(pid) if pid else "", 0.0, 0.0, "vllm")
+    return Run(name, plan(**changes), pid, processes.read_process_identity(pid) if pid else "", 0.0, 0.0, "vllm")
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ def test_an_orphan_is_shown_with_its_memory(doctor, tree):
 
 def test_the_demo_asks_nothing_of_a_gpu(monkeypatch):
     """Neither the driver nor the hub: its launch waits for nothing that it does not need."""
-    monkeypatch.setattr(gpus, "probe", None)
+    monkeypatch.setattr(gpus, "probe_gpus", None)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     made = resolution.resolve(recipe_loader.find("demo-cpu"))
     report = asyncio.run(runner.run_preflight(made, plan.make(made)))

@@ -10,11 +10,11 @@ from dflash_tui.launch.preflight import memory as preflight_memory
 from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation
 from dflash_tui.machine import system
 from dflash_tui.machine.gpus import Gpu
-from dflash_tui.machine.system import Memory
+from dflash_tui.machine.system import SystemMemory
 from tests.support.preflight_situations import DESKTOP, GB10, GIB, situation
 
 RECIPE = "gemma-4-26b-a4b"
-QUIET = Memory(120 * GIB, 100 * GIB, 1 * GIB, 16 * GIB, 0)
+QUIET = SystemMemory(120 * GIB, 100 * GIB, 1 * GIB, 16 * GIB, 0)
 
 
 def check(found: Situation, name: str = "GPU memory") -> Check:
@@ -132,7 +132,7 @@ def test_a_gpu_that_does_not_say_its_memory(memory):
 )
 def test_what_counts_on_unified_memory(monkeypatch, memory, used, expected):
     """File pages that CUDA may count as taken, and swap, which stalls a GB10."""
-    monkeypatch.setattr(system, "memory", lambda: memory)
+    monkeypatch.setattr(system, "read_system_memory", lambda: memory)
     shared = situation(RECIPE, replace(GB10, memory_used=used * GIB))
     assert names(shared) == ["unified memory", *expected, "orphans"]
     assert all(check.fix for check in preflight_memory.check_memory(shared) if check.level is CheckLevel.WARN)
@@ -141,7 +141,7 @@ def test_what_counts_on_unified_memory(monkeypatch, memory, used, expected):
 
 def test_page_cache_of_models_can_be_given_back(monkeypatch):
     """By the command that the fix names, for the recipe in question."""
-    monkeypatch.setattr(system, "memory", lambda: QUIET._replace(cached=80 * GIB))
+    monkeypatch.setattr(system, "read_system_memory", lambda: QUIET._replace(cached=80 * GIB))
     found = check(situation(RECIPE, GB10), "page cache")
     assert f"dflash-tui doctor {RECIPE} --release-page-cache" in found.fix
 
@@ -149,7 +149,7 @@ def test_page_cache_of_models_can_be_given_back(monkeypatch):
 @pytest.mark.parametrize(("available", "level"), [(8 * GIB, CheckLevel.OK), (1 * GIB, CheckLevel.WARN)])
 def test_the_demo_needs_some(monkeypatch, available, level):
     """It is the machine's memory that it takes."""
-    monkeypatch.setattr(system, "memory", lambda: QUIET._replace(available=available))
+    monkeypatch.setattr(system, "read_system_memory", lambda: QUIET._replace(available=available))
     assert check(situation("demo-cpu"), "memory").level is level
 
 

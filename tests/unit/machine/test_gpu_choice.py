@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.machine.gpus import Gpu, allowed, choose
+from dflash_tui.machine.gpus import Gpu, choose_gpus, filter_visible_gpus
 from dflash_tui.machine.hardware import Hardware
 
 GIB = 1 << 30
@@ -42,7 +42,7 @@ MIXED = (
 )
 def test_choosing(wanted, count, chosen):
     """By index, UUID or class; else the freest of the first class that has enough."""
-    assert [found.index for found in choose(MIXED, wanted, count)] == chosen
+    assert [found.index for found in choose_gpus(MIXED, wanted, count)] == chosen
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_choosing(wanted, count, chosen):
 def test_what_cannot_be_chosen(wanted, count, words):
     """The error says what there is."""
     with pytest.raises(UsageError) as error:
-        choose(MIXED, wanted, count)
+        choose_gpus(MIXED, wanted, count)
     assert words in error.value.what
     assert "2 (h200, GPU-20-x)" in error.value.do
 
@@ -69,18 +69,18 @@ def test_what_cannot_be_chosen(wanted, count, words):
 def test_nothing_to_choose_from():
     """Without a GPU the error says where to look."""
     with pytest.raises(UsageError, match="found of one class: 0") as error:
-        choose((), None)
+        choose_gpus((), None)
     assert "dflash-tui gpus" in error.value.do
     twins = (card(0, uuid="GPU-aa1"), card(1, uuid="GPU-aa2"))
     with pytest.raises(UsageError, match="2 GPUs have a UUID that starts with 'GPU-aa'"):
-        choose(twins, "GPU-aa")
+        choose_gpus(twins, "GPU-aa")
 
 
 def test_what_the_shell_allows_is_kept():
     """NVML shows every GPU, whatever CUDA_VISIBLE_DEVICES says."""
     first, second = Gpu(0, uuid="GPU-aaaa"), Gpu(1, uuid="GPU-bbbb")
-    assert allowed((first, second), None) == (first, second)
-    assert allowed((first, second), "1") == (second,)
-    assert allowed((first, second), "GPU-bb,0") == (second, first)
-    assert allowed((first, second), "") == ()
-    assert allowed((first, second), "7") == ()
+    assert filter_visible_gpus((first, second), None) == (first, second)
+    assert filter_visible_gpus((first, second), "1") == (second,)
+    assert filter_visible_gpus((first, second), "GPU-bb,0") == (second, first)
+    assert filter_visible_gpus((first, second), "") == ()
+    assert filter_visible_gpus((first, second), "7") == ()

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from dflash_tui.machine import nvml
-from dflash_tui.machine.gpus import Gpu, Holder, Probe
+from dflash_tui.machine.gpus import Gpu, GpuProbe, GpuProcess
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import sampler
 from dflash_tui.planning import plan, recipe_loader, resolution
@@ -26,10 +26,10 @@ PID = str(os.getpid())
 def look(stand_in_nvml):
     """Return a function that asks the command line for the GPUs of a machine."""
 
-    def gpus(machine: str) -> Probe:
+    def gpus(machine: str) -> GpuProbe:
         done = fake_nvml.dflash(stand_in_nvml, machine, "gpus", "--json", STAND_IN_PID=PID)
         assert done.returncode == 0, done.stderr
-        return msgspec.json.decode(done.stdout, type=Probe)
+        return msgspec.json.decode(done.stdout, type=GpuProbe)
 
     return gpus
 
@@ -52,7 +52,7 @@ def test_a_gb10_has_the_memory_of_its_machine(look):
     assert min(before[1], after[1]) - GIB < card.memory_used < max(before[1], after[1]) + GIB
     assert (card.temperature_c, card.power_w, card.power_limit_w, card.mig) == (62, 38.4, None, None)
     assert (card.throttle, card.trouble) == ((), "")
-    assert card.processes == (Holder(int(PID), psutil.Process().name(), 21 * GIB),)
+    assert card.processes == (GpuProcess(int(PID), psutil.Process().name(), 21 * GIB),)
 
 
 def test_a_laptop_is_told_from_a_desktop(look):
@@ -65,7 +65,7 @@ def test_a_laptop_is_told_from_a_desktop(look):
     assert (desktop.hardware, desktop.memory_total) == (Hardware.RTX_5090, 32607 * MIB)
     assert (desktop.memory_used, desktop.unified) == (1 * GIB, False)
     assert desktop.throttle == ()
-    assert desktop.processes == (Holder(int(PID), psutil.Process().name(), None),)
+    assert desktop.processes == (GpuProcess(int(PID), psutil.Process().name(), None),)
 
 
 def test_data_centre_gpus(look):
@@ -161,14 +161,14 @@ def test_memory_of_processes_that_share_it(stand_in_nvml):
 HANG = """
 import json, os, pathlib, threading
 from dflash_tui.machine import gpus
-first = gpus.probe(patience=0.3).why_none
+first = gpus.probe_gpus(patience=0.3).why_none
 # Without being turned away at once these would wait for an hour, and the test with them.
-turned_away = [gpus.probe(patience=3600).why_none, gpus.look(patience=3600)]
+turned_away = [gpus.probe_gpus(patience=3600).why_none, gpus.read_gpus(patience=3600)]
 threads = threading.active_count()
 pathlib.Path(os.environ["STAND_IN_UNTIL"]).touch()
-while gpus.probe().why_none:
+while gpus.probe_gpus().why_none:
     pass
-print(json.dumps([first, *turned_away, threads, gpus.probe().gpus[0].name, threading.active_count()]))
+print(json.dumps([first, *turned_away, threads, gpus.probe_gpus().gpus[0].name, threading.active_count()]))
 """
 
 
@@ -185,11 +185,11 @@ MENDED = """
 import json, os
 from dflash_tui.machine import gpus, nvml
 nvml.RENEWAL = 0.0
-seen = [gpus.probe().why_none]
+seen = [gpus.probe_gpus().why_none]
 for machine in ("lost", "two-h200"):
     os.environ["STAND_IN_NVML"] = machine
-    gpus.probe()
-    seen.append([bool(card.trouble) for card in gpus.probe().gpus])
+    gpus.probe_gpus()
+    seen.append([bool(card.trouble) for card in gpus.probe_gpus().gpus])
 print(json.dumps(seen))
 """
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash_tui.machine.hardware import TYPICAL, Hardware, classify
+from dflash_tui.machine.hardware import TYPICAL, Hardware, classify_gpu
 
 GIB = 1 << 30
 
@@ -41,7 +41,7 @@ GIB = 1 << 30
 )
 def test_a_gpu_has_a_class(name, capability, gib, expected):
     """Capability first, then words in the name; memory tells a laptop's 5090 whose name was cut short."""
-    assert classify(name, capability, None if gib is None else int(gib * GIB)) is expected
+    assert classify_gpu(name, capability, None if gib is None else int(gib * GIB)) is expected
 
 
 @pytest.mark.parametrize("kind", TYPICAL)
@@ -49,5 +49,5 @@ def test_what_is_typical_of_a_class_fits_the_class(kind):
     """The table for planning agrees with the table for telling."""
     typical = TYPICAL[kind]
     name = kind.value.upper().replace("-", " ")
-    assert classify(name, typical.capability, typical.memory_total) is kind
+    assert classify_gpu(name, typical.capability, typical.memory_total) is kind
     assert 20 * GIB < typical.memory_total < 145 * GIB

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from dflash_tui.machine import system
-from dflash_tui.machine.system import Disk, Memory
+from dflash_tui.machine.system import Disk, SystemMemory
 
 KIB, MIB = 1 << 10, 1 << 20
 MEMINFO = """\
@@ -38,14 +38,14 @@ def write(root: Path, path: str, content: str) -> None:
 def test_memory_of_a_recorded_machine(tmp_path):
     """A GB10 whose memory is half page cache: bytes, and swap that is in use."""
     write(tmp_path, "proc/meminfo", MEMINFO)
-    found = system.memory(tmp_path)
-    assert found == Memory(125489744 * KIB, 61865984 * KIB, 52428800 * KIB, 16777212 * KIB, 4194304 * KIB)
+    found = system.read_system_memory(tmp_path)
+    assert found == SystemMemory(125489744 * KIB, 61865984 * KIB, 52428800 * KIB, 16777212 * KIB, 4194304 * KIB)
 
 
 def test_memory_of_this_machine():
     """The same figures as psutil's."""
     there = psutil.virtual_memory()
-    found = system.memory()
+    found = system.read_system_memory()
     assert found.total == there.total
     assert 0 < found.available < found.total
     assert found.available == pytest.approx(there.available, rel=0.2)
@@ -82,7 +82,7 @@ def block(tmp_path) -> Callable[..., None]:
 def test_the_kind_of_a_disk(tmp_path, block, path, below, expected):
     """By where it hangs in /sys, an encrypted volume by what it lies on; a folder that is not there yet counts too."""
     block(path, below)
-    assert system.disk_of(tmp_path / "not" / "there" / "yet", tmp_path) == expected
+    assert system.find_disk(tmp_path / "not" / "there" / "yet", tmp_path) == expected
 
 
 Partition = namedtuple("Partition", "device mountpoint fstype")
@@ -105,7 +105,7 @@ def test_a_file_system_of_no_single_disk(tmp_path, monkeypatch, device, kind, ex
     (tmp_path / "sys/class/block/nvme0n1p2").symlink_to(there)
     mounts = [Partition("/dev/sda1", "/", "ext4"), Partition(device, str(tmp_path), kind)]
     monkeypatch.setattr(psutil, "disk_partitions", lambda **_: mounts)
-    assert system.disk_of(tmp_path, tmp_path) == expected
+    assert system.find_disk(tmp_path, tmp_path) == expected
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_on_battery(tmp_path, supplies, expected):
         write(tmp_path, f"sys/class/power_supply/{name}/type", f"{kind}\n")
         if online is not None:
             write(tmp_path, f"sys/class/power_supply/{name}/online", f"{online}\n")
-    assert system.on_battery(tmp_path) is expected
+    assert system.is_on_battery(tmp_path) is expected
 
 
 def resident(path: Path) -> int:
@@ -159,7 +159,7 @@ def cached(tmp_path: Path) -> Path:
 
 def test_page_cache_is_given_back(cached, tmp_path):
     """The kernel forgets the pages of the file, without any rights; a file that is gone is no error."""
-    freed = system.release_pages([tmp_path / "gone", cached])
+    freed = system.release_page_cache([tmp_path / "gone", cached])
     assert resident(cached) < MIB
     assert freed >= 0
     assert cached.stat().st_size == 64 * MIB
@@ -169,20 +169,20 @@ def test_the_speed_of_a_disk_is_read_from_the_disk(cached, tmp_path):
     """What the cache holds is dropped first, so it is the disk that is measured; the largest file is taken."""
     small = tmp_path / "small"
     small.write_bytes(b"x")
-    speed = system.read_speed([small, cached], limit=8 * MIB)
+    speed = system.measure_read_speed([small, cached], limit=8 * MIB)
     assert speed is not None
     assert speed > 0
     # Beyond the limit nothing is read, but for what the kernel reads ahead.
     assert resident(cached) > 8 * MIB
-    assert system.read_speed([small]) is None
-    assert system.read_speed([]) is None
+    assert system.measure_read_speed([small]) is None
+    assert system.measure_read_speed([]) is None
 
 
 def test_a_slow_disk_is_not_read_for_long(cached, monkeypatch):
     """Reading ends by the clock, too."""
     ticks = iter(range(100))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
-    assert system.read_speed([cached]) == 4 * MIB
+    assert system.measure_read_speed([cached]) == 4 * MIB
 
 
 def test_who_holds_a_port():
@@ -190,11 +190,11 @@ def test_who_holds_a_port():
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-        assert system.holder_of(port) == ""
+        assert system.find_port_listener(port) == ""
         listening.listen()
-        assert system.holder_of(port) == f"{psutil.Process().name()} (pid {os.getpid()})"
+        assert system.find_port_listener(port) == f"{psutil.Process().name()} (pid {os.getpid()})"
         with socket.create_connection(("127.0.0.1", port)) as client:
-            assert system.holder_of(client.getsockname()[1]) == ""
+            assert system.find_port_listener(client.getsockname()[1]) == ""
 
 
 def test_compilers(tmp_path, monkeypatch):
@@ -204,16 +204,16 @@ def test_compilers(tmp_path, monkeypatch):
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    assert system.compiler() == str(tmp_path / "gcc")
-    assert system.compiler("CXX", ("g++", "clang++")) is None
+    assert system.find_compiler() == str(tmp_path / "gcc")
+    assert system.find_compiler("CXX", ("g++", "clang++")) is None
     monkeypatch.setenv("CC", "clang -m64")
-    assert system.compiler() == str(tmp_path / "clang")
+    assert system.find_compiler() == str(tmp_path / "clang")
     monkeypatch.setenv("CC", "ccache gcc")
-    assert system.compiler() is None
+    assert system.find_compiler() is None
     monkeypatch.delenv("CC")
     (tmp_path / "gcc").unlink()
     (tmp_path / "clang").unlink()
-    assert system.compiler() is None
+    assert system.find_compiler() is None
 
 
 def test_nvcc_is_found_where_cuda_is_put(tmp_path, monkeypatch):
@@ -223,6 +223,6 @@ def test_nvcc_is_found_where_cuda_is_put(tmp_path, monkeypatch):
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
-    assert system.nvcc() is None
+    assert system.find_nvcc() is None
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    assert system.nvcc() == str(program)
+    assert system.find_nvcc() == str(program)

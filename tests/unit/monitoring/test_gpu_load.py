@@ -4,7 +4,7 @@ import psutil
 import pytest
 
 from dflash_tui.events import Foreign, GpuLoad
-from dflash_tui.machine.gpus import Gpu, Holder
+from dflash_tui.machine.gpus import Gpu, GpuProcess
 from dflash_tui.monitoring.gpu_load import loads, moved
 from tests.support import fake_nvml
 
@@ -14,7 +14,7 @@ import json, sys
 from dflash_tui.machine import gpus
 from dflash_tui.monitoring import gpu_load
 import msgspec
-print(msgspec.json.encode(gpu_load.loads(gpus.look(), {pids}, {uuids})).decode())
+print(msgspec.json.encode(gpu_load.loads(gpus.read_gpus(), {pids}, {uuids})).decode())
 """
 
 
@@ -35,7 +35,7 @@ def test_a_process_of_somebody_else_is_foreign(stand_in_nvml):
     """Ours is not there, so the driver cannot be trusted to show whose a process is."""
     [load] = asked(stand_in_nvml, "laptop", "{1}", STAND_IN_PID=PID)
     assert load.get("foreign") is None
-    card = Gpu(0, processes=(Holder(11, "VLLM::EngineCore", 5), Holder(77, "py\x1b[31mthon" + "x" * 90, 9)))
+    card = Gpu(0, processes=(GpuProcess(11, "VLLM::EngineCore", 5), GpuProcess(77, "py\x1b[31mthon" + "x" * 90, 9)))
     [found] = loads([card], {11})
     assert found.foreign == (Foreign(77, "py[31mthon" + "x" * 30, 9),)
 
@@ -45,7 +45,7 @@ def test_only_the_gpus_of_the_server_are_looked_at(stand_in_nvml):
     assert len(asked(stand_in_nvml, "two-h200", "{1}")) == 2
     second = "('GPU-b0000000-0000-4000-8000-000000000000',)"
     assert [load["index"] for load in asked(stand_in_nvml, "two-h200", "{1}", second)] == [1]
-    cards = [Gpu(0, processes=()), Gpu(1, processes=(Holder(11),))]
+    cards = [Gpu(0, processes=()), Gpu(1, processes=(GpuProcess(11),))]
     assert [load.index for load in loads(cards, {11})] == [1]
 
 

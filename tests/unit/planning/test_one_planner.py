@@ -11,7 +11,7 @@ from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.launch import planner
 from dflash_tui.machine import gpus
-from dflash_tui.machine.gpus import Gpu, Probe
+from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.plan import Plan
@@ -45,7 +45,7 @@ def machine(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def has(*cards: Gpu) -> None:
-        monkeypatch.setattr(gpus, "probe", lambda: Probe(cards, "580.95"))
+        monkeypatch.setattr(gpus, "probe_gpus", lambda: GpuProbe(cards, "580.95"))
 
     return has
 
@@ -57,7 +57,7 @@ def by_command(name: str, variant: str) -> Plan:
 
 def by_panel(name: str, variant: str) -> Plan:
     recipe, choice = recipe_loader.find(name), Choice()
-    choice.probe = gpus.probe_allowed()
+    choice.probe = gpus.probe_visible_gpus()
     choice.changes(recipe).variant = variant
     return choice.plan(recipe)
 
