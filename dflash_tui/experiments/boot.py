@@ -108,7 +108,7 @@ class _Failed(Exception):
 
 
 async def _measure(what: PreparedBoot, made: Boot, run: Run, tell: Tell) -> Boot:
-    async with observer.folded(run) as (state, over):
+    async with observer.fold_run(run) as (state, over):
         await _until_warm(run, state, over)
         up_at, design, suite = state.up_at, what.design, store.load_experiment_suite(what.design)
         made = replace(

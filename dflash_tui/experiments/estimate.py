@@ -57,7 +57,7 @@ def _amount(design: Design) -> tuple[object, ...]:
 
 
 def _start(arm: Arm, setup: Setup) -> tuple[float | None, str]:
-    if ready := startup_history.ready(arm.plan):
+    if ready := startup_history.estimate_ready(arm.plan):
         return ready.seconds, "by earlier starts here"
     bands = [band for band in setup.expected if band.ready_s and band.mode in {None, arm.plan.mode}]
     if bands and bands[0].ready_s:

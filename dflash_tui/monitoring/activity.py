@@ -10,7 +10,7 @@ import psutil
 from dflash_tui.events import Activity
 
 
-def sample(members: Iterable[psutil.Process], log: Path, at: float) -> Activity:
+def sample_activity(members: Iterable[psutil.Process], log: Path, at: float) -> Activity:
     """Return the sums over `members` that still exist, with the CPU time of their ended children, and the log's size.
 
     Memory-mapped weights count as disk bytes when they come from a disk (proc(5), io: read_bytes). Of processes of

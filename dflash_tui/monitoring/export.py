@@ -27,7 +27,7 @@ _PIECE = 1 << 20
 _LINE_ENDS = re.compile(rb"(?<=[\r\n])")
 
 
-def write(run: Run, output: str | None = None, *, with_prompts: bool = False) -> Path:
+def export_run(run: Run, output: str | None = None, *, with_prompts: bool = False) -> Path:
     """Write `run` into a zip file and return its path: `output`, or the run's name here.
 
     Raises:
@@ -119,7 +119,7 @@ def _samples(run: Run) -> Iterator[bytes]:
         ended = ended or (isinstance(told, dict) and told.get("event") == "exited")
         yield msgspec.json.encode(_walked(told)) + b"\n"
     if not ended and not server_process.alive(run):  # only this machine can tell, and nobody saw it
-        yield encode(Exited(recording.of(run).end(), None)) + b"\n"
+        yield encode(Exited(recording.open_recording(run).end(), None)) + b"\n"
 
 
 def _lines(path: Path) -> Iterator[bytes]:

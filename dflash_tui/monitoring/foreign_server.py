@@ -30,14 +30,14 @@ INTERVAL = 1.0
 _TIMEOUT = httpx.Timeout(5.0)
 
 
-class About(NamedTuple):
+class ServerAbout(NamedTuple):
     """What the server says of itself: its model and version, each empty when it does not say."""
 
     model: str = ""
     version: str = ""
 
 
-class Server:
+class ForeignServer:
     """A foreign server at `url`.
 
     Raises:
@@ -45,7 +45,7 @@ class Server:
     """
 
     def __init__(self, url: str) -> None:
-        self.url, self.about = _address(url), About()
+        self.url, self.about = _address(url), ServerAbout()
         self._health = Health.STARTING
         self._latencies: tuple[Histogram | None, Histogram | None] = (None, None)
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
@@ -82,12 +82,12 @@ class Server:
             events.append(LatenciesSampled(now, *latencies))
         return events
 
-    async def _introduce(self, client: httpx.AsyncClient) -> About:
+    async def _introduce(self, client: httpx.AsyncClient) -> ServerAbout:
         """Return what the server is; what it does not tell (a key may be wanted) stays empty."""
         version = _text(await self._json(client, "/version"), "version")
         models = await self._json(client, "/v1/models")
         first = models["data"][0] if isinstance(models, dict) and _filled(models.get("data")) else None
-        return About(_text(first, "id"), version or "version unknown")
+        return ServerAbout(_text(first, "id"), version or "version unknown")
 
     async def _json(self, client: httpx.AsyncClient, path: str) -> Any:
         try:

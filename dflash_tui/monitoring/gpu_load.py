@@ -8,7 +8,7 @@ from dflash_tui.events import Foreign, GpuLoad
 from dflash_tui.machine.gpus import Gpu, GpuProcess
 
 
-def loads(cards: Sequence[Gpu], pids: set[int], uuids: Sequence[str] = ()) -> tuple[GpuLoad, ...]:
+def read_gpu_loads(cards: Sequence[Gpu], pids: set[int], uuids: Sequence[str] = ()) -> tuple[GpuLoad, ...]:
     """Return the load of the GPUs that hold a process of `pids`; when none does, of those named by `uuids`, or of all.
 
     The driver may show none of our own processes (in a container with its own pids); whose the others are is then
@@ -41,7 +41,7 @@ def _foreign(holder: GpuProcess) -> Foreign:
     return Foreign(holder.pid, "".join(c for c in holder.name if c.isprintable())[:40], holder.memory)
 
 
-def moved(before: Sequence[GpuLoad], after: Sequence[GpuLoad]) -> bool:
+def has_load_changed(before: Sequence[GpuLoad], after: Sequence[GpuLoad]) -> bool:
     """Whether something differs that a chart or an alarm would show: 3 % of power or clock, 2 °C, 1 % of the memory."""
     if len(before) != len(after):
         return True

@@ -30,7 +30,7 @@ _CRASH = re.compile(r"(?:traps: )?(?P<name>[^\[\]]{1,32})\[(?P<pid>\d+)\]:? (?:s
 _XID = re.compile(r"NVRM: Xid \(PCI:[^)]*\): \d+(?:, pid='?(?P<pid>\d+)'?(?:, name=(?P<name>[^,]*))?)?")
 
 
-def oom_kills() -> int | None:
+def count_oom_kills() -> int | None:
     """Return how many processes the kernel has ended for want of memory since it booted; None when it does not say."""
     try:
         fields = Path("/proc/vmstat").read_text().split()
@@ -39,15 +39,15 @@ def oom_kills() -> int | None:
         return None
 
 
-def look(run: Run, kills_before: int | None) -> Autopsy:
+def read_autopsy(run: Run, kills_before: int | None) -> Autopsy:
     """Return what the system says about the end of `run`; `kills_before` is what `oom_kills` said while it lived."""
-    now = oom_kills()
+    now = count_oom_kills()
     kills = None if kills_before is None or now is None else now - kills_before
-    lines = (text for at, text in kernel_log(run.started_at) if at >= run.started_at - _SLACK)
-    return Autopsy(time.time(), tuple(about(lines, pids(run)))[-_KEPT:], kills)
+    lines = (text for at, text in read_kernel_log(run.started_at) if at >= run.started_at - _SLACK)
+    return Autopsy(time.time(), tuple(filter_kernel_lines(lines, parse_server_pids(run)))[-_KEPT:], kills)
 
 
-def pids(run: Run) -> set[int]:
+def parse_server_pids(run: Run) -> set[int]:
     """Return the pids of the server's processes: vLLM puts them before the lines of its log."""
     try:
         with run.log.open("rb") as log:
@@ -57,7 +57,7 @@ def pids(run: Run) -> set[int]:
     return found | {run.pid}
 
 
-def about(lines: Iterable[str], ours: set[int]) -> Iterator[str]:
+def filter_kernel_lines(lines: Iterable[str], ours: set[int]) -> Iterator[str]:
     """Yield the kernel's lines that tell of the end of a process of `ours`, or of a fault of a GPU.
 
     In a container the kernel's pids are not ours; vLLM's names for its processes tell them there.
@@ -71,7 +71,7 @@ def about(lines: Iterable[str], ours: set[int]) -> Iterator[str]:
                 break
 
 
-def kernel_log(since: float) -> Iterator[tuple[float, str]]:
+def read_kernel_log(since: float) -> Iterator[tuple[float, str]]:
     """Yield the time (seconds since the epoch) and the text of the kernel's lines; none when they may not be read."""
     try:
         reader = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)

@@ -96,7 +96,7 @@ class _Source:
         return sorted([*events, *recorded], key=_AT) if recorded else events, bool(log or samples)
 
 
-def replay(run: Run) -> RunState:
+def replay_run(run: Run) -> RunState:
     """Return the state of `run` as its files tell it now, without asking the server."""
     state = RunState()
     for event in _opening(run):
@@ -120,22 +120,22 @@ async def read_counters(run: Run) -> Counters | None:
 
 
 @asynccontextmanager
-async def observe(run: Run) -> AsyncIterator[AsyncIterator[AnyEvent]]:
+async def observe_run(run: Run) -> AsyncIterator[AsyncIterator[AnyEvent]]:
     """Yield the events of `run` from its launch on; they end after `Exited`, and `Autopsy` when nobody wanted the end.
 
     Leaving the context ends the watching, never the server.
     """
-    async with batches(run) as read:
+    async with observe_batches(run) as read:
         yield (event async for batch in read for event in batch)
 
 
 @asynccontextmanager
-async def folded(run: Run) -> AsyncIterator[tuple[RunState, asyncio.Task[None]]]:
+async def fold_run(run: Run) -> AsyncIterator[tuple[RunState, asyncio.Task[None]]]:
     """Fold the events of `run` into a state for as long as the block lasts; the task ends when the server has."""
     state = RunState()
 
     async def follow() -> None:
-        async with observe(run) as events:
+        async with observe_run(run) as events:
             async for event in events:
                 state.apply(event)
 
@@ -148,7 +148,7 @@ async def folded(run: Run) -> AsyncIterator[tuple[RunState, asyncio.Task[None]]]
 
 
 @asynccontextmanager
-async def batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent]]]:
+async def observe_batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent]]]:
     """Yield the events of `run` as `observe` does, those together that were read at once."""
     queue: _Queue = asyncio.Queue()
 
@@ -160,7 +160,7 @@ async def batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent]]]:
                 yield item
 
     # Not a TaskGroup: it would wrap every error of the caller's own block into a group.
-    recording = recorder.whenever_free(run, lambda line: queue.put_nowait([line]))
+    recording = recorder.record_when_free(run, lambda line: queue.put_nowait([line]))
     tasks = [asyncio.create_task(work) for work in (_follow(run, queue), recording)]
     for task in tasks:
         task.add_done_callback(lambda done: _pass_on(done, queue))
@@ -191,7 +191,7 @@ def _ended(run: Run) -> Exited:
 
 async def _follow(run: Run, queue: _Queue) -> None:
     queue.put_nowait(list(_opening(run)))
-    source, seen, was_alive, kills = _Source(run), set[type[AnyEvent]](), False, kernel_log.oom_kills()
+    source, seen, was_alive, kills = _Source(run), set[type[AnyEvent]](), False, kernel_log.count_oom_kills()
     while True:
         running = await asyncio.to_thread(server_process.alive, run)
         more = True
@@ -210,7 +210,7 @@ async def _follow(run: Run, queue: _Queue) -> None:
         ends.append(Exited(time.time(), code) if was_alive else _ended(run))
     lost = any(isinstance(end, Exited) and end.lost for end in ends)  # this boot's kernel knows nothing of it
     if not lost and not seen & {Autopsy, Stopping}:
-        ends.append(await asyncio.to_thread(kernel_log.look, run, kills if was_alive else None))
+        ends.append(await asyncio.to_thread(kernel_log.read_autopsy, run, kills if was_alive else None))
     for event in ends:
         if was_alive:  # what nobody saw is worked out anew each time, never written down as a fact
             run_files.record(run, event)

@@ -22,8 +22,8 @@ from dflash_tui.events import (
     decode_recorded,
 )
 from dflash_tui.machine import processes, system
-from dflash_tui.monitoring.recorder_lease import Lease
-from dflash_tui.monitoring.sampler import IDLE_INTERVAL, Watch
+from dflash_tui.monitoring.recorder_lease import RecorderLease
+from dflash_tui.monitoring.sampler import IDLE_INTERVAL, Sampler
 from dflash_tui.run_state import idle_probe
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
@@ -36,12 +36,12 @@ PATIENCE = 10.0
 _LONGEST = 1 << 20
 
 
-async def whenever_free(run: Run, tell: Callable[[LogLine], None]) -> None:
+async def record_when_free(run: Run, tell: Callable[[LogLine], None]) -> None:
     """Ask the server and write down the answers, for as long as it lives and nobody else does.
 
     `tell` is given a line when nothing can be written, as on a full disk, and when it can again.
     """
-    lease, trouble = Lease(run.folder / "recorder"), ""
+    lease, trouble = RecorderLease(run.folder / "recorder"), ""
     try:
         while await asyncio.to_thread(server_process.alive, run):
             took = lease.take()
@@ -70,7 +70,7 @@ def _known(run: Run) -> tuple[Health, str, bool]:
 class _Recorder:
     """Polls /health, /metrics and the memory once a second and records what changed."""
 
-    def __init__(self, run: Run, lease: Lease) -> None:
+    def __init__(self, run: Run, lease: RecorderLease) -> None:
         self._run, self._lease = run, lease
         self._health, self._detail, self._warm = _known(run)
         self._owns_port = False
@@ -78,7 +78,7 @@ class _Recorder:
         self._written: Sampled | None = None
         self._seen: Sampled | None = None
         self._latencies: LatenciesSampled | None = None
-        self._watch = Watch(run)
+        self._watch = Sampler(run)
         self._written_at = -math.inf  # by a clock that nobody sets, like all intervals
         self._probe_after = idle_probe.after()
         self._rests_since = time.monotonic()

@@ -12,7 +12,7 @@ from dflash_tui.common import private_files
 SECONDS = 5.0
 
 
-class Lease:
+class RecorderLease:
     """A file that names the one observer that records; whoever does not renew it in time has lost it.
 
     A lock would be kept by an observer that was suspended or waits for its terminal, and everybody with it.

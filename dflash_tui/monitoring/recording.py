@@ -134,28 +134,28 @@ class Recording(Run, frozen=True):
 register_type(Recording)
 
 
-def find(name: str) -> Recording:
+def find_recording(name: str) -> Recording:
     """Return the recording that `name` means: `sample`, an exported file, a run's folder, or a run as `server.find`.
 
     Raises:
         UsageError: nothing fits, or the file is not what `export` writes.
     """
     if name == SAMPLE:
-        return read(paths.sample_folder())
+        return read_recording(paths.sample_folder())
     path = Path(name).expanduser()
     if path.is_dir() or path.is_file():
-        return read(path)
+        return read_recording(path)
     if "/" in name or name.endswith(".zip"):
         raise UsageError(f"there is no file {name}", do="dflash-tui export RUN writes one")
-    return of(registry.find(name))
+    return open_recording(registry.find(name))
 
 
-def of(run: Run) -> Recording:
+def open_recording(run: Run) -> Recording:
     """Return the recording of a run of this machine, or `run` itself if it is one."""
-    return run if isinstance(run, Recording) else read(run.folder)
+    return run if isinstance(run, Recording) else read_recording(run.folder)
 
 
-def read(path: Path) -> Recording:
+def read_recording(path: Path) -> Recording:
     """Return the recording in a run folder or an exported file.
 
     Raises:

@@ -19,7 +19,7 @@ _MEMBERS_INTERVAL = 5.0
 _ACTIVITY_INTERVAL = 2.0
 
 
-class Watch:
+class Sampler:
     """Records processes, GPUs and memory of a run when they have changed, and every ten seconds."""
 
     def __init__(self, run: Run) -> None:
@@ -38,7 +38,7 @@ class Watch:
             self.members, self._members_at = await asyncio.to_thread(server_process.members, self._run), now
         if starting and now - self._activity_at >= _ACTIVITY_INTERVAL:
             self._activity_at = now
-            did = await asyncio.to_thread(activity.sample, self.members, self._run.log, time.time())
+            did = await asyncio.to_thread(activity.sample_activity, self.members, self._run.log, time.time())
             run_files.record(self._run, did)
         suspended = tuple(process.pid for process in self.members if processes.is_suspended(process))
         if suspended != self._suspended:
@@ -55,8 +55,8 @@ class Watch:
 
     def _take_gpus(self, cards: tuple[gpus.Gpu, ...], now: float) -> None:
         pids = {process.pid for process in self.members}
-        sample = GpusSampled(time.time(), gpu_load.loads(cards, pids, self._run.plan.gpus))
-        moved = self._gpus is None or gpu_load.moved(self._gpus.gpus, sample.gpus)
+        sample = GpusSampled(time.time(), gpu_load.read_gpu_loads(cards, pids, self._run.plan.gpus))
+        moved = self._gpus is None or gpu_load.has_load_changed(self._gpus.gpus, sample.gpus)
         if moved or now - self._gpus_at >= IDLE_INTERVAL:
             self._gpus, self._gpus_at = sample, now
             run_files.record(self._run, sample)

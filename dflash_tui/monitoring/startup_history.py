@@ -23,14 +23,14 @@ _MOST_OF_SAMPLES = 4 << 20
 _known: dict[str, Start | None] = {}
 
 
-class Ready(NamedTuple):
+class TimeToReady(NamedTuple):
     """Seconds from launch to ready: the median, and from how many runs."""
 
     seconds: float
     runs: int
 
 
-def starts(recipe: str = "", kind: tuple[str, ...] = (), but: str = "") -> list[Start]:
+def list_starts(recipe: str = "", kind: tuple[str, ...] = (), but: str = "") -> list[Start]:
     """Return the starts that came up, oldest first: of a recipe, of one kind, or all; `but` is a run left out.
 
     Only the beginnings of the files are read, and those of a run that has ended once.
@@ -43,17 +43,17 @@ def starts(recipe: str = "", kind: tuple[str, ...] = (), but: str = "") -> list[
     return found
 
 
-def ready(plan: Plan) -> Ready | None:
+def estimate_ready(plan: Plan) -> TimeToReady | None:
     """Return how long the last runs of the same kind took to be ready, as `expect` chooses them; None without any.
 
     Runs of other recipes, profiles, variants, modes, engines or models do not count, nor those that never generated.
     """
-    answered = [start for start in starts(kind=plan.kind) if start.ready is not None]
+    answered = [start for start in list_starts(kind=plan.kind) if start.ready is not None]
     expected = expect(answered)
-    return Ready(*expected.ready) if expected and expected.ready else None
+    return TimeToReady(*expected.ready) if expected and expected.ready else None
 
 
-def steps(plan: Plan, but: str = "") -> dict[Step, Guess]:
+def read_step_history(plan: Plan, but: str = "") -> dict[Step, Guess]:
     """Return what the steps before a launch of `plan` took in earlier runs of any recipe; `but` is a run left out.
 
     Those of the engine are taken from runs of the same engine, the models' from runs of the same two models.

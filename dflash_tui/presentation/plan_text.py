@@ -42,7 +42,7 @@ def describe(made: PlannedLaunch) -> str:
     if recipe.build:
         built = Path(plan.models_folder).is_dir()
         rows.append(("models", "built" if built else f"to build here: {recipe.build.size_mb} MB, a few seconds"))
-    if ready := ready_line(plan, setup, startup_history.ready(plan)):
+    if ready := ready_line(plan, setup, startup_history.estimate_ready(plan)):
         rows.append(("ready", ready))
     if fit := estimate_planned_memory(made):
         rows.append(("memory", memory_line(fit)))

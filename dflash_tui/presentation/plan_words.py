@@ -12,7 +12,7 @@ from dflash_tui.planning.resolution import Setup
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint is spared
     from dflash_tui.launch.preflight.runner import Check, PreflightReport
-    from dflash_tui.monitoring.startup_history import Ready
+    from dflash_tui.monitoring.startup_history import TimeToReady
 
 MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 
@@ -27,7 +27,7 @@ def memory_line(fit: Fit) -> str:
     )
 
 
-def ready_line(plan: Plan, setup: Setup, before: Ready | None) -> str:
+def ready_line(plan: Plan, setup: Setup, before: TimeToReady | None) -> str:
     """Return how long a start will take, by earlier runs here or else by what was published; empty when unknown."""
     if before:
         often = "the last time" if before.runs == 1 else f"the last {before.runs} times (median)"

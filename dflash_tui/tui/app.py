@@ -51,7 +51,7 @@ from dflash_tui.tui.widgets.recipe_list import Entries
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
     from dflash_tui.machine.gpus import GpuProbe
-    from dflash_tui.monitoring.foreign_server import Server
+    from dflash_tui.monitoring.foreign_server import ForeignServer
     from dflash_tui.tui.palette import Panel
 
 _GUARD = Guard()
@@ -81,7 +81,7 @@ class DflashApp(App[str]):
         run: Run | None = None,
         *,
         player: Player | None = None,
-        foreign: Server | None = None,
+        foreign: ForeignServer | None = None,
         now: Callable[[], float] = time.time,
         probe: Callable[[], GpuProbe] = probe,
         load: Callable[[], Entries] = load_all,
@@ -166,10 +166,10 @@ class DflashApp(App[str]):
     @work(exclusive=True, group="observe")
     async def follow(self, run: Run) -> None:
         """Feed the run screen with the events of `run`."""
-        from dflash_tui.monitoring.observer import observe  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
+        from dflash_tui.monitoring.observer import observe_run  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
 
         try:
-            async with observe(run) as events:
+            async with observe_run(run) as events:
                 async for event in events:
                     self.run_screen.take(event)
         except DflashError as error:
@@ -470,7 +470,9 @@ def farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
     return "\n".join(told)
 
 
-def run(run: Run | None = None, *, player: Player | None = None, foreign: Server | None = None) -> tuple[str, int]:
+def run(
+    run: Run | None = None, *, player: Player | None = None, foreign: ForeignServer | None = None
+) -> tuple[str, int]:
     """Open the panel on the launch screen, or with a run, a recording or a foreign server; return its farewell.
 
     The number is the exit code: 0, or 128 and the number of the signal that ended it.

@@ -83,7 +83,7 @@ class Places(Provider):
         self.app.push_screen(HistoryScreen())
 
     def _sample(self) -> None:
-        self.panel.open_run(recording.find(recording.SAMPLE))
+        self.panel.open_run(recording.find_recording(recording.SAMPLE))
 
     def _recipes(self) -> Iterator[Command]:
         for name, entry in self.panel.launch_screen.entries.items():

@@ -26,7 +26,7 @@ def of_run(name: str) -> str:
         DflashError: there is no such run, or it cannot be read.
     """
     os.environ.setdefault("DFLASH_TUI_MARKER", "block")
-    found = recording.find(name)
+    found = recording.find_recording(name)
     return asyncio.run(_run(Player(found, at=found.end() - found.started_at, clock=lambda: 0.0)))
 
 

@@ -64,7 +64,7 @@ async def send(run: Run, count: int) -> tuple[int, int]:
 
 
 async def counted(run: Run, count: int) -> bool:
-    async with observer.folded(run) as (state, _):
+    async with observer.fold_run(run) as (state, _):
         while state.health is not Health.WARM:
             await asyncio.sleep(0.5)
         await asyncio.sleep(3)
@@ -74,7 +74,7 @@ async def counted(run: Run, count: int) -> bool:
         await asyncio.sleep(5)  # the next reading
         after, seen = by_server(run.url), by_state(state.readings[-1].counters)
     again = RunState()
-    for event in recording.of(run).events():
+    for event in recording.open_recording(run).events():
         again.apply(event)
     replayed = by_state(again.readings[-1].counters)
     answers = {"requests": count, "generated": completion, "prompt": prompt}

@@ -48,7 +48,7 @@ def events_of(data: bytes) -> int:
 async def attached(run: Run) -> RunState:
     """Return the state that an observer has when it has read all."""
     state = RunState()
-    async with observer.observe(run) as events:
+    async with observer.observe_run(run) as events:
         async for event in events:
             state.apply(event)
     return state

@@ -22,7 +22,7 @@ PRESSES = 30
 
 def large(folder: Path, megabytes: int) -> None:
     """Write the sample with a log of so many megabytes: its lines after the start, over and over."""
-    sample = recording.find("sample").folder
+    sample = recording.find_recording("sample").folder
     for part in (recording.RUN, recording.SAMPLES):
         (folder / part).write_bytes((sample / part).read_bytes())
     log = (sample / recording.LOG).read_bytes()
@@ -42,7 +42,7 @@ async def holds(folder: Path, seconds: float) -> list[float]:
 
     A busy machine adds to the times of keys, but not to these.
     """
-    player = Player(recording.read(folder), at=1e9)
+    player = Player(recording.read_recording(folder), at=1e9)
     panel = DflashApp(player=player, probe=lambda: NO_GPU)
     async with panel.run_test(size=(COLUMNS, ROWS)):
         await asyncio.sleep(3)

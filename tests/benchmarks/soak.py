@@ -28,7 +28,7 @@ _LINE = (
 
 def day(folder: Path, hours: float) -> float:
     """Write the recording into `folder` and return how many seconds it lasts."""
-    sample = recording.find("sample")
+    sample = recording.find_recording("sample")
     (folder / recording.RUN).write_bytes((sample.folder / recording.RUN).read_bytes())
     start = sample.end() + 1
     with (folder / recording.SAMPLES).open("wb") as samples, (folder / recording.LOG).open("w") as log:

@@ -121,7 +121,7 @@ def test_a_hostile_server_is_drawn_as_text_only(terminal, launch, tmp_path):
     run = launch(f"says={tmp_path / 'said'}")
     seen = Seen(terminal("attach", run.id))
     seen.until("warm-up")
-    while observer.replay(run).health is not Health.WARM:
+    while observer.replay_run(run).health is not Health.WARM:
         seen.until(escapes.SEEN, quiet=2)
     seen.until("warm-up", quiet=5)  # as long as a panel takes to read that, and more
     seen.panel.type("b")

@@ -117,7 +117,7 @@ def test_a_time_that_no_calendar_has_is_a_dash(at, capsys, tmp_path):
     """In the head of a report, where it would end in an error of the system."""
     paths = [
         written(a_report(), "design.made_at", at, tmp_path / "ab.json"),
-        written(run_report.build_run_report(recording.find("sample"))[0], "at", at, tmp_path / "run.json"),
+        written(run_report.build_run_report(recording.find_recording("sample"))[0], "at", at, tmp_path / "run.json"),
     ]
     for path, said in zip(paths, ("\n—, honest, 4 boots", "launched —,"), strict=True):
         assert main.main(["report", path]) == 0
@@ -156,7 +156,8 @@ def test_two_real_runs_are_set_side_by_side(capsys):
 def test_runs_are_refused_like_boots():
     """What a run records of its counters and its GPU refuses here, too; what it does not record is named."""
     eager, compiled = (
-        run_report.build_run_report(recording.find(str(RUNS / f"h200-{m}.zip")))[0] for m in ("eager", "compile")
+        run_report.build_run_report(recording.find_recording(str(RUNS / f"h200-{m}.zip")))[0]
+        for m in ("eager", "compile")
     )
     assert compiled.rates
     assert compiled.conditions

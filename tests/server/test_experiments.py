@@ -104,7 +104,7 @@ def test_both_arms_are_booted_measured_and_reported(port, monkeypatch):
     assert fake_engine.launches(folder) == 2
     assert not any(server_process.members(each) for each in registry.runs())
     _is_told_without_our_own_folders(design)
-    of_runs = [run_report.build_run_report(recording.find(boot.run))[0].requests for boot in (a, b)]
+    of_runs = [run_report.build_run_report(recording.find_recording(boot.run))[0].requests for boot in (a, b)]
     assert of_runs == [a.requests, b.requests]
     assert json.loads(run("list", "--json").stdout)["boots_done"] == 2
     assert "finished" in run("list").stdout

@@ -109,7 +109,7 @@ def test_a_run_of_another_boot_is_lost():
     run = ended()  # its process was born in a boot that was not this one
     assert not server_process.alive(run)
     assert server_process.members(run) == []
-    state = observer.replay(run)
+    state = observer.replay_run(run)
     assert state.status == "lost"
     found = postmortem.build_postmortem(run, state)
     assert found

@@ -150,12 +150,12 @@ def test_ending_what_a_dead_server_left_does_not_make_it_a_wanted_end(launch):
     server_process.members(run)[0].kill()
     while server_process.alive(run):
         time.sleep(0.05)
-    found = postmortem.build_postmortem(run, observer.replay(run))
+    found = postmortem.build_postmortem(run, observer.replay_run(run))
     assert found
     assert found.left.startswith("1 process of it still runs, with ")
     asyncio.run(lifecycle.stop(run, grace=0.1))
     assert server_process.members(run) == []
-    assert observer.replay(run).status == "failed"
+    assert observer.replay_run(run).status == "failed"
 
 
 def test_the_port_of_a_starting_server_is_not_given_away(launch):
@@ -199,7 +199,7 @@ async def test_a_stubborn_server_and_its_children_end(launch):
     members = server_process.members(run)
     await lifecycle.stop(run, grace=0.5)
     assert not any(processes.is_running(process) for process in members)
-    state = observer.replay(run)
+    state = observer.replay_run(run)
     assert (state.status, state.exit and state.exit.code) == ("stopped", -signal.SIGKILL)
 
 
@@ -216,7 +216,7 @@ async def test_a_killed_server_is_seen_with_its_code_by_everybody(launch):
     assert found
     assert (found.kind, found.evidence) == ("killed", found.evidence[:1])
     assert "exit code -9, SIGKILL" in found.what
-    assert observer.replay(run).exit == state.exit
+    assert observer.replay_run(run).exit == state.exit
     assert len(recorded(run, Exited)) == 1
 
 
@@ -312,7 +312,7 @@ def test_a_bench_of_an_unwatched_server_leaves_its_counters(launch):
     assert recorded(run, RequestDone)[0].kind == "warm-up"
     assert all((request.steps, request.accepted) == (10.0, 30.0) for request in recorded(run, RequestDone)[1:])
     assert recorded(run, Sampled)[-1].counters.steps == 60
-    state = observer.replay(run)
+    state = observer.replay_run(run)
     assert [(r.kind, r.acceptance_length) for r in state.finished.requests] == [
         (prompt.kind, 4.0) for prompt, _ in client.order_requests(suites.load_suite("quick"))
     ]

@@ -31,7 +31,7 @@ DIALOGS = {
 async def draw(name: str, folder: Path) -> None:
     """Write the replay screen at that moment as an SVG."""
     of, columns, rows, at = PICTURES[name]
-    player = Player(recording.find(of), at=at, clock=lambda: 0.0)
+    player = Player(recording.find_recording(of), at=at, clock=lambda: 0.0)
     panel = DflashApp(player=player, probe=lambda: NO_GPU)
     async with panel.run_test(size=(columns, rows)) as pilot:
         await wait_for(pilot, lambda: not player.behind)

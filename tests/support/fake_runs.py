@@ -37,7 +37,7 @@ def made(port: int, *words: str) -> Plan:
 @asynccontextmanager
 async def watching(run: Run) -> AsyncIterator[RunState]:
     """Observe `run` into a state for as long as the block lasts."""
-    async with observer.folded(run) as (state, _):
+    async with observer.fold_run(run) as (state, _):
         yield state
 
 

@@ -14,7 +14,7 @@ from dflash_tui.common import bounded_http
 from dflash_tui.common.errors import UsageError
 from dflash_tui.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
 from dflash_tui.monitoring import foreign_server
-from dflash_tui.monitoring.foreign_server import Server
+from dflash_tui.monitoring.foreign_server import ForeignServer
 from dflash_tui.tui.app import DflashApp
 from tests.support import recordings
 from tests.tui.conftest import HOSTILE
@@ -72,7 +72,7 @@ def server(monkeypatch):
     made.close()
 
 
-async def first(server: Server, count: int) -> list[AnyEvent]:
+async def first(server: ForeignServer, count: int) -> list[AnyEvent]:
     events: list[AnyEvent] = []
     async for event in server.events():
         events.append(event)
@@ -82,7 +82,7 @@ async def first(server: Server, count: int) -> list[AnyEvent]:
 
 
 async def test_it_is_asked_for_four_things_and_nothing_else(server):
-    found = Server(server.url)
+    found = ForeignServer(server.url)
     health, reading, latencies, again = await first(found, 4)
     assert isinstance(health, HealthChanged)
     assert health.health is Health.HEALTHY
@@ -100,7 +100,7 @@ async def test_it_is_asked_for_four_things_and_nothing_else(server):
 async def test_the_key_comes_from_its_variable_only(server, monkeypatch):
     monkeypatch.setenv(foreign_server.KEY_VARIABLE, "k-123")
     monkeypatch.setenv("OPENAI_API_KEY", "not-for-you")
-    await first(Server(server.url), 2)
+    await first(ForeignServer(server.url), 2)
     assert server.keys == {"Bearer k-123"}
 
 
@@ -117,7 +117,7 @@ async def test_the_key_comes_from_its_variable_only(server, monkeypatch):
 )
 async def test_a_bad_answer_is_told(server, path, answer, said):
     server.answers[path] = answer
-    (event,) = await first(Server(server.url), 1)
+    (event,) = await first(ForeignServer(server.url), 1)
     assert isinstance(event, HealthChanged)
     assert event.health is Health.UNHEALTHY
     assert said in event.detail
@@ -129,7 +129,7 @@ async def test_a_bad_answer_is_told(server, path, answer, said):
 )
 async def test_what_it_says_of_itself_may_be_anything(server, body):
     server.answers |= {"/version": (200, body), "/v1/models": (200, body)}
-    found = Server(server.url)
+    found = ForeignServer(server.url)
     await first(found, 2)
     assert found.about.model == ""
 
@@ -142,7 +142,7 @@ async def test_an_answer_that_never_ends_is_given_up(server, monkeypatch):
         return 200, b""
 
     server.answers["/health"] = late
-    (event,) = await first(Server(server.url), 1)
+    (event,) = await first(ForeignServer(server.url), 1)
     assert isinstance(event, HealthChanged)
     assert event.health is Health.UNHEALTHY
 
@@ -157,7 +157,7 @@ async def test_an_answer_that_never_ends_is_given_up(server, monkeypatch):
     ],
 )
 def test_an_address_is_taken_as_people_have_it(given, meant):
-    assert Server(given).url == meant
+    assert ForeignServer(given).url == meant
 
 
 @pytest.mark.parametrize(
@@ -167,12 +167,12 @@ def test_an_address_is_taken_as_people_have_it(given, meant):
 )  # fmt: skip
 def test_what_is_no_plain_address_is_refused(url):
     with pytest.raises(UsageError):
-        Server(url)
+        ForeignServer(url)
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])
 async def test_the_screen_says_that_it_is_foreign_and_offers_nothing_of_ours(server, size):
-    panel = DflashApp(foreign=Server(server.url), probe=lambda: NO_GPU, load=dict)
+    panel = DflashApp(foreign=ForeignServer(server.url), probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=size) as pilot:
         await wait_for(pilot, lambda: "● HEALTHY" in text(panel))
         queue = "queue" if size[0] < 100 else "run/wait"
@@ -203,7 +203,7 @@ async def test_figures_that_cannot_be_do_not_end_the_panel(server):
              for name in ("num_requests_running", "request_success_total", "prompt_tokens_total")]  # fmt: skip
     places = [f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} 1' for place in range(3000)]
     server.answers["/metrics"] = (200, "\n".join(["vllm:generation_tokens_total 5", *lines, *places, ""]).encode())
-    panel = DflashApp(foreign=Server(server.url), probe=lambda: NO_GPU, load=dict)
+    panel = DflashApp(foreign=ForeignServer(server.url), probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(80, 24)) as pilot:
         await wait_for(pilot, lambda: "● HEALTHY" in text(panel) and server.asked.count(("GET", "/metrics")) > 3)
         assert "● HEALTHY" in text(panel)
@@ -211,7 +211,7 @@ async def test_figures_that_cannot_be_do_not_end_the_panel(server):
 
 async def test_hostile_names_are_shown_as_they_are(server):
     server.answers["/v1/models"] = (200, b'{"data": [{"id": "\\u001b[2J%s"}]}' % HOSTILE.encode())
-    panel = DflashApp(foreign=Server(server.url), probe=lambda: NO_GPU, load=dict)
+    panel = DflashApp(foreign=ForeignServer(server.url), probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "[/] [red]evil" in text(panel))
 

@@ -31,7 +31,7 @@ def some() -> list[Start]:
 @pytest.fixture
 def known(monkeypatch) -> list[Start]:
     found = some()
-    monkeypatch.setattr(startup_history, "starts", lambda: found)
+    monkeypatch.setattr(startup_history, "list_starts", lambda: found)
     return found
 
 

@@ -16,7 +16,7 @@ def clock() -> Clock:
 
 
 def playing(clock: Clock, at: float = 0.0, speed: float = 1.0) -> DflashApp:
-    player = Player(recording.find("sample"), at=at, speed=speed, clock=clock)
+    player = Player(recording.find_recording("sample"), at=at, speed=speed, clock=clock)
     return DflashApp(player=player, probe=lambda: NO_GPU, load=dict)
 
 
@@ -99,7 +99,7 @@ async def test_no_key_of_a_replay_reaches_a_server(clock, monkeypatch):
     monkeypatch.setattr("dflash_tui.runs.lifecycle.stop", lambda *_: touched.append("stop"))
     monkeypatch.setattr("dflash_tui.runs.run_files.record", lambda *_: touched.append("record"))
     monkeypatch.setattr("dflash_tui.benchmark.client.send_suite", lambda *_, **__: touched.append("prompts"))
-    monkeypatch.setattr("dflash_tui.monitoring.recorder.whenever_free", lambda *_: touched.append("recorder"))
+    monkeypatch.setattr("dflash_tui.monitoring.recorder.record_when_free", lambda *_: touched.append("recorder"))
     panel = playing(clock, at=145)
     async with panel.run_test(size=(120, 36)) as pilot:
         await caught_up(pilot)
@@ -129,10 +129,10 @@ async def test_the_recording_waits_while_another_screen_is_seen(clock):
 
 
 async def test_a_recording_that_breaks_off_says_so(clock, tmp_path):
-    folder = recording.find("sample").folder
+    folder = recording.find_recording("sample").folder
     for part in folder.iterdir():
         (tmp_path / part.name).write_bytes(part.read_bytes())
-    found = recording.read(tmp_path)
+    found = recording.read_recording(tmp_path)
     panel = DflashApp(player=Player(found, at=60, clock=clock), probe=lambda: NO_GPU, load=dict)
     (tmp_path / "server.log").unlink()
     (tmp_path / "server.log").mkdir()

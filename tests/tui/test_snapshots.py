@@ -73,7 +73,7 @@ def test_failure(snap_compare, failed):
 
 def sample(at: float) -> DflashApp:
     """Return a panel that stands in the shipped recording, so many seconds after its launch."""
-    player = Player(recording.find("sample"), at=at, clock=lambda: 0.0)
+    player = Player(recording.find_recording("sample"), at=at, clock=lambda: 0.0)
     return DflashApp(player=player, probe=lambda: NO_GPU, load=dict)
 
 

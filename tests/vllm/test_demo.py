@@ -81,7 +81,7 @@ def test_launch_measure_attach_stop(with_engine):
     assert stop.returncode == 0, stop.stderr
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in members)
     assert "no server runs" in dflash("ps").stderr
-    assert observer.replay(run).status == "stopped"
+    assert observer.replay_run(run).status == "stopped"
 
 
 def _until(process: subprocess.Popen[str], true: Callable[[dict[str, Any]], bool]) -> list[str]:
@@ -174,7 +174,7 @@ def test_a_killed_server_is_noticed_and_its_orphans_can_be_stopped(with_engine):
     assert server_process.alive(run)
     watcher = subprocess.Popen([*COMMAND, "attach", "--plain"], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 200
-    while Phase.WEIGHTS not in observer.replay(run).phases:
+    while Phase.WEIGHTS not in observer.replay_run(run).phases:
         assert time.monotonic() < deadline
         time.sleep(0.5)
     members = server_process.members(run)

@@ -85,7 +85,7 @@ async def test_the_live_figures_and_alarms(with_engine):
     up = subprocess.run([*COMMAND, "up", "demo-cpu", *words], check=False, timeout=300)
     assert up.returncode == 0
     [run] = registry.runs()
-    async with observer.folded(run) as (state, _):
+    async with observer.fold_run(run) as (state, _):
         try:
             await until(lambda: state.health is Health.WARM, 240)
             await asyncio.sleep(12)

@@ -73,4 +73,4 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
         await pilot.press("y")
         await until(pilot, lambda: again.current_mode == "launch")
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in members)
-    assert observer.replay(run).status == "stopped"
+    assert observer.replay_run(run).status == "stopped"

@@ -126,7 +126,7 @@ async def _bench(asked: Bench) -> int:
     state, answered = RunState(), asyncio.Event()
 
     async def follow() -> None:
-        async with observer.observe(asked.run) as events:
+        async with observer.observe_run(asked.run) as events:
             async for event in events:
                 state.apply(event)
                 if state.health in {Health.WARM, Health.UNHEALTHY}:

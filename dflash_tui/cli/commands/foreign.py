@@ -12,20 +12,20 @@ from dflash_tui.cli.commands.panel import panel
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.event_lines import EventLines, WindowFigures
 from dflash_tui.events import encode
-from dflash_tui.monitoring.foreign_server import Server
+from dflash_tui.monitoring.foreign_server import ForeignServer
 from dflash_tui.run_state.state import RunState
 
 
 def attach(args: argparse.Namespace) -> int:
     """Watch the server at the address `args.run`."""
-    server = Server(args.run)
+    server = ForeignServer(args.run)
     if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         print_status(f"{server.url} is foreign: metrics only, nothing is sent, stopped or recorded")
         return asyncio.run(_lines(args, server))
     return panel(foreign=server)
 
 
-async def _lines(args: argparse.Namespace, server: Server) -> int:
+async def _lines(args: argparse.Namespace, server: ForeignServer) -> int:
     """Print figures and alarms until somebody ends it; what cannot be written ends it, too."""
     state = RunState()
     tasks = [
@@ -42,7 +42,7 @@ async def _lines(args: argparse.Namespace, server: Server) -> int:
     return 0
 
 
-async def _figures(args: argparse.Namespace, server: Server, state: RunState) -> None:
+async def _figures(args: argparse.Namespace, server: ForeignServer, state: RunState) -> None:
     """Print what the server answers, and figures every so many seconds."""
     rows, due = 0, time.monotonic() + args.every
     lines = EventLines(state, as_json=args.json)

@@ -23,7 +23,7 @@ def history(args: argparse.Namespace) -> int:
     if args.recipe and args.recipe not in known:
         do = f"recorded: {', '.join(sorted(known))}" if known else "dflash-tui up RECIPE starts a server"
         raise UsageError(f"no start of '{args.recipe}' is recorded", do=do)
-    starts = startup_history.starts(args.recipe or "")
+    starts = startup_history.list_starts(args.recipe or "")
     if args.json:
         for start in starts:
             print_json(start)

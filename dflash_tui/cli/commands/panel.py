@@ -8,12 +8,12 @@ from dflash_tui.cli.console import print_data
 from dflash_tui.common import paths
 
 if TYPE_CHECKING:  # httpx alone costs 200 ms
-    from dflash_tui.monitoring.foreign_server import Server
+    from dflash_tui.monitoring.foreign_server import ForeignServer
     from dflash_tui.monitoring.player import Player
     from dflash_tui.runs.run import Run
 
 
-def panel(run: Run | None = None, *, player: Player | None = None, foreign: Server | None = None) -> int:
+def panel(run: Run | None = None, *, player: Player | None = None, foreign: ForeignServer | None = None) -> int:
     """Open the panel, with a run, a recording or a foreign server if given; print how to come back to what goes on."""
     from dflash_tui.tui import app
 

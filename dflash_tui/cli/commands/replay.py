@@ -19,7 +19,7 @@ _ALARMS_EVERY = 5.0  # recorded seconds; days of them are read at once
 
 def replay(args: argparse.Namespace) -> int:
     """`replay RUN|FILE`: play a recording in the panel, or as lines."""
-    found = recording.find(args.recording)
+    found = recording.find_recording(args.recording)
     if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return _lines(args, found)
     return panel(player=Player(found, at=args.at, speed=args.speed or PANEL_SPEED))
@@ -78,7 +78,7 @@ def export(args: argparse.Namespace) -> int:
     from dflash_tui.runs import registry  # noqa: PLC0415 - as above
 
     run = registry.find(args.run)
-    path = exporting.write(run, args.output, with_prompts=args.with_prompts)
+    path = exporting.export_run(run, args.output, with_prompts=args.with_prompts)
     print_status("left out: access tokens and keys" + ("" if args.with_prompts else ", prompts and answers"))
     print_data(str(path))
     return 0

@@ -112,7 +112,7 @@ def load_report(name: str | None) -> ExperimentReport | RunReport | ImportedResu
         report = store.read_report(folder)
         return redact_report(report or ExperimentReport(design, store.read_progress(folder).boots, (), complete=False))
     try:
-        return run_report.build_run_report(recording.find(name))[0]
+        return run_report.build_run_report(recording.find_recording(name))[0]
     except UsageError as error:
         do = "dflash-tui ab list and dflash-tui ps --all show what there is"
         raise UsageError(f"no experiment and no run called '{name}'", evidence=error.what, do=do) from None

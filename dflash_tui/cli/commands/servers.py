@@ -75,7 +75,7 @@ def ps(args: argparse.Namespace) -> int:
         living = server_process.alive(run)
         if not living and not args.all:
             continue
-        state = observer.replay(run)
+        state = observer.replay_run(run)
         held = processes.measure_resident_memory(server_process.members(run)) if living else None
         age = time.time() - run.started_at
         if args.json:

@@ -191,7 +191,7 @@ async def _one_of(*tasks: asyncio.Task[None], aside: asyncio.Task[None]) -> None
 
 
 async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: EventLines) -> None:
-    async with observer.batches(run) as batches:
+    async with observer.observe_batches(run) as batches:
         async for batch in batches:
             for event in batch:
                 state.apply(event)

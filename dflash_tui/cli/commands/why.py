@@ -43,10 +43,10 @@ def why(args: argparse.Namespace) -> int:
 def _chosen(name: str | None) -> tuple[Run, RunState]:
     """Return the run and what is known of it."""
     for run in [registry.find(name)] if name else reversed(registry.runs()):
-        state = observer.replay(run)
+        state = observer.replay_run(run)
         if name or state.status in {"failed", "lost", "unhealthy"}:
             if state.autopsy is None and state.status == "failed":
-                state.apply(kernel_log.look(run, None))
+                state.apply(kernel_log.read_autopsy(run, None))
             return run, state
     raise UsageError("no run has failed", do="dflash-tui ps --all lists the runs")
 

@@ -48,7 +48,7 @@ class Row(NamedTuple):
 def look(now: float) -> list[Row]:
     """Return the runs, the newest first, and the sample at the end; what ended is known by the end of its samples."""
     rows = [_row(run, now) for run in reversed(registry.runs())][:_MOST]
-    sample = recording.read(paths.sample_folder())
+    sample = recording.read_recording(paths.sample_folder())
     return [*rows, Row(sample, "sample", sample.end() - sample.started_at)]
 
 
@@ -56,7 +56,7 @@ def _row(run: Run, now: float) -> Row:
     if server_process.alive(run):
         return Row(run, "running", now - run.started_at)
     try:
-        found = recording.of(run)
+        found = recording.open_recording(run)
         last, lasted = found.last(), found.end() - run.started_at
     except DflashError:
         return Row(run, "ended", 0.0)
@@ -136,7 +136,7 @@ class RunList(ModalScreen[Run]):
     async def export(self, run: Run) -> None:
         """Write `run` into a file in the folder that we were started in."""
         try:
-            path = await asyncio.to_thread(export.write, run)
+            path = await asyncio.to_thread(export.export_run, run)
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
             return

@@ -34,7 +34,7 @@ from dflash_tui.tui.widgets.basic import MUTED
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
     from dflash_tui.engines.hub.model_lookup import ModelAvailability
     from dflash_tui.machine.gpus import Gpu, GpuProbe
-    from dflash_tui.monitoring.startup_history import Ready
+    from dflash_tui.monitoring.startup_history import TimeToReady
 
 _INDENT = 10
 _FIT = 24
@@ -93,7 +93,7 @@ def plan_text(
     fit: Fit | None,
     suited: Suited,
     models: tuple[ModelAvailability, ...] = (),
-    before: Ready | None = None,
+    before: TimeToReady | None = None,
     width: int = 60,
 ) -> Content:
     """Return what pressing enter would do, in the order in which it happens, in rows of `width` cells."""

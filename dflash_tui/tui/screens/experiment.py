@@ -57,7 +57,7 @@ def look(folder: Path) -> Seen:
     if current.stage == "starting" and (run := next((r for r in registry.runs() if r.id == current.run), None)):
         from dflash_tui.monitoring import observer  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
 
-        start = observer.replay(run)
+        start = observer.replay_run(run)
     events = [
         event for event in store.read_events(folder) if isinstance(event, RequestMeasured) and event.at >= current.began
     ]

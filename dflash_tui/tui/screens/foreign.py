@@ -11,7 +11,7 @@ from textual.binding import Binding
 from textual.content import Content
 
 from dflash_tui.common.formatting import truncate_middle
-from dflash_tui.monitoring.foreign_server import Server
+from dflash_tui.monitoring.foreign_server import ForeignServer
 from dflash_tui.tui.screens.run import RunScreen
 from dflash_tui.tui.widgets.basic import MUTED, Display, Requests
 
@@ -32,7 +32,7 @@ class ForeignScreen(RunScreen, inherit_bindings=False):
 
     NO_GPU: ClassVar = "not told by /metrics"
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ForeignServer) -> None:
         super().__init__(time.time)
         self.server = server
 

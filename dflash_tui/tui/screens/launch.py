@@ -40,7 +40,7 @@ from dflash_tui.tui.widgets.recipe_list import Entries, RecipeList
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
     from dflash_tui.engines.hub.model_lookup import ModelAvailability
     from dflash_tui.machine.gpus import GpuProbe
-    from dflash_tui.monitoring.startup_history import Ready
+    from dflash_tui.monitoring.startup_history import TimeToReady
 
 _SETTLED = 0.4  # seconds on a recipe before the hub is asked about its models
 
@@ -99,7 +99,7 @@ class LaunchScreen(Screen[None]):
         self.running: list[Run] = []
         self.models: dict[str, ModelAvailability] = {}
         self._asked: tuple[plans.Model, ...] = ()
-        self.before: dict[tuple[str, ...], Ready | None] = {}
+        self.before: dict[tuple[str, ...], TimeToReady | None] = {}
 
     @cached_property
     def entries(self) -> Entries:
@@ -159,7 +159,7 @@ class LaunchScreen(Screen[None]):
 
         if isinstance(recipe := self.chosen, Recipe):
             plan = self.choice.plan(recipe)
-            self.before[plan.kind] = await asyncio.to_thread(startup_history.ready, plan)
+            self.before[plan.kind] = await asyncio.to_thread(startup_history.estimate_ready, plan)
             self._draw_plan()
 
     @work(exclusive=True, group="models")

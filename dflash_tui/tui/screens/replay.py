@@ -157,7 +157,7 @@ def player_of(run: Run) -> Player:
     Raises:
         DflashError: it cannot be read.
     """
-    found = recording.of(run)
+    found = recording.open_recording(run)
     return Player(found, at=0.0 if found.name == recording.SAMPLE else math.inf, speed=PANEL_SPEED)
 
 

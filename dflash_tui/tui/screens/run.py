@@ -112,8 +112,8 @@ class RunScreen(Screen[None]):
         """Look up how earlier starts like this one went, which may have to read their logs."""
         if plan := self.plan:
             but = self.run.id if self.run else ""
-            self.usual = await asyncio.to_thread(startup_history.steps, plan, but)
-            self.earlier = await asyncio.to_thread(startup_history.starts, kind=plan.kind, but=but)
+            self.usual = await asyncio.to_thread(startup_history.read_step_history, plan, but)
+            self.earlier = await asyncio.to_thread(startup_history.list_starts, kind=plan.kind, but=but)
             self.changed = True
 
     def take(self, event: AnyEvent) -> None:

@@ -51,7 +51,7 @@ class HistoryScreen(ModalScreen[None]):
     @work(exclusive=True)
     async def look(self) -> None:
         """Read the starts, away from the screen's own thread: those of ended runs are read once."""
-        found = await asyncio.to_thread(startup_history.starts)
+        found = await asyncio.to_thread(startup_history.list_starts)
         head = f"  {pluralize(len(found), 'start')} that came up here, medians to the first answer"
         self.query_one("#head-of-starts", Static).update(Content.assemble(("starts", "bold"), head))
         shown, width = self.query_one("#compared", Static), self.query_one("#checks").size.width - 2

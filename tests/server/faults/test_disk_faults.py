@@ -79,7 +79,7 @@ async def test_a_full_disk_under_a_living_server(launch, small):
         filler.unlink()
         await until(lambda: len(recorded(run, Sampled)) > known + 2, 20)
         assert any("recorded again" in line.text for line in state.lines)
-    assert observer.replay(run).status == "warm"
+    assert observer.replay_run(run).status == "warm"
     assert [run.id for run in registry.runs()] == [run.id]
     assert registry.damaged() == {}
 

@@ -84,15 +84,15 @@ async def test_a_log_that_is_renamed_is_read_under_its_new_name(launch, rotated)
         await client.send_prompt(run.url, "x", Prompt("late", "after the rename", 8))
         await until(lambda: "after the rename" in state.lines[-1].text)
         assert state.line_count == before + 1
-        assert observer.replay(run).line_count == state.line_count
+        assert observer.replay_run(run).line_count == state.line_count
         assert dflash("logs", run.id).stdout.count("after the rename") == 1
         os.kill(run.pid, signal.SIGKILL)
         await until(lambda: state.exit is not None)
         assert state.line_count == before + 1
     assert run.log == renamed
-    assert observer.replay(run).line_count == state.line_count
+    assert observer.replay_run(run).line_count == state.line_count
     played = RunState()
-    for event in recording.of(run).events():
+    for event in recording.open_recording(run).events():
         played.apply(event)
     assert played.line_count == state.line_count
 
@@ -118,7 +118,7 @@ def test_a_log_of_a_gigabyte_is_read_at_its_ends():
         log.seek(0, 2)
         log.write(b"\nthe last words\n")
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    state = observer.replay(run)
+    state = observer.replay_run(run)
     assert state.up_at is not None
     assert state.lines[-1].text == "the last words"
     assert "… 1008 MiB of the log are left out …" in [line.text for line in state.lines]
@@ -135,7 +135,7 @@ def test_a_hundred_megabytes_without_a_line_end_take_little_memory():
                 file.write(b"x" * MIB)
             file.write(end)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    state = observer.replay(run)
+    state = observer.replay_run(run)
     assert state.lines[-1].text == "after it"
     assert state.health is Health.WARM
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
@@ -158,7 +158,7 @@ def test_a_log_that_is_no_text_is_read_past(kind):
     junk = JUNK[kind]
     run = ended(UP + junk + b"\nafter it\n")
     run.samples.write_bytes(junk + b'\n{"event":"health","at":5,"health":"warm"}\n')
-    state = observer.replay(run)
+    state = observer.replay_run(run)
     assert (state.lines[-1].text, state.health) == ("after it", Health.WARM)
     assert not {unicodedata.category(letter) for line in state.lines for letter in line.text} & {"Cc", "Cf"}
     done = dflash("logs", run.id)
@@ -224,12 +224,12 @@ def test_a_folder_that_is_gone_or_read_only_costs_samples_only(launch):
         path.unlink()
     run.folder.rmdir()
     run_files.record(run, HealthChanged(1.0, Health.WARM))
-    assert observer.replay(run).health is Health.STARTING
+    assert observer.replay_run(run).health is Health.STARTING
     assert server_process.alive(run)
     with contextlib.suppress(OSError):
         run.folder.write_text("a file in its place")
     run_files.record(run, HealthChanged(1.0, Health.WARM))
-    assert isinstance(next(iter(observer.replay(run).lines), None), LogLine | None)
+    assert isinstance(next(iter(observer.replay_run(run).lines), None), LogLine | None)
     run.folder.unlink()
 
 

@@ -139,7 +139,7 @@ def test_in_the_foreground_a_server_ends_with_its_command(up, number):
     watching.process.send_signal(number)
     assert watching.ended() == (130 if number is signal.SIGINT else 143)
     assert server_process.members(run) == []
-    assert observer.replay(run).status == "stopped"
+    assert observer.replay_run(run).status == "stopped"
     assert len(registry.runs()) == 1
     assert "the server goes on" not in watching.said()
 
@@ -150,7 +150,7 @@ def test_a_killed_command_in_the_foreground_leaves_a_run_like_any(up):
     run = watching.serving(0)
     watching.process.kill()
     assert watching.ended() == -signal.SIGKILL
-    assert observer.replay(run).status == "warm"
+    assert observer.replay_run(run).status == "warm"
     assert [each["run"] for each in map(json.loads, dflash("ps", "--json").stdout.splitlines())] == [run.id]
     assert f"port: {run.plan.port} is held by {run.id} (pid {run.pid})" in dflash("doctor", fake_engine.RECIPE).stdout
     refused = dflash("up", fake_engine.RECIPE, "--foreground", "--port", str(run.plan.port))
@@ -158,7 +158,7 @@ def test_a_killed_command_in_the_foreground_leaves_a_run_like_any(up):
     assert f"port {run.plan.port} is held by {run.id}" in refused.stderr
     asyncio.run(_recorded_by_the_next(run))
     stopped = dflash("stop")
-    assert (stopped.returncode, server_process.members(run), observer.replay(run).status) == (0, [], "stopped")
+    assert (stopped.returncode, server_process.members(run), observer.replay_run(run).status) == (0, [], "stopped")
     assert "no engine process" in dflash("orphans").stderr
 
 
@@ -177,7 +177,7 @@ def test_what_a_unit_runs_serves_until_it_is_told_to_end(tmp_path):
     command = systemd_parser.unquoted(unit["ExecStart"][0].removeprefix(":"))
     with subprocess.Popen(command, env=environ, cwd="/", stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 120
-        while not (runs := registry.runs()) or observer.replay(runs[0]).warm_at is None:
+        while not (runs := registry.runs()) or observer.replay_run(runs[0]).warm_at is None:
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.1)
@@ -185,7 +185,7 @@ def test_what_a_unit_runs_serves_until_it_is_told_to_end(tmp_path):
         _, said = process.communicate(timeout=120)
     assert [str(process.returncode)] == unit["SuccessExitStatus"], said.decode()
     assert server_process.members(runs[0]) == []
-    assert observer.replay(runs[0]).status == "stopped"
+    assert observer.replay_run(runs[0]).status == "stopped"
 
 
 def test_in_the_foreground_nothing_is_detached(up):

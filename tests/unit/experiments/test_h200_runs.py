@@ -16,7 +16,7 @@ CLIENT = {"eager": 119.46, "compile": 626.63}
 
 def replayed(name: str) -> RunState:
     state = RunState()
-    for event in recording.find(str(RUNS / f"h200-{name}.zip")).events():
+    for event in recording.find_recording(str(RUNS / f"h200-{name}.zip")).events():
         state.apply(event)
     return state
 
@@ -53,7 +53,7 @@ def test_what_the_starts_took():
 def test_nothing_was_wrong_with_them(mode):
     """No alarm at any second of a run in which nothing happened that deserves one."""
     state, due = RunState(), 0.0
-    for event in recording.find(str(RUNS / f"h200-{mode}.zip")).events():
+    for event in recording.find_recording(str(RUNS / f"h200-{mode}.zip")).events():
         state.apply(event)
         if event.at >= due:
             due = event.at + 1

@@ -15,7 +15,7 @@ from tests.tui.conftest import HOSTILE
 
 
 def the_sample() -> RunReport:
-    return run_report.build_run_report(recording.find("sample"))[0]
+    return run_report.build_run_report(recording.find_recording("sample"))[0]
 
 
 def test_the_sample_is_told_with_its_label_first():
@@ -72,12 +72,12 @@ def disturbed(at: float, folder: Path) -> RunReport:
         for part in before.namelist():
             after.writestr(part, b"\n".join(lines) if part == "samples.jsonl" else before.read(part))
     assert changed
-    return run_report.build_run_report(recording.find(str(path)))[0]
+    return run_report.build_run_report(recording.find_recording(str(path)))[0]
 
 
 def test_the_worst_that_the_gpu_said_while_it_was_measured_is_kept(tmp_path):
     """Its requests ran from 111 s to 144 s after the launch, at 1980 MHz and with nothing in the way."""
-    usual = run_report.build_run_report(recording.find(str(RUNS / "h200-eager.zip")))[0].conditions
+    usual = run_report.build_run_report(recording.find_recording(str(RUNS / "h200-eager.zip")))[0].conditions
     assert usual
     assert (usual.clock_mhz, usual.power_limit_w, usual.throttle, usual.foreign) == (1980, 700.0, (), ())
     assert usual.power_w == pytest.approx(203, abs=1)

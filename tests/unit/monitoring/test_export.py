@@ -30,7 +30,7 @@ LOG = f"""\
 @pytest.fixture
 def run() -> Run:
     """An ended run whose flags, variables, log and samples hold secrets."""
-    sample = recording.find("sample")
+    sample = recording.find_recording("sample")
     plan = msgspec.structs.replace(
         sample.plan,
         argv=(*sample.plan.argv, "--api-key", "hunter2hunter2", "--tokenizer", "mine", "--ssl-password=hunter2hunter2"),
@@ -52,7 +52,7 @@ def content(path) -> str:
 
 
 def test_secrets_prompts_and_answers_are_left_out(run, tmp_path):
-    told = content(export.write(run, str(tmp_path / "a.zip")))
+    told = content(export.export_run(run, str(tmp_path / "a.zip")))
     for secret in SECRETS:
         assert secret not in told
     for kept in ("max_num_batched_tokens: 2048, tokens per step 7, api_key: None", "40.0 tokens/s", '"mine"',
@@ -61,7 +61,7 @@ def test_secrets_prompts_and_answers_are_left_out(run, tmp_path):
 
 
 def test_prompts_are_kept_when_asked_for_and_secrets_never(run, tmp_path):
-    told = content(export.write(run, str(tmp_path / "a.zip"), with_prompts=True))
+    told = content(export.export_run(run, str(tmp_path / "a.zip"), with_prompts=True))
     for secret in SECRETS[:4]:
         assert secret not in told
     for text in SECRETS[4:]:
@@ -71,14 +71,14 @@ def test_prompts_are_kept_when_asked_for_and_secrets_never(run, tmp_path):
 def test_no_part_of_a_very_long_prompt_is_left(run, tmp_path):
     long = "INFO 11-21 01:03:00 [logger.py:40] Received request a: prompt: '" + "SECRETWORD " * 400_000
     run.log.write_text(f"{LOG.splitlines()[0]}\n{long}', params: x\n{'bar 1/9' + chr(13)}bar 2/9\nafter it\n")
-    told = content(export.write(run, str(tmp_path / "a.zip")))
+    told = content(export.export_run(run, str(tmp_path / "a.zip")))
     assert "SECRETWORD" not in told
     assert "Received request a: [left out]\nbar 1/9\rbar 2/9\nafter it\n" in told
 
 
 def test_a_secret_at_the_end_of_a_piece_is_left_out(run, tmp_path):
     run.log.write_text("x" * ((1 << 20) - 20) + f" --api-key {TOKEN}" + "y" * (1 << 20) + "\nafter it\n")
-    told = content(export.write(run, str(tmp_path / "a.zip")))
+    told = content(export.export_run(run, str(tmp_path / "a.zip")))
     assert TOKEN[:8] not in told
     assert "after it" in told
 
@@ -86,14 +86,14 @@ def test_a_secret_at_the_end_of_a_piece_is_left_out(run, tmp_path):
 def test_the_home_folder_is_not_named(run, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/home/some-body")
     run.log.write_text("INFO 11-21 01:02:43 [x.py:1] loading /home/some-body/models/a\n")
-    told = content(export.write(run, str(tmp_path / "a.zip")))
+    told = content(export.export_run(run, str(tmp_path / "a.zip")))
     assert "some-body" not in told
     assert "loading ~/models/a" in told
 
 
 def test_the_file_plays_as_the_run_does(run, tmp_path):
-    path = export.write(run, str(tmp_path / "a.zip"))
-    there, here = list(recording.read(path).events()), list(recording.of(run).events())
+    path = export.export_run(run, str(tmp_path / "a.zip"))
+    there, here = list(recording.read_recording(path).events()), list(recording.open_recording(run).events())
     assert [(type(event), event.at) for event in there] == [(type(event), event.at) for event in here]
     last = there[-1]
     assert isinstance(last, Exited)
@@ -104,25 +104,25 @@ def test_a_run_that_was_stopped_has_one_end(run, tmp_path):
     for event in (Stopping(run.started_at + 90), Exited(run.started_at + 91, 0)):
         run_files.record(run, event)
     run.samples.write_bytes(run.samples.read_bytes().replace(b'{"event":"coun', b""))
-    events = list(recording.read(export.write(run, str(tmp_path / "a.zip"))).events())
+    events = list(recording.read_recording(export.export_run(run, str(tmp_path / "a.zip"))).events())
     assert [event.code for event in events if isinstance(event, Exited)] == [0]
 
 
 def test_a_server_that_runs_is_exported_without_an_end(run, tmp_path, monkeypatch):
     monkeypatch.setattr(server_process, "alive", lambda _: True)
     run_files.record(run, HealthChanged(run.started_at + 60, "warm"))  # type: ignore[arg-type]
-    events = list(recording.read(export.write(run, str(tmp_path / "a.zip"))).events())
+    events = list(recording.read_recording(export.export_run(run, str(tmp_path / "a.zip"))).events())
     assert not any(isinstance(event, Exited) for event in events)
 
 
 def test_nothing_is_written_over_and_nothing_half_made_stays(run, tmp_path):
-    path = export.write(run, str(tmp_path / "a.zip"))
+    path = export.export_run(run, str(tmp_path / "a.zip"))
     before = path.read_bytes()
     with pytest.raises(UsageError, match="there already"):
-        export.write(run, str(path))
+        export.export_run(run, str(path))
     assert path.read_bytes() == before
     with pytest.raises(DflashError, match="cannot be written"):
-        export.write(run, str(tmp_path / "no" / "folder.zip"))
+        export.export_run(run, str(tmp_path / "no" / "folder.zip"))
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.zip"]
 
 

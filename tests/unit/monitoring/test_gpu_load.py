@@ -5,7 +5,7 @@ import pytest
 
 from dflash_tui.events import Foreign, GpuLoad
 from dflash_tui.machine.gpus import Gpu, GpuProcess
-from dflash_tui.monitoring.gpu_load import loads, moved
+from dflash_tui.monitoring.gpu_load import has_load_changed, read_gpu_loads
 from tests.support import fake_nvml
 
 PID = str(psutil.Process().pid)
@@ -14,7 +14,7 @@ import json, sys
 from dflash_tui.machine import gpus
 from dflash_tui.monitoring import gpu_load
 import msgspec
-print(msgspec.json.encode(gpu_load.loads(gpus.read_gpus(), {pids}, {uuids})).decode())
+print(msgspec.json.encode(gpu_load.read_gpu_loads(gpus.read_gpus(), {pids}, {uuids})).decode())
 """
 
 
@@ -36,7 +36,7 @@ def test_a_process_of_somebody_else_is_foreign(stand_in_nvml):
     [load] = asked(stand_in_nvml, "laptop", "{1}", STAND_IN_PID=PID)
     assert load.get("foreign") is None
     card = Gpu(0, processes=(GpuProcess(11, "VLLM::EngineCore", 5), GpuProcess(77, "py\x1b[31mthon" + "x" * 90, 9)))
-    [found] = loads([card], {11})
+    [found] = read_gpu_loads([card], {11})
     assert found.foreign == (Foreign(77, "py[31mthon" + "x" * 30, 9),)
 
 
@@ -46,7 +46,7 @@ def test_only_the_gpus_of_the_server_are_looked_at(stand_in_nvml):
     second = "('GPU-b0000000-0000-4000-8000-000000000000',)"
     assert [load["index"] for load in asked(stand_in_nvml, "two-h200", "{1}", second)] == [1]
     cards = [Gpu(0, processes=()), Gpu(1, processes=(GpuProcess(11),))]
-    assert [load.index for load in loads(cards, {11})] == [1]
+    assert [load.index for load in read_gpu_loads(cards, {11})] == [1]
 
 
 @pytest.mark.parametrize(
@@ -62,5 +62,5 @@ def test_only_the_gpus_of_the_server_are_looked_at(stand_in_nvml):
     ],
 )
 def test_what_a_chart_would_not_show_is_not_recorded(after, noticed):
-    assert moved([GpuLoad(0, 100.0, 300.0, 2000, 2600, 60)], [after]) is noticed
-    assert moved([], [after])
+    assert has_load_changed([GpuLoad(0, 100.0, 300.0, 2000, 2600, 60)], [after]) is noticed
+    assert has_load_changed([], [after])

@@ -43,7 +43,7 @@ def folded(events) -> RunState:
 @pytest.fixture
 def parts() -> dict[str, bytes]:
     """The three parts of the sample."""
-    folder = recording.find("sample").folder
+    folder = recording.find_recording("sample").folder
     return {name: (folder / name).read_bytes() for name in (RUN, LOG, SAMPLES)}
 
 
@@ -55,7 +55,7 @@ def packed(path: Path, parts: dict[str, bytes]) -> Path:
 
 
 def test_the_sample_tells_what_the_h200_did():
-    state = folded(recording.find("sample").events())
+    state = folded(recording.find_recording("sample").events())
     assert state.launched
     assert state.launched.synthetic == "random weights, synthetic acceptance length 7.8"
     # The client's clock against the log's stamps; 14.5 s more until it had generated once.
@@ -66,7 +66,7 @@ def test_the_sample_tells_what_the_h200_did():
     assert state.readings[-1].counters.generated == 4 * 512
     # tok/s of the three warm requests by the counters is what the client measured.
     done = state.requests[-1].at
-    busy = folded(event for event in recording.find("sample").events() if event.at <= done).window(12.0, done)
+    busy = folded(event for event in recording.find_recording("sample").events() if event.at <= done).window(12.0, done)
     assert busy
     assert busy.tok_s == pytest.approx(126, rel=0.05)
     assert busy.acceptance_length == pytest.approx(7.8, abs=0.05)
@@ -75,12 +75,12 @@ def test_the_sample_tells_what_the_h200_did():
 
 def test_requests_of_the_sample_have_steps_where_a_reading_parts_them():
     """By hand from the trace: 66 drafts and 450 accepted at 513 tokens, 132 and 897 at 1025; none near 1536."""
-    done = [event for event in recording.find("sample").events() if isinstance(event, RequestDone)]
+    done = [event for event in recording.find_recording("sample").events() if isinstance(event, RequestDone)]
     assert [(request.steps, request.accepted) for request in done] == [(66, 450), (66, 447), (None, None), (None, None)]
 
 
 def test_the_sample_is_small_and_names_no_machine():
-    folder = recording.find("sample").folder
+    folder = recording.find_recording("sample").folder
     assert sum(path.stat().st_size for path in folder.iterdir()) < 200_000
     text = "".join(path.read_text() for path in folder.iterdir())
     assert "/root" not in text
@@ -88,13 +88,13 @@ def test_the_sample_is_small_and_names_no_machine():
 
 
 def test_events_come_by_time_and_the_same_from_a_file(tmp_path, parts):
-    events = list(recording.find("sample").events())
+    events = list(recording.find_recording("sample").events())
     assert [event.at for event in events] == sorted(event.at for event in events)
-    assert list(recording.find(str(packed(tmp_path / "a.zip", parts))).events()) == events
+    assert list(recording.find_recording(str(packed(tmp_path / "a.zip", parts))).events()) == events
 
 
 def test_nothing_in_a_recording_is_taken_for_a_process():
-    found = recording.find("sample")
+    found = recording.find_recording("sample")
     assert not server_process.alive(found)
     assert not server_process.members(found)
 
@@ -103,7 +103,7 @@ def test_nothing_in_a_recording_is_taken_for_a_process():
 def test_a_file_with_foreign_names_is_refused(tmp_path, parts, name):
     path = packed(tmp_path / "a.zip", parts | {name: b"x"})
     with pytest.raises(UsageError, match="not a recording"):
-        recording.find(str(path))
+        recording.find_recording(str(path))
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.zip"]
 
 
@@ -115,14 +115,14 @@ def test_a_link_is_refused(tmp_path, parts):
         link.external_attr = (stat.S_IFLNK | 0o777) << 16
         archive.writestr(link, "/etc/passwd")
     with pytest.raises(UsageError, match="not a recording"):
-        recording.find(str(path))
+        recording.find_recording(str(path))
 
 
 def test_what_unpacks_to_far_more_than_it_is_is_refused(tmp_path, parts):
     path = packed(tmp_path / "a.zip", parts | {LOG: bytes(64 << 20)})
     assert MOST_PACKED * path.stat().st_size < 64 << 20
     with pytest.raises(UsageError, match="refused"):
-        recording.find(str(path))
+        recording.find_recording(str(path))
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"\0" * 5000, b"PK\x05\x06" + bytes(18)])
@@ -130,7 +130,7 @@ def test_what_is_no_archive_is_refused(tmp_path, data):
     path = tmp_path / "a.zip"
     path.write_bytes(data)
     with pytest.raises(UsageError, match="not a recording"):
-        recording.find(str(path))
+        recording.find_recording(str(path))
 
 
 @pytest.mark.parametrize(
@@ -141,23 +141,23 @@ def test_a_run_that_cannot_be_is_refused(tmp_path, parts, change):
     told = json.loads(parts[RUN]) | change
     path = packed(tmp_path / "a.zip", parts | {RUN: json.dumps(told).encode()})
     with pytest.raises(UsageError, match="not a recording"):
-        recording.find(str(path))
+        recording.find_recording(str(path))
 
 
 def test_json_without_an_end_is_refused(tmp_path, parts):
     path = packed(tmp_path / "a.zip", parts | {RUN: b"[" * 500_000})
     with pytest.raises(UsageError, match="not a recording"):
-        recording.find(str(path))
+        recording.find_recording(str(path))
 
 
 def test_a_torn_file_plays_up_to_the_tear_and_says_so(tmp_path, parts):
     path = packed(tmp_path / "a.zip", parts)
-    whole = list(recording.find(str(path)).events())
+    whole = list(recording.find_recording(str(path)).events())
     data = bytearray(path.read_bytes())
     at = data.find(LOG.encode()) + 3000
     data[at : at + 64] = b"\xff" * 64
     path.write_bytes(data)
-    events = recording.find(str(path)).events()
+    events = recording.find_recording(str(path)).events()
     read: list[AnyEvent] = []
     with pytest.raises(DflashError, match="cannot be read to its end"):
         read += events
@@ -173,7 +173,7 @@ def test_texts_of_a_recording_carry_no_control_characters(tmp_path, parts):
         RequestDone(told["started_at"] + 2, evil, error=evil),
     )
     samples = b"".join(encode(event) + b"\n" for event in events)
-    found = recording.find(
+    found = recording.find_recording(
         str(packed(tmp_path / "a.zip", {RUN: json.dumps(told).encode(), LOG: evil.encode(), SAMPLES: samples}))
     )
     seen = repr([found, *found.events()])
@@ -202,7 +202,7 @@ EVIL = "\x1b]0;owned\x07\x1b[2Jred\x9b31m"
     ],
 )
 def test_no_text_of_an_event_carries_control_characters(tmp_path, parts, event):
-    found = recording.find(str(packed(tmp_path / "a.zip", with_events(parts, WARM, event))))
+    found = recording.find_recording(str(packed(tmp_path / "a.zip", with_events(parts, WARM, event))))
     read = [one for one in (*found.events(), *found.last()) if one.__struct_config__.tag == event["event"]]
     assert len(read) == 2
     assert "red" in str(read)
@@ -235,7 +235,7 @@ COUNTERS = {"event": "counters", "counters": {"generated": 5.0}}
     ],
 )
 def test_an_event_that_cannot_be_is_left_out(tmp_path, parts, event):
-    found = recording.find(str(packed(tmp_path / "a.zip", with_events(parts, WARM, event, COUNTERS))))
+    found = recording.find_recording(str(packed(tmp_path / "a.zip", with_events(parts, WARM, event, COUNTERS))))
     known = [one for one in found.events() if one.__struct_config__.tag == event["event"]]
     assert len(known) == (event["event"] == "counters")
     assert folded(found.events()).readings[-1].counters.generated == 5
@@ -248,7 +248,9 @@ def test_an_event_nested_without_end_is_left_out():
 def test_speeds_of_next_to_nothing_make_no_cycle(tmp_path, parts):
     speeds = [{"event": "request", "kind": "x", "steps": 1e-320, "accepted": 9e14, "decode_tok_s": speed}
               for speed in (1e-320, 9e14) * 30]  # fmt: skip
-    state = folded(recording.find(str(packed(tmp_path / "a.zip", with_events(parts, WARM, *speeds)))).events())
+    state = folded(
+        recording.find_recording(str(packed(tmp_path / "a.zip", with_events(parts, WARM, *speeds)))).events()
+    )
     assert state.finished.cycle is None
     assert {request.acceptance_length for request in state.finished.requests} == {None}
 
@@ -258,10 +260,10 @@ def test_a_run_of_this_machine_is_found_by_its_name(parts):
     run.folder.mkdir(parents=True)
     for name, data in parts.items():
         (run.folder / name).write_bytes(data)
-    assert recording.find("gemma-4-26b-a4b").folder == run.folder
+    assert recording.find_recording("gemma-4-26b-a4b").folder == run.folder
     lines = parts[SAMPLES].split(b"\n")
     run.samples.write_bytes(b"\n".join(line for line in lines if b"exited" not in line and b"stopping" not in line))
-    last = list(recording.find(run.id).events())[-1]
+    last = list(recording.find_recording(run.id).events())[-1]
     assert isinstance(last, Exited)  # nobody saw it end, but its process is not there
     assert last.code is None
 
@@ -269,7 +271,7 @@ def test_a_run_of_this_machine_is_found_by_its_name(parts):
 @pytest.mark.parametrize("name", ["no/such/file", "nothing.zip", "nothing"])
 def test_what_is_not_there_is_a_plain_error(name):
     with pytest.raises(UsageError):
-        recording.find(name)
+        recording.find_recording(name)
 
 
 class Clock:
@@ -288,7 +290,7 @@ def clock() -> Clock:
 
 
 def test_a_player_gives_what_is_due_and_no_more(clock):
-    player = Player(recording.find("sample"), speed=2.0, clock=clock)
+    player = Player(recording.find_recording("sample"), speed=2.0, clock=clock)
     assert {type(event) for event in player.due(9)} >= {PhaseStarted}
     clock.at = 30.0
     events = list(player.due(9))
@@ -300,7 +302,7 @@ def test_a_player_gives_what_is_due_and_no_more(clock):
 
 
 def test_a_paused_player_stands_still(clock):
-    player = Player(recording.find("sample"), clock=clock)
+    player = Player(recording.find_recording("sample"), clock=clock)
     clock.at = 10
     player.pause(True)
     clock.at = 50
@@ -311,7 +313,7 @@ def test_a_paused_player_stands_still(clock):
 
 
 def test_speed_changes_from_here_on(clock):
-    player = Player(recording.find("sample"), speed=4.0, clock=clock)
+    player = Player(recording.find_recording("sample"), speed=4.0, clock=clock)
     clock.at = 10
     player.hurry(1)
     clock.at = 11
@@ -325,7 +327,7 @@ def test_speed_changes_from_here_on(clock):
 @pytest.mark.parametrize(("given", "slower", "faster"), [(4.0, 2.0, 8.0), (3.0, 2.0, 4.0), (9999.0, 1024.0, 1024.0)])
 def test_a_speed_of_ones_own_steps_to_its_neighbours(clock, given, slower, faster):
     for step, expected in ((-1, slower), (1, faster)):
-        player = Player(recording.find("sample"), speed=given, clock=clock)
+        player = Player(recording.find_recording("sample"), speed=given, clock=clock)
         player.hurry(step)
         assert player.speed == expected
 
@@ -340,7 +342,7 @@ def told(state: RunState) -> tuple[object, ...]:
 
 
 def test_going_back_begins_anew_and_going_on_does_not(clock):
-    player = Player(recording.find("sample"), clock=clock)
+    player = Player(recording.find_recording("sample"), clock=clock)
     whole = folded(player.recording.events())
     assert not player.seek(130)
     first = folded(player.due(9))
@@ -356,7 +358,7 @@ def test_going_back_begins_anew_and_going_on_does_not(clock):
 
 
 def test_after_the_end_it_begins_anew(clock):
-    player = Player(recording.find("sample"), at=1e9, clock=clock)
+    player = Player(recording.find_recording("sample"), at=1e9, clock=clock)
     list(player.due(9))
     player.pause(False)
     assert player.position == 0
@@ -364,7 +366,7 @@ def test_after_the_end_it_begins_anew(clock):
 
 
 def test_reading_stops_when_its_time_is_up(clock):
-    player = Player(recording.find("sample"), at=1e9, clock=clock)
+    player = Player(recording.find_recording("sample"), at=1e9, clock=clock)
     count = 0
     while player.behind:
         some = list(player.due(0))
@@ -391,7 +393,7 @@ def test_lines_are_those_of_attach():
 def test_json_is_every_event():
     done = replay("sample", "--json", "--every", "20")
     events = [json.loads(line) for line in done.stdout.splitlines()]
-    known = sum(1 for _ in recording.find("sample").events())
+    known = sum(1 for _ in recording.find_recording("sample").events())
     assert sum(event["event"] != "figures" for event in events) == known
     assert any(isinstance(event.get("tok_s"), float) for event in events if event["event"] == "figures")
 
@@ -406,7 +408,7 @@ def test_a_failed_run_is_told_and_the_replay_succeeds(tmp_path, parts):
 
 
 def test_lines_of_a_recording_are_read_whole(tmp_path, parts):
-    found = recording.find(str(packed(tmp_path / "a.zip", parts | {LOG: b"first\nlast without an end"})))
+    found = recording.find_recording(str(packed(tmp_path / "a.zip", parts | {LOG: b"first\nlast without an end"})))
     assert [event.text for event in found.events() if isinstance(event, LogLine)] == ["first", "last without an end"]
 
 
@@ -419,7 +421,7 @@ def test_the_panel_opens_a_recording_without_what_only_servers_need():
 
 def test_alarms_are_replayed_as_they_came(tmp_path, parts):
     """A recorded suspension is told when it begins and when it is over, as lines and as JSON."""
-    at = recording.find("sample").started_at + 100
+    at = recording.find_recording("sample").started_at + 100
     for seconds, pids in ((0, (4711,)), (20, ())):
         parts[SAMPLES] += encode(Suspended(at + seconds, pids)) + b"\n"
     lines = sorted(parts[SAMPLES].splitlines(), key=lambda line: json.loads(line)["at"])

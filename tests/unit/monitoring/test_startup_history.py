@@ -45,24 +45,24 @@ def leave(plan: Plan, name: str, log: bytes, started: float = BEGAN, first: floa
 
 def test_the_median_of_the_last_five_like_it(folders):
     plan = a_plan()
-    assert startup_history.ready(plan) is None
+    assert startup_history.estimate_ready(plan) is None
     for number in range(7):
         leave(plan, f"r{number}", recordings.raw(COLD), BEGAN + number)
-    found = startup_history.ready(plan)
+    found = startup_history.estimate_ready(plan)
     assert found is not None
     assert found.runs == 5
     # The last five began 2 to 6 s after BEGAN; the log's last stamp before it is up is 01:25:28, 88 s after BEGAN.
     assert found.seconds == 88 - 4 + FIRST
-    assert startup_history.ready(a_plan(mode=Mode.COMPILE)) is None
-    assert startup_history.ready(a_plan(num_speculative_tokens=0)) is None
+    assert startup_history.estimate_ready(a_plan(mode=Mode.COMPILE)) is None
+    assert startup_history.estimate_ready(a_plan(num_speculative_tokens=0)) is None
 
 
 def test_a_run_that_never_got_ready_tells_nothing(folders):
     plan = a_plan()
     leave(plan, "failed", recordings.raw("cpu-vllm-0.32.0/fail_flag"))
     leave(plan, "unanswered", recordings.raw(COLD), first=None)
-    assert startup_history.ready(plan) is None
-    assert [start.run for start in startup_history.starts()] == ["unanswered"]
+    assert startup_history.estimate_ready(plan) is None
+    assert [start.run for start in startup_history.list_starts()] == ["unanswered"]
 
 
 def test_steps_are_those_of_the_same_engine_and_the_same_models(folders):
@@ -74,21 +74,23 @@ def test_steps_are_those_of_the_same_engine_and_the_same_models(folders):
               (Step.PATCHES, 20)) for at, done in ((0, False), (end, True))]  # fmt: skip
     (run.folder / "run.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(run, prepared=tuple(events))))
     took = {Step.INSTALL: (40.0, 1), Step.MODELS: (9.0, 1), Step.PATCHES: (20.0, 1)}
-    assert startup_history.steps(plan) == took
-    assert startup_history.steps(plan, but="r") == {}
+    assert startup_history.read_step_history(plan) == took
+    assert startup_history.read_step_history(plan, but="r") == {}
     other = msgspec.structs.replace(plan, target="another", patches=())
-    assert startup_history.steps(other) == {Step.INSTALL: (40.0, 1)}
-    assert startup_history.steps(msgspec.structs.replace(plan, engine_folder="/another")) == {Step.MODELS: (9.0, 1)}
+    assert startup_history.read_step_history(other) == {Step.INSTALL: (40.0, 1)}
+    assert startup_history.read_step_history(msgspec.structs.replace(plan, engine_folder="/another")) == {
+        Step.MODELS: (9.0, 1)
+    }
 
 
 def test_a_start_is_read_with_its_phases_and_what_the_cache_held(folders):
     """The phases of a start, the cache and the first request come from the run's own two files."""
     leave(a_plan(), "r", recordings.raw(COLD))
-    [start] = startup_history.starts("demo-cpu")
+    [start] = startup_history.list_starts("demo-cpu")
     assert (start.cache, start.first_request, start.up) == ("cold", FIRST, 88.0)
     assert start.phases[Phase.COMPILE] == 50.0  # 01:24:37 to 01:25:27 by the log's stamps
     assert start.setup == "stock n_spec 7"
-    assert startup_history.starts("demo-cpu", but="r") == []
+    assert startup_history.list_starts("demo-cpu", but="r") == []
 
 
 def test_a_long_log_is_read_no_further_than_the_start(folders, monkeypatch):
@@ -103,7 +105,7 @@ def test_a_long_log_is_read_no_further_than_the_start(folders, monkeypatch):
         return feed(reader, data)
 
     monkeypatch.setattr(LogReader, "feed", counting)
-    assert len(startup_history.starts()) == 1
+    assert len(startup_history.list_starts()) == 1
     assert read < 1 << 20 < len(traffic)
 
 

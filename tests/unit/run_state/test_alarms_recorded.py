@@ -12,7 +12,7 @@ from dflash_tui.vllm_output import metrics
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
 
-SAMPLE = recording.find("sample")
+SAMPLE = recording.find_recording("sample")
 
 
 def alarmed(events: Iterable[AnyEvent], until: float = 0.0) -> dict[str, float]:
