@@ -113,8 +113,8 @@ def demo_engine(engine_data) -> environments.Engine:
     """Return the kept demo engine, built when it is absent."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_DATA_HOME", str(engine_data))
-        spec = resolution.resolve(recipe_loader.find("demo-cpu")).engine
-        return asyncio.run(environments.install_engine(spec, plan.engine_folder(spec), lambda _event: None))
+        spec = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine
+        return asyncio.run(environments.install_engine(spec, plan.engine_folder_for(spec), lambda _event: None))
 
 
 @pytest.fixture

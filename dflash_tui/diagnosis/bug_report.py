@@ -31,7 +31,7 @@ def build_bug_report(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
         f"# {title[:120]}",
         f"`vllm serve`{' with a DFlash drafter' if run.plan.num_speculative_tokens else ''}: {diagnosis.what}.",
         "## Versions\n\n" + "\n".join(f"- {name}: {said}" for name, said in _versions(run)),
-        f"## Command\n\n{_fenced(plans.command(run.plan))}",
+        f"## Command\n\n{_fenced(plans.format_command(run.plan))}",
         f"## What shows it\n\n{_fenced(*diagnosis.evidence)}",
         f"## The log around it\n\n{_fenced(*_around(state))}",
     ]

@@ -12,7 +12,7 @@ import msgspec
 
 from dflash_tui.common.formatting import format_gib
 from dflash_tui.events import LogLine, MemorySampled, Problem
-from dflash_tui.planning.recipe import Failure
+from dflash_tui.planning.recipe import RecipeFailure
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.known_failures import SYMPTOMS, explain, root_cause
 
@@ -69,7 +69,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     link: str = ""
 
 
-def diagnose_run(state: RunState, known: Sequence[Failure] = ()) -> Diagnosis | None:
+def diagnose_run(state: RunState, known: Sequence[RecipeFailure] = ()) -> Diagnosis | None:
     """Return why the run of `state` failed, or None while it did not; `known` are the failures its recipe lists."""
     unhealthy = state.exit is None and state.status == "unhealthy"
     if not unhealthy and (state.exit is None or state.stopping):
@@ -152,7 +152,7 @@ def _by_kernel(state: RunState) -> Diagnosis | None:
     return None
 
 
-def _by_log(state: RunState, known: Sequence[Failure]) -> Diagnosis | None:
+def _by_log(state: RunState, known: Sequence[RecipeFailure]) -> Diagnosis | None:
     problem = find_logged_cause(state)
     text = problem.text if problem else state.health_detail if state.exit is None else ""
     match = explain(text)

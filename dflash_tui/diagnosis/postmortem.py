@@ -53,7 +53,7 @@ def _command(run: Run, helps: Remedy) -> str:
 
 def _recipe(run: Run) -> Recipe | None:
     try:
-        return recipes.find(run.plan.asked.get("", run.plan.recipe))
+        return recipes.find_recipe(run.plan.asked.get("", run.plan.recipe))
     except (DflashError, OSError):  # it was changed or removed since
         return None
 

@@ -85,7 +85,7 @@ def _by_hand(kind: str, plan: Plan) -> Iterator[Remedy]:
     if kind in _PATCHED and (off := [f"--set patches.{name}" for name in plan.unpatched]):
         yield Remedy("with the patches that were left out by hand", dict.fromkeys(off))
     if (since := _SINCE.get(kind)) and plan.vllm and not plan.on_cpu and Version(plan.vllm) < Version(since):
-        newer = min((v for v in releases.table() if Version(v) >= Version(since)), key=Version, default=None)
+        newer = min((v for v in releases.load_releases() if Version(v) >= Version(since)), key=Version, default=None)
         if newer:
             yield Remedy(f"vLLM {newer}", {"--engine": None, "--vllm": newer})
     models = [f"--set {part}.model" for part in ("target", "drafter") if f"--set {part}.model" in plan.asked]

@@ -12,7 +12,7 @@ from dflash_tui.experiments.builder import LAUNCH_IDENTITY_FIELDS
 from dflash_tui.experiments.design import Arm, Design
 from dflash_tui.launch import planner
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.resolution import ResolvedRecipe
 
 
 def main(identity: str) -> int:
@@ -26,7 +26,7 @@ def main(identity: str) -> int:
         return error.exit_code if isinstance(error, DflashError) else 1
 
 
-async def _drive(design: Design, setups: list[Setup], normal: Plan) -> int:
+async def _drive(design: Design, setups: list[ResolvedRecipe], normal: Plan) -> int:
     """Drive until the end, or until a signal asks for it; the connection that it was launched from does not matter."""
     loop, driving = asyncio.get_running_loop(), asyncio.create_task(runner.run_experiment(design, setups, normal))
     asked = False
@@ -47,7 +47,7 @@ async def _drive(design: Design, setups: list[Setup], normal: Plan) -> int:
     return 0
 
 
-def _setup(arm: Arm) -> Setup:
+def _setup(arm: Arm) -> ResolvedRecipe:
     """Return the setup of an arm, from its recipe as it is now.
 
     Raises:

@@ -27,7 +27,7 @@ from dflash_tui.launch import preparation
 from dflash_tui.launch.preflight import runner
 from dflash_tui.monitoring import observer
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import (
     lifecycle,
@@ -51,7 +51,7 @@ class PreparedBoot(NamedTuple):
     design: Design
     number: int
     attempt: int
-    setup: Setup
+    setup: ResolvedRecipe
     plan: Plan
     cache: Path | None
 
@@ -61,7 +61,7 @@ class PreparedBoot(NamedTuple):
         return self.design.order[self.number]
 
 
-def prepare_boot(design: Design, number: int, attempt: int, setup: Setup, *, first: bool) -> PreparedBoot:
+def prepare_boot(design: Design, number: int, attempt: int, setup: ResolvedRecipe, *, first: bool) -> PreparedBoot:
     """Return what the boot launches; the `first` one of an arm finds an empty cache, where the arm has its own."""
     place = design.order[number]
     arm = design.arms[place]

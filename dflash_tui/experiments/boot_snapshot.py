@@ -94,7 +94,7 @@ def _patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:
     for name in names:
         digest = hashlib.sha256()
         try:
-            for path in patch_file.load(name).paths:
+            for path in patch_file.load_patch(name).paths:
                 digest.update(ledger.read_vllm_file(engine, path) or b"")
         except DflashError:
             continue

@@ -18,7 +18,7 @@ from dflash_tui.experiments.design import Arm, Design
 from dflash_tui.experiments.variation import Varied
 from dflash_tui.launch import planner
 from dflash_tui.planning import memory, request
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.runs import lifecycle
 
 # What of a plan makes a launch what it is.
@@ -28,7 +28,7 @@ LAUNCH_IDENTITY_FIELDS = ("argv", "env", "patches", "unpatched", "engine_folder"
 _ROOM = 16_384
 
 
-def build_experiment(args: argparse.Namespace) -> tuple[Design, list[Setup]]:
+def build_experiment(args: argparse.Namespace) -> tuple[Design, list[ResolvedRecipe]]:
     """Return the experiment that the arguments ask for, and the setups of its arms.
 
     Raises:
@@ -78,9 +78,9 @@ def _command(design: Design, launch: list[str], varied: str, boots: int) -> str:
     return shlex.join(["dflash-tui", "ab", *launch, *options, *([] if design.own_cache else ["--keep-cache"])])
 
 
-def _suite(setups: list[Setup]) -> str:
+def _suite(setups: list[ResolvedRecipe]) -> str:
     """Return the suite for who asks for none: `field`, or `quick` where a server of some arm takes no long context."""
-    lengths = [length for setup in setups if (length := memory.max_model_len(setup)) is not None]
+    lengths = [length for setup in setups if (length := memory.read_max_model_len(setup)) is not None]
     return "quick" if min(lengths, default=_ROOM) < _ROOM else "field"
 
 
@@ -92,8 +92,8 @@ def _temperature(arms: tuple[Arm, ...]) -> float | None:
     return None if any(measures.changes_drafting(arms[0], arm) for arm in arms) else 0.0
 
 
-def _arms(varied: Varied, options: dict[str, str]) -> tuple[tuple[Arm, ...], list[Setup]]:
-    arms, setups = list[Arm](), list[Setup]()
+def _arms(varied: Varied, options: dict[str, str]) -> tuple[tuple[Arm, ...], list[ResolvedRecipe]]:
+    arms, setups = list[Arm](), list[ResolvedRecipe]()
     for name, changes in varied.arms.items():
         try:
             made = planner.replan_launch(options, changes)

@@ -19,7 +19,7 @@ from dflash_tui.experiments.design import Design
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 
@@ -30,7 +30,7 @@ _INTERVAL = 0.05
 _children: list[subprocess.Popen[bytes]] = []
 
 
-async def check_arms(design: Design, setups: list[Setup]) -> None:
+async def check_arms(design: Design, setups: list[ResolvedRecipe]) -> None:
     """Raise when an arm could not start, before anything is started."""
     for arm, setup in zip(design.arms, setups, strict=True):
         try:

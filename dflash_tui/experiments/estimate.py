@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import Arm, Boot, Design
 from dflash_tui.monitoring import startup_history
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.resolution import ResolvedRecipe
 
 
 class DurationEstimate(NamedTuple):
@@ -20,7 +20,7 @@ class DurationEstimate(NamedTuple):
     source: str
 
 
-def estimate_duration(design: Design, setups: Sequence[Setup]) -> DurationEstimate:
+def estimate_duration(design: Design, setups: Sequence[ResolvedRecipe]) -> DurationEstimate:
     """Return how long the boots of `design` will take; one arm that nobody knows makes all of it unknown."""
     before = _boots(design)
     whole = [_median([boot.took for boot in before[place]]) for place in range(len(design.arms))]
@@ -56,7 +56,7 @@ def _amount(design: Design) -> tuple[object, ...]:
     return design.digest, design.rounds, design.scale, design.concurrency, design.own_cache
 
 
-def _start(arm: Arm, setup: Setup) -> tuple[float | None, str]:
+def _start(arm: Arm, setup: ResolvedRecipe) -> tuple[float | None, str]:
     if ready := startup_history.estimate_ready(arm.plan):
         return ready.seconds, "by earlier starts here"
     bands = [band for band in setup.expected if band.ready_s and band.mode in {None, arm.plan.mode}]

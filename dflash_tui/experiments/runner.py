@@ -29,7 +29,7 @@ from dflash_tui.experiments.design import BootEnded, Design, ExperimentFinished,
 from dflash_tui.launch import preparation
 from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.runs import (
     lifecycle,
     registry,
@@ -42,7 +42,7 @@ _LEAST_DISK = 64 << 20
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-async def run_experiment(design: Design, setups: Sequence[Setup], normal: Plan) -> None:
+async def run_experiment(design: Design, setups: Sequence[ResolvedRecipe], normal: Plan) -> None:
     """Run all boots of `design` that are not over and write the report; `setups` are those of its arms.
 
     What an earlier driver left running is ended first, and its interrupted boot is begun anew. In the end the engine
@@ -75,7 +75,7 @@ async def run_experiment(design: Design, setups: Sequence[Setup], normal: Plan) 
             raise
 
 
-async def _one(folder: Path, design: Design, setups: Sequence[Setup], number: int, attempt: int) -> None:
+async def _one(folder: Path, design: Design, setups: Sequence[ResolvedRecipe], number: int, attempt: int) -> None:
     """Run one boot and write it down.
 
     Raises:

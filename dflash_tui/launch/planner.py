@@ -24,16 +24,16 @@ from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, request
 from dflash_tui.planning import resolution as setups
-from dflash_tui.planning.memory import Fit, Machine, machine_of
+from dflash_tui.planning.memory import GpuMemory, MemoryEstimate, smallest_gpu_memory
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import EngineSpec, Mode, Recipe
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.resolution import ResolvedRecipe
 
 
 class PlannedLaunch(NamedTuple):
     """A plan, its setup, and the GPUs it is for: none when it is planned for a class that is not here."""
 
-    setup: Setup
+    setup: ResolvedRecipe
     plan: Plan
     gpus: tuple[Gpu, ...]
 
@@ -44,15 +44,15 @@ def plan_launch(args: argparse.Namespace) -> PlannedLaunch:
     Raises:
         UsageError: a name or a setting is wrong.
     """
-    recipe = recipe_loader.find(args.recipe)
+    recipe = recipe_loader.find_recipe(args.recipe)
     found = inventory.find_engine_by_name(args.engine) if args.engine else None
-    spec = _spec(found) if found else recipe_loader.engine_of(args.vllm) if args.vllm else None
+    spec = _spec(found) if found else recipe_loader.engine_for_release(args.vllm) if args.vllm else None
     settings = parse_settings(args.settings or [])
     probe = GpuProbe() if recipe.for_cpu else gpus.probe_visible_gpus()
     hardware, cards = _where(args.gpu, recipe, probe)
 
-    def resolve() -> Setup:
-        return setups.resolve(
+    def resolve() -> ResolvedRecipe:
+        return setups.resolve_recipe(
             recipe,
             hardware,
             profile=args.profile or "",
@@ -63,9 +63,9 @@ def plan_launch(args: argparse.Namespace) -> PlannedLaunch:
 
     setup = resolve()
     usable = sum(not card.trouble for card in probe.gpus)
-    if cards and (count := min(plans.gpus_needed(setup.flags), usable)) != len(cards):
+    if cards and (count := min(plans.count_gpus_needed(setup.flags), usable)) != len(cards):
         cards = gpus.choose_gpus(probe.gpus, args.gpu, count)
-    plan = plans.make(
+    plan = plans.build_plan(
         setup,
         mode=Mode(args.mode) if args.mode else None,
         port=args.port,
@@ -88,7 +88,7 @@ def replan_launch(options: Mapping[str, str], changes: request.Changes | None = 
 
 def _asked(args: argparse.Namespace) -> dict[str, str]:
     """Return the options of the plan, as `core.again` has them; the file of a recipe by its whole path."""
-    is_file = recipe_loader.path_of(args.recipe) == Path(args.recipe)
+    is_file = recipe_loader.recipe_path(args.recipe) == Path(args.recipe)
     found = {"": str(Path(args.recipe).absolute()) if is_file else args.recipe}
     for name in ("profile", "variant", "mode", "port", "num_speculative_tokens", "gpu", "vllm", "engine"):
         if (value := getattr(args, name)) not in {None, ""}:
@@ -148,13 +148,13 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
     return found
 
 
-def estimate_planned_memory(made: PlannedLaunch) -> Fit | None:
+def estimate_planned_memory(made: PlannedLaunch) -> MemoryEstimate | None:
     """Return the memory arithmetic of a plan, by the models that are here; None on the CPU.
 
     For a class that is not here it is about what is typical of it.
     """
     typical = TYPICAL.get(made.plan.hardware)
     total = typical.memory_total if typical else 0
-    elsewhere = Machine(made.plan.hardware, total, total, typical.unified) if typical else None
+    elsewhere = GpuMemory(made.plan.hardware, total, total, typical.unified) if typical else None
     models = [model_lookup.find_local_model(model.name, model.revision) for model in made.plan.models]
-    return check.estimate_plan_memory(made.setup, made.plan, machine_of(made.gpus) or elsewhere, models)
+    return check.estimate_plan_memory(made.setup, made.plan, smallest_gpu_memory(made.gpus) or elsewhere, models)

@@ -21,7 +21,7 @@ from dflash_tui.machine.processes import build_clean_environment
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import EngineSpec, Status
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
 
@@ -35,7 +35,7 @@ _WORDS = {
 
 
 async def prepare_and_launch(
-    setup: Setup, plan: Plan, report: Report, *, forced: str = "", restarted_from: str = ""
+    setup: ResolvedRecipe, plan: Plan, report: Report, *, forced: str = "", restarted_from: str = ""
 ) -> Run:
     """Prepare what `plan` needs, launch its server and return the run.
 
@@ -60,7 +60,7 @@ async def prepare_and_launch(
     return await _launch(plan, engine, kept, forced, restarted_from)
 
 
-async def prepare_engine_and_models(setup: Setup, plan: Plan, report: Report, *, forced: str = "") -> Engine:
+async def prepare_engine_and_models(setup: ResolvedRecipe, plan: Plan, report: Report, *, forced: str = "") -> Engine:
     """Install, build and fetch what `plan` needs and is missing, and return its engine, whose files are not patched.
 
     Raises:
@@ -83,7 +83,7 @@ async def _engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine:
     return await engines.install_engine(spec, folder, report)
 
 
-async def _flags(setup: Setup, plan: Plan, engine: Engine, report: Report, *, forced: str) -> None:
+async def _flags(setup: ResolvedRecipe, plan: Plan, engine: Engine, report: Report, *, forced: str) -> None:
     """Have the engine's own parser look at the flags, unless a verified recipe runs as it is on its own engine."""
     seen_by_vllm = {key for key in setup.changed if key != "host" and not key.startswith("restart.")}
     if setup.standing.status is Status.VERIFIED and not seen_by_vllm and not engine.adopted:
@@ -212,7 +212,7 @@ def _launch_now(plan: Plan, engine: Engine, prepared: list[Preparing], forced: s
                          do="leave the setting away, or use an engine of ours")  # fmt: skip
     if late := patch_set.patches_to_remove(plan, engine):
         raise PatchError(f"{', '.join(late)} was brought in by somebody else meanwhile", do="launch again")
-    found = [status.find_patch_status(patch_file.load(name), engine, plan.hardware) for name in plan.patches]
+    found = [status.find_patch_status(patch_file.load_patch(name), engine, plan.hardware) for name in plan.patches]
     if gone := [one.name for one in found if one.state is PatchState.NEEDED]:
         raise PatchError(f"{', '.join(gone)} was taken out by somebody else meanwhile", do="launch again")
     if drifted := [one for one in found if one.state is PatchState.DRIFTED]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dflash_tui.common import private_files
 from dflash_tui.common.formatting import format_duration
 from dflash_tui.diagnosis.cause import UNKNOWN
-from dflash_tui.planning.recipe import Restart
+from dflash_tui.planning.recipe import RestartPolicy
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 
@@ -21,7 +21,7 @@ _CALLED_OFF = "called-off"
 _BY_CHANCE = frozenset({UNKNOWN, "crashed", "engine_killed", "gpu_fault", "killed", "oom_killed"})
 
 
-def explain_no_restart(policy: Restart, state: RunState, kind: str, restarts: Sequence[float], now: float) -> str:
+def explain_no_restart(policy: RestartPolicy, state: RunState, kind: str, restarts: Sequence[float], now: float) -> str:
     """Return why the server of `state` is not launched again, empty when it is; pure.
 
     `kind` names the cause of its death as a `Diagnosis` does. `restarts` and `now` are seconds of one clock: when
@@ -38,7 +38,7 @@ def explain_no_restart(policy: Restart, state: RunState, kind: str, restarts: Se
     return ""
 
 
-def restart_delay(policy: Restart, restarts: Sequence[float], now: float) -> float:
+def restart_delay(policy: RestartPolicy, restarts: Sequence[float], now: float) -> float:
     """Return the seconds until the next launch: twice as many after each restart of the window, five minutes at most.
 
     The arguments are those of `refusal`; pure.

@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dflash_tui.planning.recipe import Config
+from dflash_tui.planning.recipe import ModelConfig
 
 STEP = 1024
 _BYTES = {"auto": 2, "float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1}
 
 
-class Cache(NamedTuple):
+class KvCache(NamedTuple):
     """The KV cache of a target and, with speculation, its drafter.
 
     `in_flight` is how many tokens may be under way, `tokens` how many are drafted per step, `split` over how many GPUs
     it is divided, `dtype` vLLM's kv-cache-dtype.
     """
 
-    models: tuple[Config | None, ...]
+    models: tuple[ModelConfig | None, ...]
     in_flight: int
     tokens: int = 0
     split: int = 1
@@ -51,7 +51,7 @@ class Cache(NamedTuple):
         fitting = bisect.bisect_right(lengths, room, key=lambda length: self.needed(length) or 0)
         return lengths[fitting - 1] if fitting else None
 
-    def _of(self, model: Config | None, length: int) -> int | None:
+    def _of(self, model: ModelConfig | None, length: int) -> int | None:
         """Return the bytes for one model, None when its config or the data type does not tell.
 
         Each full-attention layer keeps keys and values of all tokens; a sliding layer those of its window and of the
@@ -63,7 +63,7 @@ class Cache(NamedTuple):
         heads, width = model.num_key_value_heads, model.head_dim or _ratio(model)
         if not (model.num_hidden_layers and heads and width):
             return None
-        kinds = layer_kinds(model)
+        kinds = classify_layers(model)
         sliding = min(length, (model.sliding_window or length) - 1 + self.in_flight)
         full_heads, full_width = model.num_global_key_value_heads or heads, model.global_head_dim or width
         # A head is never divided: where there are more GPUs than heads, several keep the same one.
@@ -73,17 +73,17 @@ class Cache(NamedTuple):
         return kinds.count("full") * full + kinds.count("sliding") * window + kinds.count("linear") * states
 
 
-def read(config: Mapping[str, Any]) -> Config | None:
+def read_model_shape(config: Mapping[str, Any]) -> ModelConfig | None:
     """Return what a config.json says of its language model; None when it says what no model can have."""
     inner = config.get("text_config")
     text = inner if isinstance(inner, Mapping) else config
     try:
-        return msgspec.convert({name: text.get(name) for name in Config.__struct_fields__}, Config)
+        return msgspec.convert({name: text.get(name) for name in ModelConfig.__struct_fields__}, ModelConfig)
     except msgspec.ValidationError:
         return None
 
 
-def layer_kinds(model: Config) -> list[str]:
+def classify_layers(model: ModelConfig) -> list[str]:
     """Return `full`, `sliding` or `linear` for each layer."""
     count = model.num_hidden_layers or 0
     if model.layer_types:
@@ -97,7 +97,7 @@ def layer_kinds(model: Config) -> list[str]:
     return ["full"] * count
 
 
-def _states(model: Config, tokens: int) -> int:
+def _states(model: ModelConfig, tokens: int) -> int:
     """Return the bytes that one request keeps in one layer of gated delta network (vLLM's MambaSpec, 0.32.0).
 
     A state is float32 matrices and the convolution's tail. There is one for what was accepted, one per drafted token,
@@ -109,5 +109,5 @@ def _states(model: Config, tokens: int) -> int:
     return (values * key * value * 4 + (2 * keys * key + values * value) * tail * 2) * (2 + tokens)
 
 
-def _ratio(model: Config) -> int | None:
+def _ratio(model: ModelConfig) -> int | None:
     return model.hidden_size // model.num_attention_heads if model.hidden_size and model.num_attention_heads else None

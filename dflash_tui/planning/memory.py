@@ -11,9 +11,9 @@ import msgspec
 from packaging.version import Version
 
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning.kv_cache import STEP, Cache
-from dflash_tui.planning.recipe import Config, Mode
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.kv_cache import STEP, KvCache
+from dflash_tui.planning.recipe import Mode, ModelConfig
+from dflash_tui.planning.resolution import ResolvedRecipe
 
 if TYPE_CHECKING:  # the arithmetic itself asks no driver
     from dflash_tui.machine.gpus import Gpu
@@ -39,7 +39,7 @@ _SUFFIXES = {letter: 1000**power for power, letter in enumerate("kmgt", 1)}
 _SUFFIXES |= {letter: 1024**power for power, letter in enumerate("KMGT", 1)}
 
 
-class Machine(NamedTuple):
+class GpuMemory(NamedTuple):
     """The memory a launch may use: bytes of one GPU in all and free, and whether it is the system's (unified)."""
 
     hardware: Hardware
@@ -48,17 +48,17 @@ class Machine(NamedTuple):
     unified: bool
 
 
-def machine_of(cards: Sequence[Gpu]) -> Machine | None:
+def smallest_gpu_memory(cards: Sequence[Gpu]) -> GpuMemory | None:
     """Return the memory of the GPUs that a server is divided over, by the smallest; None when it is unknown."""
     known = [card for card in cards if card.memory_total]
     if not known:
         return None
     total = min(card.memory_total or 0 for card in known)
     free = min((card.memory_total or 0) - (card.memory_used or 0) for card in known)
-    return Machine(known[0].hardware, total, free, known[0].unified)
+    return GpuMemory(known[0].hardware, total, free, known[0].unified)
 
 
-class Share(msgspec.Struct, frozen=True):
+class MemoryShare(msgspec.Struct, frozen=True):
     """One part of the memory of a launch in bytes, None when it is unknown, and how it was found."""
 
     name: str
@@ -66,7 +66,7 @@ class Share(msgspec.Struct, frozen=True):
     source: str
 
 
-class Fit(msgspec.Struct, frozen=True):
+class MemoryEstimate(msgspec.Struct, frozen=True):
     """What a launch needs on one GPU, in bytes.
 
     `budget` is what vLLM takes (`--gpu-memory-utilization` of the whole), `kv_needed` the KV cache of one request of
@@ -75,7 +75,7 @@ class Fit(msgspec.Struct, frozen=True):
     sums, which are lower bounds then.
     """
 
-    shares: tuple[Share, ...]
+    shares: tuple[MemoryShare, ...]
     budget: int
     total: int
     free: int
@@ -103,17 +103,17 @@ class Fit(msgspec.Struct, frozen=True):
         return self.kv_left / self.kv_needed if self.kv_needed else None
 
 
-def estimate(
-    setup: Setup,
-    machine: Machine,
+def estimate_memory(
+    setup: ResolvedRecipe,
+    machine: GpuMemory,
     *,
     mode: Mode,
     tokens: int,
-    target: Config | None = None,
-    drafter: Config | None = None,
+    target: ModelConfig | None = None,
+    drafter: ModelConfig | None = None,
     target_bytes: int | None = None,
     drafter_bytes: int | None = None,
-) -> Fit:
+) -> MemoryEstimate:
     """Return what launching `setup` needs on each GPU of `machine`.
 
     `target` and `drafter` are what the models' config.json says, when they are here; the recipe's extract is used
@@ -123,17 +123,17 @@ def estimate(
     flags = _flags(setup)
     target = target or setup.target.config
     split = _whole(flags, "tensor-parallel-size") or 1
-    batched, sequences = batch(setup, machine)
+    batched, sequences = read_batch_limits(setup, machine)
     # A quantization while loading leaves something else than the files.
     files = None if setup.weights_gb else target_bytes
     shares = [_share("weights", files, setup.weights_gb or setup.target.size_gb, split)]
     if tokens:
         shares.append(_share("drafter", drafter_bytes, setup.drafter.size_gb, split))
-    shares.append(Share("activations", _activations(target, batched, sequences, tokens), "estimate from an H200"))
+    shares.append(MemoryShare("activations", _activations(target, batched, sequences, tokens), "estimate from an H200"))
     if mode is Mode.COMPILE:
-        shares.append(Share("CUDA graphs", _GRAPHS, "measured on an H200"))
-    shares.append(Share("CUDA context", _CONTEXT, "measured on an H200"))
-    cache = Cache(
+        shares.append(MemoryShare("CUDA graphs", _GRAPHS, "measured on an H200"))
+    shares.append(MemoryShare("CUDA context", _CONTEXT, "measured on an H200"))
+    cache = KvCache(
         models=(target, drafter or setup.drafter.config) if tokens else (target,),
         in_flight=batched * (2 if Version(setup.engine.vllm) >= _TWO_BATCHES else 1),
         tokens=tokens,
@@ -144,8 +144,8 @@ def estimate(
 
 
 def _against(
-    machine: Machine, flags: Mapping[str, Any], shares: tuple[Share, ...], cache: Cache, most: int | None
-) -> Fit:
+    machine: GpuMemory, flags: Mapping[str, Any], shares: tuple[MemoryShare, ...], cache: KvCache, most: int | None
+) -> MemoryEstimate:
     """Return the fit of `shares` and `cache` for a model that takes `most` tokens."""
     fixed = sum(share.size or 0 for share in shares)
     given = _whole(flags, "kv-cache-memory-bytes")
@@ -157,7 +157,7 @@ def _against(
     length = (longest or STEP) if automatic else _whole(flags, "max-model-len") or most
     needed = cache.needed(length) if length else None
     missing = cache.unknown or (("KV cache",) if needed is None else ())
-    return Fit(
+    return MemoryEstimate(
         shares=shares,
         budget=budget,
         total=machine.total,
@@ -172,7 +172,7 @@ def _against(
     )
 
 
-def batch(setup: Setup, machine: Machine) -> tuple[int, int]:
+def read_batch_limits(setup: ResolvedRecipe, machine: GpuMemory) -> tuple[int, int]:
     """Return the tokens and the sequences that vLLM schedules at most in a step, by flag or by its default."""
     flags = _flags(setup)
     # vLLM leaves the A100 out by name; no other Ampere GPU has that much memory.
@@ -183,25 +183,27 @@ def batch(setup: Setup, machine: Machine) -> tuple[int, int]:
     return _whole(flags, "max-num-batched-tokens") or tokens, _whole(flags, "max-num-seqs") or sequences
 
 
-def _activations(model: Config | None, batched: int, sequences: int, tokens: int) -> int | None:
+def _activations(model: ModelConfig | None, batched: int, sequences: int, tokens: int) -> int | None:
     if model is None or not (model.hidden_size and model.vocab_size):
         return None
     logits = sequences * model.vocab_size * 4 * (_LOGITS_DRAFTING if tokens else _LOGITS)
     return _ALWAYS + logits + batched * model.hidden_size * 2 * _PER_TOKEN
 
 
-def _share(name: str, files: int | None, recipe_gb: float | None, split: int) -> Share:
+def _share(name: str, files: int | None, recipe_gb: float | None, split: int) -> MemoryShare:
     if files:
-        return Share(name, files // split, "files")
-    return Share(name, int(recipe_gb * 1e9) // split, "recipe") if recipe_gb else Share(name, None, "unknown")
+        return MemoryShare(name, files // split, "files")
+    return (
+        MemoryShare(name, int(recipe_gb * 1e9) // split, "recipe") if recipe_gb else MemoryShare(name, None, "unknown")
+    )
 
 
-def _flags(setup: Setup) -> dict[str, Any]:
+def _flags(setup: ResolvedRecipe) -> dict[str, Any]:
     """Return the flags as vLLM reads them: `_` is `-`, and the last one counts."""
     return {name.replace("_", "-"): value for name, value in setup.flags.items()}
 
 
-def max_model_len(setup: Setup) -> int | None:
+def read_max_model_len(setup: ResolvedRecipe) -> int | None:
     """Return the tokens that `--max-model-len` lets a request have; None where it is not given, or `auto`."""
     return _whole(_flags(setup), "max-model-len")
 

@@ -19,7 +19,7 @@ _RUNTIME = re.compile(r"^nvidia[-_]cuda[-_]runtime(?:[-_]cu\d+)?==(\d+)\.")
 _TORCH = re.compile(r"^cuda\b[^=\n]*=\s*(?:'(\d+)\.(\d+)|None)", re.MULTILINE)
 
 
-class Build(msgspec.Struct, frozen=True):
+class VllmBuild(msgspec.Struct, frozen=True):
     """What a patch has to know of a vLLM: distribution, version, major version of CUDA (0: none, None: not known)."""
 
     distribution: str
@@ -40,20 +40,20 @@ class Build(msgspec.Struct, frozen=True):
         return None if self.number is None or self.number.is_prerelease else self.number
 
 
-def build_of(distribution: str, vllm: str, packages: Iterable[str] = (), backend: str = "") -> Build:
+def describe_build(distribution: str, vllm: str, packages: Iterable[str] = (), backend: str = "") -> VllmBuild:
     """Return the build that `packages` (requirements or `name==version`) and torch's `backend` (cu129, cpu) come to.
 
     vLLM's own version says it best, then torch says it, then the CUDA runtime beside them if there is only one.
     """
     if distribution != "vllm":
-        return Build(distribution, vllm, 0)
+        return VllmBuild(distribution, vllm, 0)
     found = [match.groups() for match in map(_PACKAGE.match, packages) if match]
     own = {name.lower(): version.replace("%2B", "+").partition("+")[2] for name, version in found}
     for said in (own.get("vllm", ""), backend, own.get("torch", "")):
         if (cuda := _cuda(said)) is not None:
-            return Build(distribution, vllm, cuda)
+            return VllmBuild(distribution, vllm, cuda)
     runtimes = {match[1] for name, version in found if (match := _RUNTIME.match(f"{name}=={version}"))}
-    return Build(distribution, vllm, int(runtimes.pop()) if len(runtimes) == 1 else None)
+    return VllmBuild(distribution, vllm, int(runtimes.pop()) if len(runtimes) == 1 else None)
 
 
 def _cuda(backend: str) -> int | None:
@@ -63,28 +63,32 @@ def _cuda(backend: str) -> int | None:
     return 0 if re.search(r"(?:^|\.)(?:cpu|rocm|xpu)", backend) else None
 
 
-def torch_backend(version_py: str) -> str:
+def parse_torch_backend(version_py: str) -> str:
     """Return the backend that torch's version.py tells: wheels of the index do not have it in their version."""
     match = _TORCH.search(version_py)
     return "" if match is None else f"cu{match[1]}{match[2]}" if match[1] else "cpu"
 
 
-def from_index(build: Build) -> Build:
+def assume_index_cuda(build: VllmBuild) -> VllmBuild:
     """Return a build that is not installed yet, with the CUDA of the index's wheels where nothing else is known."""
     if build.cuda is None and (version := build.release):
         return msgspec.structs.replace(build, cuda=13 if version >= _FIRST_WITH_CUDA_13 else 12)
     return build
 
 
-def unneeded(patch: Patch, build: Build, hardware: Hardware | None = None) -> str:
+def explain_not_needed(patch: Patch, build: VllmBuild, hardware: Hardware | None = None) -> str:
     """Return why `build` on `hardware` (None: any) does not need `patch`, by what its file says; empty when it does.
 
     A build that is no release has to be looked at: its version is no reason.
     """
     if patch.distribution != build.distribution:
         return f"for {patch.distribution}, and this is {build.distribution}"
-    if build.release and not covers(patch, build):
-        return f"upstream since {patch.upstream.since}" if patch.upstream and reached(patch, build) else out_of(patch)
+    if build.release and not covers_build(patch, build):
+        return (
+            f"upstream since {patch.upstream.since}"
+            if patch.upstream and has_reached_upstream(patch, build)
+            else explain_out_of_range(patch)
+        )
     if patch.cuda and build.cuda is None:
         return f"for builds with CUDA {patch.cuda}, and which one this has is unknown"
     if patch.cuda and build.cuda != patch.cuda:
@@ -94,25 +98,25 @@ def unneeded(patch: Patch, build: Build, hardware: Hardware | None = None) -> st
     return ""
 
 
-def out_of(patch: Patch) -> str:
+def explain_out_of_range(patch: Patch) -> str:
     """Return the reason why a release outside of the patch's range does not need it."""
     return f"for vLLM {patch.versions}"
 
 
-def covers(patch: Patch, build: Build) -> bool:
+def covers_build(patch: Patch, build: VllmBuild) -> bool:
     """Whether the patch is for that version, pre-releases included; one newer than it was verified on may need it."""
     bounds = [bound for bound in SpecifierSet(patch.versions) if bound.operator != "<="]
     number = build.number
     return number is not None and all(bound.contains(number, prereleases=True) for bound in bounds)
 
 
-def reached(patch: Patch, build: Build) -> bool:
+def has_reached_upstream(patch: Patch, build: VllmBuild) -> bool:
     """Whether the build is the first release in which upstream has it, or a later one."""
     since = patch.upstream.since if patch.upstream else ""
     return bool(since and build.release and build.release >= Version(since))
 
 
-def caveat(patch: Patch, build: Build) -> str:
+def explain_caveat(patch: Patch, build: VllmBuild) -> str:
     """Return why a verdict rests on the source alone; empty for the releases that the patch was verified on."""
     if build.release is None:
         return f"{build.vllm} is not a release: judged by its source"

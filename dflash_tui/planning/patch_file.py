@@ -41,7 +41,7 @@ class FileEdits(_Strict, frozen=True):
     edits: Annotated[tuple[Edit, ...], Meta(min_length=1)]
 
 
-class Sign(_Strict, frozen=True):
+class Fingerprint(_Strict, frozen=True):
     """What shows in the source of the file `path` that something is done: code that uses the name `has`.
 
     With `in_class` it is a base, a field or a method of that class, which does not merely answer no. With `returns`
@@ -54,7 +54,7 @@ class Sign(_Strict, frozen=True):
     returns: bool | None = None
 
 
-class Upstream(Sign, frozen=True):
+class Upstream(Fingerprint, frozen=True):
     """How to see that the source does by itself what the patch is for.
 
     `since` is the first release that has it; empty while none does.
@@ -90,7 +90,7 @@ class Patch(_Strict, frozen=True):
     hardware: tuple[Hardware, ...] = ()
     cuda: Annotated[int, Meta(ge=1, le=99)] | None = None
     upstream: Upstream | None = None
-    by_others: tuple[Sign, ...] = ()
+    by_others: tuple[Fingerprint, ...] = ()
     together_with: tuple[Name, ...] = ()
     instead_of: Name | None = None
     without_patch: WithoutPatch | None = None
@@ -104,7 +104,7 @@ class Patch(_Strict, frozen=True):
         return hashlib.sha256(msgspec.json.encode(self.files)).hexdigest()[:16]
 
     @property
-    def signs(self) -> tuple[Sign, ...]:
+    def signs(self) -> tuple[Fingerprint, ...]:
         """What in the source shows that it is not needed, or done in another way."""
         return (*((self.upstream,) if self.upstream else ()), *self.by_others)
 
@@ -117,29 +117,29 @@ class Patch(_Strict, frozen=True):
 register_type(Patch)
 
 
-def rivals(one: Patch, other: Patch) -> bool:
+def are_alternatives(one: Patch, other: Patch) -> bool:
     """Whether either is an alternative to the other, so that only one of both may be in."""
     return one.name == other.instead_of or other.name == one.instead_of
 
 
-def names() -> list[str]:
+def list_patch_names() -> list[str]:
     """Return the names of all patches, the user's own included."""
     return sorted(_files())
 
 
-def known() -> tuple[list[Patch], dict[str, str]]:
+def load_all_patches() -> tuple[list[Patch], dict[str, str]]:
     """Return all patches, and by name why the file of each other one is not valid: those few stop nothing else."""
     usable, broken = [], {}
-    for name in names():
+    for name in list_patch_names():
         try:
-            usable.append(load(name))
+            usable.append(load_patch(name))
         except UsageError as error:
             # YAML can spell lone surrogates, and names of files may hold them: neither can be written to a terminal.
             broken[ascii(name)[1:-1]] = str(error).encode(errors="backslashreplace").decode()
     return usable, broken
 
 
-def load(name: str) -> Patch:
+def load_patch(name: str) -> Patch:
     """Return the patch called `name`; a user's own wins over a shipped one.
 
     Raises:

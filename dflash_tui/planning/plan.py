@@ -18,8 +18,17 @@ from dflash_tui.planning import patch_applicability
 from dflash_tui.planning import patch_file as patch_files
 from dflash_tui.planning import resolution as setups
 from dflash_tui.planning.patch_file import Patch
-from dflash_tui.planning.recipe import Band, EngineSpec, FlagValue, Mode, Recipe, Restart, Standing, Status
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.recipe import (
+    EngineSpec,
+    FlagValue,
+    Mode,
+    PublishedFigures,
+    Recipe,
+    RestartPolicy,
+    Status,
+    Trust,
+)
+from dflash_tui.planning.resolution import ResolvedRecipe
 
 HOST = setups.HOST
 # What every plan has beside what a recipe says, and why.
@@ -50,7 +59,7 @@ _STEERS = {
 _QUIET = ("--disable-access-log-for-endpoints", "/health,/metrics")
 
 
-class Model(msgspec.Struct, frozen=True):
+class PlannedModel(msgspec.Struct, frozen=True):
     """A model that a plan needs: a hub repository at a revision, or a folder."""
 
     name: str
@@ -94,16 +103,16 @@ class Plan(msgspec.Struct, frozen=True):
     vllm: str = ""
     hardware: Hardware = Hardware.CPU
     gpus: tuple[str, ...] = ()
-    standing: Standing | None = None
+    standing: Trust | None = None
     differs: dict[str, str] = {}
-    models: tuple[Model, ...] = ()
+    models: tuple[PlannedModel, ...] = ()
     driver: str = ""
     unneeded: dict[str, str] = {}
     unpatched: tuple[str, ...] = ()
     asked: dict[str, str] = {}
-    expected: tuple[Band, ...] = ()
+    expected: tuple[PublishedFigures, ...] = ()
     host: str = HOST
-    restart: Restart = Restart()
+    restart: RestartPolicy = RestartPolicy()
 
     @property
     def is_open(self) -> bool:
@@ -123,8 +132,8 @@ class Plan(msgspec.Struct, frozen=True):
         return not self.gpus or not other.gpus or bool({*self.gpus} & {*other.gpus})
 
 
-def make(
-    setup: Setup,
+def build_plan(
+    setup: ResolvedRecipe,
     *,
     mode: Mode | None = None,
     port: int | None = None,
@@ -145,7 +154,7 @@ def make(
     mode = mode or setup.mode
     port = port or recipe.port
     tokens = setup.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens
-    folder = engine or engine_folder(setup.engine)
+    folder = engine or engine_folder_for(setup.engine)
     script, built = _built(recipe)
     target, drafter = (str(built / model.model) if built else model.model for model in (setup.target, setup.drafter))
     patches, unneeded, instead = _patches(setup, patchable=patchable)
@@ -156,7 +165,7 @@ def make(
         argv += ["--speculative-config", json.dumps(_speculation(setup, drafter, tokens, patches))]
     argv += _QUIET
     argv += ["--enforce-eager"] if mode is Mode.EAGER else []
-    argv += [part for name, value in setup.flags.items() for part in flag(name, value)]
+    argv += [part for name, value in setup.flags.items() for part in build_flag(name, value)]
     env = instead | {name: value.replace("{cache}", str(paths.cache_folder())) for name, value in setup.env.items()}
     env |= _visible(gpus, setup.engine.vllm)
     return Plan(
@@ -203,16 +212,18 @@ def _built(recipe: Recipe) -> tuple[Path | None, Path | None]:
     return script, paths.models_folder() / f"{recipe.name}-{_digest(script.read_bytes())}"
 
 
-def _patches(setup: Setup, *, patchable: bool) -> tuple[list[Patch], dict[str, str], dict[str, str]]:
+def _patches(setup: ResolvedRecipe, *, patchable: bool) -> tuple[list[Patch], dict[str, str], dict[str, str]]:
     """Return the patches to apply, why each other one is not, and the variables that do without one."""
     spec = setup.engine
-    build = patch_applicability.from_index(
-        patch_applicability.build_of(spec.distribution, spec.vllm, spec.packages, spec.torch_backend)
+    build = patch_applicability.assume_index_cuda(
+        patch_applicability.describe_build(spec.distribution, spec.vllm, spec.packages, spec.torch_backend)
     )
     for name in setup.unpatched:
-        patch_files.load(name)  # raises for a name that is none
-    patches = {name: patch_files.load(name) for name in setup.patches}
-    reasons = {name: patch_applicability.unneeded(patch, build, setup.hardware) for name, patch in patches.items()}
+        patch_files.load_patch(name)  # raises for a name that is none
+    patches = {name: patch_files.load_patch(name) for name in setup.patches}
+    reasons = {
+        name: patch_applicability.explain_not_needed(patch, build, setup.hardware) for name, patch in patches.items()
+    }
     left_out = {name: why for name, why in reasons.items() if why}
     for name, patch in patches.items():
         if name not in left_out and patch.instead_of in patches:
@@ -226,7 +237,7 @@ def _patches(setup: Setup, *, patchable: bool) -> tuple[list[Patch], dict[str, s
     return [patch for name, patch in patches.items() if name not in left_out], left_out, env
 
 
-def gpus_needed(flags: Mapping[str, FlagValue]) -> int:
+def count_gpus_needed(flags: Mapping[str, FlagValue]) -> int:
     """Return how many GPUs a server with these flags takes: tensor times pipeline times data parallelism."""
     count = 1
     for kind in ("tensor", "pipeline", "data"):
@@ -248,7 +259,7 @@ def _visible(gpus: Sequence[tuple[int, str]], vllm: str) -> dict[str, str]:
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(names)}
 
 
-def _speculation(setup: Setup, drafter: str, tokens: int, patches: Sequence[Patch]) -> dict[str, object]:
+def _speculation(setup: ResolvedRecipe, drafter: str, tokens: int, patches: Sequence[Patch]) -> dict[str, object]:
     """Return the speculative-config, without the keys that a patch stands for.
 
     A build that is no release keeps them: its number does not tell whether it knows a key, and all but the oldest do.
@@ -256,7 +267,7 @@ def _speculation(setup: Setup, drafter: str, tokens: int, patches: Sequence[Patc
     words: dict[str, object] = {"method": "dflash", "model": drafter, "num_speculative_tokens": tokens}
     if setup.drafter.revision != "main":
         words["revision"] = setup.drafter.revision
-    known = patch_applicability.Build(setup.engine.distribution, setup.engine.vllm).release is not None
+    known = patch_applicability.VllmBuild(setup.engine.distribution, setup.engine.vllm).release is not None
     dropped = {key for patch in patches if known for key in patch.stands_for}
     return words | {key: value for key, value in setup.speculation.items() if key not in dropped}
 
@@ -265,15 +276,15 @@ def _revision(name: str, revision: str) -> list[str]:
     return [] if revision == "main" else [name, revision]
 
 
-def _models(setup: Setup, tokens: int) -> tuple[Model, ...]:
+def _models(setup: ResolvedRecipe, tokens: int) -> tuple[PlannedModel, ...]:
     target, drafter = setup.target, setup.drafter
-    needed = [Model(target.model, target.revision, target.size_gb, target.gated)]
+    needed = [PlannedModel(target.model, target.revision, target.size_gb, target.gated)]
     if tokens:
-        needed.append(Model(drafter.model, drafter.revision, drafter.size_gb, drafter.gated))
+        needed.append(PlannedModel(drafter.model, drafter.revision, drafter.size_gb, drafter.gated))
     return tuple(needed)
 
 
-def _warnings(setup: Setup, mode: Mode, patches: Sequence[Patch]) -> tuple[str, ...]:
+def _warnings(setup: ResolvedRecipe, mode: Mode, patches: Sequence[Patch]) -> tuple[str, ...]:
     """Return what somebody should know before the launch, the standing and the mode included."""
     said = list(setup.warnings)
     if setup.standing.status in {Status.EXPERIMENTAL, Status.BROKEN}:
@@ -295,13 +306,13 @@ def _warnings(setup: Setup, mode: Mode, patches: Sequence[Patch]) -> tuple[str, 
     return tuple(said)
 
 
-def engine_folder(spec: EngineSpec) -> Path:
+def engine_folder_for(spec: EngineSpec) -> Path:
     """Return the folder of the engine for `spec`; another spec has another folder."""
     installs = (spec.vllm, spec.packages, spec.overrides, spec.torch_backend, spec.exclude_newer, spec.stands_in)
     return paths.engines_folder() / f"{spec.distribution}-{spec.vllm}-{_digest(msgspec.json.encode(installs))}"
 
 
-def command(plan: Plan) -> str:
+def format_command(plan: Plan) -> str:
     """Return the command as one would type it into a shell, one flag per line."""
     words = list(plan.argv)
     lines = [shlex.join(words[:3])]
@@ -313,7 +324,7 @@ def command(plan: Plan) -> str:
     return " \\\n  ".join([*(f"{k}={shlex.quote(v)}" for k, v in plan.env.items()), *lines])
 
 
-def flag(name: str, value: FlagValue) -> list[str]:
+def build_flag(name: str, value: FlagValue) -> list[str]:
     """Return the words of one flag: a switch for true, JSON for a mapping, several words for a list.
 
     A value that starts with a dash is joined to the flag: by itself vLLM would take it for another flag.

@@ -90,7 +90,7 @@ class EngineSpec(_Strict, frozen=True):
         return self.stands_in or "vllm"
 
 
-class Config(_Strict, frozen=True):
+class ModelConfig(_Strict, frozen=True):
     """What the memory arithmetic reads of a model's config.json; the names are those of Hugging Face."""
 
     model_type: Text | None = None
@@ -126,7 +126,7 @@ class Target(_Strict, frozen=True):
     size_gb: Gigabytes | None = None
     gated: bool | None = None
     quantization: MaybeText = ""
-    config: Config | None = None
+    config: ModelConfig | None = None
 
 
 class Drafter(_Strict, frozen=True):
@@ -137,10 +137,10 @@ class Drafter(_Strict, frozen=True):
     size_gb: Gigabytes | None = None
     gated: bool | None = None
     max_tokens: Annotated[int, Meta(ge=1, le=64)] | None = None
-    config: Config | None = None
+    config: ModelConfig | None = None
 
 
-class Standing(_Strict, frozen=True):
+class Trust(_Strict, frozen=True):
     """How far a recipe can be trusted somewhere, why, and who says so."""
 
     status: Status
@@ -148,7 +148,7 @@ class Standing(_Strict, frozen=True):
     link: Link = ""
 
 
-class Band(_Strict, frozen=True):
+class PublishedFigures(_Strict, frozen=True):
     """Figures that somebody published: from, to, how often measured, where. Shares are 0 to 1, times in seconds."""
 
     source: Text
@@ -163,7 +163,7 @@ class Band(_Strict, frozen=True):
     note: MaybeText = ""
 
 
-class Failure(_Strict, frozen=True):
+class RecipeFailure(_Strict, frozen=True):
     """A failure that is known to happen: what the log says, as text or as a pattern, why, and what to do."""
 
     sign: Text
@@ -197,26 +197,26 @@ class Layer(_Strict, frozen=True):
     differs: dict[Text, Text] = {}
 
 
-class Part(Layer, frozen=True):
+class RecipePart(Layer, frozen=True):
     """A profile or a variant: a way to run the pair, and what it changes.
 
     The standing is about the classes in `reported_on` and the profiles in `reported_in`, or about all when empty.
     """
 
     title: MaybeText = ""
-    standing: Standing | None = None
+    standing: Trust | None = None
     reported_on: Annotated[tuple[Hardware, ...], Meta(max_length=32)] = ()
     reported_in: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()
 
 
-class OnHardware(Layer, frozen=True):
+class HardwareLayer(Layer, frozen=True):
     """What a class of GPU changes, how far each profile can be trusted on it, and what was measured there."""
 
-    standing: dict[Name, Standing] = {}
-    expected: tuple[Band, ...] = ()
+    standing: dict[Name, Trust] = {}
+    expected: tuple[PublishedFigures, ...] = ()
 
 
-class Restart(_Strict, frozen=True):
+class RestartPolicy(_Strict, frozen=True):
     """How often a server that died is launched again by the `up` that watches it: not at all unless `times` says so.
 
     `times` within `within_s` seconds, the first time after `wait_s` seconds and then after twice as long each time.
@@ -227,7 +227,7 @@ class Restart(_Strict, frozen=True):
     wait_s: Annotated[int, Meta(ge=0, le=3600)] = 10
 
 
-class Build(_Strict, frozen=True):
+class ModelBuild(_Strict, frozen=True):
     """A shipped script that makes the models locally, run by the engine's own Python."""
 
     script: FileName
@@ -250,14 +250,14 @@ class Recipe(Layer, frozen=True, kw_only=True):
     why: str = ""
     link: Link = ""
     synthetic: MaybeText = ""
-    build: Build | None = None
+    build: ModelBuild | None = None
     port: Annotated[int, Meta(ge=1, le=65535)] = 8000
     bench_scale: Annotated[float, Meta(gt=0, le=4)] = 1.0
-    profiles: dict[Name, Part] = {}
-    hardware: Annotated[dict[Hardware, OnHardware], _keys(Hardware)] = {}
-    variants: dict[Name, Part] = {}
-    restart: Restart = Restart()
-    failures: tuple[Failure, ...] = ()
+    profiles: dict[Name, RecipePart] = {}
+    hardware: Annotated[dict[Hardware, HardwareLayer], _keys(Hardware)] = {}
+    variants: dict[Name, RecipePart] = {}
+    restart: RestartPolicy = RestartPolicy()
+    failures: tuple[RecipeFailure, ...] = ()
 
     @property
     def for_cpu(self) -> bool:
@@ -269,7 +269,7 @@ register_type(Recipe)
 register_type(Layer)
 
 
-def layers(recipe: Recipe) -> Iterator[tuple[list[str | int], Layer]]:
+def iterate_layers(recipe: Recipe) -> Iterator[tuple[list[str | int], Layer]]:
     """Yield the recipe and each of its parts with the keys that lead to it."""
     yield [], recipe
     for kind, parts in (("profiles", recipe.profiles), ("hardware", recipe.hardware), ("variants", recipe.variants)):

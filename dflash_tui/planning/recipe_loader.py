@@ -18,7 +18,7 @@ from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.redaction import is_secret, looks_secret
 from dflash_tui.planning import patch_file as patch_files
 from dflash_tui.planning import releases
-from dflash_tui.planning.recipe import PLAIN_TEXT, EngineSpec, Layer, OnHardware, Recipe, layers
+from dflash_tui.planning.recipe import PLAIN_TEXT, EngineSpec, HardwareLayer, Layer, Recipe, iterate_layers
 
 FIRST_WITH_DFLASH = Version("0.20.0")
 RESERVED_FLAGS = frozenset(
@@ -43,7 +43,7 @@ _TRUSTING = "this recipe of yours sets trust-remote-code, by which Python code t
 RESERVED_SPECULATION = frozenset({"method", "model", "revision", "num_speculative_tokens"})
 
 
-def load(path: Path) -> Recipe:
+def load_recipe(path: Path) -> Recipe:
     """Return the recipe in the file; its name is the file's.
 
     Raises:
@@ -58,13 +58,13 @@ def load(path: Path) -> Recipe:
         raise yaml_loader.build_file_error(
             path, ["build", "script"], f"no script called '{recipe.build.script}' is shipped"
         )
-    for steps, layer in layers(recipe):
+    for steps, layer in iterate_layers(recipe):
         for place, reason in _mistakes(layer):
             raise yaml_loader.build_file_error(path, [*steps, *place], reason)
     for place, reason in _gaps(recipe):
         raise yaml_loader.build_file_error(path, place, reason)
     warnings = recipe.warnings
-    if path.resolve().parent != paths.bundled_folder("recipes").resolve() and any(map(_trusts, layers(recipe))):
+    if path.resolve().parent != paths.bundled_folder("recipes").resolve() and any(map(_trusts, iterate_layers(recipe))):
         warnings = (*warnings, _TRUSTING)
     return msgspec.structs.replace(recipe, name=path.stem, warnings=warnings)
 
@@ -77,13 +77,13 @@ def _trusts(part: tuple[list[str | int], Layer]) -> bool:
 def _mistakes(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
     """Yield where a layer asks for what it may not, and why."""
     for name, value in layer.flags.items():
-        if reason := reserved(name) or unusable(name, value):
+        if reason := explain_reserved_flag(name) or explain_unusable_value(name, value):
             yield ["flags", name], reason
     for name in sorted(RESERVED_SPECULATION & layer.speculation.keys()):
         yield ["speculation", name], "is set by dflash-tui itself and cannot be given here"
     yield from _secrets(layer)
     for name, value in layer.speculation.items():
-        if reason := unusable(name, value):
+        if reason := explain_unusable_value(name, value):
             yield ["speculation", name], reason
     if layer.engine:
         yield from _no_engine(layer.engine)
@@ -108,13 +108,13 @@ def _gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
     for kind, there in recipe.hardware.items():
         for place, reason in _unknown_or_swapped(there, recipe.profiles or {"stock"}):
             yield ["hardware", kind.value, *place], reason
-    for steps, layer in layers(recipe):
+    for steps, layer in iterate_layers(recipe):
         for index, name in enumerate(layer.patches):
-            if name not in patch_files.names():
+            if name not in patch_files.list_patch_names():
                 yield [*steps, "patches", index], f"no patch called '{name}'"
 
 
-def _unknown_or_swapped(there: OnHardware, profiles: Container[str]) -> Iterator[tuple[list[str | int], str]]:
+def _unknown_or_swapped(there: HardwareLayer, profiles: Container[str]) -> Iterator[tuple[list[str | int], str]]:
     """Yield where a class of GPU names a profile that is not there, or the larger of two figures first."""
     for name in there.standing:
         if name not in profiles:
@@ -128,7 +128,7 @@ def _unknown_or_swapped(there: OnHardware, profiles: Container[str]) -> Iterator
                 yield ["expected", index, name], "expected the smaller figure first"
 
 
-def reserved(flag: str) -> str:
+def explain_reserved_flag(flag: str) -> str:
     """Return why a recipe may not give `flag`; empty when it may.
 
     As vLLM reads it: `_` for `-`, any beginning of a name for the name, and what follows a dot is a key inside it.
@@ -140,7 +140,7 @@ def reserved(flag: str) -> str:
     return "is set by dflash-tui itself and cannot be given here" if taken else ""
 
 
-def unusable(flag: str, value: Any) -> str:
+def explain_unusable_value(flag: str, value: Any) -> str:
     """Return why `value` cannot be passed on, or cannot be reckoned with; empty when it can."""
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # lone surrogates are no text either
@@ -162,7 +162,7 @@ def _no_engine(spec: EngineSpec) -> Iterator[tuple[list[str | int], str]]:
     if Version(spec.vllm) < FIRST_WITH_DFLASH:
         reason = f"vLLM {spec.vllm} has no DFlash; {FIRST_WITH_DFLASH} is the first release that has it"
         yield ["engine", "vllm"], reason
-    elif not spec.packages and spec.vllm not in releases.table():
+    elif not spec.packages and spec.vllm not in releases.load_releases():
         reason = f"vLLM {spec.vllm} is not in the table of releases, so `packages` must say what is installed"
         yield ["engine", "vllm"], reason
     elif spec.packages and not (spec.download_mb and spec.disk_mb):
@@ -176,13 +176,13 @@ def _no_engine(spec: EngineSpec) -> Iterator[tuple[list[str | int], str]]:
                 yield ["engine", part, index], f"'{line}' is not a requirement such as vllm==0.33.0"
 
 
-def engine_of(vllm: str) -> EngineSpec:
+def engine_for_release(vllm: str) -> EngineSpec:
     """Return the engine of a release as its table has it.
 
     Raises:
         UsageError: the table does not have that version.
     """
-    table = releases.table()
+    table = releases.load_releases()
     if re.fullmatch(r"\d+(\.\d+){1,3}", vllm) and Version(vllm) < FIRST_WITH_DFLASH:
         raise UsageError(f"vLLM {vllm} has no DFlash", do=f"there are: {', '.join(table)}")
     if vllm not in table:
@@ -199,7 +199,7 @@ def engine_of(vllm: str) -> EngineSpec:
     )
 
 
-def files() -> dict[str, Path]:
+def list_recipe_files() -> dict[str, Path]:
     """Return the recipe files by name, sorted; the user's own win over the shipped ones."""
     found: dict[str, Path] = {}
     for folder in (paths.bundled_folder("recipes"), paths.user_recipes_folder()):
@@ -207,17 +207,17 @@ def files() -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def find(name: str) -> Recipe:
+def find_recipe(name: str) -> Recipe:
     """Return the recipe called `name`, or the one in the file `name` when that is a path.
 
     Raises:
         UsageError: there is no such recipe; the message names the nearest one.
         RecipeError: the file is not valid.
     """
-    return load(path_of(name))
+    return load_recipe(recipe_path(name))
 
 
-def path_of(name: str) -> Path:
+def recipe_path(name: str) -> Path:
     """Return the file of the recipe called `name`, or `name` itself when that is a path.
 
     Raises:
@@ -225,7 +225,7 @@ def path_of(name: str) -> Path:
     """
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return Path(name)
-    known = files()
+    known = list_recipe_files()
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known)}"

@@ -39,6 +39,6 @@ register_type(_Table)
 
 
 @cache
-def table() -> dict[str, Release]:
+def load_releases() -> dict[str, Release]:
     """Return the releases by version, oldest first."""
     return yaml_loader.load_yaml(_FILE, _Table).releases

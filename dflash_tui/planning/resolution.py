@@ -13,22 +13,27 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.redaction import is_secret, looks_secret
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipe import (
-    Band,
     Drafter,
     EngineSpec,
     FlagValue,
+    HardwareLayer,
     Layer,
     MaybeText,
     Mode,
-    OnHardware,
-    Part,
+    PublishedFigures,
     Recipe,
-    Restart,
-    Standing,
+    RecipePart,
+    RestartPolicy,
     Status,
     Target,
+    Trust,
 )
-from dflash_tui.planning.recipe_loader import RESERVED_SPECULATION, engine_of, reserved, unusable
+from dflash_tui.planning.recipe_loader import (
+    RESERVED_SPECULATION,
+    engine_for_release,
+    explain_reserved_flag,
+    explain_unusable_value,
+)
 
 STOCK = "stock"
 HOST = "127.0.0.1"
@@ -37,7 +42,7 @@ _PARTS = ("env", "speculation", "patches", "restart")
 AnyModel = TypeVar("AnyModel", Target, Drafter)
 
 
-class Setup(msgspec.Struct, frozen=True):
+class ResolvedRecipe(msgspec.Struct, frozen=True):
     """What is served, with what and how, when a recipe's layers have been laid over each other.
 
     The order is recipe, hardware, profile, variant, and last what the user set by hand. `num_speculative_tokens`
@@ -64,21 +69,21 @@ class Setup(msgspec.Struct, frozen=True):
     unpatched: tuple[str, ...]
     warnings: tuple[str, ...]
     differs: dict[str, str]
-    standing: Standing
-    expected: tuple[Band, ...]
+    standing: Trust
+    expected: tuple[PublishedFigures, ...]
     synthetic: str
     changed: tuple[str, ...] = ()
     host: str = HOST
-    restart: Restart = Restart()
+    restart: RestartPolicy = RestartPolicy()
 
 
-def profiles(recipe: Recipe) -> tuple[str, ...]:
+def list_profiles(recipe: Recipe) -> tuple[str, ...]:
     """Return the names of the recipe's profiles, the one that is taken unasked first."""
     names = list(recipe.profiles) or [STOCK]
     return tuple(sorted(names, key=lambda name: name != STOCK))
 
 
-def resolve(
+def resolve_recipe(
     recipe: Recipe,
     hardware: Hardware | None = None,
     *,
@@ -86,7 +91,7 @@ def resolve(
     variant: str = "",
     engine: EngineSpec | None = None,
     settings: Mapping[str, Any] | None = None,
-) -> Setup:
+) -> ResolvedRecipe:
     """Return what `recipe` comes to; without `hardware` for the first class it knows, if any.
 
     `engine` replaces the recipe's. `settings` are changes by hand: `target.model`,
@@ -97,8 +102,8 @@ def resolve(
         UsageError: no such profile or variant, or a setting that may not be given.
     """
     hardware = hardware or next(iter(recipe.hardware), Hardware.CPU if recipe.for_cpu else Hardware.UNKNOWN)
-    profile = profile or profiles(recipe)[0]
-    _known("profile", profile, profiles(recipe), recipe)
+    profile = profile or list_profiles(recipe)[0]
+    _known("profile", profile, list_profiles(recipe), recipe)
     if variant:
         _known("variant", variant, recipe.variants, recipe)
     parts: list[Layer | None] = [recipe, recipe.hardware.get(hardware), recipe.profiles.get(profile)]
@@ -107,7 +112,7 @@ def resolve(
     flat = _merge([part for part in [*parts, by_hand] if part])
     changed = tuple(settings or ())
     unpatched = tuple(key.partition(".")[2] for key, value in (settings or {}).items() if _is_off(key, value))
-    return Setup(
+    return ResolvedRecipe(
         recipe=recipe,
         hardware=hardware,
         profile=profile,
@@ -137,12 +142,12 @@ def resolve(
     )
 
 
-def _restart(given: Restart, settings: Mapping[str, Any]) -> Restart:
+def _restart(given: RestartPolicy, settings: Mapping[str, Any]) -> RestartPolicy:
     """Return the recipe's restarts with what was set by hand; null is the value that holds without a word."""
     changes = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith("restart.")}
     fields = {name: value for name, value in (msgspec.structs.asdict(given) | changes).items() if value is not None}
     try:
-        return msgspec.convert(fields, Restart)
+        return msgspec.convert(fields, RestartPolicy)
     except msgspec.ValidationError as error:
         raise UsageError(f"--set restart: {error}", do=f"there is {', '.join(fields)}") from None
 
@@ -201,7 +206,7 @@ def _layer(settings: Mapping[str, Any], recipe: Recipe, below: list[Layer]) -> t
         part, name = _place(key, value)
         given[part][name] = value
     for name, value in (given["flags"] | given["speculation"]).items():
-        if reason := unusable(name, value):
+        if reason := explain_unusable_value(name, value):
             raise UsageError(f"--set {name}: {reason}")
     fields: dict[str, Any] = {part: given[part] for part in ("flags", "speculation")}
     for name, value in given["patches"].items():
@@ -249,7 +254,7 @@ def _place(key: str, value: Any) -> tuple[str, str]:
         raise UsageError(f"{key} is set by dflash-tui itself", do="--set drafter.model=NAME and --set n=N are there")
     if part in {*_PARTS, *_NAMES} and name:
         return part, name
-    if reason := reserved(key):
+    if reason := explain_reserved_flag(key):
         raise UsageError(f"{key} {reason}", do="--mode, --port, --num-speculative-tokens and --set n=N are there")
     return "flags", part.replace("_", "-") + key[len(part) :]
 
@@ -270,21 +275,21 @@ def _whole(spec: EngineSpec | None) -> EngineSpec:
     """Return the spec with what the table of releases says; recipes are checked to have one when they are read."""
     if spec is None:
         raise UsageError("this recipe names no engine", do="--vllm VERSION chooses one")
-    return spec if spec.packages else engine_of(spec.vllm)
+    return spec if spec.packages else engine_for_release(spec.vllm)
 
 
 def _other_models(changed: tuple[str, ...]) -> bool:
     return any(re.match(r"(?:target|drafter)\.(?:model|revision)$", key) for key in changed)
 
 
-def _by_hand(recipe: Recipe, engine: EngineSpec | None, changed: tuple[str, ...]) -> Standing | None:
+def _by_hand(recipe: Recipe, engine: EngineSpec | None, changed: tuple[str, ...]) -> Trust | None:
     """Return how far what was chosen by hand can be trusted; what was reported is about the recipe's own."""
     if _other_models(changed) and not recipe.build:
-        return Standing(Status.EXPERIMENTAL, "the models were chosen by hand")
-    return Standing(Status.EXPERIMENTAL, f"vLLM {engine.vllm} was chosen by hand") if engine else None
+        return Trust(Status.EXPERIMENTAL, "the models were chosen by hand")
+    return Trust(Status.EXPERIMENTAL, f"vLLM {engine.vllm} was chosen by hand") if engine else None
 
 
-def _standing(recipe: Recipe, hardware: Hardware, profile: str, variant: str) -> Standing:
+def _standing(recipe: Recipe, hardware: Hardware, profile: str, variant: str) -> Trust:
     if variant:
         return _of_variant(recipe.variants[variant], variant, hardware, profile)
     there = recipe.hardware.get(hardware)
@@ -292,28 +297,26 @@ def _standing(recipe: Recipe, hardware: Hardware, profile: str, variant: str) ->
         return there.standing[profile]
     if recipe.hardware and there is None:
         known = ", ".join(kind.value for kind in recipe.hardware)
-        return Standing(Status.EXPERIMENTAL, f"nobody reported it on {hardware.value}; it is known on {known}")
+        return Trust(Status.EXPERIMENTAL, f"nobody reported it on {hardware.value}; it is known on {known}")
     if (part := recipe.profiles.get(profile)) and part.standing:
         return part.standing
-    return Standing(recipe.status, recipe.why or "as the recipe says", recipe.link)
+    return Trust(recipe.status, recipe.why or "as the recipe says", recipe.link)
 
 
-def _of_variant(part: Part, name: str, hardware: Hardware, profile: str) -> Standing:
+def _of_variant(part: RecipePart, name: str, hardware: Hardware, profile: str) -> Trust:
     here = hardware in (part.reported_on or (hardware,)) and profile in (part.reported_in or (profile,))
     if part.standing and here:
         return part.standing
-    return Standing(
-        Status.EXPERIMENTAL, f"nobody reported the {name} variant on {hardware.value} with profile {profile}"
-    )
+    return Trust(Status.EXPERIMENTAL, f"nobody reported the {name} variant on {hardware.value} with profile {profile}")
 
 
 def _expected(
     recipe: Recipe, hardware: Hardware, profile: str, variant: str, changed: tuple[str, ...]
-) -> tuple[Band, ...]:
+) -> tuple[PublishedFigures, ...]:
     """Return the published figures; none for a variant or for other models, which nobody measured."""
     if variant or _other_models(changed):
         return ()
-    return tuple(band for band in recipe.hardware.get(hardware, OnHardware()).expected if band.profile == profile)
+    return tuple(band for band in recipe.hardware.get(hardware, HardwareLayer()).expected if band.profile == profile)
 
 
 def _noise(flat: Layer) -> str:

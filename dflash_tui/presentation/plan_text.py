@@ -54,4 +54,4 @@ def describe(made: PlannedLaunch) -> str:
     rows += [("differs", f"{name}: {why}") for name, why in plan.differs.items()]
     rows += [("warning", warning) for warning in plan.warnings]
     lines = [f"{label:<8} {value}".rstrip() for label, value in rows]
-    return "\n".join([*lines, "command", *(f"  {line}" for line in plans.command(plan).splitlines())])
+    return "\n".join([*lines, "command", *(f"  {line}" for line in plans.format_command(plan).splitlines())])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dflash_tui.common import formatting
-from dflash_tui.planning.memory import Fit
+from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import Band, Restart
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.recipe import PublishedFigures, RestartPolicy
+from dflash_tui.planning.resolution import ResolvedRecipe
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint is spared
     from dflash_tui.launch.preflight.runner import Check, PreflightReport
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint i
 MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 
 
-def memory_line(fit: Fit) -> str:
+def memory_line(fit: MemoryEstimate) -> str:
     """Return the memory arithmetic in a line; what is unknown is named."""
     parts = [f"{share.name} {formatting.format_gib(share.size)}" for share in fit.shares]
     parts.append(f"KV for {fit.max_model_len or formatting.UNKNOWN} tokens {formatting.format_gib(fit.kv_needed)}")
@@ -27,7 +27,7 @@ def memory_line(fit: Fit) -> str:
     )
 
 
-def ready_line(plan: Plan, setup: Setup, before: TimeToReady | None) -> str:
+def ready_line(plan: Plan, setup: ResolvedRecipe, before: TimeToReady | None) -> str:
     """Return how long a start will take, by earlier runs here or else by what was published; empty when unknown."""
     if before:
         often = "the last time" if before.runs == 1 else f"the last {before.runs} times (median)"
@@ -39,19 +39,19 @@ def ready_line(plan: Plan, setup: Setup, before: TimeToReady | None) -> str:
     return f"after {low if low == high else f'{low} to {high}'} elsewhere ({bands[0].source})"
 
 
-def restart_line(policy: Restart) -> str:
+def restart_line(policy: RestartPolicy) -> str:
     """Return how a server that dies is launched again, and by whom; empty when it is not."""
     if not policy.times:
         return ""
     return f"after a crash, {restart_limit(policy)}, by `up` while it watches and by `service`; not by the panel"
 
 
-def restart_limit(policy: Restart) -> str:
+def restart_limit(policy: RestartPolicy) -> str:
     """Return how often a server that dies is launched again."""
     return f"at most {formatting.pluralize(policy.times, 'time')} within {formatting.format_duration(policy.within_s)}"
 
 
-def band_line(band: Band) -> str:
+def band_line(band: PublishedFigures) -> str:
     """Return published figures in a line, with what they are from."""
     mode = f"{band.mode.value}: " if band.mode else ""
     figures = [

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dflash_tui.planning.recipe import Band, Mode
+from dflash_tui.planning.recipe import Mode, PublishedFigures
 from dflash_tui.run_state.slow_cycle import Finished
 from dflash_tui.vllm_output.metrics import Rates
 
@@ -25,12 +25,12 @@ class Reading(NamedTuple):
     source: str
 
 
-def choose(bands: Sequence[Band], mode: Mode) -> Band | None:
+def choose(bands: Sequence[PublishedFigures], mode: Mode) -> PublishedFigures | None:
     """Return the band for this mode, else one for any mode, else None."""
     return next((b for b in bands if b.mode is mode), next((b for b in bands if b.mode is None), None))
 
 
-def compare(band: Band, rates: Rates | None, finished: Iterable[Finished]) -> list[Reading]:
+def compare(band: PublishedFigures, rates: Rates | None, finished: Iterable[Finished]) -> list[Reading]:
     """Return each published figure with what the run shows, the speed first.
 
     The speed is the median of the last ten requests that ended one at a time, as published speeds are of one stream.

@@ -29,7 +29,7 @@ from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.monitoring.player import Player
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.presentation import experiment_text
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
@@ -176,7 +176,7 @@ class DflashApp(App[str]):
             self.run_screen.fail(error)
 
     @work(exclusive=True, group="bring-up")
-    async def bring_up(self, setup: Setup, plan: Plan, forced: str) -> None:
+    async def bring_up(self, setup: ResolvedRecipe, plan: Plan, forced: str) -> None:
         """Prepare and launch `plan`, then follow it."""
         from dflash_tui.launch import preparation  # noqa: PLC0415 - as above
 

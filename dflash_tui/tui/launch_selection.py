@@ -14,10 +14,10 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import memory as fits
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import resolution as setups
-from dflash_tui.planning.memory import Fit
+from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Mode, Recipe, Status
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.resolution import ResolvedRecipe
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
     from dflash_tui.machine.gpus import Gpu, GpuProbe
@@ -83,7 +83,7 @@ class Choice:
 
     def next_profile(self, recipe: Recipe) -> bool:
         """Choose the next profile of `recipe`; return whether there is another."""
-        names, changed = setups.profiles(recipe), self.changes(recipe)
+        names, changed = setups.list_profiles(recipe), self.changes(recipe)
         changed.profile = names[(names.index(changed.profile or names[0]) + 1) % len(names)]
         return len(names) > 1
 
@@ -94,20 +94,20 @@ class Choice:
         changed.tokens = None
         return len(names) > 1
 
-    def setup(self, recipe: Recipe) -> Setup:
+    def setup(self, recipe: Recipe) -> ResolvedRecipe:
         """Return what `recipe` comes to on the chosen GPU; without one on the first class that it knows."""
         changed = self.changes(recipe)
         hardware = Hardware.CPU if recipe.for_cpu else self.card.hardware if self.card else None
-        return setups.resolve(recipe, hardware, profile=changed.profile, variant=changed.variant)
+        return setups.resolve_recipe(recipe, hardware, profile=changed.profile, variant=changed.variant)
 
     def plan(self, recipe: Recipe, port: int | None = None) -> Plan:
         """Return the plan of `recipe` as chosen."""
         setup, changed = self.setup(recipe), self.changes(recipe)
         several = self.probe is not None and len(self.probe.gpus) > 1
         cards = [(self.card.index, self.card.uuid)] if several and self.card and not recipe.for_cpu else []
-        if plans.gpus_needed(setup.flags) > 1:
+        if plans.count_gpus_needed(setup.flags) > 1:
             cards = []
-        plan = plans.make(setup, mode=changed.mode, port=port, num_speculative_tokens=changed.tokens, gpus=cards)
+        plan = plans.build_plan(setup, mode=changed.mode, port=port, num_speculative_tokens=changed.tokens, gpus=cards)
         return msgspec.structs.replace(plan, asked=self._asked(recipe, cards))
 
     def _asked(self, recipe: Recipe, cards: Sequence[tuple[int, str]]) -> dict[str, str]:
@@ -122,13 +122,13 @@ class Choice:
         }
         return {"": recipe.name} | {name: str(value) for name, value in options.items() if value != ""}
 
-    def fit(self, recipe: Recipe) -> Fit | None:
+    def fit(self, recipe: Recipe) -> MemoryEstimate | None:
         """Return the memory arithmetic on the chosen GPU; None on the CPU or without a GPU."""
-        machine = fits.machine_of([self.card] if self.card else [])
+        machine = fits.smallest_gpu_memory([self.card] if self.card else [])
         if recipe.for_cpu or machine is None:
             return None
         plan = self.plan(recipe)
-        return fits.estimate(self.setup(recipe), machine, mode=plan.mode, tokens=plan.num_speculative_tokens)
+        return fits.estimate_memory(self.setup(recipe), machine, mode=plan.mode, tokens=plan.num_speculative_tokens)
 
     def suited(self, recipe: Recipe) -> Suited:
         """Return how `recipe` suits the chosen GPU; preflight looks closer before a launch."""

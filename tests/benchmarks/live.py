@@ -127,7 +127,7 @@ def terminal(args: argparse.Namespace) -> None:
     """Attach to a server that answers like a real one, with a GPU that this program plays."""
     for name, words in (("at rest", []), ("at work", ["busy"])):
         port = lifecycle.free_port(18_300)
-        made = plan.make(resolution.resolve(recipe_loader.find("demo-cpu")), port=port)
+        made = plan.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")), port=port)
         argv = (sys.executable, str(FAKE), str(port), *words, f"like={METRICS}")
         run = lifecycle.launch(msgspec.structs.replace(made, argv=argv), engine="played")
         panel = None

@@ -59,7 +59,7 @@ def main() -> None:
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     traffic = START.split(b"Application startup complete.\n")[1].split(b"[shutdown]")[0].rsplit(b"\n", 1)[0] + b"\n"
     failing = FAILING[FAILING.index(b"EngineCore encountered a fatal error") :].split(b"\n", 1)[1] + b"\n"
-    made = plan.make(resolution.resolve(recipe_loader.find("demo-cpu")))
+    made = plan.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")))
     for kind, lines in (("traffic", traffic), ("tracebacks", failing)):
         data = log(megabytes, lines)
         measured(f"{megabytes} MB of {kind}: reader and state", lambda data=data: events_of(data))  # type: ignore[misc]

@@ -107,9 +107,9 @@ def start_observed(made: Plan) -> tuple[float, float]:
 def observe(args: argparse.Namespace) -> None:
     import asyncio
 
-    spec = resolution.resolve(recipe_loader.find("demo-cpu"))
-    made = plan.make(spec, port=lifecycle.free_port(8741))
-    if environments.find_engine(plan.engine_folder(spec.engine)) is None or not Path(made.models_folder).is_dir():
+    spec = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))
+    made = plan.build_plan(spec, port=lifecycle.free_port(8741))
+    if environments.find_engine(plan.engine_folder_for(spec.engine)) is None or not Path(made.models_folder).is_dir():
         run = asyncio.run(preparation.prepare_and_launch(spec, made, lambda _event: None))
         wait_ready(run.url, run)
         asyncio.run(lifecycle.stop(run))

@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("what", choices=("dates", "sizes"))
     parser.add_argument("versions", nargs="*", help="of the table (default: all)")
     args = parser.parse_args()
-    table = releases.table()
+    table = releases.load_releases()
     work = dates if args.what == "dates" else sizes
     for version in args.versions or table:
         work(version, table[version])

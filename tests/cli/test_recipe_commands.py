@@ -192,7 +192,7 @@ def test_the_schema_finds_what_the_structs_find(validator, tmp_path):
         path = tmp_path / "mine.yaml"
         path.write_text(FULL.replace(old, new))
         with pytest.raises(RecipeError) as caught:
-            recipe_loader.load(path)
+            recipe_loader.load_recipe(path)
         if any(word in str(caught.value) for word in of_structs) and validator.is_valid(
             yaml_loader.parse_yaml_value(path.read_text())
         ):
@@ -202,7 +202,7 @@ def test_the_schema_finds_what_the_structs_find(validator, tmp_path):
 
 def test_templates_and_schema_are_in_the_wheel(tmp_path):
     """The wheel has the whole folder, and the template and the schema are not taken for recipes."""
-    assert {"_template", "recipe.schema"}.isdisjoint(recipe_loader.files())
+    assert {"_template", "recipe.schema"}.isdisjoint(recipe_loader.list_recipe_files())
     root = ROOT
     [wheel] = WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
     names = set(zipfile.ZipFile(wheel).namelist())

@@ -65,7 +65,7 @@ def recipe(data: bytes) -> None:
     path = _folder() / "demo-cpu.yaml"
     path.write_bytes(data)
     try:
-        found = recipe_loader.load(path)
+        found = recipe_loader.load_recipe(path)
     except UsageError as error:
         _told(str(error), f"{path}:")
         return

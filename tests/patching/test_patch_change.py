@@ -43,8 +43,8 @@ def on_other(patch: Patch, old: str = "x = 1", new: str = "x = 2", name: str = "
 def known(monkeypatch):
     """Let patches that a test makes up be found by name."""
     made: dict[str, Patch] = {}
-    load = patch_file.load
-    monkeypatch.setattr(patch_file, "load", lambda name: made.get(name) or load(name))
+    load = patch_file.load_patch
+    monkeypatch.setattr(patch_file, "load_patch", lambda name: made.get(name) or load(name))
     return made
 
 
@@ -332,7 +332,7 @@ def test_a_partner_that_is_in_already_is_enough(engine, shipped, known):
 def test_a_partner_by_other_hands_is_left_and_told_of(engine, shipped, known, monkeypatch):
     """It is not ours to take out, and makes no sense alone."""
     one = known["one"] = replace(on_other(shipped, name="one"), together_with=("cpu-expand-kernel",))
-    monkeypatch.setattr(patch_file, "known", lambda: ([one, shipped], {}))
+    monkeypatch.setattr(patch_file, "load_all_patches", lambda: ([one, shipped], {}))
     patcher.apply_patches([shipped], engine)
     (engine.site_packages / "vllm" / OTHER).write_text("x = 2\n")
     assert state(one, engine) is PatchState.APPLIED_BY_OTHER

@@ -16,8 +16,10 @@ from dflash_tui.planning import patch_file
 from tests.support import fake_nvml, wheels
 
 pytestmark = pytest.mark.usefixtures("looked_at_once")
-WANTED = {path for name in patch_file.names() for path in patch_file.load(name).paths}
-WANTED |= {patch.upstream.path for name in patch_file.names() if (patch := patch_file.load(name)).upstream}
+WANTED = {path for name in patch_file.list_patch_names() for path in patch_file.load_patch(name).paths}
+WANTED |= {
+    patch.upstream.path for name in patch_file.list_patch_names() if (patch := patch_file.load_patch(name)).upstream
+}
 WANTED |= {"__init__.py", "v1/spec_decode/dflash.py"}  # what tells a vLLM with DFlash
 NEEDED = {
     "0.20.2": ["dflash-draft-flash-attn", "qwen3-next-eagle3", "triton-non-causal"],
@@ -83,7 +85,7 @@ def test_apply_brings_what_the_release_needs_and_revert_restores_every_byte(vers
     done = json.loads(dflash("patch", "apply", *engine, "--json").stdout)
     assert sorted(done["names"]) == NEEDED[version]
     if NEEDED[version]:
-        assert done["diffs"].keys() == {path for name in NEEDED[version] for path in patch_file.load(name).paths}
+        assert done["diffs"].keys() == {path for name in NEEDED[version] for path in patch_file.load_patch(name).paths}
         assert "does not import here as published either" in done["notes"][0]
         assert all(diff in said for diff in done["diffs"].values())
     after = tree(real_python)

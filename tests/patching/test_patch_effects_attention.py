@@ -132,7 +132,7 @@ def test_the_drafter_runs_on_flash_attention_and_the_target_on_triton(arms, part
         rope_parameters={"full_attention": {}},
     )
     for texts in arms:
-        with engine({**texts, **text_edits.patch_texts([patch_file.load(partner)], texts)}) as one:
+        with engine({**texts, **text_edits.patch_texts([patch_file.load_patch(partner)], texts)}) as one:
             flash = one.load("v1/attention/backends/flash_attn.py").FlashAttentionBackend
             assert flash.supports_non_causal() is True
             drafting = one.load(f"{MODELS}/qwen3_dflash.py").DFlashQwen3Attention(**SHAPE, rope_parameters={})

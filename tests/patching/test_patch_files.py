@@ -16,7 +16,7 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file, recipe_loader, resolution
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning.patch_file import Edit, FileEdits
-from dflash_tui.planning.recipe import layers
+from dflash_tui.planning.recipe import iterate_layers
 
 SHIPPED = sorted(path.stem for path in paths.bundled_folder("patches").glob("*.yaml"))
 
@@ -41,7 +41,7 @@ def test_a_path_that_leads_out_is_no_patch(path, own):
     """A patch file may only name Python files below the package."""
     (own / "evil.yaml").write_text(text_of().replace("utils/cpu_triton_utils.py", repr(path)[1:-1].join('""')))
     with pytest.raises(RecipeError, match=r"evil\.yaml:\d+: (files|upstream)"):
-        patch_file.load("evil")
+        patch_file.load_patch("evil")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_broken_patch_file_says_where_and_why(old, new, said, own):
     assert old in text_of()
     (own / "broken.yaml").write_text(text_of().replace(old, new, 1))
     with pytest.raises(RecipeError) as caught:
-        patch_file.load("broken")
+        patch_file.load_patch("broken")
     assert "broken.yaml" in str(caught.value)
     assert said in str(caught.value)
 
@@ -72,7 +72,7 @@ def test_files_that_are_no_text_or_too_large_are_refused(own):
     (own / "folder.yaml").mkdir()
     for name, said in (("latin", "not UTF-8"), ("huge", "larger than"), ("folder", "not a file")):
         with pytest.raises(RecipeError, match=said):
-            patch_file.load(name)
+            patch_file.load_patch(name)
 
 
 def test_a_patch_that_changes_nothing_or_a_file_twice_is_refused(own):
@@ -82,7 +82,7 @@ def test_a_patch_that_changes_nothing_or_a_file_twice_is_refused(own):
     for name, body, said in (("same", same, "the same"), ("twice", twice, "named twice")):
         (own / f"{name}.yaml").write_text(text_of().partition("files:")[0] + body)
         with pytest.raises(RecipeError, match=said):
-            patch_file.load(name)
+            patch_file.load_patch(name)
 
 
 def test_a_users_patch_wins_and_is_seen_when_it_changes(own):
@@ -90,8 +90,8 @@ def test_a_users_patch_wins_and_is_seen_when_it_changes(own):
     mine = own / "cpu-expand-kernel.yaml"
     for title in ("mine", "mine, better"):
         mine.write_text(f"title: {title}\n" + text_of().partition("\n")[2])
-        assert patch_file.load("cpu-expand-kernel").title == title
-    assert patch_file.names() == SHIPPED
+        assert patch_file.load_patch("cpu-expand-kernel").title == title
+    assert patch_file.list_patch_names() == SHIPPED
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_users_patch_wins_and_is_seen_when_it_changes(own):
 def test_a_name_that_is_no_safe_name_is_refused(name, own):
     """It becomes part of a record, of commands and of settings; it is listed as text that steers nothing."""
     (own / f"{name}.yaml").write_text(text_of())
-    usable, broken = patch_file.known()
+    usable, broken = patch_file.load_all_patches()
     assert [patch.name for patch in usable] == SHIPPED
     assert broken.keys() == {ascii(name)[1:-1]}
     assert "cannot be a patch's name" in broken[ascii(name)[1:-1]]
@@ -113,10 +113,10 @@ def test_a_name_inside_has_to_be_the_files(own):
     for name, fine in (("mine", True), ("cpu-expand-kernel", False)):
         (own / "mine.yaml").write_text(f"name: {name}\n" + text_of() + "\n")
         if fine:
-            assert patch_file.load("mine").name == "mine"
+            assert patch_file.load_patch("mine").name == "mine"
             continue
         with pytest.raises(RecipeError, match=r"mine\.yaml:1: name: expected 'mine'"):
-            patch_file.load("mine")
+            patch_file.load_patch("mine")
 
 
 def test_one_broken_file_is_reported_and_the_others_go_on(own):
@@ -127,14 +127,18 @@ def test_one_broken_file_is_reported_and_the_others_go_on(own):
     (own / "dangling.yaml").symlink_to(own / "nowhere")
     (own / "twice.yaml").write_text(text_of().replace("title:", "title: a\ntitle:", 1))
     (own / "triton-non-causal.yaml").write_text("")
-    usable, broken = patch_file.known()
+    usable, broken = patch_file.load_all_patches()
     assert {patch.name for patch in usable} == set(SHIPPED) - {"triton-non-causal"}
     assert broken.keys() == {"yaml", "bytes", "folder", "dangling", "twice", "triton-non-causal"}
     assert "yaml.yaml:1: not YAML" in broken["yaml"]
     assert "No such file" in broken["dangling"]
     with pytest.raises(RecipeError, match="triton-non-causal"):
-        plans.make(resolution.resolve(recipe_loader.find("gemma-4-31b"), Hardware.GB10, profile="seed"))
-    assert plans.make(resolution.resolve(recipe_loader.find("qwen3-coder-next"), Hardware.GB10)).unneeded
+        plans.build_plan(
+            resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed")
+        )
+    assert plans.build_plan(
+        resolution.resolve_recipe(recipe_loader.find_recipe("qwen3-coder-next"), Hardware.GB10)
+    ).unneeded
 
 
 def test_a_reason_can_be_written_down(own):
@@ -142,7 +146,7 @@ def test_a_reason_can_be_written_down(own):
     odd = {"odd": '{why: none, env: {"\\ud800": a}}', "two": '{env: {GOOD: a, BAD-NAME: b}, "\\ud800": 1}'}
     for name, value in odd.items():
         (own / f"{name}.yaml").write_text(text_of() + f"without_patch: {value}\n")
-    _, broken = patch_file.known()
+    _, broken = patch_file.load_all_patches()
     assert "without_patch.env.\\ud800: expected" in broken["odd"]
     assert "without_patch.env.BAD-NAME: expected" in broken["two"]
     assert "".join(broken.values()).encode()
@@ -151,21 +155,21 @@ def test_a_reason_can_be_written_down(own):
 def test_an_unknown_name_names_the_nearest():
     """A typing mistake is answered with what was meant."""
     with pytest.raises(UsageError) as caught:
-        patch_file.load("triton-non-casual")
+        patch_file.load_patch("triton-non-casual")
     assert caught.value.do == "did you mean 'triton-non-causal'?"
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_what_a_shipped_patch_names_exists(name):
     """Partners, alternatives and recipes; a recipe that names a patch is named by it."""
-    patch = patch_file.load(name)
+    patch = patch_file.load_patch(name)
     assert set(patch.together_with) <= set(SHIPPED)
     assert patch.instead_of in {None, *SHIPPED}
     assert patch.name not in patch.together_with
     users = {
         recipe
         for recipe in (path.stem for path in paths.bundled_folder("recipes").glob("[!_]*.yaml"))
-        if any(name in layer.patches for _, layer in layers(recipe_loader.find(recipe)))
+        if any(name in layer.patches for _, layer in iterate_layers(recipe_loader.find_recipe(recipe)))
     }
     assert users == set(patch.recipes)
     assert not (patch.experimental and users)
@@ -174,7 +178,7 @@ def test_what_a_shipped_patch_names_exists(name):
 
 def test_text_that_is_there_twice_or_differs_is_shown():
     """How often, or the closest text as a diff with its line."""
-    patch = patch_file.load("triton-non-causal")
+    patch = patch_file.load_patch("triton-non-causal")
     [path] = patch.paths
     old = patch.files[0].edits[0].old
     assert "2 times" in text_edits.describe_drift(patch, {path: old * 2})
@@ -187,7 +191,7 @@ def test_text_that_is_there_twice_or_differs_is_shown():
 
 def test_the_closest_text_is_found_by_likeness():
     """Not by its first line, and not where another edit matches; what was inserted is shown in its place."""
-    patch = patch_file.load("gb10-cutlass-fp8")
+    patch = patch_file.load_patch("gb10-cutlass-fp8")
     [path] = patch.paths
     first, second = patch.files[0].edits
     decoy = "def cutlass_fp8_supported() -> bool:\n    raise NotImplementedError('elsewhere')\n\n\n"
@@ -203,7 +207,7 @@ def test_the_closest_text_is_found_by_likeness():
 
 def test_the_function_that_is_named_is_compared():
     """Whatever was inserted into it: the one beside it looks more like it at first."""
-    patch = patch_file.load("gb10-cutlass-fp8")
+    patch = patch_file.load_patch("gb10-cutlass-fp8")
     [path] = patch.paths
     first, second = (edit.old for edit in patch.files[0].edits)
     other = first.replace("()", "(device=None)", 1).replace("is_cuda()", "is_cuda() or current_platform.is_rocm()")
@@ -214,7 +218,7 @@ def test_the_function_that_is_named_is_compared():
 
 def test_what_hides_from_the_closest_text_is_said():
     """Other ends of lines, and a new text that stands elsewhere by itself: both would leave the diff empty."""
-    patch = patch_file.load("dflash-selector-scope")
+    patch = patch_file.load_patch("dflash-selector-scope")
     [path] = patch.paths
     [edit] = patch.files[0].edits
     assert text_edits.describe_drift(patch, {path: edit.old.replace("\n", "\r\n")}) == (
@@ -230,7 +234,7 @@ def test_what_hides_from_the_closest_text_is_said():
 def test_text_that_overlaps_itself_is_there_twice():
     """Either of both places could be meant."""
     old = "x = 1\nx = 1\n"
-    patch = replace(patch_file.load("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit(old, "y = 2\n"),)),))
+    patch = replace(patch_file.load_patch("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit(old, "y = 2\n"),)),))
     texts = {"a.py": "x = 1\n" * 3}
     assert text_edits.fit_edits(patch, texts) is EditFit.DRIFTED
     assert "2 times" in text_edits.describe_drift(patch, texts)
@@ -240,7 +244,7 @@ def test_text_that_overlaps_itself_is_there_twice():
 
 def test_a_long_or_hostile_file_is_compared_in_bounded_steps(monkeypatch):
     """Of hundreds of thousands of alike windows, and of lines without end, a part is looked at."""
-    patch = patch_file.load("gb10-cutlass-fp8")
+    patch = patch_file.load_patch("gb10-cutlass-fp8")
     compared = []
     ratio = difflib.SequenceMatcher.ratio
 

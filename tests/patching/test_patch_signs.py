@@ -6,13 +6,13 @@ from msgspec.structs import replace
 from dflash_tui.common.errors import PatchError
 from dflash_tui.engines.patching import source_probe, text_edits
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.patch_file import Edit, FileEdits, Sign
+from dflash_tui.planning.patch_file import Edit, FileEdits, Fingerprint
 
 METHOD = "class Backend:\n    @classmethod\n    def able(cls) -> bool:\n        {}\n"
 
 
 def seen(source: str, has: str, in_class: str = "", *, returns: bool | None = None) -> bool:
-    return source_probe.matches_fingerprint(Sign("a.py", has, in_class, returns), {"a.py": source})
+    return source_probe.matches_fingerprint(Fingerprint("a.py", has, in_class, returns), {"a.py": source})
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_base_has_to_be_bound(source, there):
 def test_only_code_that_reads_a_name_uses_it(source, there):
     """Not a comment, a string, an import or an assignment; a broken or missing file shows nothing."""
     assert seen(source, "attention.wish") is there
-    assert not source_probe.matches_fingerprint(Sign("b.py", "x"), {"b.py": None})
+    assert not source_probe.matches_fingerprint(Fingerprint("b.py", "x"), {"b.py": None})
 
 
 def test_a_function_that_returns_at_once():
@@ -87,7 +87,7 @@ def test_a_function_that_returns_at_once():
 
 def test_source_beyond_the_parser_shows_nothing_and_is_refused():
     """Nested too deeply, the parser or the compiler gives up in one of two ways: neither is a traceback."""
-    patch = replace(patch_file.load("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit("x = 1", "x = 2"),)),))
+    patch = replace(patch_file.load_patch("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit("x = 1", "x = 2"),)),))
     for deep in ("-" * 40_000, "1 + " * 40_000, "(" * 150):
         source = f"x = 1\ny = {deep}1{')' * deep.count('(')}\n"
         seen(source, "attention.wish")
@@ -99,6 +99,8 @@ def test_source_beyond_the_parser_shows_nothing_and_is_refused():
 
 def test_a_byte_order_mark_is_python():
     """Windows editors write it, and Python reads it."""
-    patch = replace(patch_file.load("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit("x = 1", "x = a.wish"),)),))
+    patch = replace(
+        patch_file.load_patch("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit("x = 1", "x = a.wish"),)),)
+    )
     after = text_edits.patch_texts([patch], {"a.py": "\ufeffx = 1\n"})
     assert seen(after["a.py"], "a.wish")

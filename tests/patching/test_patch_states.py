@@ -21,7 +21,7 @@ W8A8 = "model_executor/layers/quantization/utils/w8a8_utils.py"
 TRITON = "v1/attention/backends/triton_attn.py"
 DRAFTER = "model_executor/models/qwen3_dflash.py"
 NEXT = "model_executor/models/qwen3_next.py"
-GPU = [patch for patch in map(patch_file.load, patch_file.names()) if patch.distribution == "vllm"]
+GPU = [patch for patch in map(patch_file.load_patch, patch_file.list_patch_names()) if patch.distribution == "vllm"]
 NAMES = {
     "triton-non-causal",
     "dflash-draft-flash-attn",
@@ -86,7 +86,7 @@ def test_what_the_published_patcher_did_is_recognised(read, tmp_path):
         theirs = {name for name, one in found.items() if one.state is PatchState.APPLIED_BY_OTHER}
         assert theirs == {"triton-non-causal", "dflash-draft-flash-attn", "gb10-cutlass-fp8"}
         assert all("we have no record of it" in found[name].why for name in theirs)
-        names = [patch_file.load(name) for name in sorted(theirs)]
+        names = [patch_file.load_patch(name) for name in sorted(theirs)]
         assert patcher.apply_patches(names, engine).names == ()
 
 
@@ -130,7 +130,7 @@ def test_a_patch_that_a_later_method_overrides_does_not_fit(read, tmp_path):
     edit(engine, TRITON, before, no + before)
     found = stand(engine)["triton-non-causal"]
     assert (found.state, "a later definition" in found.why) == (PatchState.DRIFTED, True)
-    units = [patch_file.load(name) for name in ("triton-non-causal", "dflash-draft-flash-attn")]
+    units = [patch_file.load_patch(name) for name in ("triton-non-causal", "dflash-draft-flash-attn")]
     with pytest.raises(PatchError, match="does not fit"):
         patcher.apply_patches(units, engine)
     [mine] = units[0].files[0].edits
@@ -151,7 +151,7 @@ def test_one_of_two_functions_is_half_a_patch(read, tmp_path):
     found = stand(engine)["gb10-cutlass-fp8"]
     assert found.state is PatchState.DRIFTED
     assert "+    return False\n" in found.drift
-    old = patch_file.load("gb10-cutlass-fp8").files[0].edits[1]
+    old = patch_file.load_patch("gb10-cutlass-fp8").files[0].edits[1]
     edit(engine, W8A8, old.old, old.new)
     assert "1 of its 2 edits are in already" in stand(engine)["gb10-cutlass-fp8"].drift
 
@@ -184,7 +184,7 @@ def test_a_file_as_published_is_upstreams_work(read, tmp_path):
     engine = installed(tmp_path / "e", read["0.24.0"], "0.23.0")  # as if it had come a release earlier
     assert stand(engine)["qwen3-next-eagle3"].state is PatchState.UPSTREAM
     engine = installed(tmp_path / "f", read["0.22.0"], "0.23.0")
-    for one in patch_file.load("qwen3-next-eagle3").files[0].edits:
+    for one in patch_file.load_patch("qwen3-next-eagle3").files[0].edits:
         edit(engine, NEXT, one.old, one.new)
     assert stand(engine)["qwen3-next-eagle3"].state is PatchState.APPLIED_BY_OTHER
 

@@ -43,7 +43,7 @@ from dflash_tui.engines.patching import patcher
 from dflash_tui.planning import patch_file
 engine = msgspec.json.decode(sys.argv[1], type=Engine)
 for _ in range(5):
-    patcher.apply_patches([patch_file.load("two")], engine)
+    patcher.apply_patches([patch_file.load_patch("two")], engine)
     patcher.revert_patches(engine)
 """
 
@@ -85,7 +85,7 @@ def test_processes_take_turns(pair):
     paths.user_patches_folder().mkdir(parents=True)
     (paths.user_patches_folder() / "two.yaml").write_text(TWO)
     plain = sources(tree(pair))
-    patcher.apply_patches([patch_file.load("two")], pair)
+    patcher.apply_patches([patch_file.load_patch("two")], pair)
     patched = sources(tree(pair))
     patcher.revert_patches(pair)
     words = [sys.executable, "-c", TURNS, msgspec.json.encode(pair).decode()]

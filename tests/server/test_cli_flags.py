@@ -36,7 +36,7 @@ def options(tmp_path_factory, demo_engine) -> ServeOptions:
 
 def made(*words: str, settings: dict[str, Any] | None = None) -> Plan:
     """Return the demo's plan with settings, and with words as a recipe of another release may have them."""
-    found = plan.make(resolution.resolve(recipe_loader.find("demo-cpu"), settings=settings or {}))
+    found = plan.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings=settings or {}))
     return replace(found, argv=(*found.argv, *words))
 
 
@@ -123,7 +123,7 @@ def test_the_doctor_asks_the_engine_and_a_launch_believes_it(with_engine):
 
 async def _refused_on_the_launch_screen() -> None:
     """Enter shows what is wrong and what to do, and launches nothing unless somebody insists with a reason."""
-    recipe = recipe_loader.find("demo-cpu")
+    recipe = recipe_loader.find_recipe("demo-cpu")
     recipe = replace(recipe, flags={**recipe.flags, "max-model-length": 4096})
     panel = DflashApp(load=lambda: {"demo-cpu": recipe}, probe=lambda: NO_GPU)
     async with panel.run_test(size=(80, 24)) as pilot:

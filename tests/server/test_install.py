@@ -25,7 +25,7 @@ COMMAND = [sys.executable, "-m", "dflash_tui"]
 def spec():
     """A spec of one small, pure package, with the sizes that it really has (rounded up)."""
     return replace(
-        resolution.resolve(recipe_loader.find("demo-cpu")).engine,
+        resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine,
         packages=("iniconfig==2.1.0",), overrides=(), torch_backend="",
         exclude_newer="", stands_in="iniconfig", vllm="2.1.0", download_mb=1, disk_mb=10,
     )  # fmt: skip
@@ -37,7 +37,7 @@ def quiet(_event: Preparing) -> None:
 
 def test_a_finished_engine_says_what_is_in_it(spec):
     """The marker names every package; installing again does nothing and says so."""
-    folder = plan.engine_folder(spec)
+    folder = plan.engine_folder_for(spec)
     told: list[Preparing] = []
     made = asyncio.run(environments.install_engine(spec, folder, told.append))
     assert "iniconfig==2.1.0" in made.packages
@@ -69,23 +69,23 @@ def test_a_package_that_does_not_exist_is_no_network_problem(spec):
     """The advice fits the failure."""
     wrong = replace(spec, packages=("iniconfig==99.0",))
     with pytest.raises(EngineError, match=r"iniconfig==99\.0") as caught:
-        asyncio.run(environments.install_engine(wrong, plan.engine_folder(wrong), quiet))
+        asyncio.run(environments.install_engine(wrong, plan.engine_folder_for(wrong), quiet))
     assert "correct the recipe" in caught.value.do
-    assert not plan.engine_folder(wrong).exists()
+    assert not plan.engine_folder_for(wrong).exists()
 
 
 def test_a_disk_without_room_is_refused_before_the_download(spec):
     """Nothing is fetched when it would not fit."""
     huge = replace(spec, disk_mb=10**9)
     with pytest.raises(EngineError, match="not enough disk") as caught:
-        asyncio.run(environments.install_engine(huge, plan.engine_folder(huge), quiet))
+        asyncio.run(environments.install_engine(huge, plan.engine_folder_for(huge), quiet))
     assert "free" in caught.value.evidence
-    assert not plan.engine_folder(huge).exists()
+    assert not plan.engine_folder_for(huge).exists()
 
 
 def test_what_a_killed_install_left_is_not_an_engine(spec):
     """A folder without the marker is removed and built anew."""
-    folder = plan.engine_folder(spec)
+    folder = plan.engine_folder_for(spec)
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").symlink_to(sys.executable)
     (folder / "half").write_text("made")
@@ -99,22 +99,22 @@ def test_a_cancelled_install_leaves_nothing(spec):
     """Ctrl-C while uv works ends uv and removes the folder."""
 
     async def cancel_early() -> None:
-        task = asyncio.create_task(environments.install_engine(spec, plan.engine_folder(spec), quiet))
-        while not plan.engine_folder(spec).exists():
+        task = asyncio.create_task(environments.install_engine(spec, plan.engine_folder_for(spec), quiet))
+        while not plan.engine_folder_for(spec).exists():
             await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert task.cancelled()
 
     asyncio.run(cancel_early())
-    assert not plan.engine_folder(spec).exists()
+    assert not plan.engine_folder_for(spec).exists()
 
 
 def test_two_installs_wait_for_each_other(spec):
     """Two panels at once make one engine, and both get it."""
 
     async def both() -> list[environments.Engine]:
-        folder = plan.engine_folder(spec)
+        folder = plan.engine_folder_for(spec)
         return list(await asyncio.gather(*(environments.install_engine(spec, folder, quiet) for _ in range(2))))
 
     first, second = asyncio.run(both())

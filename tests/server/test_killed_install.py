@@ -188,7 +188,7 @@ def test_killed_while_it_downloads_and_while_it_compiles(index, tmp_path, monkey
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     recipe = tmp_path / "slow.yaml"
     recipe.write_text(RECIPE)
-    folder = plan.engine_folder(resolution.resolve(recipe_loader.find(str(recipe))).engine)
+    folder = plan.engine_folder_for(resolution.resolve_recipe(recipe_loader.find_recipe(str(recipe))).engine)
     with installing(str(recipe)) as process:
         until(lambda: index.sending.is_set() or process.poll() is not None)
         assert working_in(folder)
@@ -210,7 +210,7 @@ def test_killed_while_it_installs_the_real_one(folders, demo_engine, tmp_path, m
     """While its packages are linked; then one good engine is there."""
     # What was downloaded for the demo engine lies in uv's own cache.
     monkeypatch.delenv("XDG_CACHE_HOME")
-    folder = plan.engine_folder(resolution.resolve(recipe_loader.find("demo-cpu")).engine)
+    folder = plan.engine_folder_for(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine)
     script = tmp_path / "uv"
     script.write_text(SCRIPT.format(uv=uv.find_uv_bin()))
     script.chmod(0o755)

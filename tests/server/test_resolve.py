@@ -15,8 +15,8 @@ from dflash_tui.planning.recipe import EngineSpec
 from dflash_tui.planning.releases import Release
 from tests.support.uv_resolution import MACHINES, Package, resolve
 
-DEMO = resolution.resolve(recipe_loader.find("demo-cpu")).engine
-SPECS: dict[str, EngineSpec | Release] = {**releases.table(), "demo-cpu": DEMO}
+DEMO = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine
+SPECS: dict[str, EngineSpec | Release] = {**releases.load_releases(), "demo-cpu": DEMO}
 CASES = [(name, machine) for name in SPECS for machine in MACHINES]
 Case = tuple[str, str]
 
@@ -66,7 +66,7 @@ def test_a_wheel_folder_with_a_cpu_torch_does_not_spoil_a_release(index, tmp_pat
         wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0+cpu\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
-    release = releases.table()["0.32.0"]
+    release = releases.load_releases()["0.32.0"]
     assert resolve(release, "x86_64", tmp_path)["torch"].version == "2.13.0"
     unguarded = replace(release, packages=tuple(line for line in release.packages if not line.startswith("torch")))
     assert resolve(unguarded, "x86_64", tmp_path)["torch"].version == "2.13.0+cpu"
@@ -74,7 +74,7 @@ def test_a_wheel_folder_with_a_cpu_torch_does_not_spoil_a_release(index, tmp_pat
 
 def test_the_table_is_in_order():
     """Each release is named by its vLLM, pins its transformers and keeps a CPU torch out; the oldest comes first."""
-    table = releases.table()
+    table = releases.load_releases()
     for version, release in table.items():
         assert f"vllm=={version}" in release.packages
         assert re.fullmatch(r"[\d.]+", release.transformers)

@@ -44,7 +44,7 @@ async def draw(name: str, folder: Path) -> None:
 async def draw_dialog(name: str, folder: Path) -> None:
     """Write what a key shows of a recipe on a machine without a GPU where nothing is installed yet, as an SVG."""
     recipe, key, words = DIALOGS[name]
-    panel = DflashApp(load=lambda: {recipe: recipe_loader.find(recipe)}, probe=lambda: NO_GPU)
+    panel = DflashApp(load=lambda: {recipe: recipe_loader.find_recipe(recipe)}, probe=lambda: NO_GPU)
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: recipe in text(panel))
         await pilot.press(key)

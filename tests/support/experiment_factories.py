@@ -21,8 +21,8 @@ KINDS = {"Q&A": 1.0, "Code": 1.35, "JSON": 1.2, "Math": 0.9, "LongCode": 1.5}
 
 def a_plan(mode: str = "eager", tokens: int = 7, **changes) -> Plan:
     """Return the plan of the demo recipe in a mode."""
-    made = plans.make(
-        resolution.resolve(recipe_loader.find("demo-cpu")), mode=Mode(mode), num_speculative_tokens=tokens
+    made = plans.build_plan(
+        resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")), mode=Mode(mode), num_speculative_tokens=tokens
     )
     return replace(made, **changes)
 

@@ -31,7 +31,9 @@ def free_port(wanted: int) -> int:
 
 def made(port: int, *words: str) -> Plan:
     argv = (sys.executable, str(FAKE), str(port), *words)
-    return replace(plan.make(resolution.resolve(recipe_loader.find("demo-cpu"))), argv=argv, port=port)
+    return replace(
+        plan.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))), argv=argv, port=port
+    )
 
 
 @asynccontextmanager

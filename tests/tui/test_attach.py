@@ -10,7 +10,7 @@ import pytest
 
 from dflash_tui.events import Exited
 from dflash_tui.machine import processes
-from dflash_tui.planning.recipe import Build, EngineSpec
+from dflash_tui.planning.recipe import EngineSpec, ModelBuild
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp, farewell
@@ -23,7 +23,7 @@ from tests.support.fake_runs import free_port
 from tests.tui.conftest import a_recipe, a_run, five_requests, traffic
 from tests.tui.panel import NO_GPU, app, text, wait_for
 
-BUILD = Build("build_demo_pair.py", 2)
+BUILD = ModelBuild("build_demo_pair.py", 2)
 LOG = recordings.raw("cpu-vllm-0.32.0/dflash_compile_cold").split(b"Shutting down")[0]
 
 

@@ -29,14 +29,14 @@ def on(*cards: Gpu) -> Choice:
     ],
 )
 def test_a_recipe_suits_or_not(hardware, name, suits):
-    found = on(a_gpu(hardware)).suited(recipe_loader.find(name))
+    found = on(a_gpu(hardware)).suited(recipe_loader.find_recipe(name))
     assert found.suits is suits, found.why
     assert found.why
 
 
 def test_without_a_gpu_only_the_cpu_recipe_suits():
     choice = Choice()
-    recipe = recipe_loader.find("qwen3.5-27b")
+    recipe = recipe_loader.find_recipe("qwen3.5-27b")
     assert choice.suited(recipe).why.startswith("looking for GPUs")
     choice.probe = GpuProbe(why_none="no driver")
     assert choice.suited(recipe).suits is Suits.NO
@@ -45,7 +45,7 @@ def test_without_a_gpu_only_the_cpu_recipe_suits():
 
 
 def test_a_class_changes_target_drafts_and_mode():
-    recipe = recipe_loader.find("gemma-4-26b-a4b")
+    recipe = recipe_loader.find_recipe("gemma-4-26b-a4b")
     laptop, h100 = on(a_gpu(Hardware.RTX_5090_LAPTOP)).plan(recipe), on(a_gpu(Hardware.H100)).plan(recipe)
     assert (laptop.num_speculative_tokens, h100.num_speculative_tokens) == (8, 15)
     assert "AWQ" in laptop.target
@@ -53,7 +53,7 @@ def test_a_class_changes_target_drafts_and_mode():
 
 
 def test_profiles_and_variants_go_round():
-    recipe, choice = recipe_loader.find("gemma-4-31b"), on(a_gpu(Hardware.GB10))
+    recipe, choice = recipe_loader.find_recipe("gemma-4-31b"), on(a_gpu(Hardware.GB10))
     assert choice.plan(recipe).patches == ()
     assert choice.next_profile(recipe)
     assert choice.plan(recipe).vllm == "0.20.2"
@@ -69,7 +69,7 @@ def test_profiles_and_variants_go_round():
 
 def test_the_gpu_with_the_most_free_memory_is_taken_first_and_named_by_its_uuid():
     choice = on(a_gpu(Hardware.H200, used=100 << 30), a_gpu(Hardware.H200, 1), Gpu(2, trouble="lost"))
-    recipe = recipe_loader.find("qwen3.5-27b")
+    recipe = recipe_loader.find_recipe("qwen3.5-27b")
     assert choice.plan(recipe).env["CUDA_VISIBLE_DEVICES"] == "GPU-1"
     assert choice.next_gpu()
     assert choice.plan(recipe).env["CUDA_VISIBLE_DEVICES"] == "GPU-0"
@@ -80,7 +80,7 @@ def test_the_gpu_with_the_most_free_memory_is_taken_first_and_named_by_its_uuid(
 
 
 def test_what_was_changed_by_hand_stays_when_the_gpu_changes():
-    choice, recipe = on(a_gpu(Hardware.H100)), recipe_loader.find("qwen3.5-27b")
+    choice, recipe = on(a_gpu(Hardware.H100)), recipe_loader.find_recipe("qwen3.5-27b")
     choice.changes(recipe).mode = Mode.EAGER
     choice.changes(recipe).tokens = 0
     choice.probe = GpuProbe((a_gpu(Hardware.H200),))
@@ -89,7 +89,7 @@ def test_what_was_changed_by_hand_stays_when_the_gpu_changes():
 
 
 def test_more_models_than_memory_says_the_figures():
-    recipe = replace(recipe_loader.find("qwen3.5-27b"), hardware={})
+    recipe = replace(recipe_loader.find_recipe("qwen3.5-27b"), hardware={})
     found = on(a_gpu(Hardware.RTX_5090)).suited(recipe)
     assert found.suits is Suits.NO
     assert "GiB at least" in found.why

@@ -33,7 +33,7 @@ def engine(tmp_path, demo_engine: Engine, monkeypatch) -> Engine:
 
 async def test_they_are_shown_applied_and_taken_out(engine):
     """`p` shows state and diff, `a` applies, `R` takes out after a question; the files follow."""
-    shipped = patch_file.load("cpu-expand-kernel")
+    shipped = patch_file.load_patch("cpu-expand-kernel")
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(120, 36)) as pilot:
         await pilot.press("p")
@@ -93,24 +93,26 @@ async def test_a_broken_file_of_the_users_is_named(engine):
 
 def test_what_was_switched_off_is_not_shown_as_needed(engine):
     """Although it would fit: a launch does not apply it, so neither row nor diff says that it would."""
-    made = resolution.resolve(recipe_loader.find("demo-cpu"), settings={"patches.cpu-expand-kernel": False})
-    looked = patches.look(plans.make(made))
+    made = resolution.resolve_recipe(
+        recipe_loader.find_recipe("demo-cpu"), settings={"patches.cpu-expand-kernel": False}
+    )
+    looked = patches.look(plans.build_plan(made))
     assert patches.shown(looked).plain == "· cpu-expand-kernel  not needed: left out by hand"
 
 
 def test_of_half_a_change_only_that_is_shown(engine):
     """How the patches stand in it says nothing."""
     Path(engine.folder, "dflash-patching.json").write_text('{"files": [], "manifest": []}')
-    plan = plans.make(resolution.resolve(recipe_loader.find("demo-cpu")))
+    plan = plans.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")))
     assert patches.shown(patches.look(plan)).plain.startswith("! an interrupted change")
 
 
 def test_before_the_engine_is_installed_the_files_of_the_patches_speak():
     """What would be applied, with its edits, and why the others are not."""
-    made = resolution.resolve(recipe_loader.find("gemma-4-31b"), Hardware.GB10, profile="seed")
-    seen = patches.shown(patches.look(plans.make(made))).plain
+    made = resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed")
+    seen = patches.shown(patches.look(plans.build_plan(made))).plain
     assert "+ triton-non-causal  needed, a launch applies it" in seen
     assert "+    def supports_non_causal(cls) -> bool:" in seen
     assert "· gb10-cutlass-fp8  not needed: for builds with CUDA 12, and this one has CUDA 13" in seen
-    none = patches.look(replace(plans.make(made), patches=(), unneeded={}))
+    none = patches.look(replace(plans.build_plan(made), patches=(), unneeded={}))
     assert patches.shown(none).plain == "this recipe needs no patch of vLLM"

@@ -28,7 +28,7 @@ async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine
 
     Afterwards the engine has the patches that the recipe asks for.
     """
-    panel = DflashApp(probe=lambda: NO_GPU, load=lambda: {"demo-cpu": recipe_loader.find("demo-cpu")})
+    panel = DflashApp(probe=lambda: NO_GPU, load=lambda: {"demo-cpu": recipe_loader.find_recipe("demo-cpu")})
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "demo-cpu" in text(panel))
         await pilot.press("a")

@@ -235,7 +235,7 @@ def test_a_killed_engine_and_a_taken_port(with_engine):
 
 async def _launched_beside(port: int) -> None:
     """Enter on a recipe whose port a server has asks first, and says which port the new one would get."""
-    recipe = replace(recipe_loader.find("demo-cpu"), port=port)
+    recipe = replace(recipe_loader.find_recipe("demo-cpu"), port=port)
     panel = DflashApp(load=lambda: {"demo-cpu": recipe}, probe=lambda: NO_GPU)
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "demo-cpu" in text(panel) and "1 server running" in text(panel))

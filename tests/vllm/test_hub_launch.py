@@ -30,7 +30,7 @@ def built(folder: Path, python: Path) -> dict[str, dict[str, bytes]]:
 
 def recipe() -> None:
     """Write a recipe of the user's: the demo, with its models on the hub."""
-    told = yaml.safe_load(recipe_loader.path_of("demo-cpu").read_text())
+    told = yaml.safe_load(recipe_loader.recipe_path("demo-cpu").read_text())
     del told["build"]
     told["bench_scale"] = 0.2
     told["target"]["model"], told["drafter"]["model"] = "demo/target", "demo/drafter"

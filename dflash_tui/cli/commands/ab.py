@@ -16,7 +16,7 @@ from dflash_tui.experiments import controller, estimate, runner, store
 from dflash_tui.experiments.builder import build_experiment
 from dflash_tui.experiments.design import Design
 from dflash_tui.launch import preparation
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.presentation import experiment_text
 from dflash_tui.runs import lifecycle
 
@@ -51,7 +51,7 @@ def start(args: argparse.Namespace) -> int:
     return _go(args, design)
 
 
-async def _get(design: Design, setups: list[Setup], *, as_json: bool) -> None:
+async def _get(design: Design, setups: list[ResolvedRecipe], *, as_json: bool) -> None:
     """Install, build and fetch what any arm needs while somebody watches: that takes minutes the first time."""
     lines, shown = PreparingLines(as_json=as_json), set[tuple[object, ...]]()
 

@@ -61,7 +61,9 @@ def install(args: argparse.Namespace) -> int:
     else:
         found = asyncio.run(engines.install_engine(spec, folder, PreparingLines(as_json=args.json)))
     if made.plan.patches and found.patchable:
-        done = patcher.apply_patches([patch_file.load(name) for name in made.plan.patches], found, made.plan.hardware)
+        done = patcher.apply_patches(
+            [patch_file.load_patch(name) for name in made.plan.patches], found, made.plan.hardware
+        )
         print_status(f"patches applied now: {', '.join(done.names) or 'none, they are in already'}")
     print_data(msgspec.json.encode(found).decode() if args.json else found.folder)
     return 0
@@ -71,7 +73,7 @@ def inspect(args: argparse.Namespace) -> int:
     """Print what an engine holds, by its own Python, and how every shipped patch stands in it."""
     found = inventory.find_engine_by_name(args.engine)
     held = inventory.describe_environment(found.python)
-    patches, unusable = patch_file.known()
+    patches, unusable = patch_file.load_all_patches()
     stand = [status.find_patch_status(patch, found) for patch in patches]
     left = transaction.find_unfinished_change(found)
     if args.json:

@@ -62,7 +62,7 @@ def _scope(args: argparse.Namespace) -> Scope:
     if args.settings and not args.recipe:
         raise UsageError("--set changes a recipe, and none is named", do="dflash-tui recipes")
     plan: Plan | None = None
-    known, unusable = patch_file.known()
+    known, unusable = patch_file.load_all_patches()
     if args.recipe:
         plan = plan_launch(args).plan
         engine = inventory.find_any_engine(Path(plan.engine_folder))
@@ -70,7 +70,7 @@ def _scope(args: argparse.Namespace) -> Scope:
             raise UsageError(
                 f"the engine of {args.recipe} is not installed", do=f"dflash-tui engine install {args.recipe}"
             )
-        patches = [patch_file.load(one.name) for one in patch_set.patch_status(plan, engine)]
+        patches = [patch_file.load_patch(one.name) for one in patch_set.patch_status(plan, engine)]
         hardware: Hardware | None = plan.hardware
     elif args.engine:
         engine, hardware = inventory.find_engine_by_name(args.engine), _hardware(args.gpu)
@@ -78,7 +78,10 @@ def _scope(args: argparse.Namespace) -> Scope:
     else:
         raise UsageError("name a recipe, or an engine with --engine", do="dflash-tui engine list")
     if args.only:
-        patches, plan = [patch_file.load(name) for name in args.only if name not in _by_name_alone(args, engine)], None
+        patches, plan = (
+            [patch_file.load_patch(name) for name in args.only if name not in _by_name_alone(args, engine)],
+            None,
+        )
     return Scope(engine, patches, hardware, unusable, plan)
 
 

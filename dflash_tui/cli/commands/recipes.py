@@ -24,15 +24,15 @@ def recipes(args: argparse.Namespace) -> int:
 def listed(args: argparse.Namespace) -> int:
     """Print the recipes; one that does not load is listed with its error."""
     rows, broken = [], []
-    for name, path in recipe_loader.files().items():
+    for name, path in recipe_loader.list_recipe_files().items():
         try:
-            recipe = recipe_loader.load(path)
+            recipe = recipe_loader.load_recipe(path)
         except RecipeError as error:
             broken.append({"name": name, "error": str(error)})
             continue
         if args.json:
             print_json(recipe)
-        made = resolution.resolve(recipe)
+        made = resolution.resolve_recipe(recipe)
         known = ", ".join(kind.value for kind in recipe.hardware) or "any CPU"
         tokens = str(made.num_speculative_tokens)
         rows.append((name, recipe.status.value, tokens, made.engine.vllm, known, recipe.title))
@@ -48,16 +48,18 @@ def listed(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> int:
     """Read recipe files and print what is wrong with each; the exit code is 2 when anything is."""
-    wanted = [recipe_loader.path_of(name) for name in args.files] or list(recipe_loader.files().values())
+    wanted = [recipe_loader.recipe_path(name) for name in args.files] or list(
+        recipe_loader.list_recipe_files().values()
+    )
     wrong = 0
     for path in wanted:
         try:
-            recipe = recipe_loader.load(path)
+            recipe = recipe_loader.load_recipe(path)
         except RecipeError as error:
             wrong += 1
             print_data(json.dumps({"file": str(path), "error": str(error)}) if args.json else f"✗ {error}")
             continue
-        count = len(resolution.profiles(recipe)) * max(1, len(recipe.hardware)) * (1 + len(recipe.variants))
+        count = len(resolution.list_profiles(recipe)) * max(1, len(recipe.hardware)) * (1 + len(recipe.variants))
         says = {"file": str(path), "error": "", "plans": count}
         print_data(json.dumps(says) if args.json else f"✓ {path}: {formatting.pluralize(count, 'plan')}")
     return 2 if wrong else 0
@@ -65,8 +67,8 @@ def check(args: argparse.Namespace) -> int:
 
 def show(args: argparse.Namespace) -> int:
     """Print a recipe's file; where it is goes to stderr."""
-    path = recipe_loader.path_of(args.recipe)
-    recipe_loader.load(path)
+    path = recipe_loader.recipe_path(args.recipe)
+    recipe_loader.load_recipe(path)
     print_status(str(path))
     print_data(path.read_text(encoding="utf-8").rstrip())
     return 0
@@ -76,14 +78,14 @@ def new(args: argparse.Namespace) -> int:
     """Write a recipe into the user's folder, from the template or from another recipe, and say where."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", args.name):
         raise UsageError(f"'{args.name}' cannot be a recipe's name", do="lower case letters, digits, . _ and -")
-    source = recipe_loader.path_of(args.like) if args.like else paths.bundled_folder("recipes") / "_template.yaml"
+    source = recipe_loader.recipe_path(args.like) if args.like else paths.bundled_folder("recipes") / "_template.yaml"
     target = paths.user_recipes_folder() / f"{args.name}.yaml"
     if target.exists():
         raise UsageError(
             f"{target} is there already", do=f"edit it, or see it with dflash-tui recipes show {args.name}"
         )
     if args.like:
-        recipe_loader.load(source)
+        recipe_loader.load_recipe(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     content = source.read_text(encoding="utf-8")
     schema_file = target.parent / "recipe.schema.json"

@@ -10,7 +10,7 @@ from dflash_tui.common.errors import ServerFailed
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Event, encode
 from dflash_tui.launch import restart_policy, shutdown
-from dflash_tui.planning.recipe import Restart
+from dflash_tui.planning.recipe import RestartPolicy
 from dflash_tui.presentation.plan_words import restart_limit
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
@@ -29,7 +29,7 @@ class Restarting(Event, frozen=True, tag="restarting"):
 class Restarts:
     """The restarts of one `up`."""
 
-    def __init__(self, policy: Restart, *, as_json: bool) -> None:
+    def __init__(self, policy: RestartPolicy, *, as_json: bool) -> None:
         self._policy, self._json = policy, as_json
         self._at: list[float] = []
         self._deaths: list[str] = []

@@ -14,7 +14,7 @@ from dflash_tui.launch import shutdown, systemd_unit
 from dflash_tui.launch.planner import PlannedLaunch, estimate_planned_memory, plan_launch
 from dflash_tui.machine import system
 from dflash_tui.planning import request
-from dflash_tui.planning.recipe import Restart
+from dflash_tui.planning.recipe import RestartPolicy
 from dflash_tui.presentation.plan_words import restart_limit
 from dflash_tui.runs import lifecycle
 
@@ -70,7 +70,7 @@ def _environment() -> dict[str, str]:
     return found
 
 
-def _restarts(policy: Restart) -> str:
+def _restarts(policy: RestartPolicy) -> str:
     if not policy.times:
         return "Nobody launches it again after a crash; --set restart.times=3 would have dflash-tui do so."
     return f"dflash-tui launches it again after a crash, {restart_limit(policy)}."

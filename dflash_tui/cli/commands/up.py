@@ -27,7 +27,7 @@ from dflash_tui.launch.planner import PlannedLaunch, plan_launch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.runner import Level
 from dflash_tui.monitoring import observer
-from dflash_tui.planning.recipe import Restart
+from dflash_tui.planning.recipe import RestartPolicy
 from dflash_tui.presentation.plan_text import describe
 from dflash_tui.presentation.plan_words import check_line
 from dflash_tui.run_state.state import RunState
@@ -76,7 +76,7 @@ async def _up(args: argparse.Namespace, made: PlannedLaunch) -> int:
     else:
         print_status(describe(made))
     # Who does not stay to watch launches nothing again.
-    restarts = Restarts(Restart() if args.detach else made.plan.restart, as_json=args.json)
+    restarts = Restarts(RestartPolicy() if args.detach else made.plan.restart, as_json=args.json)
     died: Run | None = None
     with _ended_by_cancelling(wanted=args.foreground):
         while True:

@@ -25,7 +25,7 @@ def list_our_patches(engine: Engine) -> set[str]:
 def _partners(name: str) -> set[str]:
     """Return the patches of which one has to be beside `name`; a file that is gone or broken by now names none."""
     try:
-        return set(patch_file.load(name).together_with)
+        return set(patch_file.load_patch(name).together_with)
     except UsageError:
         return set()
 
@@ -45,7 +45,7 @@ def check_dependencies(needed: Sequence[Patch], engine: Engine, hardware: Hardwa
         if not partners or names & set(partners):
             continue
         if not any(
-            status.find_patch_status(patch_file.load(name), engine, hardware).state in THERE for name in partners
+            status.find_patch_status(patch_file.load_patch(name), engine, hardware).state in THERE for name in partners
         ):
             raise PatchError(
                 f"patch {patch.name} makes no sense without {' or '.join(partners)}",
@@ -56,8 +56,8 @@ def check_dependencies(needed: Sequence[Patch], engine: Engine, hardware: Hardwa
 
 def _refuse_rivals(patch: Patch, engine: Engine, hardware: Hardware | None, doomed: set[str]) -> None:
     """What is in already counts as well: an alternative has to go first."""
-    for other in patch_file.known()[0]:
-        if other.name in doomed or not patch_file.rivals(patch, other):
+    for other in patch_file.load_all_patches()[0]:
+        if other.name in doomed or not patch_file.are_alternatives(patch, other):
             continue
         state = status.find_patch_status(other, engine, hardware).state
         if state in {PatchState.APPLIED, PatchState.APPLIED_BY_OTHER}:

@@ -27,10 +27,10 @@ def patches_for(plan: Plan) -> PatchSet:
     Raises:
         UsageError: a patch of the plan is gone or not valid.
     """
-    bring = [patch_file.load(name) for name in plan.patches]
+    bring = [patch_file.load_patch(name) for name in plan.patches]
     out = {}
-    for patch in patch_file.known()[0]:
-        rival = next((other.name for other in bring if patch_file.rivals(patch, other)), "")
+    for patch in patch_file.load_all_patches()[0]:
+        rival = next((other.name for other in bring if patch_file.are_alternatives(patch, other)), "")
         if patch.name not in plan.patches and (rival or patch.experimental):
             out[patch.name] = f"{rival} is its alternative" if rival else "an experiment, and not asked for"
     return PatchSet(bring, out | dict.fromkeys(plan.unpatched, "left out by hand"))
@@ -52,7 +52,7 @@ def patch_status(plan: Plan, engine: Engine) -> list[PatchStatus]:
     ours = status.list_applied_patches(engine)
     made = []
     for name in dict.fromkeys([*plan.patches, *reasons]):
-        one = status.find_patch_status(patch_file.load(name), engine, plan.hardware)
+        one = status.find_patch_status(patch_file.load_patch(name), engine, plan.hardware)
         if name not in plan.patches:
             if one.state is PatchState.NEEDED or (one.state is PatchState.DRIFTED and name not in ours):
                 one = PatchStatus(name, PatchState.NOT_APPLICABLE, reasons[name])

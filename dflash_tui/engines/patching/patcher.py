@@ -222,7 +222,7 @@ def _kept(name: str) -> Patch:
         PatchError: its file is gone or not valid by now, so that nothing can be rebuilt with it.
     """
     try:
-        return patch_file.load(name)
+        return patch_file.load_patch(name)
     except UsageError as error:
         raise PatchError(
             f"{name} is in the same file of vLLM, and what it changes there is not known any more",

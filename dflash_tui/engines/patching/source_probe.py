@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from dflash_tui.planning.patch_file import Sign
+from dflash_tui.planning.patch_file import Fingerprint
 
 Texts = Mapping[str, str | None]  # by path; None for a file that is not there or is not text
 # Source that is nested too deeply ends Python's parser and compiler with the latter two.
@@ -15,7 +15,7 @@ NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 T = TypeVar("T", ast.ClassDef, ast.FunctionDef)
 
 
-def matches_fingerprint(sign: Sign | None, texts: Texts) -> bool:
+def matches_fingerprint(sign: Fingerprint | None, texts: Texts) -> bool:
     """Whether the source shows `sign`; one that cannot be parsed shows nothing."""
     if sign is None:
         return False
@@ -26,14 +26,14 @@ def matches_fingerprint(sign: Sign | None, texts: Texts) -> bool:
         return False
 
 
-def _in_module(sign: Sign, tree: ast.Module) -> bool:
+def _in_module(sign: Fingerprint, tree: ast.Module) -> bool:
     if sign.returns is None:
         return any(name == sign.has or name.endswith(f".{sign.has}") for name in _used(tree))
     function = _last(ast.FunctionDef, sign.has, tree.body)
     return function is not None and _returned(function) is sign.returns
 
 
-def _in_class(sign: Sign, tree: ast.Module) -> bool:
+def _in_class(sign: Fingerprint, tree: ast.Module) -> bool:
     there = _last(ast.ClassDef, sign.in_class, tree.body)
     if there is None:
         return False

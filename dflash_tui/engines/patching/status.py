@@ -15,7 +15,7 @@ from dflash_tui.engines.patching.text_edits import EditFit
 from dflash_tui.engines.patching.unpatched_files import UnpatchedFiles
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_applicability, patch_file
-from dflash_tui.planning.patch_applicability import Build
+from dflash_tui.planning.patch_applicability import VllmBuild
 from dflash_tui.planning.patch_file import Patch
 
 
@@ -50,15 +50,17 @@ class FileCheck(msgspec.Struct, frozen=True):
     found: str
 
 
-def build_of_engine(engine: Engine) -> Build:
+def build_of_engine(engine: Engine) -> VllmBuild:
     """Return what a patch has to know of the engine."""
-    return patch_applicability.build_of(engine.distribution, engine.vllm, engine.packages, read_torch_backend(engine))
+    return patch_applicability.describe_build(
+        engine.distribution, engine.vllm, engine.packages, read_torch_backend(engine)
+    )
 
 
 def read_torch_backend(engine: Engine) -> str:
     """Return what the engine's torch is built for (cu129, cpu); empty when that cannot be read."""
     try:
-        return patch_applicability.torch_backend(
+        return patch_applicability.parse_torch_backend(
             (engine.site_packages / "torch" / "version.py").read_text(encoding="utf-8")
         )
     except (OSError, UnicodeDecodeError, EngineError):
@@ -74,7 +76,7 @@ def find_patch_status(patch: Patch, engine: Engine, hardware: Hardware | None = 
     build = build_of_engine(engine)
     touched = {path for path, entry in ledger.read_applied_entries(engine).items() if patch.name in entry.patches}
     base = UnpatchedFiles(engine, {*touched, *patch.paths, *(sign.path for sign in patch.signs)})
-    why = patch_applicability.unneeded(patch, build, hardware)
+    why = patch_applicability.explain_not_needed(patch, build, hardware)
     editions = base.editions(patch)
     if editions == dict.fromkeys(patch.paths, patch.digest):  # also where nobody needs it: it can be taken out
         return PatchStatus(patch.name, PatchState.APPLIED, why)
@@ -83,13 +85,16 @@ def find_patch_status(patch: Patch, engine: Engine, hardware: Hardware | None = 
         mixed = "".join(f"{path} has edition {edition}\n" for path, edition in sorted(editions.items()))
         return PatchStatus(patch.name, PatchState.DRIFTED, said, mixed)
     found = _there(patch, engine, build, base, why) or _absent(patch, build, base, why)
-    notes = [found.why, "" if found.state is PatchState.NOT_APPLICABLE else patch_applicability.caveat(patch, build)]
+    notes = [
+        found.why,
+        "" if found.state is PatchState.NOT_APPLICABLE else patch_applicability.explain_caveat(patch, build),
+    ]
     if found.state is PatchState.NEEDED and editions:
         notes.insert(1, "an older edition of it is in" if patch.digest not in editions.values() else "half of it is in")
     return msgspec.structs.replace(found, why="; ".join(filter(None, notes)))
 
 
-def _there(patch: Patch, engine: Engine, build: Build, base: UnpatchedFiles, why: str) -> PatchStatus | None:
+def _there(patch: Patch, engine: Engine, build: VllmBuild, base: UnpatchedFiles, why: str) -> PatchStatus | None:
     """Return that it is in by other hands, or that the source does it by itself; None when neither is so.
 
     Who did it is told by the wheel's RECORD: a file that is as published is upstream's work.
@@ -100,7 +105,7 @@ def _there(patch: Patch, engine: Engine, build: Build, base: UnpatchedFiles, why
         source_probe.matches_fingerprint(patch.upstream, base.texts),
         text_edits.fit_edits(patch, base.texts),
     )
-    if upstream and patch_applicability.reached(patch, build):
+    if upstream and patch_applicability.has_reached_upstream(patch, build):
         return PatchStatus(patch.name, PatchState.UPSTREAM, why)
     upstream = upstream and not (fit is EditFit.ABSENT and _anywhere(patch))
     exact = fit is EditFit.PRESENT and text_edits.is_in_effect(patch, base.texts)
@@ -113,7 +118,7 @@ def _there(patch: Patch, engine: Engine, build: Build, base: UnpatchedFiles, why
     published = base.as_published(engine, own)
     if published is None:  # an editable installation has no RECORD of its files
         published = upstream and (
-            bool(patch_applicability.caveat(patch, build)) or not patch_applicability.covers(patch, build)
+            bool(patch_applicability.explain_caveat(patch, build)) or not patch_applicability.covers_build(patch, build)
         )
     if published:
         return PatchStatus(patch.name, PatchState.UPSTREAM, "its source has it") if upstream or not why else None
@@ -137,17 +142,17 @@ def _anywhere(patch: Patch) -> bool:
     return sign is not None and sign.path in patch.paths and not sign.in_class and sign.returns is None
 
 
-def _absent(patch: Patch, build: Build, base: UnpatchedFiles, why: str) -> PatchStatus:
+def _absent(patch: Patch, build: VllmBuild, base: UnpatchedFiles, why: str) -> PatchStatus:
     """Return whether the engine needs what is not in."""
     fit = text_edits.fit_edits(patch, base.texts)
-    if not why and fit is not EditFit.ABSENT and not patch_applicability.covers(patch, build):
-        why = f"{patch_applicability.out_of(patch)}; {patch_applicability.caveat(patch, build)}"
+    if not why and fit is not EditFit.ABSENT and not patch_applicability.covers_build(patch, build):
+        why = f"{patch_applicability.explain_out_of_range(patch)}; {patch_applicability.explain_caveat(patch, build)}"
     if why:
         # A release that upstream's release has been reached by, but whose source does not show it, is just another.
         return PatchStatus(
             patch.name,
             PatchState.NOT_APPLICABLE,
-            patch_applicability.out_of(patch) if why.startswith("upstream") else why,
+            patch_applicability.explain_out_of_range(patch) if why.startswith("upstream") else why,
         )
     if fit is EditFit.ABSENT and _works(patch, base):
         return PatchStatus(patch.name, PatchState.NEEDED)
@@ -156,7 +161,7 @@ def _absent(patch: Patch, build: Build, base: UnpatchedFiles, why: str) -> Patch
         return PatchStatus(patch.name, PatchState.DRIFTED, undone)
     misses = f"the text it replaces is not exactly once in {', '.join(patch.paths)}"
     said = "; ".join(base.unreadable[path] for path in patch.paths if path in base.unreadable) or misses
-    if patch_applicability.caveat(patch, build):  # reinstalling would not help
+    if patch_applicability.explain_caveat(patch, build):  # reinstalling would not help
         said += f" (to launch without it: --set patches.{patch.name}=false)"
     return PatchStatus(
         patch.name, PatchState.DRIFTED, said, text_edits.describe_drift(patch, base.texts, base.unreadable)
@@ -173,7 +178,7 @@ def _works(patch: Patch, base: UnpatchedFiles) -> bool:
 
 def list_present_patches(engine: Engine) -> tuple[str, ...]:
     """Return the names of all known patches that are in the engine, whoever brought them in."""
-    known, _ = patch_file.known()
+    known, _ = patch_file.load_all_patches()
     found = [find_patch_status(patch, engine) for patch in known if patch.distribution == engine.distribution]
     return tuple(one.name for one in found if one.state in {PatchState.APPLIED, PatchState.APPLIED_BY_OTHER})
 
@@ -189,7 +194,7 @@ def verify_files(engine: Engine, only: Collection[str] | None = None) -> list[Fi
 
     That is: as we left it, with an intact pristine copy that equals the wheel's RECORD; or as the RECORD has it.
     """
-    known = {path for patch in patch_file.known()[0] for path in patch.paths}
+    known = {path for patch in patch_file.load_all_patches()[0] for path in patch.paths}
     record = ledger.read_applied_entries(engine)
     wanted = known | set(record) if only is None else set(only)
     base, official = UnpatchedFiles(engine, wanted), permissions.read_wheel_digests(engine)

@@ -14,10 +14,10 @@ from dflash_tui.engines.hub import model_lookup
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning import kv_cache
 from dflash_tui.planning import memory as fits
-from dflash_tui.planning.memory import Fit, Machine
+from dflash_tui.planning.memory import GpuMemory, MemoryEstimate
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import Config
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.recipe import ModelConfig
+from dflash_tui.planning.resolution import ResolvedRecipe
 
 
 class CheckLevel(StrEnum):
@@ -43,7 +43,7 @@ class Situation(msgspec.Struct, frozen=True):
     Without a recipe, `bare`, it is the machine alone that is looked at.
     """
 
-    setup: Setup
+    setup: ResolvedRecipe
     plan: Plan
     probe: GpuProbe
     gpus: tuple[Gpu, ...]
@@ -51,16 +51,19 @@ class Situation(msgspec.Struct, frozen=True):
     models: tuple[model_lookup.ModelAvailability, ...]
     bare: bool = False
 
-    def fit(self, **changes: int | float) -> Fit | None:
+    def fit(self, **changes: int | float) -> MemoryEstimate | None:
         """Return the memory arithmetic on its GPUs, with other flags if given; None on the CPU or without a GPU."""
         flags = self.setup.flags | {name.replace("_", "-"): value for name, value in changes.items()}
         setup = msgspec.structs.replace(self.setup, flags=flags)
-        return estimate_plan_memory(setup, self.plan, fits.machine_of(self.gpus), self.models)
+        return estimate_plan_memory(setup, self.plan, fits.smallest_gpu_memory(self.gpus), self.models)
 
 
 def estimate_plan_memory(
-    setup: Setup, plan: Plan, machine: Machine | None, models: Sequence[model_lookup.ModelAvailability | None]
-) -> Fit | None:
+    setup: ResolvedRecipe,
+    plan: Plan,
+    machine: GpuMemory | None,
+    models: Sequence[model_lookup.ModelAvailability | None],
+) -> MemoryEstimate | None:
     """Return the memory arithmetic of a plan, by its models where they are known, else by what the recipe says.
 
     None on the CPU, or when the machine's memory is unknown.
@@ -68,7 +71,7 @@ def estimate_plan_memory(
     if plan.on_cpu or machine is None:
         return None
     target, drafter = [*models, None, None][:2]
-    return fits.estimate(
+    return fits.estimate_memory(
         setup,
         machine,
         mode=plan.mode,
@@ -105,7 +108,7 @@ def list_local_files(models: tuple[model_lookup.ModelAvailability, ...]) -> list
     return [file for model in models if model.folder for file in Path(model.folder).rglob("*") if file.is_file()]
 
 
-def _config(model: model_lookup.ModelAvailability | None) -> Config | None:
+def _config(model: model_lookup.ModelAvailability | None) -> ModelConfig | None:
     """Return what the model's config.json says, when it is on this machine."""
     if model is None or model.folder is None:
         return None
@@ -113,4 +116,4 @@ def _config(model: model_lookup.ModelAvailability | None) -> Config | None:
         found = msgspec.json.decode((Path(model.folder) / "config.json").read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return kv_cache.read(found) if isinstance(found, dict) else None
+    return kv_cache.read_model_shape(found) if isinstance(found, dict) else None

@@ -44,7 +44,7 @@ def _standing(situation: Situation) -> Iterator[Check]:
         why = " ".join(standing.why.split()).partition(". ")[0]
         said = f"{standing.status.value} on {plan.hardware.value}: {why}"
         if standing.status is Status.BROKEN:
-            others = [f"--profile {name}" for name in setups.profiles(recipe) if name != plan.profile]
+            others = [f"--profile {name}" for name in setups.list_profiles(recipe) if name != plan.profile]
             yield fail_check("recipe", said, " or ".join([*others, "another recipe: dflash-tui recipes"]))
         else:
             yield (warn_check if standing.status is Status.EXPERIMENTAL else pass_check)("recipe", said)
@@ -52,7 +52,7 @@ def _standing(situation: Situation) -> Iterator[Check]:
     since = situation.setup.oldest_patched
     patched = since and Version(plan.vllm) >= Version(since) and _carried(situation)
     if oldest and Version(plan.vllm) < Version(oldest) and not patched:
-        known = sorted(map(Version, releases.table()))
+        known = sorted(map(Version, releases.load_releases()))
         newer = next((version for version in known if version >= Version(oldest)), oldest)
         yield fail_check("vLLM", f"{plan.vllm} runs this pair wrong; {oldest} is the first release that runs it unpatched",
                    f"--vllm {newer}")  # fmt: skip
@@ -64,7 +64,7 @@ def _carried(situation: Situation) -> bool:
     What was added by hand, or is for one machine's kernels, does not.
     """
     by_hand = {key.removeprefix("patches.") for key in situation.setup.changed}
-    own = [name for name in situation.plan.patches if name not in by_hand and not patch_file.load(name).hardware]
+    own = [name for name in situation.plan.patches if name not in by_hand and not patch_file.load_patch(name).hardware]
     return bool(own) and not set(situation.plan.unpatched) & set(_all_patches(situation.setup.recipe))
 
 
@@ -149,7 +149,7 @@ def _patches(situation: Situation) -> Iterator[Check]:
     if engine and not half:
         yield from _unwanted(situation, engine, there)
     for name in plan.patches:
-        patch = patch_file.load(name)
+        patch = patch_file.load_patch(name)
         if patch.together_with and not set(patch.together_with) & {*plan.patches, *there}:
             yield fail_check("patch", f"{name} makes no sense without {' or '.join(patch.together_with)}",
                        f"--set patches.{patch.together_with[0]}=true, or --set patches.{name}=false")  # fmt: skip

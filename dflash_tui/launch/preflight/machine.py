@@ -17,7 +17,7 @@ from dflash_tui.machine import system
 from dflash_tui.machine.gpus import Gpu
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.plan import gpus_needed
+from dflash_tui.planning.plan import count_gpus_needed
 from dflash_tui.planning.recipe import Mode
 
 _CPU_DEMO = "dflash-tui --recipe demo-cpu runs on the CPU"
@@ -55,7 +55,7 @@ def _gpu(situation: Situation) -> Iterator[Check]:
 def _enough(situation: Situation) -> Iterator[Check]:
     """Each part of a divided model needs a GPU, in this machine unless a Ray cluster brings more."""
     flags = situation.setup.flags
-    wanted = gpus_needed(flags)
+    wanted = count_gpus_needed(flags)
     there = sum(not card.trouble for card in situation.probe.gpus)
     if wanted > there and flags.get("distributed-executor-backend") != "ray":
         fix = f"--set tensor-parallel-size={there}" if there else "see what is the matter with the GPUs"
@@ -111,7 +111,7 @@ def _foreign(card: Gpu, name: str) -> Iterator[Check]:
 
 def _patch_files() -> Iterator[Check]:
     """A file that is no patch stops only the recipes that name it; those are refused when they are planned."""
-    for name, why in patch_file.known()[1].items():
+    for name, why in patch_file.load_all_patches()[1].items():
         yield warn_check("patch file", f"{name} is unusable: {clean_line(why)}", "mend it, or move it away")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dflash_tui.common import formatting
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.machine import system
-from dflash_tui.planning.memory import Fit
+from dflash_tui.planning.memory import MemoryEstimate
 
 _OF_DEMO = 3 << 30  # measured: 2.2 GiB for the demo with 1 GiB of KV cache
 _MUCH_SWAP = 1 << 30
@@ -37,7 +37,7 @@ def check_memory(situation: Situation) -> Iterator[Check]:
     yield from _orphans()
 
 
-def _gpu_memory(situation: Situation, fit: Fit) -> Check:
+def _gpu_memory(situation: Situation, fit: MemoryEstimate) -> Check:
     kind = "unified memory" if fit.unified else "GPU memory"
     lacking = f" (without {', '.join(fit.unknown)}, whose size is unknown)" if fit.unknown else ""
     wanted = f"vLLM will take {formatting.format_gib(fit.budget)} ({fit.utilization:.0%} of {formatting.format_gib(fit.total)})"
@@ -61,11 +61,11 @@ def _gpu_memory(situation: Situation, fit: Fit) -> Check:
     return pass_check(kind, f"{wanted}; {room}{many}{lacking}")
 
 
-def _too_much(fit: Fit) -> bool:
+def _too_much(fit: MemoryEstimate) -> bool:
     return fit.budget + _STARTING > fit.free
 
 
-def _remedy(situation: Situation, fit: Fit) -> str:
+def _remedy(situation: Situation, fit: MemoryEstimate) -> str:
     """Return the settings with which it fits, by the same arithmetic; as long requests as possible are kept."""
     wanted = fit.max_model_len or 0
     share = int(100 * (fit.free - _STARTING) / fit.total) / 100
@@ -86,7 +86,7 @@ def _settings(changes: Mapping[str, int | float]) -> str:
     return " ".join(f"--set {name.replace('_', '-')}={value}" for name, value in changes.items())
 
 
-def _unified(situation: Situation, fit: Fit) -> Iterator[Check]:
+def _unified(situation: Situation, fit: MemoryEstimate) -> Iterator[Check]:
     """What counts where the GPU has no memory of its own: page cache and swap."""
     memory = system.read_system_memory()
     if memory.cached > _MUCH_CACHE and fit.budget > fit.free - memory.cached:

@@ -12,7 +12,7 @@ from dflash_tui.common import formatting, paths
 from dflash_tui.common.type_registration import register_type
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.machine.processes import build_clean_environment
-from dflash_tui.planning.plan import gpus_needed
+from dflash_tui.planning.plan import count_gpus_needed
 
 _PATIENCE = 60.0
 _START = "on the first host: ray start --head --port=6379; on the others: ray start --address=FIRST_HOST:6379"
@@ -41,7 +41,7 @@ def check_ray(situation: Situation) -> Iterator[Check]:
     flags = situation.setup.flags
     if flags.get("distributed-executor-backend") != "ray":
         return
-    wanted = gpus_needed(flags)
+    wanted = count_gpus_needed(flags)
     if situation.engine is None:
         said = "not looked at: the engine is not installed yet"
         yield warn_check("Ray", said, f"install it on every host (dflash-tui engine install), then {_START}")

@@ -15,8 +15,8 @@ from dflash_tui.launch.preflight import machine as preflight_machine
 from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation, list_local_files
 from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Gpu, GpuProbe
-from dflash_tui.planning.plan import Plan, gpus_needed
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.plan import Plan, count_gpus_needed
+from dflash_tui.planning.resolution import ResolvedRecipe
 
 __all__ = ["Check", "Level", "Report", "local_files", "look", "run", "run_machine"]
 
@@ -44,7 +44,7 @@ class PreflightReport(msgspec.Struct, frozen=True):
             raise PreflightFailed("it would not start", evidence=found, do="\n  → ".join((*steps, insist)))
 
 
-async def survey_launch(setup: Setup, plan: Plan, *, bare: bool = False) -> Situation:
+async def survey_launch(setup: ResolvedRecipe, plan: Plan, *, bare: bool = False) -> Situation:
     """Return what launching `plan` would meet here; the hub is asked about the models, for ten seconds at most."""
     ask = gpus.probe_gpus if bare else gpus.probe_visible_gpus
     probing = asyncio.to_thread(ask) if bare or not plan.on_cpu else asyncio.sleep(0, GpuProbe())
@@ -54,15 +54,15 @@ async def survey_launch(setup: Setup, plan: Plan, *, bare: bool = False) -> Situ
     return Situation(setup, plan, probe, _chosen(probe, setup, plan), engine, tuple(models), bare)
 
 
-def _chosen(probe: GpuProbe, setup: Setup, plan: Plan) -> tuple[Gpu, ...]:
+def _chosen(probe: GpuProbe, setup: ResolvedRecipe, plan: Plan) -> tuple[Gpu, ...]:
     """Return the GPUs that the server would take: those of the plan, else the first of its class."""
     if plan.gpus:
         return tuple(card for card in probe.gpus if card.uuid in plan.gpus)
-    count = gpus_needed(setup.flags)
+    count = count_gpus_needed(setup.flags)
     return tuple(card for card in probe.gpus if card.hardware is plan.hardware)[:count] or probe.gpus[:count]
 
 
-async def run_preflight(setup: Setup, plan: Plan, *, thorough: bool = False) -> PreflightReport:
+async def run_preflight(setup: ResolvedRecipe, plan: Plan, *, thorough: bool = False) -> PreflightReport:
     """Return every check of launching `plan` here, the machine's first; `thorough` ones may read disks for seconds."""
     situation = await survey_launch(setup, plan)
     machine, launch = await asyncio.gather(
@@ -72,7 +72,7 @@ async def run_preflight(setup: Setup, plan: Plan, *, thorough: bool = False) -> 
     return PreflightReport((*machine, *launch))
 
 
-async def run_machine_checks(setup: Setup, plan: Plan) -> PreflightReport:
+async def run_machine_checks(setup: ResolvedRecipe, plan: Plan) -> PreflightReport:
     """Return the checks of this machine alone; `plan` is one that needs nothing of it, the CPU demo's."""
     situation = await survey_launch(setup, plan, bare=True)
     return PreflightReport(tuple(await asyncio.to_thread(preflight_machine.check_machine, situation, thorough=True)))

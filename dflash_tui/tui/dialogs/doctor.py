@@ -14,7 +14,7 @@ from textual.widgets import Input, Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.tui.widgets.basic import MUTED
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared
@@ -36,7 +36,7 @@ class Doctor(ModalScreen[str | None]):
         Binding("F", "insist", "launch anyway"),
     ]
 
-    def __init__(self, setup: Setup, plan: Plan, *, launching: bool) -> None:
+    def __init__(self, setup: ResolvedRecipe, plan: Plan, *, launching: bool) -> None:
         super().__init__()
         self.setup, self.plan, self.launching = setup, plan, launching
         self.report: PreflightReport | None = None

@@ -21,7 +21,7 @@ from dflash_tui.experiments import variation as varying
 from dflash_tui.experiments.design import Design
 from dflash_tui.planning import request
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import Confirm
@@ -35,7 +35,7 @@ class Planned(NamedTuple):
     """An experiment as it would be: its design, the setups of its arms, what it does in words, what is in the way."""
 
     design: Design
-    setups: list[Setup]
+    setups: list[ResolvedRecipe]
     words: str
     in_the_way: list[Run]
 

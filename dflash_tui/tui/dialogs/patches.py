@@ -63,7 +63,7 @@ class Looked(NamedTuple):
 def look(plan: Plan) -> Looked:
     """Return how the patches of `plan` stand; without an engine what its files say."""
     engine = inventory.find_any_engine(Path(plan.engine_folder))
-    _, unusable = patch_file.known()
+    _, unusable = patch_file.load_all_patches()
     if engine is None:
         planned = [PatchStatus(name, PatchState.NEEDED) for name in plan.patches]
         left = [PatchStatus(name, PatchState.NOT_APPLICABLE, why) for name, why in plan.unneeded.items()]
@@ -73,7 +73,7 @@ def look(plan: Plan) -> Looked:
     if trouble and trouble.mends_itself:  # what half of a change looks like says nothing
         return Looked(engine, (), "", trouble, unusable)
     found = tuple(patch_set.patch_status(plan, engine))
-    fitting = [patch_file.load(one.name) for one in found if one.state in {PatchState.NEEDED, PatchState.APPLIED}]
+    fitting = [patch_file.load_patch(one.name) for one in found if one.state in {PatchState.NEEDED, PatchState.APPLIED}]
     diffs = "".join(patcher.preview_patches(fitting, engine, plan.hardware).values())
     drift = "".join(f"{one.name} expects other text:\n{one.drift}" for one in found if one.drift)
     return Looked(engine, found, drift + diffs, trouble, unusable)
@@ -82,7 +82,7 @@ def look(plan: Plan) -> Looked:
 def _edits(name: str) -> str:
     """Return the edits of a patch as the lines of a diff; where they stand is known once the engine is installed."""
     said = []
-    for file in patch_file.load(name).files:
+    for file in patch_file.load_patch(name).files:
         said.append(f"--- a/vllm/{file.path}\n+++ b/vllm/{file.path}\n")
         for edit in file.edits:
             said += [f"-{line}\n" for line in edit.old.splitlines()] + [f"+{line}\n" for line in edit.new.splitlines()]
@@ -108,7 +108,7 @@ def _row(found: PatchStatus) -> Content:
     mark, style = _MARKS[found.state]
     why = f": {found.why}" if found.why else ""
     title = (
-        f"  {patch_file.load(found.name).title}\n"
+        f"  {patch_file.load_patch(found.name).title}\n"
         if found.state not in {PatchState.UPSTREAM, PatchState.NOT_APPLICABLE}
         else ""
     )

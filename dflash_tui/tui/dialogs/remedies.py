@@ -20,13 +20,13 @@ from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import request
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.doctor import Doctor
 from dflash_tui.tui.widgets.basic import MUTED
 
-Launch = tuple[Setup, Plan, str]
+Launch = tuple[ResolvedRecipe, Plan, str]
 
 
 class Fix(ModalScreen[Launch | None]):
@@ -46,7 +46,7 @@ class Fix(ModalScreen[Launch | None]):
     def __init__(self, run: Run, found: Postmortem) -> None:
         super().__init__()
         self.run, self.found, self.chosen = run, found, 0
-        self.planned: tuple[Setup, Plan] | None = None
+        self.planned: tuple[ResolvedRecipe, Plan] | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
@@ -126,7 +126,7 @@ class Fix(ModalScreen[Launch | None]):
             self.check(*self.planned)
 
     @work(exclusive=True, group="fix")
-    async def check(self, setup: Setup, plan: Plan) -> None:
+    async def check(self, setup: ResolvedRecipe, plan: Plan) -> None:
         """End what is left, check the plan as every launch is checked, and hand it on."""
         if self.found.left:
             try:
@@ -139,7 +139,7 @@ class Fix(ModalScreen[Launch | None]):
             self.dismiss((setup, plan, reason))
 
 
-def plan_again(run: Run, changes: request.Changes) -> tuple[Setup, Plan]:
+def plan_again(run: Run, changes: request.Changes) -> tuple[ResolvedRecipe, Plan]:
     """Return the setup and the plan of launching `run` again with `changes`, on a free port unless one was asked for.
 
     Raises:
@@ -159,7 +159,7 @@ def plan_again(run: Run, changes: request.Changes) -> tuple[Setup, Plan]:
 def _changes(before: Plan, after: Plan) -> list[Content]:
     """Return the lines of the two commands that differ, the old ones with a minus."""
     rows = []
-    for line in difflib.ndiff(plans.command(before).splitlines(), plans.command(after).splitlines()):
+    for line in difflib.ndiff(plans.format_command(before).splitlines(), plans.format_command(after).splitlines()):
         mark, text = line[:2], line[2:].strip().removesuffix("\\").strip()
         if mark in {"- ", "+ "}:
             rows.append(Content.assemble((mark, "bold $error" if mark == "- " else "bold $success"), text))

@@ -22,10 +22,10 @@ from dflash_tui.common.formatting import (
 )
 from dflash_tui.engines.environments import Engine
 from dflash_tui.planning import plan as plans
-from dflash_tui.planning.memory import Fit
+from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import EngineSpec, Recipe
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.presentation.plan_words import band_line, ready_line, restart_line
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.launch_selection import Choice, Suited
@@ -86,11 +86,11 @@ def row(name: str, entry: Recipe | DflashError, choice: Choice, width: int) -> C
 
 
 def plan_text(
-    setup: Setup,
+    setup: ResolvedRecipe,
     plan: Plan,
     *,
     engine: Engine | None,
-    fit: Fit | None,
+    fit: MemoryEstimate | None,
     suited: Suited,
     models: tuple[ModelAvailability, ...] = (),
     before: TimeToReady | None = None,
@@ -125,12 +125,12 @@ def plan_text(
     rows += [
         Content(""),
         Content.assemble(("command", "bold"), ("  y copies it", MUTED)),
-        Content(plans.command(plan)),
+        Content(plans.format_command(plan)),
     ]
     return Content("\n").join(rows)
 
 
-def _what(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
+def _what(setup: ResolvedRecipe, plan: Plan) -> list[tuple[str, str]]:
     own, recipe = setup.num_speculative_tokens, setup.recipe
     tokens = f"{plan.num_speculative_tokens} per step" if plan.num_speculative_tokens else "none: the baseline"
     tokens += f" (the recipe says {own})" if own != plan.num_speculative_tokens else ""
@@ -148,7 +148,7 @@ def _what(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
     return [*rows, ("drafts", tokens), ("mode", mode)]
 
 
-def _models(setup: Setup, plan: Plan, models: tuple[ModelAvailability, ...]) -> list[str]:
+def _models(setup: ResolvedRecipe, plan: Plan, models: tuple[ModelAvailability, ...]) -> list[str]:
     """Return a line per model: here, to fetch, or why it cannot be."""
     if build := setup.recipe.build:
         return [] if Path(plan.models_folder).is_dir() else [f"will be built here, {build.size_mb} MB"]
@@ -167,7 +167,7 @@ def _models(setup: Setup, plan: Plan, models: tuple[ModelAvailability, ...]) -> 
     return lines
 
 
-def fit_rows(fit: Fit, width: int) -> list[Content]:
+def fit_rows(fit: MemoryEstimate, width: int) -> list[Content]:
     """Return the memory arithmetic as a bar of what vLLM would take, and its parts in words."""
     parts = [(share.name, share.size or 0) for share in fit.shares]
     kv = max(0, fit.kv_left)

@@ -25,7 +25,7 @@ from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Mode, Recipe
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import ErrorDialog
@@ -73,7 +73,7 @@ class LaunchScreen(Screen[None]):
     class Launch(Message):
         """Somebody wants this plan launched; `forced` says why failed checks are overruled."""
 
-        def __init__(self, setup: Setup, plan: Plan, forced: str = "") -> None:
+        def __init__(self, setup: ResolvedRecipe, plan: Plan, forced: str = "") -> None:
             super().__init__()
             self.setup, self.plan, self.forced = setup, plan, forced
 
@@ -98,7 +98,7 @@ class LaunchScreen(Screen[None]):
         self.choice = Choice()
         self.running: list[Run] = []
         self.models: dict[str, ModelAvailability] = {}
-        self._asked: tuple[plans.Model, ...] = ()
+        self._asked: tuple[plans.PlannedModel, ...] = ()
         self.before: dict[tuple[str, ...], TimeToReady | None] = {}
 
     @cached_property
@@ -268,7 +268,7 @@ class LaunchScreen(Screen[None]):
 
     def action_copy(self) -> None:
         if isinstance(recipe := self.chosen, Recipe):
-            self.app.copy_to_clipboard(plans.command(self.choice.plan(recipe)))
+            self.app.copy_to_clipboard(plans.format_command(self.choice.plan(recipe)))
             self.notify("the command is in the clipboard, if the terminal allows OSC 52")
 
     def action_attach(self) -> None:
@@ -331,9 +331,9 @@ class LaunchScreen(Screen[None]):
 def load_all() -> Entries:
     """Return every recipe by name, or why its file does not load."""
     found: Entries = {}
-    for name, path in recipe_loader.files().items():
+    for name, path in recipe_loader.list_recipe_files().items():
         try:
-            found[name] = recipe_loader.load(path)
+            found[name] = recipe_loader.load_recipe(path)
         except DflashError as error:
             found[name] = error
     return found

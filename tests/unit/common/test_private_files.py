@@ -91,10 +91,12 @@ def test_an_experiment_cannot_name_another_folder(identity, tmp_path):
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "LD_LIBRARY_PATH"])
 def test_what_runs_other_code_is_said(name):
     """A recipe may set it, and nobody misses that it does."""
-    recipe = recipe_loader.find("demo-cpu")
-    plan = plans.make(resolution.resolve(replace(recipe, env={name: "/tmp/evil.so"})))
+    recipe = recipe_loader.find_recipe("demo-cpu")
+    plan = plans.build_plan(resolution.resolve_recipe(replace(recipe, env={name: "/tmp/evil.so"})))
     assert any(warning.startswith(f"{name} is set") for warning in plan.warnings)
-    assert not any("is set, by which" in warning for warning in plans.make(resolution.resolve(recipe)).warnings)
+    assert not any(
+        "is set, by which" in warning for warning in plans.build_plan(resolution.resolve_recipe(recipe)).warnings
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_code_of_a_model_is_said(part, capsys):
         (paths.user_recipes_folder() / f"{name}.yaml").write_text(text)
         assert main.main(["plan", name]) == 0
         assert ("Python code that comes with the model is run" in capsys.readouterr().out) is (name == "trusting")
-    known = recipe_loader.find("gemma-4-31b")
+    known = recipe_loader.find_recipe("gemma-4-31b")
     assert known.flags["trust-remote-code"]
     assert not any("comes with the model" in warning for warning in known.warnings)
 

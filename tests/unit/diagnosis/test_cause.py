@@ -6,7 +6,7 @@ import pytest
 
 from dflash_tui.diagnosis.cause import UNKNOWN, diagnose_run
 from dflash_tui.events import Autopsy, Exited, Health, HealthChanged, Launched, MemorySampled, Stopping
-from dflash_tui.planning.recipe import Failure
+from dflash_tui.planning.recipe import RecipeFailure
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.known_failures import KNOWN, SYMPTOMS, explain
 from dflash_tui.vllm_output.log_reader import LogReader
@@ -234,7 +234,7 @@ def test_a_frame_of_something_else_is_not_evidence():
 
 def test_a_sign_of_the_recipe_in_an_old_line_says_nothing():
     """A recipe's failure is looked for near the end, as every other."""
-    known = Failure(sign="maximum context length", cause="no", fix="no")
+    known = RecipeFailure(sign="maximum context length", cause="no", fix="no")
     found = diagnose_run(served(BAD_REQUEST, -9, 60 + DAY), (known,))
     assert found is not None
     assert found.kind == "killed"
@@ -242,15 +242,15 @@ def test_a_sign_of_the_recipe_in_an_old_line_says_nothing():
 
 def test_what_the_recipe_knows_comes_first():
     """A recipe's own cause and fix stand before the table's; a sign that is no pattern is taken as text."""
-    known = Failure(
+    known = RecipeFailure(
         sign="CUDA out of memory", cause="32768 batched tokens are too many", fix="--set x=1", link="https://a"
     )
     state = written("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
-    found = diagnose_run(state, (Failure(sign="(broken", cause="no", fix="no"), known))
+    found = diagnose_run(state, (RecipeFailure(sign="(broken", cause="no", fix="no"), known))
     assert found is not None
     assert (found.kind, found.cause, found.link) == ("out_of_memory", known.cause, "https://a")
     assert [fix[:27] for fix in found.fix] == ["the recipe says: --set x=1", "Lower --gpu-memory-utilizat"]
-    other = Failure(sign="Can't pickle <function", cause="the compile cache", fix="empty it")
+    other = RecipeFailure(sign="Can't pickle <function", cause="the compile cache", fix="empty it")
     found = diagnose_run(written("Can't pickle <function launcher at 0x7>: it's not the same object"), (other,))
     assert found is not None
     assert (found.kind, found.cause) == ("recipe", "the compile cache")

@@ -34,7 +34,7 @@ def after(text: str, plan: Plan, port: int | None = None) -> list[remedies.Remed
     for event in LogReader(0.0, 0.0).feed(f"{text}\n".encode()):
         state.apply(event)
     state.apply(Exited(9.0, 1))
-    found = diagnose_run(state, recipe_loader.find(plan.recipe).failures)
+    found = diagnose_run(state, recipe_loader.find_recipe(plan.recipe).failures)
     assert found is not None
     return list(remedies.propose_remedies(found, plan, port))
 
@@ -141,7 +141,7 @@ def test_a_run_of_before_is_worked_out():
 def test_a_recipe_file_is_named_by_its_whole_path(tmp_path, monkeypatch):
     """The command works from anywhere."""
     path = tmp_path / "mine.yaml"
-    path.write_text(recipe_loader.path_of("demo-cpu").read_text())
+    path.write_text(recipe_loader.recipe_path("demo-cpu").read_text())
     monkeypatch.chdir(tmp_path)
     assert request.words(planned("./mine.yaml"))[1] == str(path)
 

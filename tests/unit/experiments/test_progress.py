@@ -23,7 +23,7 @@ from dflash_tui.planning import plan, recipe_loader, resolution
 
 def designed(words: str = "mode=eager,compile", boots: int = 2) -> Design:
     """Return an A/B of the demo."""
-    made = plan.make(resolution.resolve(recipe_loader.find("demo-cpu")))
+    made = plan.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")))
     varied = variation.parse_variation(words)
     arms = tuple(Arm(name, {}, made) for name in varied.arms)
     return Design(

@@ -220,8 +220,8 @@ def test_the_demo_asks_nothing_of_a_gpu(monkeypatch):
     """Neither the driver nor the hub: its launch waits for nothing that it does not need."""
     monkeypatch.setattr(gpus, "probe_gpus", None)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    made = resolution.resolve(recipe_loader.find("demo-cpu"))
-    report = asyncio.run(runner.run_preflight(made, plan.make(made)))
+    made = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))
+    report = asyncio.run(runner.run_preflight(made, plan.build_plan(made)))
     assert report.failed == ()
     assert named(list(report.checks), "GPU").found == "none is needed on the CPU"
 

@@ -24,7 +24,7 @@ from dflash_tui.launch.preflight import launch, machine
 from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation, fail_check
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, resolution
-from dflash_tui.planning.recipe import Mode, Standing, Status
+from dflash_tui.planning.recipe import Mode, Status, Trust
 from dflash_tui.runs import lifecycle, registry
 from tests import ROOT
 from tests.support.fake_runs import free_port
@@ -44,11 +44,11 @@ def named(found: Situation, name: str) -> Check:
 def test_a_recipe_that_cannot_work():
     """It says why; another profile may do."""
     found = situation(RECIPE, DESKTOP)
-    broken = replace(found, plan=replace(found.plan, standing=Standing(Status.BROKEN, "it dies")))
+    broken = replace(found, plan=replace(found.plan, standing=Trust(Status.BROKEN, "it dies")))
     assert "broken on rtx-5090: it dies" in named(broken, "recipe").found
     assert "--profile seed" in named(broken, "recipe").fix
     assert named(broken, "recipe").level is CheckLevel.FAIL
-    trusted = replace(found, plan=replace(found.plan, standing=Standing(Status.REPORTED, "it runs")))
+    trusted = replace(found, plan=replace(found.plan, standing=Trust(Status.REPORTED, "it runs")))
     assert named(trusted, "recipe").level is CheckLevel.OK
 
 
@@ -59,7 +59,7 @@ def test_a_release_that_runs_the_pair_wrong():
     found = named(old, "vLLM")
     assert found.level is CheckLevel.FAIL
     version = found.fix.removeprefix("--vllm ")
-    spec = recipe_loader.engine_of(version)
+    spec = recipe_loader.engine_for_release(version)
     assert "vLLM" not in [check.name for check in launch.check_launch(situation(RECIPE, DESKTOP, engine=None))]
     right = replace(old, plan=replace(old.plan, vllm=spec.vllm))
     assert "vLLM" not in [check.name for check in launch.check_launch(right)]
@@ -233,10 +233,10 @@ def test_a_patch_that_is_not_for_this_release():
         right = situation(recipe, DESKTOP, profile="seed")
         found = [check for check in launch.check_launch(right) if check.name in {"patch", "vLLM"}]
         assert [check.level for check in found] == [CheckLevel.OK, CheckLevel.OK]
-        made = resolution.resolve(
-            recipe_loader.find(recipe), right.plan.hardware, engine=recipe_loader.engine_of("0.23.0")
+        made = resolution.resolve_recipe(
+            recipe_loader.find_recipe(recipe), right.plan.hardware, engine=recipe_loader.engine_for_release("0.23.0")
         )
-        other = replace(right, setup=made, plan=plans.make(made))
+        other = replace(right, setup=made, plan=plans.build_plan(made))
         found = [check for check in launch.check_launch(other) if check.name == "vLLM"]
         assert [check.level for check in found] == ([level] if level else [])
 
@@ -254,10 +254,10 @@ def test_a_patch_that_is_not_for_this_release():
 def test_an_old_release_needs_the_recipes_own_patches(vllm, settings, right):
     """Another one, or a part of them, does not make the pair run."""
     found = situation("gemma-4-26b-a4b", DESKTOP, engine=None, settings=settings)
-    made = resolution.resolve(
-        found.setup.recipe, found.plan.hardware, engine=recipe_loader.engine_of(vllm), settings=settings
+    made = resolution.resolve_recipe(
+        found.setup.recipe, found.plan.hardware, engine=recipe_loader.engine_for_release(vllm), settings=settings
     )
-    checks = launch.check_launch(replace(found, setup=made, plan=plans.make(made)))
+    checks = launch.check_launch(replace(found, setup=made, plan=plans.build_plan(made)))
     assert right is not any(check.name == "vLLM" and check.level is CheckLevel.FAIL for check in checks)
 
 

@@ -5,11 +5,11 @@ import pytest
 from dflash_tui.common.errors import UsageError
 from dflash_tui.launch import restart_policy
 from dflash_tui.planning import plan, recipe_loader, resolution
-from dflash_tui.planning.recipe import Restart
+from dflash_tui.planning.recipe import RestartPolicy
 from dflash_tui.presentation.plan_words import restart_line
 from dflash_tui.run_state.state import RunState
 
-POLICY = Restart(times=2, within_s=100, wait_s=10)
+POLICY = RestartPolicy(times=2, within_s=100, wait_s=10)
 SERVED, NEVER = RunState(warm_at=5.0), RunState()
 
 
@@ -38,17 +38,17 @@ def test_the_wait_doubles_and_has_an_end():
     assert [restart_policy.restart_delay(POLICY, [950.0] * n, 1000.0) for n in (0, 1, 2, 3)] == [10, 20, 40, 80]
     assert restart_policy.restart_delay(POLICY, [1.0, 2.0], 1000.0) == 10
     assert restart_policy.restart_delay(POLICY, [950.0] * 900, 1000.0) == 300
-    assert restart_policy.restart_delay(Restart(times=9, wait_s=1000), [999.0], 1000.0) == 1000
+    assert restart_policy.restart_delay(RestartPolicy(times=9, wait_s=1000), [999.0], 1000.0) == 1000
 
 
 def test_it_is_off_unless_asked_for():
     """`--set` changes one key of it, null is its usual value, and the plan records and tells it."""
-    demo = recipe_loader.find("demo-cpu")
-    usual = plan.make(resolution.resolve(demo))
-    assert (usual.restart, restart_line(usual.restart)) == (Restart(), "")
+    demo = recipe_loader.find_recipe("demo-cpu")
+    usual = plan.build_plan(resolution.resolve_recipe(demo))
+    assert (usual.restart, restart_line(usual.restart)) == (RestartPolicy(), "")
     settings = {"restart.times": 3, "restart.wait_s": None}
-    made = plan.make(resolution.resolve(demo, settings=settings))
-    assert made.restart == Restart(times=3)
+    made = plan.build_plan(resolution.resolve_recipe(demo, settings=settings))
+    assert made.restart == RestartPolicy(times=3)
     assert made.argv == usual.argv
     assert restart_line(made.restart).startswith("after a crash, at most 3 times within ")
 
@@ -57,5 +57,5 @@ def test_it_is_off_unless_asked_for():
 def test_what_cannot_be_set_is_said(settings):
     """With the keys that there are."""
     with pytest.raises(UsageError, match="--set restart: ") as caught:
-        resolution.resolve(recipe_loader.find("demo-cpu"), settings=settings)
+        resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings=settings)
     assert caught.value.do.startswith("there is times, within_s, wait_s")

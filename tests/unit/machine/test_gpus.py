@@ -203,7 +203,9 @@ def test_a_driver_that_was_mended_is_found(stand_in_nvml):
 
 def test_a_driver_that_falls_silent_leaves_a_hole():
     """The recorder does not draw the processes' own memory where the GPU's was drawn before."""
-    made = msgspec.structs.replace(plan.make(resolution.resolve(recipe_loader.find("demo-cpu"))), on_cpu=False)
+    made = msgspec.structs.replace(
+        plan.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))), on_cpu=False
+    )
     looking = sampler.Sampler(Run("nobody", made, 1, "boot:1", 0.0, 0.0, "vllm"))
     card = Gpu(0, memory_used=1, memory_total=2)
     sources = []

@@ -29,7 +29,9 @@ def unread(monkeypatch):
 
 
 def a_plan(**changes) -> Plan:
-    return msgspec.structs.replace(plans.make(resolution.resolve(recipe_loader.find("demo-cpu"))), **changes)
+    return msgspec.structs.replace(
+        plans.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))), **changes
+    )
 
 
 def leave(plan: Plan, name: str, log: bytes, started: float = BEGAN, first: float | None = FIRST) -> None:

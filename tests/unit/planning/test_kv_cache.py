@@ -4,12 +4,12 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.planning import kv_cache
-from dflash_tui.planning.kv_cache import Cache
-from dflash_tui.planning.recipe import Config
+from dflash_tui.planning.kv_cache import KvCache
+from dflash_tui.planning.recipe import ModelConfig
 from tests.support import recordings
 
 GIB = 1 << 30
-SMALL = Config(num_hidden_layers=8, num_key_value_heads=4, head_dim=64, hidden_size=512, vocab_size=1000)
+SMALL = ModelConfig(num_hidden_layers=8, num_key_value_heads=4, head_dim=64, hidden_size=512, vocab_size=1000)
 PER_TOKEN = 2 * 4 * 64 * 2  # bytes in one layer of SMALL: keys and values, heads, width, bfloat16
 
 
@@ -19,10 +19,10 @@ def test_it_is_what_vllm_said_on_a_cpu(name, drafter_layers):
     requests = recordings.said(
         f"cpu-vllm-0.32.0/{name}", r"Maximum concurrency for 4,096 tokens per request: ([\d.]+)x"
     )
-    target = Config(num_hidden_layers=4, num_key_value_heads=2, head_dim=32)
+    target = ModelConfig(num_hidden_layers=4, num_key_value_heads=2, head_dim=32)
     drafter = replace(target, num_hidden_layers=drafter_layers)
     models = (target, drafter) if drafter_layers else (target,)
-    needed = Cache(models, in_flight=2048).needed(4096)
+    needed = KvCache(models, in_flight=2048).needed(4096)
     assert needed is not None
     assert GIB / needed == pytest.approx(requests, rel=0.001)
 
@@ -30,7 +30,7 @@ def test_it_is_what_vllm_said_on_a_cpu(name, drafter_layers):
 def test_the_longest_request_is_what_vllm_estimated():
     """With 8 MiB vLLM said that 8064 tokens fit; one block of 128 is its own."""
     estimated = recordings.said("cpu-vllm-0.32.0/fail_max_model_len_kv", r"estimated maximum model length is (\d+)")
-    cache = Cache((Config(num_hidden_layers=4, num_key_value_heads=2, head_dim=32),), in_flight=2048)
+    cache = KvCache((ModelConfig(num_hidden_layers=4, num_key_value_heads=2, head_dim=32),), in_flight=2048)
     assert cache.longest(8388608, 32768) == pytest.approx(estimated, abs=1024)
     assert cache.needed(8192) == 8388608
 
@@ -48,13 +48,13 @@ def test_the_longest_request_is_what_vllm_estimated():
 )
 def test_layer_kinds(words, kinds):
     """What a config.json says of its layers, in each of the ways that there are."""
-    assert kv_cache.layer_kinds(replace(SMALL, **words)) == kinds.split()
+    assert kv_cache.classify_layers(replace(SMALL, **words)) == kinds.split()
 
 
 def test_a_sliding_layer_keeps_its_window_and_what_is_under_way():
     """A long request costs a sliding layer no more than that, and a short one no more than its length."""
     model = replace(SMALL, layer_types=("sliding_attention",) * 7 + ("full_attention",), sliding_window=1024)
-    cache = Cache((model,), in_flight=2048)
+    cache = KvCache((model,), in_flight=2048)
     assert cache.needed(100_000) == PER_TOKEN * (7 * (1023 + 2048) + 100_000)
     assert cache.needed(2000) == PER_TOKEN * 8 * 2000
 
@@ -65,7 +65,7 @@ def test_a_linear_layer_keeps_a_state_per_drafted_token():
         SMALL, full_attention_interval=4, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
         linear_value_head_dim=32, linear_conv_kernel_dim=4,
     )  # fmt: skip
-    plain, drafting = Cache((model,), in_flight=2048), Cache((model,), in_flight=2048, tokens=7)
+    plain, drafting = KvCache((model,), in_flight=2048), KvCache((model,), in_flight=2048, tokens=7)
     for length in (1000, 2000):
         states = 6 * 2 * (4 * 16 * 32 * 4 + (2 * 2 * 16 + 4 * 32) * 3 * 2)
         assert plain.needed(length) == 2 * PER_TOKEN * length + states
@@ -78,17 +78,19 @@ def test_a_config_json_is_read_with_its_language_part():
     inner = {"num_hidden_layers": 8, "num_key_value_heads": 4, "head_dim": 64, "rope_theta": 1e6}
     nested = {"model_type": "x", "vision_config": {"num_hidden_layers": 99}, "hidden_size": 1, "text_config": inner}
     assert (
-        kv_cache.read(nested) == kv_cache.read(inner) == Config(num_hidden_layers=8, num_key_value_heads=4, head_dim=64)
+        kv_cache.read_model_shape(nested)
+        == kv_cache.read_model_shape(inner)
+        == ModelConfig(num_hidden_layers=8, num_key_value_heads=4, head_dim=64)
     )
 
 
 @pytest.mark.parametrize("words", [{"num_hidden_layers": "many"}, {"num_key_value_heads": -1}, {"layer_types": 3}])
 def test_a_config_json_that_no_model_has_tells_nothing(words):
     """It comes from outside."""
-    assert kv_cache.read(words) is None
+    assert kv_cache.read_model_shape(words) is None
 
 
 def test_heads_come_from_the_width_when_it_is_not_said():
     """As transformers does it."""
-    model = Config(num_hidden_layers=1, num_key_value_heads=2, hidden_size=512, num_attention_heads=8)
-    assert Cache((model,), in_flight=0).needed(10) == 2 * 2 * 64 * 2 * 10
+    model = ModelConfig(num_hidden_layers=1, num_key_value_heads=2, hidden_size=512, num_attention_heads=8)
+    assert KvCache((model,), in_flight=0).needed(10) == 2 * 2 * 64 * 2 * 10

@@ -7,28 +7,32 @@ from msgspec.structs import replace
 
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import memory, recipe_loader, resolution
-from dflash_tui.planning.memory import GIB, Fit, Machine
-from dflash_tui.planning.recipe import Config, EngineSpec, Mode
-from dflash_tui.planning.resolution import Setup
+from dflash_tui.planning.memory import GIB, GpuMemory, MemoryEstimate
+from dflash_tui.planning.recipe import EngineSpec, Mode, ModelConfig
+from dflash_tui.planning.resolution import ResolvedRecipe
 from tests.support import recordings
 
-H200 = Machine(Hardware.H200, int(139.8 * GIB), int(139.29 * GIB), unified=False)
-SMALL = Config(num_hidden_layers=8, num_key_value_heads=4, head_dim=64, hidden_size=512, vocab_size=1000)
+H200 = GpuMemory(Hardware.H200, int(139.8 * GIB), int(139.29 * GIB), unified=False)
+SMALL = ModelConfig(num_hidden_layers=8, num_key_value_heads=4, head_dim=64, hidden_size=512, vocab_size=1000)
 
 
-def gemma(vllm: str = "0.26.0", **flags: Any) -> Setup:
+def gemma(vllm: str = "0.26.0", **flags: Any) -> ResolvedRecipe:
     """Return the shipped recipe of the shape that was recorded, with the flags of the recordings."""
     given = {"max-model-len": 16384, "max-num-batched-tokens": 16384, "gpu-memory-utilization": 0.8} | flags
-    found = recipe_loader.find("gemma-4-26b-a4b")
-    return resolution.resolve(found, Hardware.H200, engine=EngineSpec(vllm=vllm, packages=("vllm",)), settings=given)
+    found = recipe_loader.find_recipe("gemma-4-26b-a4b")
+    return resolution.resolve_recipe(
+        found, Hardware.H200, engine=EngineSpec(vllm=vllm, packages=("vllm",)), settings=given
+    )
 
 
-def made(machine: Machine = H200, *, tokens: int = 15, mode: Mode = Mode.EAGER, vllm: str = "0.26.0", **flags) -> Fit:
+def made(
+    machine: GpuMemory = H200, *, tokens: int = 15, mode: Mode = Mode.EAGER, vllm: str = "0.26.0", **flags
+) -> MemoryEstimate:
     given = {name.replace("_", "-"): value for name, value in flags.items()}
-    return memory.estimate(gemma(vllm, **given), machine, mode=mode, tokens=tokens)
+    return memory.estimate_memory(gemma(vllm, **given), machine, mode=mode, tokens=tokens)
 
 
-def share(found: Fit, name: str) -> int:
+def share(found: MemoryEstimate, name: str) -> int:
     (size,) = [part.size for part in found.shares if part.name == name]
     assert size is not None
     return size
@@ -97,14 +101,14 @@ def test_what_is_unknown_is_named_and_not_counted():
     """The sums are lower bounds then; nothing unknown passes for nothing."""
     found = gemma()
     nothing = replace(found, target=replace(found.target, size_gb=None, config=None))
-    bare = memory.estimate(nothing, H200, mode=Mode.EAGER, tokens=15)
+    bare = memory.estimate_memory(nothing, H200, mode=Mode.EAGER, tokens=15)
     assert bare.unknown == ("weights", "activations", "KV cache")
     assert (bare.kv_needed, bare.requests, bare.longest) == (None, None, None)
     drafter = replace(found, drafter=replace(found.drafter, size_gb=None, config=None))
-    part = memory.estimate(drafter, H200, mode=Mode.EAGER, tokens=15)
+    part = memory.estimate_memory(drafter, H200, mode=Mode.EAGER, tokens=15)
     assert part.unknown == ("drafter", "KV cache of the drafter")
-    assert part.kv_needed == memory.estimate(found, H200, mode=Mode.EAGER, tokens=0).kv_needed
-    assert memory.estimate(drafter, H200, mode=Mode.EAGER, tokens=0).unknown == ()
+    assert part.kv_needed == memory.estimate_memory(found, H200, mode=Mode.EAGER, tokens=0).kv_needed
+    assert memory.estimate_memory(drafter, H200, mode=Mode.EAGER, tokens=0).unknown == ()
     assert made(kv_cache_dtype="nvfp4").unknown == ("KV cache",)
 
 
@@ -112,7 +116,7 @@ def test_files_on_this_machine_win_over_the_recipe():
     """Their sizes and their config.json are what is loaded; a quantization while loading is said by the recipe."""
     found = gemma()
     model = replace(SMALL, max_position_embeddings=4096)
-    here = memory.estimate(
+    here = memory.estimate_memory(
         found, H200, mode=Mode.EAGER, tokens=15, target=model, target_bytes=10**9, drafter_bytes=10**8
     )
     assert [(part.name, part.size, part.source) for part in here.shares[:2]] == [
@@ -121,7 +125,7 @@ def test_files_on_this_machine_win_over_the_recipe():
     ]
     assert share(here, "activations") == int(0.8 * GIB) + 7 * 1024 * 1000 * 4 + 16384 * 512 * 34
     quantized = replace(found, weights_gb=30.0)
-    shares = memory.estimate(quantized, H200, mode=Mode.EAGER, tokens=15, target_bytes=10**9).shares
+    shares = memory.estimate_memory(quantized, H200, mode=Mode.EAGER, tokens=15, target_bytes=10**9).shares
     assert (shares[0].size, shares[0].source) == (30 * 10**9, "recipe")
 
 
@@ -157,13 +161,15 @@ def test_a_cache_of_given_size(amount):
 def test_lengths_as_vllm_reads_them(written, length):
     """Its own suffixes, and `_` for `-`, of which the last one counts."""
     assert made(max_model_len=written).max_model_len == length
-    assert memory.estimate(gemma(max_model_len=written), H200, mode=Mode.EAGER, tokens=15).max_model_len == length
+    assert (
+        memory.estimate_memory(gemma(max_model_len=written), H200, mode=Mode.EAGER, tokens=15).max_model_len == length
+    )
 
 
 @pytest.mark.parametrize("word", [-1, "auto"])
 def test_an_automatic_length_fits(word):
     """Then vLLM takes the longest that fits."""
-    card = Machine(Hardware.H100, 64 * GIB, 64 * GIB, unified=False)
+    card = GpuMemory(Hardware.H100, 64 * GIB, 64 * GIB, unified=False)
     found = made(card, max_model_len=word, gpu_memory_utilization=0.97)
     assert found.max_model_len == found.longest
     assert found.longest is not None
@@ -192,9 +198,9 @@ def test_without_a_length_it_is_the_model_s():
 def test_what_vllm_schedules_by_default(hardware, total, vllm, expected):
     """It goes by the memory and the name of the GPU."""
     plain = gemma(vllm, **{"max-num-batched-tokens": None})
-    assert memory.batch(plain, Machine(hardware, total, total, unified=False)) == expected
+    assert memory.read_batch_limits(plain, GpuMemory(hardware, total, total, unified=False)) == expected
     given = gemma(vllm, **{"max-num-batched-tokens": 4096, "max-num-seqs": 4})
-    assert memory.batch(given, Machine(hardware, total, total, unified=False)) == (4096, 4)
+    assert memory.read_batch_limits(given, GpuMemory(hardware, total, total, unified=False)) == (4096, 4)
 
 
 @pytest.mark.parametrize("name", ["gpu-memory-utilization", "max-num-seqs", "kv-cache-memory-bytes"])
@@ -204,6 +210,6 @@ def test_nonsense_is_for_vllm_to_refuse(name, value):
     settings = {name: None}
     found = gemma("0.26.0", **settings)
     odd = replace(found, flags={**found.flags, name: value})
-    assert memory.estimate(odd, H200, mode=Mode.EAGER, tokens=15) == memory.estimate(
+    assert memory.estimate_memory(odd, H200, mode=Mode.EAGER, tokens=15) == memory.estimate_memory(
         found, H200, mode=Mode.EAGER, tokens=15
     )

@@ -27,12 +27,14 @@ ANOTHER_CLASS = "the command line takes the first class of GPUs, the panel the G
 def cases() -> Iterator[ParameterSet]:
     """Every shipped recipe as it is, and the pair, on so many GPUs of each class that it knows."""
     paths_of_recipes = sorted(paths.bundled_folder("recipes").glob("[!_]*.yaml"))
-    kinds = [(path.stem, "", list(recipe_loader.load(path).hardware) or [Hardware.H200]) for path in paths_of_recipes]
+    kinds = [
+        (path.stem, "", list(recipe_loader.load_recipe(path).hardware) or [Hardware.H200]) for path in paths_of_recipes
+    ]
     kinds.append((*PAIR, [Hardware.GB10, Hardware.H200]))
     for (name, variant, classes), count in product(kinds, (0, 1, 2, 4)):
         for hardware in classes if count else classes[:1]:
             why = ""
-            if count and not recipe_loader.find(name).for_cpu:
+            if count and not recipe_loader.find_recipe(name).for_cpu:
                 why = NOT_PINNED if count == 1 else ALL_HANDED_OVER if variant else ""
             marks = [pytest.mark.xfail(strict=True, raises=AssertionError, reason=why)] if why else []
             label = "-".join([name, *([variant] if variant else []), f"{count}-{hardware}" if count else "0"])
@@ -56,7 +58,7 @@ def by_command(name: str, variant: str) -> Plan:
 
 
 def by_panel(name: str, variant: str) -> Plan:
-    recipe, choice = recipe_loader.find(name), Choice()
+    recipe, choice = recipe_loader.find_recipe(name), Choice()
     choice.probe = gpus.probe_visible_gpus()
     choice.changes(recipe).variant = variant
     return choice.plan(recipe)

@@ -26,9 +26,9 @@ PLANS = DATA / "plans"
 CHOICES = [
     (name, hardware.value, profile, variant)
     for path in sorted(paths.bundled_folder("recipes").glob("[!_]*.yaml"))
-    for name, recipe in [(path.stem, recipe_loader.load(path))]
+    for name, recipe in [(path.stem, recipe_loader.load_recipe(path))]
     for hardware, profile, variant in product(
-        recipe.hardware or [Hardware.CPU], resolution.profiles(recipe), ["", *recipe.variants]
+        recipe.hardware or [Hardware.CPU], resolution.list_profiles(recipe), ["", *recipe.variants]
     )
 ]
 
@@ -67,12 +67,14 @@ def test_no_plan_is_left_over():
 @pytest.mark.parametrize(("recipe", "hardware", "profile", "variant"), CHOICES)
 def test_a_patch_is_for_the_engine_that_it_is_asked_of(recipe, hardware, profile, variant):
     """A plan's patches name the release and the distribution that its profile installs; the others say why not."""
-    made = resolution.resolve(recipe_loader.find(recipe), Hardware(hardware), profile=profile, variant=variant)
-    plan = plans.make(made)
+    made = resolution.resolve_recipe(
+        recipe_loader.find_recipe(recipe), Hardware(hardware), profile=profile, variant=variant
+    )
+    plan = plans.build_plan(made)
     assert {*plan.patches, *plan.unneeded} == set(made.patches)
     assert all(plan.unneeded.values())
     for name in plan.patches:
-        patch = patch_file.load(name)
+        patch = patch_file.load_patch(name)
         assert patch.distribution == made.engine.distribution
         assert SpecifierSet(patch.versions).contains(made.engine.vllm)
 
@@ -88,11 +90,11 @@ SEED = {
 @pytest.mark.parametrize("hardware", [Hardware.GB10, Hardware.H100, Hardware.RTX_5090_LAPTOP])
 def test_the_seed_needs_its_patches_and_the_newest_release_none(recipe, hardware):
     """Read from vLLM's sources: Gemma 4 needs a pair of them on 0.20.2, Coder-Next one until 0.23, nobody on 0.32."""
-    found = recipe_loader.find(recipe)
+    found = recipe_loader.find_recipe(recipe)
 
     def patches(profile: str, vllm: str) -> tuple[str, ...]:
-        return plans.make(
-            resolution.resolve(found, hardware, profile=profile, engine=recipe_loader.engine_of(vllm))
+        return plans.build_plan(
+            resolution.resolve_recipe(found, hardware, profile=profile, engine=recipe_loader.engine_for_release(vllm))
         ).patches
 
     seed = SEED.get(recipe, ())
@@ -109,59 +111,82 @@ def test_the_seed_needs_its_patches_and_the_newest_release_none(recipe, hardware
 def test_a_gb10_with_a_build_for_cuda_12_gets_the_patch_or_the_variable():
     """The patch where the environment may be patched, else the variable; the plan says which, and why."""
     built = EngineSpec(vllm="0.20.2", packages=("vllm==0.20.2+cu129", "torch==2.11.0+cu129"))
-    made = resolution.resolve(recipe_loader.find("gemma-4-31b"), Hardware.GB10, profile="seed", engine=built)
-    plan = plans.make(made)
+    made = resolution.resolve_recipe(
+        recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed", engine=built
+    )
+    plan = plans.build_plan(made)
     assert "gb10-cutlass-fp8" in plan.patches
     assert "VLLM_DISABLED_KERNELS" not in plan.env
     assert any("--set patches.gb10-cutlass-fp8=false --set env.VLLM_DISABLED_KERNELS=" in w for w in plan.warnings)
-    without = plans.make(made, patchable=False)
+    without = plans.build_plan(made, patchable=False)
     assert "gb10-cutlass-fp8" not in without.patches
     assert without.env["VLLM_DISABLED_KERNELS"].startswith("CutlassFP8")
     assert without.unneeded["gb10-cutlass-fp8"].startswith("VLLM_DISABLED_KERNELS instead")
-    on_cuda_13 = plans.make(resolution.resolve(recipe_loader.find("gemma-4-31b"), Hardware.GB10, profile="seed"))
+    on_cuda_13 = plans.build_plan(
+        resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed")
+    )
     assert on_cuda_13.unneeded["gb10-cutlass-fp8"] == "for builds with CUDA 12, and this one has CUDA 13"
     by_hand = {"patches.gb10-cutlass-fp8": False}
-    off = resolution.resolve(
-        recipe_loader.find("gemma-4-31b"), Hardware.GB10, profile="seed", engine=built, settings=by_hand
+    off = resolution.resolve_recipe(
+        recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed", engine=built, settings=by_hand
     )
-    assert (plans.make(off).unpatched, "gb10-cutlass-fp8" in plans.make(off).patches) == (("gb10-cutlass-fp8",), False)
+    assert (plans.build_plan(off).unpatched, "gb10-cutlass-fp8" in plans.build_plan(off).patches) == (
+        ("gb10-cutlass-fp8",),
+        False,
+    )
 
 
 def test_an_alternative_takes_the_place_of_what_it_replaces():
     """Its partner stays, and the release is not asked for a key that the patch stands for."""
     by_hand = {"patches.dflash-selector-scope": True}
-    old = recipe_loader.engine_of("0.20.2")
-    plan = plans.make(
-        resolution.resolve(recipe_loader.find("gemma-4-26b-a4b"), Hardware.H100, engine=old, settings=by_hand)
+    old = recipe_loader.engine_for_release("0.20.2")
+    plan = plans.build_plan(
+        resolution.resolve_recipe(
+            recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H100, engine=old, settings=by_hand
+        )
     )
     assert plan.patches == ("dflash-draft-flash-attn", "dflash-selector-scope")
     assert plan.unneeded["triton-non-causal"] == "dflash-selector-scope is its alternative"
     assert "attention_backend" not in " ".join(plan.argv)
-    newer = plans.make(resolution.resolve(recipe_loader.find("gemma-4-26b-a4b"), Hardware.H100, settings=by_hand))
+    newer = plans.build_plan(
+        resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H100, settings=by_hand)
+    )
     assert newer.patches == ()
     assert '"attention_backend": "flash_attn"' in " ".join(newer.argv)
     with pytest.raises(UsageError, match="no patch called 'typo'"):
-        plans.make(resolution.resolve(recipe_loader.find("demo-cpu"), settings={"patches.typo": False}))
+        plans.build_plan(
+            resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings={"patches.typo": False})
+        )
 
 
 @pytest.mark.parametrize("version", ["0.33.1rc1.dev7", "0.24.0rc1"])
 def test_a_nightly_keeps_what_a_patch_would_stand_for(version):
     """Its number does not tell whether the patch is needed; upstream's own way to the same end is not thrown away."""
     engine = EngineSpec(vllm=version, packages=(f"vllm=={version}",))
-    plan = plans.make(resolution.resolve(recipe_loader.find("gemma-4-26b-a4b"), Hardware.H100, engine=engine))
+    plan = plans.build_plan(
+        resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H100, engine=engine)
+    )
     assert "dflash-draft-flash-attn" in plan.patches
     assert '"attention_backend": "flash_attn"' in " ".join(plan.argv)
 
 
 def test_an_experimental_patch_is_planned_only_by_name():
     """And the plan warns that it is one; a name that is none, or a value that is not a switch, is refused."""
-    made = resolution.resolve(recipe_loader.find("gemma-4-26b-a4b"), Hardware.H200)
-    assert "gemma4-dflash-embed-scale" not in {*plans.make(made).patches, *plans.make(made).unneeded}
+    made = resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H200)
+    assert "gemma4-dflash-embed-scale" not in {*plans.build_plan(made).patches, *plans.build_plan(made).unneeded}
     setting = {"patches.gemma4-dflash-embed-scale": True}
-    plan = plans.make(resolution.resolve(recipe_loader.find("gemma-4-26b-a4b"), Hardware.H200, settings=setting))
+    plan = plans.build_plan(
+        resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H200, settings=setting)
+    )
     assert plan.patches == ("gemma4-dflash-embed-scale",)
     assert any("is experimental" in warning for warning in plan.warnings)
     with pytest.raises(UsageError, match="expected true or false, not 'maybe'"):
-        resolution.resolve(recipe_loader.find("demo-cpu"), settings={"patches.cpu-expand-kernel": "maybe"})
+        resolution.resolve_recipe(
+            recipe_loader.find_recipe("demo-cpu"), settings={"patches.cpu-expand-kernel": "maybe"}
+        )
     with pytest.raises(UsageError, match="did you mean 'cpu-expand-kernel'"):
-        plans.make(resolution.resolve(recipe_loader.find("demo-cpu"), settings={"patches.cpu-expand-kernal": True}))
+        plans.build_plan(
+            resolution.resolve_recipe(
+                recipe_loader.find_recipe("demo-cpu"), settings={"patches.cpu-expand-kernal": True}
+            )
+        )

@@ -11,7 +11,7 @@ from dflash_tui.common import paths
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, resolution
-from dflash_tui.planning.recipe import layers
+from dflash_tui.planning.recipe import iterate_layers
 
 PUBLISHED = DATA / "published.yaml"
 
@@ -70,8 +70,8 @@ def options(words: Sequence[str]) -> dict[str, Any]:
 
 def ours(recipe: str, kind: Hardware, profile: str) -> tuple[dict[str, Any], dict[str, str]]:
     """The same of our plan, read from its words, and what it explains."""
-    made = resolution.resolve(recipe_loader.find(recipe), kind, profile=profile)
-    plan = plans.make(made)
+    made = resolution.resolve_recipe(recipe_loader.find_recipe(recipe), kind, profile=profile)
+    plan = plans.build_plan(made)
     flags = options(plan.argv[3:])
     speculation = flags.pop("speculative-config")
     assert speculation.pop("method") == "dflash"
@@ -119,7 +119,7 @@ def test_no_explanation_is_stale(recipe):
                 shown |= ours(recipe, kind, profile)[1].items()
                 for part in ("", profile, kind.value):
                     needed[part] = needed.get(part, set()) | found
-    for steps, layer in layers(recipe_loader.find(recipe)):
+    for steps, layer in iterate_layers(recipe_loader.find_recipe(recipe)):
         part = str(steps[-1]) if steps else ""
         assert layer.differs.keys() <= needed.get(part, set()), part or recipe
         assert layer.differs.items() <= shown, f"{part}: another layer hides an explanation"
@@ -130,7 +130,7 @@ def test_every_shipped_recipe_has_its_publication():
     shipped = {path.stem for path in paths.bundled_folder("recipes").glob("[!_]*.yaml")} - {"demo-cpu"}
     assert {published.recipe for published in ALL} == shipped
     for published in ALL:
-        known = recipe_loader.find(published.recipe)
+        known = recipe_loader.find_recipe(published.recipe)
         assert set(published.classes) <= set(known.hardware)
         assert set(published.profiles) == set(known.profiles)
 

@@ -10,7 +10,7 @@ import pytest
 from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.planning import recipe_loader
-from dflash_tui.planning.recipe import layers
+from dflash_tui.planning.recipe import iterate_layers
 
 DEMO = paths.bundled_folder("recipes") / "demo-cpu.yaml"
 FULL = """\
@@ -97,7 +97,7 @@ def written(tmp_path: Path, content: str) -> Path:
 def refused(path: Path) -> tuple[str, int, str]:
     """The key, the line's number and the reason of the error; the message must have them all."""
     with pytest.raises(RecipeError) as caught:
-        recipe_loader.load(path)
+        recipe_loader.load_recipe(path)
     text = str(caught.value)
     assert text.startswith(f"{path}:"), text
     assert caught.value.exit_code == 2
@@ -107,9 +107,9 @@ def refused(path: Path) -> tuple[str, int, str]:
 
 def test_the_whole_recipe_is_right(tmp_path):
     """What the mistakes below are made in has none, and has every part."""
-    recipe = recipe_loader.load(written(tmp_path, FULL))
+    recipe = recipe_loader.load_recipe(written(tmp_path, FULL))
     assert recipe.name == "mine"
-    assert [steps for steps, _ in layers(recipe)] == [
+    assert [steps for steps, _ in iterate_layers(recipe)] == [
         [],
         ["profiles", "stock"],
         ["profiles", "seed"],
@@ -261,7 +261,7 @@ def test_what_is_no_recipe_is_refused(tmp_path, content, expected):
     """YAML that is none, or that is more than a recipe needs, ends in a sentence with its line."""
     path = written(tmp_path, content)
     with pytest.raises(RecipeError) as caught:
-        recipe_loader.load(path)
+        recipe_loader.load_recipe(path)
     assert str(caught.value).startswith(str(path))
     assert expected in str(caught.value)
 
@@ -272,7 +272,7 @@ def test_a_file_that_is_no_text_or_too_large_is_refused(tmp_path, content):
     path = tmp_path / "bad.yaml"
     path.write_bytes(content)
     with pytest.raises(RecipeError, match=r"bad\.yaml"):
-        recipe_loader.load(path)
+        recipe_loader.load_recipe(path)
 
 
 def test_what_is_no_file_is_refused(tmp_path):
@@ -281,7 +281,7 @@ def test_what_is_no_file_is_refused(tmp_path):
     os.mkfifo(pipe)
     for path, expected in ((pipe, "not a file"), (tmp_path, "not a file"), (tmp_path / "no.yaml", "No such file")):
         with pytest.raises(RecipeError, match=expected):
-            recipe_loader.load(path)
+            recipe_loader.load_recipe(path)
 
 
 @pytest.mark.parametrize("name", ["my recipe", "-rf", "a\nb", "x" * 65, "é"])
@@ -290,7 +290,7 @@ def test_a_name_that_no_run_could_have_is_refused(tmp_path, name):
     path = tmp_path / f"{name}.yaml"
     path.write_text(FULL)
     with pytest.raises(RecipeError, match="its name cannot be a recipe's"):
-        recipe_loader.load(path)
+        recipe_loader.load_recipe(path)
 
 
 @pytest.mark.parametrize(
@@ -299,21 +299,21 @@ def test_a_name_that_no_run_could_have_is_refused(tmp_path, name):
 )
 def test_a_flag_of_ours_is_reserved_however_it_is_spelled(flag):
     """As vLLM's parser reads it: underscores, dots, cut short, negated."""
-    assert recipe_loader.reserved(flag)
+    assert recipe_loader.explain_reserved_flag(flag)
 
 
 @pytest.mark.parametrize("flag", ["max-model-len", "hf-overrides", "model-impl", "config-format", "special"])
 def test_other_flags_are_free(flag):
     """Names that only look alike."""
-    assert not recipe_loader.reserved(flag)
+    assert not recipe_loader.explain_reserved_flag(flag)
 
 
 def test_an_unknown_name_gets_a_suggestion():
     """A near miss is named; without one, what there is."""
     with pytest.raises(UsageError, match="did you mean 'demo-cpu'"):
-        recipe_loader.find("demo-gpu")
+        recipe_loader.find_recipe("demo-gpu")
     with pytest.raises(UsageError, match=r"there are: demo-cpu, gemma-4-26b-a4b, .*qwen3\.5-35b-a3b"):
-        recipe_loader.find("zzzzzz")
+        recipe_loader.find_recipe("zzzzzz")
 
 
 def test_the_users_recipe_wins(folders):
@@ -321,8 +321,8 @@ def test_the_users_recipe_wins(folders):
     folder = folders / "config" / "dflash-tui" / "recipes"
     folder.mkdir(parents=True)
     (folder / "demo-cpu.yaml").write_text(DEMO.read_text().replace("port: 8000", "port: 9000"))
-    assert recipe_loader.find("demo-cpu").port == 9000
-    assert recipe_loader.find(str(DEMO)).port == 8000
+    assert recipe_loader.find_recipe("demo-cpu").port == 9000
+    assert recipe_loader.find_recipe(str(DEMO)).port == 8000
 
 
 def test_templates_and_schemas_are_no_recipes(folders):
@@ -331,7 +331,7 @@ def test_templates_and_schemas_are_no_recipes(folders):
     folder.mkdir(parents=True)
     for name in ("_mine.yaml", ".mine.yaml", "mine.json", "mine.yaml.bak"):
         (folder / name).write_text(FULL)
-    assert sorted(recipe_loader.files()) == [
+    assert sorted(recipe_loader.list_recipe_files()) == [
         "demo-cpu",
         "gemma-4-26b-a4b",
         "gemma-4-31b",

@@ -19,7 +19,7 @@ from dflash_tui.common.errors import RecipeError, ServerFailed, UsageError
 from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning import memory, recipe_loader, resolution
 from dflash_tui.planning import plan as plans
-from dflash_tui.planning.memory import Machine
+from dflash_tui.planning.memory import GpuMemory
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Recipe
 from dflash_tui.runs import lifecycle
@@ -62,7 +62,7 @@ values = st.recursive(
 def loaded(path: Path) -> Recipe | None:
     """The recipe, or None when the loader names the file and says why not; nothing else may come out."""
     try:
-        return recipe_loader.load(path)
+        return recipe_loader.load_recipe(path)
     except RecipeError as error:
         said = str(error)
     assert said.startswith(f"{path}:")
@@ -79,13 +79,13 @@ def every_plan(recipe: Recipe) -> list[Plan]:
     """All plans of a recipe, with their memory arithmetic done."""
     found = []
     for hardware in [*recipe.hardware, Hardware.CPU, Hardware.UNKNOWN]:
-        for profile in resolution.profiles(recipe):
+        for profile in resolution.list_profiles(recipe):
             for variant in ["", *recipe.variants]:
-                made = resolution.resolve(recipe, hardware, profile=profile, variant=variant)
-                plan = plans.make(made)
+                made = resolution.resolve_recipe(recipe, hardware, profile=profile, variant=variant)
+                plan = plans.build_plan(made)
                 if typical := TYPICAL.get(hardware):
-                    machine = Machine(hardware, typical.memory_total, typical.memory_total, typical.unified)
-                    memory.estimate(made, machine, mode=plan.mode, tokens=plan.num_speculative_tokens)
+                    machine = GpuMemory(hardware, typical.memory_total, typical.memory_total, typical.unified)
+                    memory.estimate_memory(made, machine, mode=plan.mode, tokens=plan.num_speculative_tokens)
                 found.append(plan)
     return found
 
@@ -95,12 +95,12 @@ def is_sound(plan: Plan) -> None:
     for word in (*plan.argv, *plan.env, *plan.env.values()):
         assert "\0" not in word
         word.encode()
-    shown = shlex.split(plans.command(plan).replace(" \\\n", " "))
+    shown = shlex.split(plans.format_command(plan).replace(" \\\n", " "))
     assert shown == [*(f"{name}={value}" for name, value in plan.env.items()), *plan.argv]
     options = [word.partition("=")[0] for word in plan.argv[3:] if word.startswith("-")]
     assert options.count("--host") == options.count("--port") == 1
     assert plan.argv[plan.argv.index("--host") + 1] == "127.0.0.1"
-    assert all(recipe_loader.reserved(name) == "" for name in options[5:] if name not in OURS), options
+    assert all(recipe_loader.explain_reserved_flag(name) == "" for name in options[5:] if name not in OURS), options
 
 
 OURS = {"--host", "--port", "--served-model-name", "--speculative-config", "--enforce-eager", "--revision"} | {
@@ -175,24 +175,28 @@ KEYS += ["drafter.model", "drafter.revision", "drafter.served_name", "synthetic"
 @example(changes={"chat-template": "\ud800"})
 def test_settings_by_hand_are_a_plan_or_one_error(changes):
     """Whatever is set, the plan is sound or the setting is refused."""
-    recipe = recipe_loader.find("gemma-4-31b")
+    recipe = recipe_loader.find_recipe("gemma-4-31b")
     try:
-        made = resolution.resolve(recipe, Hardware.GB10, settings=changes)
+        made = resolution.resolve_recipe(recipe, Hardware.GB10, settings=changes)
     except UsageError:
         return
-    plan = plans.make(made)
+    plan = plans.build_plan(made)
     typical = TYPICAL[Hardware.GB10]
-    machine = Machine(Hardware.GB10, typical.memory_total, typical.memory_total, typical.unified)
-    memory.estimate(made, machine, mode=plan.mode, tokens=plan.num_speculative_tokens)
+    machine = GpuMemory(Hardware.GB10, typical.memory_total, typical.memory_total, typical.unified)
+    memory.estimate_memory(made, machine, mode=plan.mode, tokens=plan.num_speculative_tokens)
     is_sound(plan)
 
 
 @pytest.mark.parametrize("value", [text for text in NASTY if text.isprintable() and text and text.isascii()])
 def test_a_value_is_one_word(value):
     """Spaces, quotes and shell signs stay inside the word; a dash at its start does not make it a flag."""
-    recipe = recipe_loader.find("gemma-4-31b")
-    plan = plans.make(resolution.resolve(recipe, settings={"chat-template": value, "env.X": value}))
-    [given] = [word for word in plan.argv if value in word and word not in plans.make(resolution.resolve(recipe)).argv]
+    recipe = recipe_loader.find_recipe("gemma-4-31b")
+    plan = plans.build_plan(resolution.resolve_recipe(recipe, settings={"chat-template": value, "env.X": value}))
+    [given] = [
+        word
+        for word in plan.argv
+        if value in word and word not in plans.build_plan(resolution.resolve_recipe(recipe)).argv
+    ]
     if value.startswith("-"):
         assert given == f"--chat-template={value}"
     else:
@@ -211,7 +215,7 @@ def test_a_server_is_started_without_a_shell(monkeypatch, folders):
 
     monkeypatch.setattr(subprocess, "Popen", popen)
     changes = {"chat-template": "$(touch x); a 'b'", "env.X": "`id`"}
-    plan = plans.make(resolution.resolve(recipe_loader.find("gemma-4-31b"), settings=changes))
+    plan = plans.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), settings=changes))
     with pytest.raises(ServerFailed, match="could not be started"):
         lifecycle.launch(plan, engine="vllm 0.33.0")
     assert not seen.get("shell")
@@ -223,7 +227,9 @@ def test_a_server_is_started_without_a_shell(monkeypatch, folders):
 def test_json_values_stay_json():
     """A mapping is one word that vLLM reads back as it was."""
     value = {"a": ["x y", "$(id)", {"b": None}], "c": "é"}
-    plan = plans.make(resolution.resolve(recipe_loader.find("demo-cpu"), settings={"hf-overrides": value}))
+    plan = plans.build_plan(
+        resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings={"hf-overrides": value})
+    )
     assert json.loads(plan.argv[plan.argv.index("--hf-overrides") + 1]) == value
 
 

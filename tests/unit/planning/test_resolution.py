@@ -11,20 +11,20 @@ from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import (
-    Band,
-    Config,
     Drafter,
     EngineSpec,
     FlagValue,
+    HardwareLayer,
     Mode,
-    OnHardware,
-    Part,
+    ModelConfig,
+    PublishedFigures,
     Recipe,
-    Standing,
+    RecipePart,
     Status,
     Target,
+    Trust,
 )
-from dflash_tui.planning.resolution import Setup, resolve
+from dflash_tui.planning.resolution import ResolvedRecipe, resolve_recipe
 
 RECIPE = Recipe(
     name="mine",
@@ -32,8 +32,10 @@ RECIPE = Recipe(
     status=Status.REPORTED,
     why="as I say",
     link="https://example.org",
-    target=Target("owner/target", "mine", size_gb=54, gated=True, quantization="bf16", config=Config(head_dim=256)),
-    drafter=Drafter("owner/drafter", size_gb=1, config=Config(head_dim=128)),
+    target=Target(
+        "owner/target", "mine", size_gb=54, gated=True, quantization="bf16", config=ModelConfig(head_dim=256)
+    ),
+    drafter=Drafter("owner/drafter", size_gb=1, config=ModelConfig(head_dim=128)),
     num_speculative_tokens=15,
     speculation={"attention_backend": "flash_attn", "from_recipe": 1},
     mode=Mode.COMPILE,
@@ -44,19 +46,19 @@ RECIPE = Recipe(
     warnings=("recipe",),
     differs={"who": "recipe", "only": "recipe"},
     profiles={
-        "seed": Part(
+        "seed": RecipePart(
             engine=EngineSpec("0.20.2"),
             flags={"who": "profile", "only-profile": 1},
             env={"WHO": "profile"},
             patches=("qwen3-next-eagle3", "triton-non-causal"),
             warnings=("profile",),
             differs={"who": "profile"},
-            standing=Standing(Status.REPORTED, "by the profile"),
+            standing=Trust(Status.REPORTED, "by the profile"),
         ),
-        "stock": Part(engine=EngineSpec("0.33.0")),
+        "stock": RecipePart(engine=EngineSpec("0.33.0")),
     },
     hardware={
-        Hardware.GB10: OnHardware(
+        Hardware.GB10: HardwareLayer(
             mode=Mode.EAGER,
             weights_gb=33,
             num_speculative_tokens=8,
@@ -67,28 +69,31 @@ RECIPE = Recipe(
             patches=("dflash-draft-flash-attn",),
             warnings=("hardware",),
             differs={"who": "hardware", "more": "hardware"},
-            standing={"seed": Standing(Status.VERIFIED, "on this hardware")},
-            expected=(Band("a user", "seed", tok_s=(1, 2)), Band("another", "stock", tok_s=(3, 4))),
+            standing={"seed": Trust(Status.VERIFIED, "on this hardware")},
+            expected=(
+                PublishedFigures("a user", "seed", tok_s=(1, 2)),
+                PublishedFigures("another", "stock", tok_s=(3, 4)),
+            ),
         ),
-        Hardware.H100: OnHardware(),
+        Hardware.H100: HardwareLayer(),
     },
     variants={
-        "other": Part(
+        "other": RecipePart(
             drafter=Drafter("owner/other"),
             num_speculative_tokens=3,
             flags={"who": "variant", "only-variant": 1},
             env={"WHO": "variant"},
             warnings=("variant",),
-            standing=Standing(Status.BROKEN, "the variant is"),
+            standing=Trust(Status.BROKEN, "the variant is"),
         ),
-        "plain": Part(flags={"who": "variant"}),
+        "plain": RecipePart(flags={"who": "variant"}),
     },
 )
 
 
-def layered(upto: int) -> Setup:
+def layered(upto: int) -> ResolvedRecipe:
     """The recipe with its first `upto` layers: itself, hardware, profile, variant, by hand."""
-    return resolve(
+    return resolve_recipe(
         RECIPE,
         Hardware.GB10 if upto > 1 else Hardware.H100,
         profile="seed" if upto > 2 else "stock",
@@ -118,7 +123,7 @@ def test_null_takes_away():
     assert "TAKEN" not in made.env
     assert made.speculation == {"from_recipe": 1, "from_hardware": 1}
     by_hand = {"who": None, "env.WHO": None, "speculation.from_recipe": None, "nothing": None}
-    made = resolve(RECIPE, Hardware.H100, settings=by_hand)
+    made = resolve_recipe(RECIPE, Hardware.H100, settings=by_hand)
     assert not {"who", "nothing"} & set(made.flags)
     assert "WHO" not in made.env
     assert made.speculation == {"attention_backend": "flash_attn"}
@@ -143,21 +148,21 @@ def test_whole_values_replace():
 def test_a_model_without_a_config_keeps_the_one_below():
     """A quantized target has the architecture of the one it was made from, but no other property of it."""
     made = layered(4)
-    assert made.target == Target("owner/quantized", "mine", size_gb=17, config=Config(head_dim=256))
-    assert made.drafter == Drafter("owner/other", config=Config(head_dim=128))
-    own = replace(RECIPE, variants={"own": Part(drafter=Drafter("owner/own", config=Config(head_dim=64)))})
-    assert resolve(own, variant="own").drafter.config == Config(head_dim=64)
+    assert made.target == Target("owner/quantized", "mine", size_gb=17, config=ModelConfig(head_dim=256))
+    assert made.drafter == Drafter("owner/other", config=ModelConfig(head_dim=128))
+    own = replace(RECIPE, variants={"own": RecipePart(drafter=Drafter("owner/own", config=ModelConfig(head_dim=64)))})
+    assert resolve_recipe(own, variant="own").drafter.config == ModelConfig(head_dim=64)
 
 
 def test_models_by_hand_drop_what_is_known_of_others():
     """Size, access, quantization, revision and figures are the recipe's models' only; the architecture stays."""
     changes = {"target.model": "me/target", "drafter.model": "me/drafter", "drafter.revision": "abc"}
-    made = resolve(RECIPE, Hardware.GB10, profile="seed", settings=changes)
-    assert made.target == Target("me/target", "mine", config=Config(head_dim=256))
-    assert made.drafter == Drafter("me/drafter", revision="abc", config=Config(head_dim=128))
+    made = resolve_recipe(RECIPE, Hardware.GB10, profile="seed", settings=changes)
+    assert made.target == Target("me/target", "mine", config=ModelConfig(head_dim=256))
+    assert made.drafter == Drafter("me/drafter", revision="abc", config=ModelConfig(head_dim=128))
     assert made.expected == ()
     assert [band.source for band in layered(3).expected] == ["a user"]
-    named = resolve(RECIPE, Hardware.GB10, profile="seed", settings={"target.served_name": "x"})
+    named = resolve_recipe(RECIPE, Hardware.GB10, profile="seed", settings={"target.served_name": "x"})
     assert named.target.size_gb == 17
     assert named.expected
 
@@ -166,7 +171,7 @@ def test_nobody_measured_a_variant():
     """Figures are those of the profile on that hardware, without a variant."""
     assert layered(4).expected == ()
     assert [band.source for band in layered(2).expected] == ["another"]
-    assert resolve(RECIPE, Hardware.H200).expected == ()
+    assert resolve_recipe(RECIPE, Hardware.H200).expected == ()
 
 
 @pytest.mark.parametrize(
@@ -184,18 +189,18 @@ def test_nobody_measured_a_variant():
 )
 def test_figures_that_say_nothing_are_labelled(changes, expected):
     """Random weights and synthetic acceptance, in a recipe or by hand."""
-    made = resolve(RECIPE, settings=changes)
-    assert (made.synthetic, plans.make(made).synthetic) == (expected, expected)
+    made = resolve_recipe(RECIPE, settings=changes)
+    assert (made.synthetic, plans.build_plan(made).synthetic) == (expected, expected)
 
 
 def test_a_recipes_own_label_holds():
     """A recipe of toy weights stays one; another layer may label its own."""
-    assert resolve(replace(RECIPE, synthetic="toys"), settings={"load-format": "dummy"}).synthetic == (
+    assert resolve_recipe(replace(RECIPE, synthetic="toys"), settings={"load-format": "dummy"}).synthetic == (
         "toys; random weights (load-format dummy)"
     )
-    dummy = replace(RECIPE, variants={"dummy": Part(flags={"load-format": "dummy"})})
-    assert resolve(dummy, variant="dummy").synthetic
-    assert not resolve(dummy).synthetic
+    dummy = replace(RECIPE, variants={"dummy": RecipePart(flags={"load-format": "dummy"})})
+    assert resolve_recipe(dummy, variant="dummy").synthetic
+    assert not resolve_recipe(dummy).synthetic
 
 
 @pytest.mark.parametrize(
@@ -227,7 +232,7 @@ def test_a_recipes_own_label_holds():
 def test_a_wrong_choice_is_named(choice, what, do):
     """What there is instead is said, too."""
     with pytest.raises(UsageError) as caught:
-        resolve(RECIPE, **choice)
+        resolve_recipe(RECIPE, **choice)
     assert what in caught.value.what
     assert do in caught.value.do
 
@@ -235,22 +240,22 @@ def test_a_wrong_choice_is_named(choice, what, do):
 def test_a_choice_of_none_is_none():
     """A recipe without profiles has one called stock, and no variant."""
     plain = replace(RECIPE, engine=EngineSpec("0.33.0"), profiles={}, variants={})
-    assert resolution.profiles(plain) == ("stock",)
-    assert resolve(plain).profile == "stock"
+    assert resolution.list_profiles(plain) == ("stock",)
+    assert resolve_recipe(plain).profile == "stock"
     with pytest.raises(UsageError, match="it has none"):
-        resolve(plain, variant="x")
+        resolve_recipe(plain, variant="x")
 
 
 def test_what_is_taken_unasked():
     """The profile stock, the first class of hardware the recipe knows, no variant."""
-    made = resolve(RECIPE)
+    made = resolve_recipe(RECIPE)
     assert (made.profile, made.variant, made.hardware) == ("stock", "", Hardware.GB10)
-    assert resolution.profiles(RECIPE) == ("stock", "seed")
-    assert resolve(replace(RECIPE, hardware={})).hardware is Hardware.UNKNOWN
+    assert resolution.list_profiles(RECIPE) == ("stock", "seed")
+    assert resolve_recipe(replace(RECIPE, hardware={})).hardware is Hardware.UNKNOWN
 
 
 def standing(hardware: Hardware, profile: str, variant: str = "", engine: EngineSpec | None = None) -> tuple[str, str]:
-    found = resolve(RECIPE, hardware, profile=profile, variant=variant, engine=engine).standing
+    found = resolve_recipe(RECIPE, hardware, profile=profile, variant=variant, engine=engine).standing
     return found.status.value, found.why
 
 
@@ -268,15 +273,15 @@ def test_who_says_how_far_it_can_be_trusted():
         "experimental",
         "nobody reported it on h200; it is known on gb10, h100",
     )
-    assert resolve(RECIPE, Hardware.H100).standing.link == "https://example.org"
+    assert resolve_recipe(RECIPE, Hardware.H100).standing.link == "https://example.org"
 
 
 def test_what_was_reported_of_a_variant_elsewhere_says_nothing_here():
     """A standing that is about one class and profile makes the variant experimental on the others."""
-    recipe = recipe_loader.find("gemma-4-31b")
+    recipe = recipe_loader.find_recipe("gemma-4-31b")
 
     def status(hardware: Hardware, profile: str) -> str:
-        return resolve(recipe, hardware, profile=profile, variant="z-lab").standing.status.value
+        return resolve_recipe(recipe, hardware, profile=profile, variant="z-lab").standing.status.value
 
     assert status(Hardware.H100, "stock") == "reported"
     assert status(Hardware.H100, "seed") == status(Hardware.GB10, "stock") == "experimental"
@@ -284,10 +289,10 @@ def test_what_was_reported_of_a_variant_elsewhere_says_nothing_here():
 
 def test_doubts_are_warnings():
     """Experimental and broken come before the recipe's own warnings; a mode it says nothing of is one."""
-    made = plans.make(resolve(RECIPE, Hardware.GB10, variant="other"), mode=Mode.EAGER)
+    made = plans.build_plan(resolve_recipe(RECIPE, Hardware.GB10, variant="other"), mode=Mode.EAGER)
     assert made.warnings[0] == "broken: the variant is"
     assert made.warnings[-1] == "the recipe knows nothing of eager, only of compile"
-    assert plans.make(resolve(RECIPE, Hardware.H100), mode=Mode.COMPILE).warnings == ("recipe",)
+    assert plans.build_plan(resolve_recipe(RECIPE, Hardware.H100), mode=Mode.COMPILE).warnings == ("recipe",)
 
 
 def words(plan: Plan, flag: str) -> str:
@@ -296,39 +301,39 @@ def words(plan: Plan, flag: str) -> str:
 
 def test_without_drafted_tokens_it_is_the_baseline():
     """No speculation, no drafter to fetch; everything else is the same."""
-    with_it = plans.make(resolve(RECIPE))
+    with_it = plans.build_plan(resolve_recipe(RECIPE))
     assert [model.name for model in with_it.models] == ["owner/quantized", "owner/drafter"]
     assert with_it.drafter == "owner/drafter"
     for baseline in (
-        plans.make(resolve(RECIPE, settings={"n": 0})),
-        plans.make(resolve(RECIPE), num_speculative_tokens=0),
-        plans.make(resolve(replace(RECIPE, num_speculative_tokens=0, hardware={}))),
+        plans.build_plan(resolve_recipe(RECIPE, settings={"n": 0})),
+        plans.build_plan(resolve_recipe(RECIPE), num_speculative_tokens=0),
+        plans.build_plan(resolve_recipe(replace(RECIPE, num_speculative_tokens=0, hardware={}))),
     ):
         assert "--speculative-config" not in baseline.argv
         assert (baseline.drafter, baseline.num_speculative_tokens) == ("", 0)
         assert [model.name for model in baseline.models][1:] == []
-    assert len(with_it.argv) - len(plans.make(resolve(RECIPE, settings={"n": 0})).argv) == 2
+    assert len(with_it.argv) - len(plans.build_plan(resolve_recipe(RECIPE, settings={"n": 0})).argv) == 2
 
 
 def test_the_plan_is_the_exact_command():
     """The plan of the demo binds to this machine only and says how it drafts."""
-    demo = resolve(recipe_loader.find("demo-cpu"))
-    made = plans.make(demo, mode=Mode.COMPILE, port=8123, num_speculative_tokens=3)
+    demo = resolve_recipe(recipe_loader.find_recipe("demo-cpu"))
+    made = plans.build_plan(demo, mode=Mode.COMPILE, port=8123, num_speculative_tokens=3)
     assert made.argv[1] == "serve"
     assert (words(made, "--host"), words(made, "--port")) == ("127.0.0.1", "8123")
     assert "--enforce-eager" not in made.argv
     assert json.loads(words(made, "--speculative-config"))["num_speculative_tokens"] == 3
     assert words(made, "--max-model-len") == "4096"
-    assert plans.make(demo).argv.count("--enforce-eager") == 1
+    assert plans.build_plan(demo).argv.count("--enforce-eager") == 1
 
 
 def test_revisions_are_flags():
     """Of the target as a flag, of the drafter in its configuration; the newest needs none."""
-    made = plans.make(resolve(RECIPE, settings={"target.revision": "abc", "drafter.revision": "def"}))
+    made = plans.build_plan(resolve_recipe(RECIPE, settings={"target.revision": "abc", "drafter.revision": "def"}))
     assert words(made, "--revision") == "abc"
     assert json.loads(words(made, "--speculative-config"))["revision"] == "def"
     assert [model.revision for model in made.models] == ["abc", "def"]
-    plain = plans.make(resolve(RECIPE))
+    plain = plans.build_plan(resolve_recipe(RECIPE))
     assert "--revision" not in plain.argv
     assert "revision" not in json.loads(words(plain, "--speculative-config"))
 
@@ -344,12 +349,12 @@ def test_flags_become_words():
         "f": -1,
         "g": "-x",
     }
-    made = plans.make(replace(resolve(RECIPE), flags=flags))
+    made = plans.build_plan(replace(resolve_recipe(RECIPE), flags=flags))
     assert list(made.argv[-11:]) == [
         *("--a", "--no-b", "--c", '{"x": 1}', "--d", "p", "q r", "--e", "0.5"),
         *("--f=-1", "--g=-x"),
     ]
-    assert "'q r'" in plans.command(made)
+    assert "'q r'" in plans.format_command(made)
 
 
 @pytest.mark.parametrize(
@@ -357,18 +362,18 @@ def test_flags_become_words():
 )
 def test_a_server_sees_the_chosen_gpus_only(vllm, expected):
     """By UUID, or by the index of the PCI bus where vLLM knows no UUIDs."""
-    made = replace(resolve(RECIPE), engine=EngineSpec(vllm, ("vllm",)))
-    plan = plans.make(made, gpus=[(3, "GPU-x"), (1, "GPU-y")])
+    made = replace(resolve_recipe(RECIPE), engine=EngineSpec(vllm, ("vllm",)))
+    plan = plans.build_plan(made, gpus=[(3, "GPU-x"), (1, "GPU-y")])
     assert plan.env["CUDA_VISIBLE_DEVICES"] == expected
     assert plan.env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert plan.gpus == ("GPU-x", "GPU-y")
-    assert "CUDA_VISIBLE_DEVICES" not in plans.make(made).env
+    assert "CUDA_VISIBLE_DEVICES" not in plans.build_plan(made).env
 
 
 def test_another_engine_spec_has_another_folder():
     """Engines are keyed by everything that goes into them, and by nothing else."""
-    spec = resolve(recipe_loader.find("demo-cpu")).engine
-    assert plans.engine_folder(spec) == plans.engine_folder(replace(spec, download_mb=1))
+    spec = resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine
+    assert plans.engine_folder_for(spec) == plans.engine_folder_for(replace(spec, download_mb=1))
     for change in (
         {"exclude_newer": "2026-01-01"},
         {"packages": (*spec.packages, "x")},
@@ -377,4 +382,4 @@ def test_another_engine_spec_has_another_folder():
         {"stands_in": ""},
         {"vllm": "0.32.1"},
     ):
-        assert plans.engine_folder(replace(spec, **change)) != plans.engine_folder(spec)
+        assert plans.engine_folder_for(replace(spec, **change)) != plans.engine_folder_for(spec)

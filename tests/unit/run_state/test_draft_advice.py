@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash_tui.planning.recipe import Band, Mode
+from dflash_tui.planning.recipe import Mode, PublishedFigures
 from dflash_tui.run_state.draft_advice import LEAST_STEPS, advise
 from dflash_tui.run_state.published_range import choose, compare
 from dflash_tui.run_state.slow_cycle import Finished
@@ -33,7 +33,7 @@ def test_too_little_gives_no_advice(shares, steps):
     assert advise(shares, steps) is None
 
 
-BAND = Band("somebody", tok_s=(30.0, 40.0), acceptance=(0.25, 0.35), acceptance_length=(3.0, 3.5))
+BAND = PublishedFigures("somebody", tok_s=(30.0, 40.0), acceptance=(0.25, 0.35), acceptance_length=(3.0, 3.5))
 
 
 def rates(acceptance: float, length: float, steps: float = 500.0) -> Rates:
@@ -52,11 +52,11 @@ def test_what_is_not_known_gets_none():
     """Requests that ran at once are no single stream, failed ones have no speed, a few steps tell nothing."""
     requests = [Finished(0.0, "", 99.0, alike=4), Finished(1.0, "Math", None, failed=True)]
     assert compare(BAND, rates(0.3, 3.1, steps=5), requests) == []
-    assert compare(Band("x"), rates(0.3, 3.1), [Finished(0.0, "", 35.0)]) == []
+    assert compare(PublishedFigures("x"), rates(0.3, 3.1), [Finished(0.0, "", 35.0)]) == []
 
 
 def test_the_band_of_the_mode_is_taken():
-    eager, either = Band("e", mode=Mode.EAGER), Band("x")
+    eager, either = PublishedFigures("e", mode=Mode.EAGER), PublishedFigures("x")
     assert choose((either, eager), Mode.EAGER) is eager
     assert choose((either, eager), Mode.COMPILE) is either
     assert choose((eager,), Mode.COMPILE) is None
