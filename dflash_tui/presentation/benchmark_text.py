@@ -14,7 +14,7 @@ from dflash_tui.events import RequestDone
 KIND_WIDTH = 12
 
 
-def request_row(request: RequestDone | None) -> str:
+def format_request(request: RequestDone | None) -> str:
     """Return a request as a row, or the header for None."""
     if request is None:
         columns = f"{'TTFT':>8} {'tok/s':>7} {'AL':>5} {'steps/s':>7} {'total':>8} {'tokens':>6}  finish"
@@ -27,7 +27,7 @@ def request_row(request: RequestDone | None) -> str:
     )
 
 
-def kind_table(measured: LevelSummary) -> str:
+def tabulate_kinds(measured: LevelSummary) -> str:
     """Return the medians of each kind, with the spread of its speed; empty when every kind was sent once."""
     if all(figures.n + figures.failed <= 1 for figures in measured.kinds.values()):
         return ""
@@ -56,7 +56,7 @@ def _median(spread: Spread | None, digits: int = 1, unit: str = "") -> str:
     return formatting.format_number(spread.median if spread else None, digits, unit)
 
 
-def summary(measured: LevelSummary) -> str:
+def format_level(measured: LevelSummary) -> str:
     """Return the sum of a level in two or three lines."""
     failed = f", {measured.failed} failed" if measured.failed else ""
     lines = [
@@ -74,16 +74,16 @@ def summary(measured: LevelSummary) -> str:
         )
         lines.append(f"by position {positions}")
     if measured.synthetic:
-        lines.append(synthetic(measured.synthetic))
+        lines.append(format_synthetic_warning(measured.synthetic))
     return "\n".join(lines)
 
 
-def synthetic(why: str) -> str:
+def format_synthetic_warning(why: str) -> str:
     """Return the warning beside the figures of a model that is none."""
     return f"({why}: these figures say nothing about a real model)"
 
 
-def level_table(levels: Sequence[LevelSummary]) -> str:
+def tabulate_levels(levels: Sequence[LevelSummary]) -> str:
     """Return the levels of concurrency beside each other."""
     header = ("streams", "n", "output tok/s", "TTFT p50", "p95 or max", "TPOT p50", "acceptance", "AL")
     rows = []
@@ -102,7 +102,7 @@ def level_table(levels: Sequence[LevelSummary]) -> str:
     return formatting.format_table(header, rows, right=range(8))
 
 
-def side_by_side(ours: Sequence[LevelSummary], compared: VllmBenchCompared) -> str:
+def tabulate_with_vllm(ours: Sequence[LevelSummary], compared: VllmBenchCompared) -> str:
     """Return what we measured beside what `vllm bench serve` did on the same prompts and server, as means of turns."""
     theirs = [one.measured[0] for one in compared.theirs]
     mine, other = _mean(one.tok_s for one in ours), _mean(one.tok_s for one in theirs)

@@ -12,7 +12,7 @@ from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
 from dflash_tui.experiments.design import Boot, Conditions
 from dflash_tui.planning import request
 from dflash_tui.presentation import experiment_tables, verdict_text
-from dflash_tui.presentation.markdown import block, bullets, code, said, table
+from dflash_tui.presentation.markdown import escape_text, quote_block, quote_code, render_bullets, render_table
 
 _AXIS = 41
 _BAR = 40
@@ -20,30 +20,30 @@ _WIDEST = 100
 _DIGITS = 12  # of a SHA-256, enough to tell two apart
 
 
-def render(report: ExperimentReport) -> str:
+def render_experiment(report: ExperimentReport) -> str:
     """Return the whole report."""
     return "\n\n".join(part for part in _parts(report) if part) + "\n"
 
 
 def _parts(report: ExperimentReport) -> Iterator[str]:
     design = report.design
-    yield f"# {'A/B' if design.suite else 'Side by side'} of {code(design.recipe)}: {said(experiment_tables.varied(design))}"
-    if label := experiment_tables.label(design):
-        yield f"> **{said(label)}.** What is compared holds for this set-up of the engine, not for such a model."
-    how = f"{experiment_tables.kind(design)}, order {experiment_tables.order(design)}"
-    yield f"{formatting.format_time(design.made_at)}, {how}, told by dflash-tui {said(design.version)}."
+    yield f"# {'A/B' if design.suite else 'Side by side'} of {quote_code(design.recipe)}: {escape_text(experiment_tables.describe_variation(design))}"
+    if label := experiment_tables.synthetic_label(design):
+        yield f"> **{escape_text(label)}.** What is compared holds for this set-up of the engine, not for such a model."
+    how = f"{experiment_tables.describe_certainty(design)}, order {experiment_tables.format_boot_order(design)}"
+    yield f"{formatting.format_time(design.made_at)}, {how}, told by dflash-tui {escape_text(design.version)}."
     if not report.complete:
         yield f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over."
     for one in report.comparisons:
         yield from _verdict(report, one)
     if report.sweep:
         yield "## Sweep"
-        yield bullets(said(line) for line in verdict_text.sweep(report))
+        yield render_bullets(escape_text(line) for line in verdict_text.describe_sweep(report))
         yield _sweep(report)
     yield "## Arms"
-    yield table(
+    yield render_table(
         experiment_tables.ARMS_HEADER,
-        [[said(cell) for cell in row] for row in experiment_tables.arms(report)],
+        [[escape_text(cell) for cell in row] for row in experiment_tables.tabulate_arms(report)],
         range(1, 9),
     )
     yield "Medians of a boot's requests, then of the boots, with the least and the greatest; a verdict pairs prompts."
@@ -56,31 +56,33 @@ def _parts(report: ExperimentReport) -> Iterator[str]:
 
 def _verdict(report: ExperimentReport, one: Comparison) -> Iterator[str]:
     design = report.design
-    yield f"## Verdict: {said(experiment_tables.name(design, one.b))} against {said(experiment_tables.name(design, one.a))}"
-    yield f"**{said(verdict_text.headline(report, one))}**"
-    yield bullets(said(line) for line in experiment_tables.details(report, one))
+    yield f"## Verdict: {escape_text(experiment_tables.name_arm(design, one.b))} against {escape_text(experiment_tables.name_arm(design, one.a))}"
+    yield f"**{escape_text(verdict_text.format_headline(report, one))}**"
+    yield render_bullets(escape_text(line) for line in experiment_tables.list_other_details(report, one))
     if one.prompts:
-        a, b = (experiment_tables.name(design, arm, 16) for arm in (one.a, one.b))
-        measure = said(one.measure)
-        header = ("prompt", f"{said(a)}, {measure}", f"{said(b)}, {measure}", "ratio and interval", "n")
-        yield table(
-            header, [[said(cell) for cell in row] for row in experiment_tables.prompts(report, one)], range(1, 5)
+        a, b = (experiment_tables.name_arm(design, arm, 16) for arm in (one.a, one.b))
+        measure = escape_text(one.measure)
+        header = ("prompt", f"{escape_text(a)}, {measure}", f"{escape_text(b)}, {measure}", "ratio and interval", "n")
+        yield render_table(
+            header,
+            [[escape_text(cell) for cell in row] for row in experiment_tables.tabulate_prompts(report, one)],
+            range(1, 5),
         )
-        yield block(*ranges(one))
+        yield quote_block(*render_ranges(one))
 
 
-def ranges(one: Comparison) -> list[str]:
+def render_ranges(one: Comparison) -> list[str]:
     """Return the interval of each prompt and of all, drawn around 1, with an axis below."""
-    rows = [(experiment_tables.prompt(row), row.ratio) for row in one.prompts] + (
+    rows = [(experiment_tables.name_prompt(row), row.ratio) for row in one.prompts] + (
         [("all", one.ratio)] if one.ratio else []
     )
-    most = experiment_tables.scale([ratio for _, ratio in rows])
+    most = experiment_tables.axis_scale([ratio for _, ratio in rows])
     width = max((len(formatting.truncate(kind, 24)) for kind, _ in rows), default=0)
     drawn = [
-        f"{formatting.truncate(kind, 24):<{width}}  {experiment_tables.interval(ratio, most, _AXIS)}  {experiment_tables.times_as(ratio.ratio)}"
+        f"{formatting.truncate(kind, 24):<{width}}  {experiment_tables.draw_interval(ratio, most, _AXIS)}  {experiment_tables.format_factor(ratio.ratio)}"
         for kind, ratio in rows
     ]
-    return [*drawn, f"{'':{width}}  {experiment_tables.axis(most, _AXIS)}"]
+    return [*drawn, f"{'':{width}}  {experiment_tables.draw_axis(most, _AXIS)}"]
 
 
 def _sweep(report: ExperimentReport) -> str:
@@ -92,24 +94,24 @@ def _sweep(report: ExperimentReport) -> str:
         standing = report.sweep.standing(point.arm)
         rows.append(
             [
-                said(experiment_tables.name(report.design, point.arm)),
+                escape_text(experiment_tables.name_arm(report.design, point.arm)),
                 interval,
                 formatting.format_number(point.al, 2),
                 standing,
             ]
         )
-    return table((said(report.design.vary), "tok/s", "AL", ""), rows, (1, 2))
+    return render_table((escape_text(report.design.vary), "tok/s", "AL", ""), rows, (1, 2))
 
 
 def _starts(report: ExperimentReport) -> Iterator[str]:
-    bars = experiment_tables.start_bars(report.boots, range(len(report.design.arms)))
+    bars = experiment_tables.list_start_bars(report.boots, range(len(report.design.arms)))
     if not bars:
         return
     longest = max(bar.seconds for bar in bars) or 1.0
     yield "## Start-up"
-    yield block(
+    yield quote_block(
         *(
-            f"{bar.what:<14}{experiment_tables.letter(bar.arm)}  {'█' * max(1, round(bar.seconds / longest * _BAR)):<{_BAR}}"
+            f"{bar.what:<14}{experiment_tables.arm_letter(bar.arm)}  {'█' * max(1, round(bar.seconds / longest * _BAR)):<{_BAR}}"
             f"  {formatting.format_number(bar.seconds, 1, 's') if bar.seconds < 60 else formatting.format_duration(bar.seconds)}"
             for bar in bars
         )
@@ -122,14 +124,16 @@ def _how(report: ExperimentReport) -> Iterator[str]:
     streams = ", ".join(str(count) for count in design.concurrency)
     yield "## How it was measured"
     if not design.suite:
-        yield bullets(["in runs of their own: which prompts were sent, in what order and how sampled was not recorded"])
+        yield render_bullets(
+            ["in runs of their own: which prompts were sent, in what order and how sampled was not recorded"]
+        )
         return
     if design.command:
         yield "Once more, on a machine like this one:"
-        yield block(design.command)
-    yield bullets(
+        yield quote_block(design.command)
+    yield render_bullets(
         [
-            f"suite {code(design.suite)}, SHA-256 {code(design.digest)}",
+            f"suite {quote_code(design.suite)}, SHA-256 {quote_code(design.digest)}",
             f"{formatting.pluralize(design.rounds, 'round')} of every prompt in each boot, in an order shuffled from seed "
             f"{design.seed}; answers {design.scale:g} times their usual length; {streams} at a time"
             f"{', more rounds where one would not keep them busy twice' if max(design.concurrency) > 1 else ''}",
@@ -138,8 +142,8 @@ def _how(report: ExperimentReport) -> Iterator[str]:
             if _full(report.boots)
             else "some answers ended before their full length",
             f"each arm has a compile cache of its own, empty at its first boot: {'yes' if design.own_cache else 'no'}",
-            f"{experiment_tables.requests_of(report.boots)} requests in {formatting.pluralize(len(report.boots), 'boot')}; "
-            f"the boots took {experiment_tables.took(report.boots)} together",
+            f"{experiment_tables.count_requests(report.boots)} requests in {formatting.pluralize(len(report.boots), 'boot')}; "
+            f"the boots took {experiment_tables.total_seconds(report.boots)} together",
         ]
     )
 
@@ -153,31 +157,33 @@ def _machine(report: ExperimentReport) -> Iterator[str]:
     gpus = sorted({gpu for boot in boots for gpu in boot.gpus})
     drivers = sorted({boot.driver for boot in boots if boot.driver})
     yield "## Machine"
-    driver = ", ".join(map(said, drivers)) or formatting.UNKNOWN
+    driver = ", ".join(map(escape_text, drivers)) or formatting.UNKNOWN
     nothing = "none" if report.design.arms[0].plan.on_cpu else formatting.UNKNOWN
-    yield bullets(
-        [f"GPU: {', '.join(map(said, gpus)) or nothing}, driver {driver}, clock {experiment_tables.clocks(boots)}"]
+    yield render_bullets(
+        [
+            f"GPU: {', '.join(map(escape_text, gpus)) or nothing}, driver {driver}, clock {experiment_tables.format_clocks(boots)}"
+        ]
     )
     header = ("boot", "arm", "cache", "up", "ready", "took", "before", "after", "")
-    yield table(header, [_boot(boot) for boot in boots], (0, 3, 4, 5))
+    yield render_table(header, [_boot(boot) for boot in boots], (0, 3, 4, 5))
 
 
 def _boot(boot: Boot) -> list[str]:
     seconds = [formatting.format_duration(value) for value in (boot.up, boot.ready, boot.took)]
     again_ = f"attempt {boot.attempt}" if boot.attempt > 1 else ""
-    remark = ", ".join(filter(None, (again_, said(boot.error))))
-    state = [conditions(boot.before), conditions(boot.after)]
+    remark = ", ".join(filter(None, (again_, escape_text(boot.error))))
+    state = [render_conditions(boot.before), render_conditions(boot.after)]
     return [
         str(boot.number + 1),
-        experiment_tables.letter(boot.arm),
-        said(boot.cache) or formatting.UNKNOWN,
+        experiment_tables.arm_letter(boot.arm),
+        escape_text(boot.cache) or formatting.UNKNOWN,
         *seconds,
-        *map(said, state),
+        *map(escape_text, state),
         remark,
     ]
 
 
-def conditions(at: Conditions | None) -> str:
+def render_conditions(at: Conditions | None) -> str:
     """Return how the machine was, as far as somebody said."""
     if at is None:
         return formatting.UNKNOWN
@@ -198,15 +204,17 @@ def _launched(report: ExperimentReport) -> Iterator[str]:
     yield "## What was launched"
     for arm, made in enumerate(report.design.arms):
         boot = next((boot for boot in report.boots if boot.arm == arm and boot.argv), None)
-        yield f"### {said(experiment_tables.name(report.design, arm))}"
-        yield block(request.command(made.plan, made.options), "", *_command(made.plan.argv, made.plan.env, boot))
+        yield f"### {escape_text(experiment_tables.name_arm(report.design, arm))}"
+        yield quote_block(request.command(made.plan, made.options), "", *_command(made.plan.argv, made.plan.env, boot))
         if boot:
-            patches = ", ".join(f"{code(name)} {code(sha[:_DIGITS])}" for name, sha in boot.patches.items())
-            versions = ", ".join(f"{said(name)} {said(version)}" for name, version in boot.versions.items())
-            yield bullets(
+            patches = ", ".join(f"{quote_code(name)} {quote_code(sha[:_DIGITS])}" for name, sha in boot.patches.items())
+            versions = ", ".join(
+                f"{escape_text(name)} {escape_text(version)}" for name, version in boot.versions.items()
+            )
+            yield render_bullets(
                 [
                     f"environment that was there before: {_inherited(boot)}",
-                    f"engine: {said(boot.engine)}",
+                    f"engine: {escape_text(boot.engine)}",
                     f"patches: {patches or 'none'}",
                     f"versions: {versions or formatting.UNKNOWN}",
                 ]
@@ -216,7 +224,9 @@ def _launched(report: ExperimentReport) -> Iterator[str]:
 def _inherited(boot: Boot) -> str:
     if not boot.inherited:
         return formatting.UNKNOWN if boot.inherited is None else "nothing that an engine heeds"
-    return ", ".join(code(formatting.truncate(f"{name}={value}", _WIDEST)) for name, value in boot.inherited.items())
+    return ", ".join(
+        quote_code(formatting.truncate(f"{name}={value}", _WIDEST)) for name, value in boot.inherited.items()
+    )
 
 
 def _command(argv: Sequence[str], env: dict[str, str], boot: Boot | None) -> list[str]:
@@ -248,14 +258,15 @@ def _samples(report: ExperimentReport) -> Iterator[str]:
             (str(d.round + 1), d) for d in boot.requests
         ]
         rows += [
-            [str(boot.number + 1), experiment_tables.letter(boot.arm), *_request(stage, done)] for stage, done in found
+            [str(boot.number + 1), experiment_tables.arm_letter(boot.arm), *_request(stage, done)]
+            for stage, done in found
         ]
-    yield table(header, rows, (0, 3, 4, 5, 6, 7, 8, 9))
+    yield render_table(header, rows, (0, 3, 4, 5, 6, 7, 8, 9))
 
 
 def _request(stage: str, done: RequestDone) -> list[str]:
     figures = [formatting.format_number(value, digits) for value, digits in (
         (done.ttft, 3), (done.decode_tok_s, 1), (done.steps_s, 2), (done.acceptance_length, 2))]  # fmt: skip
-    ended = said(done.error) if done.error else said(done.finish)
-    digest = code(done.digests[-1][:_DIGITS]) if done.digests else ""
-    return [said(done.kind), stage, str(done.streams), str(done.tokens), *figures, ended, digest]
+    ended = escape_text(done.error) if done.error else escape_text(done.finish)
+    digest = quote_code(done.digests[-1][:_DIGITS]) if done.digests else ""
+    return [escape_text(done.kind), stage, str(done.streams), str(done.tokens), *figures, ended, digest]

@@ -25,10 +25,10 @@ _MOST_SCALE = math.log(1000)
 _NAME = 24
 
 
-def details(report: ExperimentReport, one: Comparison) -> list[str]:
+def list_other_details(report: ExperimentReport, one: Comparison) -> list[str]:
     """Return what stands behind a verdict, less what the label says already."""
     synthetic = f"! {report.design.synthetic}:" if report.design.synthetic else "\n"
-    return [line for line in verdict_text.details(report, one) if not line.startswith(synthetic)]
+    return [line for line in verdict_text.list_details(report, one) if not line.startswith(synthetic)]
 
 
 class Bar(NamedTuple):
@@ -39,41 +39,41 @@ class Bar(NamedTuple):
     seconds: float
 
 
-def letter(arm: int) -> str:
+def arm_letter(arm: int) -> str:
     """Return the letter of an arm, `A` for the first."""
     return chr(ord("A") + arm % 26)
 
 
-def mark(arm: int) -> str:
+def arm_mark(arm: int) -> str:
     """Return the mark of an arm."""
     return MARKS[arm % len(MARKS)]
 
 
-def name(design: Design, arm: int, width: int = _NAME) -> str:
+def name_arm(design: Design, arm: int, width: int = _NAME) -> str:
     """Return letter and name of an arm, the name cut in the middle."""
-    return f"{letter(arm)} {formatting.truncate_middle(clean_line(verdict_text.label(design, arm)), width)}"
+    return f"{arm_letter(arm)} {formatting.truncate_middle(clean_line(verdict_text.label_arm(design, arm)), width)}"
 
 
-def varied(design: Design) -> str:
+def describe_variation(design: Design) -> str:
     """Return what is varied, as `mode: eager against compile`."""
     names = [formatting.truncate_middle(clean_line(arm.name), _NAME) for arm in design.arms]
     joined = " against ".join(names) if len(names) == 2 else ", ".join(names)
     return f"{clean_line(design.vary)}: {joined}"
 
 
-def kind(design: Design) -> str:
+def describe_certainty(design: Design) -> str:
     """Return how sure an experiment can be: `honest, 4 boots`, `quick, 2 boots`, or `measured apart, 2 boots`."""
     if not design.suite:
         return f"measured apart, {formatting.pluralize(len(design.order), 'boot')}"
     return f"{'honest' if design.honest else 'quick'}, {formatting.pluralize(len(design.order), 'boot')}"
 
 
-def order(design: Design) -> str:
+def format_boot_order(design: Design) -> str:
     """Return the order of the boots, as `A B B A`."""
-    return " ".join(letter(arm) for arm in design.order)
+    return " ".join(arm_letter(arm) for arm in design.order)
 
 
-def label(design: Design) -> str:
+def synthetic_label(design: Design) -> str:
     """Return why the figures are not those of a real model, or nothing."""
     return f"not a real model's figures: {clean_line(design.synthetic)}" if design.synthetic else ""
 
@@ -81,10 +81,10 @@ def label(design: Design) -> str:
 ARMS_HEADER = ("arm", "boots", "steps/s", "tok/s", "AL", "TTFT", "ready cold", "ready cached", "first request")
 
 
-def arms(report: ExperimentReport) -> list[tuple[str, ...]]:
+def tabulate_arms(report: ExperimentReport) -> list[tuple[str, ...]]:
     """Return a row per arm: medians of its boots, with least and greatest where there are several."""
     found = [
-        (name(report.design, arm), arm_summary.summarize_arm(report.boots, arm))
+        (name_arm(report.design, arm), arm_summary.summarize_arm(report.boots, arm))
         for arm in range(len(report.design.arms))
     ]
     return [(title, *_cells(summed)) for title, summed in found]
@@ -94,17 +94,17 @@ def _cells(arm: ArmSummary) -> list[str]:
     boots = f"{arm.boots} of {arm.boots + arm.failed}" if arm.failed else str(arm.boots)
     return [
         boots,
-        spread(arm.steps_s),
-        spread(arm.tok_s),
-        spread(arm.al, 2),
-        spread(arm.ttft, 2, " s"),
-        times(arm.cold),
-        times(arm.cached),
-        spread(arm.first, 1, " s"),
+        format_figure(arm.steps_s),
+        format_figure(arm.tok_s),
+        format_figure(arm.al, 2),
+        format_figure(arm.ttft, 2, " s"),
+        format_times(arm.cold),
+        format_times(arm.cached),
+        format_figure(arm.first, 1, " s"),
     ]
 
 
-def spread(figure: MedianFigure | None, digits: int = 1, unit: str = "") -> str:
+def format_figure(figure: MedianFigure | None, digits: int = 1, unit: str = "") -> str:
     """Return `35.9 (34.1 to 36.6, n=4)`, or a dash."""
     if figure is None:
         return formatting.UNKNOWN
@@ -112,7 +112,7 @@ def spread(figure: MedianFigure | None, digits: int = 1, unit: str = "") -> str:
     return f"{middle}{unit} (n=1)" if figure.n == 1 else f"{middle}{unit} ({low} to {high}, n={figure.n})"
 
 
-def times(figure: MedianFigure | None) -> str:
+def format_times(figure: MedianFigure | None) -> str:
     """Return `9:31 (9:20 to 9:40, n=2)`, or a dash."""
     if figure is None:
         return formatting.UNKNOWN
@@ -120,25 +120,31 @@ def times(figure: MedianFigure | None) -> str:
     return f"{middle} (n=1)" if figure.n == 1 else f"{middle} ({low} to {high}, n={figure.n})"
 
 
-def ratio(value: Ratio | None) -> str:
+def format_ratio(value: Ratio | None) -> str:
     """Return `1.85 (1.79 to 1.92)`, or a dash."""
     if value is None:
         return formatting.UNKNOWN
-    return f"{times_as(value.ratio)} ({times_as(value.low)} to {times_as(value.high)})"
+    return f"{format_factor(value.ratio)} ({format_factor(value.low)} to {format_factor(value.high)})"
 
 
-def times_as(value: float) -> str:
+def format_factor(value: float) -> str:
     """Return a ratio with as many digits as tell something."""
     return f"{value:.3g}" if value >= 10 else f"{value:.2f}"
 
 
-def prompts(report: ExperimentReport, one: Comparison) -> list[tuple[str, ...]]:
+def tabulate_prompts(report: ExperimentReport, one: Comparison) -> list[tuple[str, ...]]:
     """Return a row per prompt: both medians in the judged measure, their ratio with its interval, requests."""
     rows = [
-        (prompt(row), formatting.format_number(row.a), formatting.format_number(row.b), ratio(row.ratio), str(row.n))
+        (
+            name_prompt(row),
+            formatting.format_number(row.a),
+            formatting.format_number(row.b),
+            format_ratio(row.ratio),
+            str(row.n),
+        )
         for row in one.prompts
     ]
-    return [*rows, ("all", *_both(report, one), ratio(one.ratio), str(sum(row.n for row in one.prompts)))]
+    return [*rows, ("all", *_both(report, one), format_ratio(one.ratio), str(sum(row.n for row in one.prompts)))]
 
 
 def _both(report: ExperimentReport, one: Comparison) -> tuple[str, str]:
@@ -148,19 +154,19 @@ def _both(report: ExperimentReport, one: Comparison) -> tuple[str, str]:
     return low, high
 
 
-def prompt(row: PromptRatio) -> str:
+def name_prompt(row: PromptRatio) -> str:
     """Return the name of a prompt, with how many were under way at a time where that is not one."""
     streams = f" ×{row.streams}" if row.streams != 1 else ""
     return formatting.truncate_middle(clean_line(row.kind), _NAME) + streams
 
 
-def scale(ratios: Iterable[Ratio]) -> float:
+def axis_scale(ratios: Iterable[Ratio]) -> float:
     """Return the greatest distance from 1 among the ends of the intervals, as a logarithm: how far an axis goes."""
     ends = [abs(math.log(end)) for one in ratios for end in (one.low, one.ratio, one.high) if 0 < end < math.inf]
     return min(_MOST_SCALE, max([*ends, _LEAST_SCALE]) * 1.05)
 
 
-def interval(value: Ratio, most: float, width: int) -> str:
+def draw_interval(value: Ratio, most: float, width: int) -> str:
     """Return an interval drawn on an axis of `width` cells, from 1/e^most to e^most, with `│` at 1 where it is free."""
     low, middle, high = (_cell(end, most, width) for end in (value.low, value.ratio, value.high))
     cells = [" "] * width
@@ -176,7 +182,7 @@ def _cell(value: float, most: float, width: int) -> int:
     return round((max(-most, min(place, most)) + most) / (2 * most) * (width - 1))
 
 
-def axis(most: float, width: int) -> str:
+def draw_axis(most: float, width: int) -> str:
     """Return the labels under an axis of ratios: both ends and 1."""
     left, right = f"{math.exp(-most):.2g}", f"{math.exp(most):.2g}"
     centre = _cell(1.0, most, width)
@@ -184,7 +190,7 @@ def axis(most: float, width: int) -> str:
     return line.ljust(width - len(right)) + right
 
 
-def start_bars(boots: Sequence[Boot], arms_shown: Sequence[int]) -> list[Bar]:
+def list_start_bars(boots: Sequence[Boot], arms_shown: Sequence[int]) -> list[Bar]:
     """Return the medians of cold and cached starts and of first requests, arm by arm, what is unknown left out."""
     found = [(arm, arm_summary.summarize_arm(boots, arm)) for arm in arms_shown]
     rows = []
@@ -199,18 +205,18 @@ def start_bars(boots: Sequence[Boot], arms_shown: Sequence[int]) -> list[Bar]:
     return rows
 
 
-def requests_of(boots: Iterable[Boot]) -> int:
+def count_requests(boots: Iterable[Boot]) -> int:
     """Return how many requests were measured."""
     return sum(len(boot.requests) for boot in boots)
 
 
-def took(boots: Sequence[Boot]) -> str:
+def total_seconds(boots: Sequence[Boot]) -> str:
     """Return how long the boots took together."""
     known = [boot.took for boot in boots if boot.took is not None]
     return formatting.format_duration(sum(known)) if known else formatting.UNKNOWN
 
 
-def clocks(boots: Iterable[Boot]) -> str:
+def format_clocks(boots: Iterable[Boot]) -> str:
     """Return the GPU clocks that were seen before and after the boots, their median and ends; or a dash."""
     seen = [at.clock_mhz for boot in boots for at in (boot.before, boot.after) if at and at.clock_mhz is not None]
     return (

@@ -38,7 +38,7 @@ class Reported(Event, frozen=True, tag="ab report"):
     report: ExperimentReport
 
 
-def plan(design: Design, estimate: DurationEstimate, stopped: Sequence[str] = ()) -> str:
+def describe_experiment(design: Design, estimate: DurationEstimate, stopped: Sequence[str] = ()) -> str:
     """Return what an experiment is going to do, for somebody who decides whether it may."""
     names = " ".join(clean_line(design.arms[arm].name) for arm in design.order)
     boots = f"{formatting.pluralize(len(design.order), 'boot')}: {names}"
@@ -79,12 +79,12 @@ def _takes(estimate: DurationEstimate) -> str:
     )
 
 
-def how_to_return(identity: str) -> str:
+def describe_experiment_commands(identity: str) -> str:
     """Return the commands that watch and stop an experiment, one per line."""
     return f"  watch: dflash-tui ab attach {identity}\n  stop:  dflash-tui ab stop {identity}"
 
 
-def line(design: Design, event: Happened) -> str:
+def format_event(design: Design, event: Happened) -> str:
     """Return what happened in a line; empty for what needs none."""
     match event:
         case BootBegan():
@@ -115,23 +115,23 @@ def _ended(boot: Boot) -> str:
         again = "; it is tried once more" if boot.attempt < ATTEMPTS else "; the others go on without it"
         return f"  failed{again}\n    " + "\n    ".join(map(clean_line, boot.error.splitlines()))
     start = f"ready after {formatting.format_duration(boot.ready)}{f' ({boot.cache})' if boot.cache else ''}"
-    return f"  {start}, {formatting.format_number(speed(boot), 1, 'tok/s')}, over after {formatting.format_duration(boot.took)}"
+    return f"  {start}, {formatting.format_number(median_speed(boot), 1, 'tok/s')}, over after {formatting.format_duration(boot.took)}"
 
 
-def speed(boot: Boot) -> float | None:
+def median_speed(boot: Boot) -> float | None:
     """Return the median tok/s of a boot's measured requests, or None without any."""
     known = [one.decode_tok_s for one in boot.requests if not one.error and one.decode_tok_s is not None]
     return statistics.median(known) if known else None
 
 
-def summary(report: ExperimentReport) -> str:
+def format_report(report: ExperimentReport) -> str:
     """Return a report as lines: each verdict first, then what is behind it, and the boots as a table."""
-    lines = [clean_line(verdict_text.headline(report, each)) for each in report.comparisons]
-    lines += map(clean_line, verdict_text.sweep(report))
+    lines = [clean_line(verdict_text.format_headline(report, each)) for each in report.comparisons]
+    lines += map(clean_line, verdict_text.describe_sweep(report))
     for each in report.comparisons:
-        versus = f"{verdict_text.label(report.design, each.b)} to {verdict_text.label(report.design, each.a)}"
+        versus = f"{verdict_text.label_arm(report.design, each.b)} to {verdict_text.label_arm(report.design, each.a)}"
         lines += ["", clean_line(versus)] if len(report.comparisons) > 1 else [""]
-        lines += [f"  {clean_line(line)}" for line in verdict_text.details(report, each)]
+        lines += [f"  {clean_line(line)}" for line in verdict_text.list_details(report, each)]
     return "\n".join([*lines, "", _boots(report)])
 
 
@@ -144,7 +144,7 @@ def _boots(report: ExperimentReport) -> str:
             boot.cache or formatting.UNKNOWN,
             formatting.format_duration(boot.ready),
             formatting.format_number(boot.cold_request.decode_tok_s if boot.cold_request else None, 1, "tok/s"),
-            formatting.format_number(speed(boot)),
+            formatting.format_number(median_speed(boot)),
             str(len(boot.requests)),
         )
         for boot in report.boots

@@ -12,7 +12,7 @@ from dflash_tui.common import formatting
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.run_report import RunReport
-from dflash_tui.presentation.markdown import said, table
+from dflash_tui.presentation.markdown import escape_text, render_table
 
 _WHY = "the flags, versions, patches, prompts and the machine of {} are not recorded in it"
 Told = ExperimentReport | RunReport | ImportedResult
@@ -27,7 +27,7 @@ class SideBySide(msgspec.Struct, frozen=True):
     synthetic: str = ""
 
 
-def of(names: tuple[str, str], found: tuple[Told, Told]) -> SideBySide:
+def compare_imported(names: tuple[str, str], found: tuple[Told, Told]) -> SideBySide:
     """Return the figures of both."""
     foreign = [
         f"{name} ({one.source})" for name, one in zip(names, found, strict=True) if isinstance(one, ImportedResult)
@@ -37,21 +37,27 @@ def of(names: tuple[str, str], found: tuple[Told, Told]) -> SideBySide:
     return SideBySide(_WHY.format(" and ".join(foreign)), names, measured, synthetic)
 
 
-def render(sides: SideBySide) -> str:
+def render_comparison(sides: SideBySide) -> str:
     """Return them in Markdown."""
-    parts = [f"# {said(sides.names[0])} beside {said(sides.names[1])}"]
-    parts += [f"> **Not a real model's figures: {said(sides.synthetic)}.**"] if sides.synthetic else []
-    parts.append(f"**refused: {said(sides.refused)}**")
+    parts = [f"# {escape_text(sides.names[0])} beside {escape_text(sides.names[1])}"]
+    parts += [f"> **Not a real model's figures: {escape_text(sides.synthetic)}.**"] if sides.synthetic else []
+    parts.append(f"**refused: {escape_text(sides.refused)}**")
     parts.append("The figures, each as its own source defines it; tok/s of another tool may count the first token too.")
     header = ("of", "what", "n", "streams", "tok/s", "TTFT s", "acceptance", "AL", "failed")
-    rows = [(said(name), *_row(one)) for name, found in zip(sides.names, sides.measured, strict=True) for one in found]
-    return "\n\n".join([*parts, table(header, rows, range(2, 9))]) + "\n"
+    rows = [
+        (escape_text(name), *_row(one))
+        for name, found in zip(sides.names, sides.measured, strict=True)
+        for one in found
+    ]
+    return "\n\n".join([*parts, render_table(header, rows, range(2, 9))]) + "\n"
 
 
 def _row(one: ImportedMeasurement) -> tuple[str, ...]:
     streams = formatting.UNKNOWN if one.streams is None else str(one.streams)
     ttft = (
-        f"{formatting.format_number(one.ttft, 3)} ({said(one.ttft_is)})" if one.ttft is not None else formatting.UNKNOWN
+        f"{formatting.format_number(one.ttft, 3)} ({escape_text(one.ttft_is)})"
+        if one.ttft is not None
+        else formatting.UNKNOWN
     )
     figures = (
         formatting.format_number(one.tok_s),
@@ -59,7 +65,7 @@ def _row(one: ImportedMeasurement) -> tuple[str, ...]:
         formatting.format_percent(one.acceptance, 1),
         formatting.format_number(one.acceptance_length, 2),
     )
-    return (said(one.what), str(one.n), streams, *figures, str(one.failed))
+    return (escape_text(one.what), str(one.n), streams, *figures, str(one.failed))
 
 
 def _synthetic(one: Told) -> str:

@@ -18,7 +18,7 @@ _LINKS = (
 )
 
 
-def said(text: str) -> str:
+def escape_text(text: str) -> str:
     """Return text of others for a paragraph or a cell: one line, without secrets, nothing in it meaning anything."""
     body = _SPECIAL.sub(r"\\\1", redact_secrets(" ".join(clean_line(line) for line in text.splitlines())))
     for meant, instead in _LINKS:
@@ -26,7 +26,7 @@ def said(text: str) -> str:
     return body
 
 
-def code(text: str) -> str:
+def quote_code(text: str) -> str:
     """Return text of others as code within a line."""
     body = redact_secrets(clean_line(text)).replace("|", "\\|")
     if not body:
@@ -36,7 +36,7 @@ def code(text: str) -> str:
     return f"{fence}{pad}{body}{pad}{fence}"
 
 
-def block(*lines: str) -> str:
+def quote_block(*lines: str) -> str:
     """Return lines as a block of code that no line of theirs can end."""
     body = redact_secrets("\n".join(clean_line(part) for line in lines for part in line.split("\n")))
     longest = max((len(run) for run in re.findall("`+", body)), default=0)
@@ -44,12 +44,12 @@ def block(*lines: str) -> str:
     return f"{fence}text\n{body}\n{fence}"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
+def render_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
     """Return a table; the cells are Markdown already, the columns in `right` are aligned to the right."""
     rule = ["---:" if column in right else "---" for column in range(len(header))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
 
 
-def bullets(lines: Iterable[str]) -> str:
+def render_bullets(lines: Iterable[str]) -> str:
     """Return a list of lines that are Markdown already."""
     return "\n".join(f"- {line}" for line in lines)

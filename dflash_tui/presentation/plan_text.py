@@ -10,10 +10,10 @@ from dflash_tui.launch.planner import PlannedLaunch, estimate_planned_memory
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import startup_history
 from dflash_tui.planning import plan as plans
-from dflash_tui.presentation.plan_words import band_line, memory_line, ready_line, restart_line
+from dflash_tui.presentation.plan_words import format_memory, format_published, format_restart, format_time_to_ready
 
 
-def describe(made: PlannedLaunch) -> str:
+def describe_plan(made: PlannedLaunch) -> str:
     """Return the plan for a reader: what is served, with what, what has to be fetched, and what is known about it."""
     setup, plan = made.setup, made.plan
     spec, recipe = setup.engine, setup.recipe
@@ -42,12 +42,12 @@ def describe(made: PlannedLaunch) -> str:
     if recipe.build:
         built = Path(plan.models_folder).is_dir()
         rows.append(("models", "built" if built else f"to build here: {recipe.build.size_mb} MB, a few seconds"))
-    if ready := ready_line(plan, setup, startup_history.estimate_ready(plan)):
+    if ready := format_time_to_ready(plan, setup, startup_history.estimate_ready(plan)):
         rows.append(("ready", ready))
     if fit := estimate_planned_memory(made):
-        rows.append(("memory", memory_line(fit)))
-    rows += [("expected", band_line(band)) for band in setup.expected if plan.num_speculative_tokens]
-    if restart := restart_line(plan.restart):
+        rows.append(("memory", format_memory(fit)))
+    rows += [("expected", format_published(band)) for band in setup.expected if plan.num_speculative_tokens]
+    if restart := format_restart(plan.restart):
         rows.append(("restart", restart))
     if plan.synthetic:
         rows.append(("note", f"{plan.synthetic}: figures say nothing about a real model"))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint i
 MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 
 
-def memory_line(fit: MemoryEstimate) -> str:
+def format_memory(fit: MemoryEstimate) -> str:
     """Return the memory arithmetic in a line; what is unknown is named."""
     parts = [f"{share.name} {formatting.format_gib(share.size)}" for share in fit.shares]
     parts.append(f"KV for {fit.max_model_len or formatting.UNKNOWN} tokens {formatting.format_gib(fit.kv_needed)}")
@@ -27,7 +27,7 @@ def memory_line(fit: MemoryEstimate) -> str:
     )
 
 
-def ready_line(plan: Plan, setup: ResolvedRecipe, before: TimeToReady | None) -> str:
+def format_time_to_ready(plan: Plan, setup: ResolvedRecipe, before: TimeToReady | None) -> str:
     """Return how long a start will take, by earlier runs here or else by what was published; empty when unknown."""
     if before:
         often = "the last time" if before.runs == 1 else f"the last {before.runs} times (median)"
@@ -39,19 +39,19 @@ def ready_line(plan: Plan, setup: ResolvedRecipe, before: TimeToReady | None) ->
     return f"after {low if low == high else f'{low} to {high}'} elsewhere ({bands[0].source})"
 
 
-def restart_line(policy: RestartPolicy) -> str:
+def format_restart(policy: RestartPolicy) -> str:
     """Return how a server that dies is launched again, and by whom; empty when it is not."""
     if not policy.times:
         return ""
-    return f"after a crash, {restart_limit(policy)}, by `up` while it watches and by `service`; not by the panel"
+    return f"after a crash, {format_restart_limit(policy)}, by `up` while it watches and by `service`; not by the panel"
 
 
-def restart_limit(policy: RestartPolicy) -> str:
+def format_restart_limit(policy: RestartPolicy) -> str:
     """Return how often a server that dies is launched again."""
     return f"at most {formatting.pluralize(policy.times, 'time')} within {formatting.format_duration(policy.within_s)}"
 
 
-def band_line(band: PublishedFigures) -> str:
+def format_published(band: PublishedFigures) -> str:
     """Return published figures in a line, with what they are from."""
     mode = f"{band.mode.value}: " if band.mode else ""
     figures = [
@@ -75,13 +75,13 @@ def _range(values: tuple[float, ...], scale: float, unit: str) -> str:
     return f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
 
 
-def check_line(check: Check) -> str:
+def format_check(check: Check) -> str:
     """Return a check in one line, or two with its fix."""
     fix = f"\n{'':4}→ {check.fix}" if check.fix and check.level.value != "ok" else ""
     return f"{MARKS[check.level.value]} {check.name}: {check.found}{fix}"
 
 
-def verdict(report: PreflightReport) -> str:
+def format_verdict(report: PreflightReport) -> str:
     """Return what the checks come to."""
     warnings = sum(check.level.value == "warn" for check in report.checks)
     noted = f", {formatting.pluralize(warnings, 'warning')}" if warnings else ""

@@ -20,7 +20,7 @@ _ASKED_LATE = 60.0
 _ORDER = list(Phase)
 
 
-class Mark(Enum):
+class RowMark(Enum):
     """How a row of a start stands; the value is what is drawn, so that colour is never alone."""
 
     DONE = "✓"
@@ -30,46 +30,46 @@ class Mark(Enum):
     TO_COME = "·"
 
 
-class Row(NamedTuple):
+class StartupRow(NamedTuple):
     """One phase of a start: its seconds so far (None before it or when unknown), what was expected, and a remark."""
 
-    mark: Mark
+    mark: RowMark
     name: str
     seconds: float | None
     expected: Guess | None = None
     note: str = ""
 
 
-def guess(expected: Guess | None) -> str:
+def format_expected(expected: Guess | None) -> str:
     """Return `≈ 35 s (n=3)`, or a dash without history."""
     return f"≈ {formatting.format_duration(expected.seconds)} (n={expected.n})" if expected else formatting.UNKNOWN
 
 
-def spread(kind: Kind) -> str:
+def format_spread(kind: Kind) -> str:
     """Return the shortest and the longest time until ready; a dash where there are not two to tell apart."""
     if len(kind.answered) < 2:
         return formatting.UNKNOWN
     return f"{formatting.format_duration(min(kind.answered))} – {formatting.format_duration(max(kind.answered))}"
 
 
-def rows(state: RunState, now: float, expected: Expected | None) -> list[Row]:
+def build_startup_rows(state: RunState, now: float, expected: Expected | None) -> list[StartupRow]:
     """Return what has happened, what runs and what is still to come until the server is ready."""
     if not state.startup.spells:
         return []
     spans = state.spans(now)
-    quiet = None if state.exit else silent(state, now, expected)
+    quiet = None if state.exit else find_silence(state, now, expected)
     named = [span for span in spans if span.phase is not Phase.UNATTRIBUTED]
     unclear = [span for span in spans if span.phase is Phase.UNATTRIBUTED and (span.seconds >= 1 or not span.over)]
     found = [_of(state, span, expected, quiet) for span in named]
     if state.up_at is None and state.exit is None and expected:
         reached = max(_ORDER.index(span.phase) for span in named)
         coming = [phase for phase in expected.phases if reached < _ORDER.index(phase) < _ORDER.index(Phase.UP)]
-        found += [Row(Mark.TO_COME, phase.value, None, expected.phases[phase]) for phase in coming]
+        found += [StartupRow(RowMark.TO_COME, phase.value, None, expected.phases[phase]) for phase in coming]
     found += _after_up(state, now, expected, quiet)
     return found + [_of(state, span, expected, quiet) for span in unclear]
 
 
-def silent(state: RunState, now: float, expected: Expected | None) -> Silence | None:
+def find_silence(state: RunState, now: float, expected: Expected | None) -> Silence | None:
     """Return the silence of a start that says nothing, or None."""
     startup = state.startup
     usual = expected.phases.get(startup.now) if expected and startup.now else None
@@ -77,19 +77,19 @@ def silent(state: RunState, now: float, expected: Expected | None) -> Silence | 
     return silence(startup, last, now, usual.seconds if usual else None) if last is not None else None
 
 
-def _of(state: RunState, span: PhaseSpan, expected: Expected | None, quiet: Silence | None) -> Row:
+def _of(state: RunState, span: PhaseSpan, expected: Expected | None, quiet: Silence | None) -> StartupRow:
     running = not span.over and state.up_at is None
-    mark = Mark.RUNNING if running else Mark.DONE
+    mark = RowMark.RUNNING if running else RowMark.DONE
     note = _note(state, span)
     if state.exit is not None and state.up_at is None and span.phase is state.startup.now:
-        mark = Mark.FAILED
+        mark = RowMark.FAILED
     elif running and quiet:
-        mark = Mark.STALLED if quiet.warning else mark
+        mark = RowMark.STALLED if quiet.warning else mark
         note = f"no line for {formatting.format_duration(quiet.seconds)}"
-    return Row(mark, span.phase.value, span.seconds, expected.phases.get(span.phase) if expected else None, note)
+    return StartupRow(mark, span.phase.value, span.seconds, expected.phases.get(span.phase) if expected else None, note)
 
 
-def quiet_line(quiet: Silence) -> str:
+def format_silence(quiet: Silence) -> str:
     """Return for how long nothing was said, whether the processes work, and what they are probably doing."""
     work = ""
     if quiet.cores is not None and quiet.disk is not None:
@@ -98,27 +98,32 @@ def quiet_line(quiet: Silence) -> str:
     return f"no line for {formatting.format_duration(quiet.seconds)}{work}: probably {quiet.probably}"
 
 
-def _after_up(state: RunState, now: float, expected: Expected | None, quiet: Silence | None) -> list[Row]:
+def _after_up(state: RunState, now: float, expected: Expected | None, quiet: Silence | None) -> list[StartupRow]:
     """Return the rows of /health and of the first real request, which together mean ready."""
     startup, first = state.startup, state.startup.first
-    waiting = Mark.TO_COME if state.up_at is None or state.exit else Mark.RUNNING
-    healthy = Row(waiting, "healthy", None, note="/health has not answered yet" if waiting is Mark.RUNNING else "")
+    waiting = RowMark.TO_COME if state.up_at is None or state.exit else RowMark.RUNNING
+    healthy = StartupRow(
+        waiting, "healthy", None, note="/health has not answered yet" if waiting is RowMark.RUNNING else ""
+    )
     if startup.healthy_at is not None and state.up_at is not None:
         took = max(0.0, startup.healthy_at - state.up_at)
         late = took > _ASKED_LATE  # nobody was there to ask
-        healthy = Row(Mark.DONE, "healthy", None if late else took, note="/health answered 200")
+        healthy = StartupRow(RowMark.DONE, "healthy", None if late else took, note="/health answered 200")
     guessed = expected.first_request if expected else None
     if first is not None and not first.error:
         ttft = f", first token after {first.ttft:.2f} s" if first.ttft is not None else ""
-        return [healthy, Row(Mark.DONE, "warm", first.total, guessed, f"first request, {first.tokens} tokens{ttft}")]
+        return [
+            healthy,
+            StartupRow(RowMark.DONE, "warm", first.total, guessed, f"first request, {first.tokens} tokens{ttft}"),
+        ]
     if (first is not None and first.error) or (state.exit and state.up_at is not None and startup.healthy_at):
         why = first.error if first is not None else "the server ended on it"
-        return [healthy, Row(Mark.FAILED, "warm", None, guessed, f"first request failed: {why}")]
+        return [healthy, StartupRow(RowMark.FAILED, "warm", None, guessed, f"first request failed: {why}")]
     if startup.healthy_at is not None and not state.exit:
         note = "first real request"
-        mark = Mark.STALLED if quiet and quiet.warning else Mark.RUNNING
-        return [healthy, Row(mark, "warm", max(0.0, now - startup.healthy_at), guessed, note)]
-    return [healthy, Row(Mark.TO_COME, "warm", None, guessed)]
+        mark = RowMark.STALLED if quiet and quiet.warning else RowMark.RUNNING
+        return [healthy, StartupRow(mark, "warm", max(0.0, now - startup.healthy_at), guessed, note)]
+    return [healthy, StartupRow(RowMark.TO_COME, "warm", None, guessed)]
 
 
 def _note(state: RunState, span: PhaseSpan) -> str:
@@ -127,9 +132,9 @@ def _note(state: RunState, span: PhaseSpan) -> str:
         case Phase.WEIGHTS | Phase.DRAFTER:
             return _weights(state, span.phase)
         case Phase.COMPILE:
-            return compiled(startup)
+            return list_compiled_parts(startup)
         case Phase.KV_CACHE:
-            return kv_cache(state)
+            return format_kv_cache(state)
         case Phase.GRAPHS:
             return _graphs(state)
         case _:
@@ -155,7 +160,7 @@ def _weights(state: RunState, phase: Phase) -> str:
     return " · ".join(parts)
 
 
-def compiled(startup: Startup) -> str:
+def list_compiled_parts(startup: Startup) -> str:
     """Return the parts that were compiled, each with its steps, and whether the cache helped."""
     parts = []
     for name, steps in startup.compiled.items():
@@ -169,7 +174,7 @@ def compiled(startup: Startup) -> str:
 _STEPS = {"dynamo": "Dynamo", "inductor": "Inductor", "loaded": "loaded in"}
 
 
-def kv_cache(state: RunState) -> str:
+def format_kv_cache(state: RunState) -> str:
     """Return the tokens that the KV cache holds, and how many of the longest requests that is."""
     tokens, times, each = (_stated(state, name) for name in ("kv_cache_size", "kv_concurrency", "kv_request"))
     parts = [f"{tokens:,.0f} tokens"] if tokens is not None else []
@@ -186,7 +191,7 @@ def _graphs(state: RunState) -> str:
     return " · ".join([formatting.pluralize(sum(bar.done for bar in bars), "graph"), f"{memory:.2f} GiB"])
 
 
-def facts(state: RunState) -> list[tuple[str, str]]:
+def list_facts(state: RunState) -> list[tuple[str, str]]:
     """Return what the server said that it uses, as label and value; what it has not said is left out."""
     known = state.startup.facts
     found = []
@@ -200,7 +205,7 @@ def facts(state: RunState) -> list[tuple[str, str]]:
     if (weights := _stated(state, "model_memory")) is not None:
         found.append(("weights", f"{weights:.2f} GiB"))
     if (memory := _stated(state, "kv_cache_memory")) is not None:
-        found.append(("KV cache", " · ".join(filter(None, [f"{memory:.2f} GiB", kv_cache(state)]))))
+        found.append(("KV cache", " · ".join(filter(None, [f"{memory:.2f} GiB", format_kv_cache(state)]))))
     graphs = _stated(state, "graph_memory")
     estimate = _stated(state, "graph_estimate")
     if graphs is not None or estimate is not None:
@@ -210,7 +215,9 @@ def facts(state: RunState) -> list[tuple[str, str]]:
     return found
 
 
-def ready_in(state: RunState, now: float, expected: Expected | None, usual: Mapping[Step, Guess] | None = None) -> str:
+def format_ready_in(
+    state: RunState, now: float, expected: Expected | None, usual: Mapping[Step, Guess] | None = None
+) -> str:
     """Return when the start will be ready, as an estimate; empty when it is over or nothing is known of its kind.
 
     Before the launch that includes its steps, of which `usual` says what they take.

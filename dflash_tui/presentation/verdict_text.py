@@ -17,15 +17,15 @@ _INTERVALS = "95 % intervals"
 _SUGGESTIVE = "suggestive only: one boot of an arm tells nothing of its next, which may differ by 10 %"
 
 
-def label(design: Design, arm: int) -> str:
+def label_arm(design: Design, arm: int) -> str:
     """Return what an arm is called: `compile`, `n=8`, `spec=off`."""
     name = design.arms[arm].name
     return name if design.vary in _SPEAKING else f"{design.vary}={name}"
 
 
-def headline(report: ExperimentReport, comparison: Comparison) -> str:
+def format_headline(report: ExperimentReport, comparison: Comparison) -> str:
     """Return the verdict on arm b against arm a in one sentence."""
-    a, b = label(report.design, comparison.a), label(report.design, comparison.b)
+    a, b = label_arm(report.design, comparison.a), label_arm(report.design, comparison.b)
     boots = _boots(comparison)
     ratio = comparison.ratio
     if comparison.word is Verdict.REFUSED:
@@ -41,7 +41,7 @@ def headline(report: ExperimentReport, comparison: Comparison) -> str:
     return f"{b} is {comparison.word.value} than {a}: {much}{unit} in {comparison.measure}, {boots}"
 
 
-def details(report: ExperimentReport, comparison: Comparison) -> list[str]:
+def list_details(report: ExperimentReport, comparison: Comparison) -> list[str]:
     """Return what stands behind the verdict, a sentence each, what refuses or qualifies it first."""
     design = report.design
     lines = [f"! {report.design.synthetic}: not a statement about real answers"] if design.synthetic else []
@@ -57,7 +57,7 @@ def details(report: ExperimentReport, comparison: Comparison) -> list[str]:
     figures = {"steps/s": comparison.steps_s, "tok/s": comparison.tok_s, "AL": comparison.al}
     told = [f"{name} {_interval(ratio)}" for name, ratio in figures.items() if ratio]
     if told:
-        a, b = label(design, comparison.a), label(design, comparison.b)
+        a, b = label_arm(design, comparison.a), label_arm(design, comparison.b)
         what = "intervals within these boots, which do not hold for the next" if comparison.suggestive else _INTERVALS
         lines.append(f"{b} to {a}, {what}: {', '.join(told)}")
     if comparison.cause:
@@ -74,12 +74,12 @@ def details(report: ExperimentReport, comparison: Comparison) -> list[str]:
     return lines
 
 
-def sweep(report: ExperimentReport) -> list[str]:
+def describe_sweep(report: ExperimentReport) -> list[str]:
     """Return what a sweep comes to, a sentence each; nothing when it is none."""
     found = report.sweep
     if found is None or found.best is None:
         return []
-    names = {point.arm: label(report.design, point.arm) for point in found.points}
+    names = {point.arm: label_arm(report.design, point.arm) for point in found.points}
     speeds = {point.arm: point.tok_s for point in found.points}
     lines = [f"fastest measured: {names[found.best]} with {speeds[found.best]:.1f} tok/s"]
     rest = [names[arm] for arm in found.plateau if arm != found.best]
@@ -133,7 +133,7 @@ def _rounded(share: float | None) -> str:
 
 
 def _start(report: ExperimentReport, comparison: Comparison) -> list[str]:
-    a, b = label(report.design, comparison.a), label(report.design, comparison.b)
+    a, b = label_arm(report.design, comparison.a), label_arm(report.design, comparison.b)
     start: StartComparison = comparison.start
     return [
         f"{what}: {a} {formatting.format_duration(ours)}, {b} {formatting.format_duration(theirs)}"
@@ -152,7 +152,7 @@ def _cached(comparison: Comparison) -> str:
 
 
 def _break_even(report: ExperimentReport, comparison: Comparison, found: BreakEven) -> str:
-    name, start = label(report.design, found.by), "a cold start" if found.cold else _cached(comparison)
+    name, start = label_arm(report.design, found.by), "a cold start" if found.cold else _cached(comparison)
     once = " (seen once each, and starts differ)" if found.starts == (1, 1) else ""
     behind = f"{name} is {formatting.format_duration(found.seconds)} behind after {start}{once}"
     if found.tokens is not None and found.requests is not None:

@@ -464,7 +464,7 @@ def farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
         if run.id not in measured
     ]
     told += [
-        f"the A/B of {progress.design.recipe} goes on\n{experiment_text.how_to_return(progress.design.id)}"
+        f"the A/B of {progress.design.recipe} goes on\n{experiment_text.describe_experiment_commands(progress.design.id)}"
         for progress in driven
     ]
     return "\n".join(told)

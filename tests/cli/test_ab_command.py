@@ -123,10 +123,12 @@ def test_the_plan_counts_the_requests_of_all_streams():
     assert store.count_measured_requests(design) == 25
     assert store.count_measured_requests(replace(design, rounds=5, concurrency=(8,))) == 25
     unknown = DurationEstimate(None, whole=False, source="")
-    words = experiment_text.plan(design, unknown)
+    words = experiment_text.describe_experiment(design, unknown)
     assert "quick, at least 1 round per boot" in words
     assert "1, 8 at a time, 25 requests per boot; temperature 0" in words
-    assert "1, 8 at a time; temperature 0" in experiment_text.plan(replace(design, digest="gone"), unknown)
+    assert "1, 8 at a time; temperature 0" in experiment_text.describe_experiment(
+        replace(design, digest="gone"), unknown
+    )
 
 
 def test_a_patch_is_taken_out_in_one_arm():
@@ -152,7 +154,7 @@ def test_a_patch_is_taken_out_in_one_arm():
 def test_the_plan_says_what_it_will_do_and_how_long(estimate, said):
     """Boots in their order, what is not known as such, and what will be stopped."""
     design, _ = build_experiment(parsed("demo-cpu"))
-    words = experiment_text.plan(design, estimate, ["20261122-010203-demo-cpu"])
+    words = experiment_text.describe_experiment(design, estimate, ["20261122-010203-demo-cpu"])
     assert said in words
     assert "2 boots: eager compile (one boot per arm: a verdict is only suggestive)" in words
     assert "20261122-010203-demo-cpu, which is in the way" in words
@@ -162,11 +164,16 @@ def test_the_plan_says_what_it_will_do_and_how_long(estimate, said):
 def test_what_happens_is_told_in_lines_without_control_characters():
     """An error may hold what a server wrote."""
     design, _ = build_experiment(parsed("demo-cpu"))
-    assert experiment_text.line(design, BootBegan(1.0, 1, 1, "run", 2)) == "boot 2 of 2: compile, attempt 2 as run"
-    failed = experiment_text.line(design, BootEnded(1.0, Boot(0, 0, "run", error="it \x1b[31mdied\n  because")))
+    assert (
+        experiment_text.format_event(design, BootBegan(1.0, 1, 1, "run", 2)) == "boot 2 of 2: compile, attempt 2 as run"
+    )
+    failed = experiment_text.format_event(design, BootEnded(1.0, Boot(0, 0, "run", error="it \x1b[31mdied\n  because")))
     assert "\x1b" not in failed
     assert "tried once more" in failed
-    assert experiment_text.line(design, ExperimentHalted(1.0, "the disk is full")) == "ended early: the disk is full"
+    assert (
+        experiment_text.format_event(design, ExperimentHalted(1.0, "the disk is full"))
+        == "ended early: the disk is full"
+    )
 
 
 def test_actions_without_an_experiment_say_so(capsys):

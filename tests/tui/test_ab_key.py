@@ -67,7 +67,7 @@ async def test_one_key_and_enter_lead_to_the_verdict():
         await patient(pilot, "arms: medians of boots")
         report = store.read_report(folder)
         assert report
-        assert verdict_text.headline(report, report.comparisons[0])[:60] in text(panel)
+        assert verdict_text.format_headline(report, report.comparisons[0])[:60] in text(panel)
     assert not [run for run in registry.runs() if server_process.members(run)]
 
 

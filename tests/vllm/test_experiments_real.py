@@ -46,7 +46,7 @@ async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine
         report = store.read_report(store.experiment_folder(store.list_experiments()[0].id))
         assert report
         (found,) = report.comparisons
-        assert verdict_text.headline(report, found)[:50] in text(panel)
+        assert verdict_text.format_headline(report, found)[:50] in text(panel)
     on, off = report.boots
     assert ("cpu-expand-kernel" in on.patches, "cpu-expand-kernel" in off.patches) == (True, False)
     assert all((boot.up or 0) > 0 and (boot.ready or 0) > (boot.up or 0) for boot in report.boots)

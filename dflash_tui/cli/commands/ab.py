@@ -37,7 +37,9 @@ def start(args: argparse.Namespace) -> int:
         print_json(experiment_text.Designed(time.time(), design))
     else:
         print_status(
-            experiment_text.plan(design, estimate.estimate_duration(design, setups), [run.id for run in in_the_way])
+            experiment_text.describe_experiment(
+                design, estimate.estimate_duration(design, setups), [run.id for run in in_the_way]
+            )
         )
     asyncio.run(controller.check_arms(design, setups))
     if not (args.yes or args.json) and sys.stdin.isatty() and not _agreed():
@@ -66,7 +68,7 @@ async def _get(design: Design, setups: list[ResolvedRecipe], *, as_json: bool) -
 
 def _go(args: argparse.Namespace, design: Design) -> int:
     if args.detach:
-        print_status(experiment_text.how_to_return(design.id))
+        print_status(experiment_text.describe_experiment_commands(design.id))
         print_data(design.id)
         return 0
     return ab_follow.follow_experiment(design, as_json=args.json)

@@ -30,10 +30,12 @@ def follow_experiment(design: Design, *, as_json: bool) -> int:
         for event in _events(folder):
             if as_json:
                 print_data(encode(event).decode())
-            elif said := experiment_text.line(design, event):
+            elif said := experiment_text.format_event(design, event):
                 print_status(said)
     except KeyboardInterrupt:
-        print_status(f"\nno longer watching; the experiment goes on\n{experiment_text.how_to_return(design.id)}")
+        print_status(
+            f"\nno longer watching; the experiment goes on\n{experiment_text.describe_experiment_commands(design.id)}"
+        )
         raise
     return _end(folder, design, as_json=as_json)
 
@@ -78,7 +80,7 @@ def _print(report: ExperimentReport, *, as_json: bool) -> None:
     if as_json:
         print_data(encode(experiment_text.Reported(time.time(), report)).decode())
         return
-    print_data(experiment_text.summary(report))
+    print_data(experiment_text.format_report(report))
 
 
 def _last_words(folder: Path) -> str:

@@ -45,7 +45,7 @@ class Bench(NamedTuple):
         run, done = self.run, list[RequestDone]()
         before = await observer.read_counters(run)
         if not self.as_json:
-            print_data(benchmark_text.request_row(None))
+            print_data(benchmark_text.format_request(None))
         requests = client.send_suite(
             run.url, run.plan.served_name, self.suite, rounds=self.suite.rounds(self.rounds, streams), scale=self.scale,
             seed=self.seed, temperature=self.temperature, fixed=self.fixed, streams=streams, key=run.key,
@@ -55,14 +55,18 @@ class Bench(NamedTuple):
                 run_files.record(run, request)
                 done.append(request)
                 if not self.as_json:
-                    print_data(benchmark_text.request_row(request))
+                    print_data(benchmark_text.format_request(request))
                 elif not self.watched:
                     print_data(encode(request).decode())
         measured = LevelSummary.of(run, done, before, await observer.read_counters(run), self.suite)
         if self.as_json:
             print_data(encode(measured).decode())
         else:
-            print_data("\n".join(filter(None, (benchmark_text.kind_table(measured), benchmark_text.summary(measured)))))
+            print_data(
+                "\n".join(
+                    filter(None, (benchmark_text.tabulate_kinds(measured), benchmark_text.format_level(measured)))
+                )
+            )
         if measured.failed == len(done):
             raise ServerFailed("no request succeeded", evidence=done[-1].error, do=f"the log: {run.log}")
         return measured
@@ -89,9 +93,9 @@ class Bench(NamedTuple):
         if self.as_json:
             print_data(encode(compared).decode())
             return
-        print_data(benchmark_text.side_by_side(ours, compared))
+        print_data(benchmark_text.tabulate_with_vllm(ours, compared))
         if compared.synthetic:
-            print_data(benchmark_text.synthetic(compared.synthetic))
+            print_data(benchmark_text.format_synthetic_warning(compared.synthetic))
 
     async def theirs(self, streams: int, seconds: float) -> ImportedResult:
         """Return what `vllm bench serve` says of one level, which took us so many seconds."""
@@ -166,6 +170,6 @@ async def run_bench(asked: Bench) -> None:
         else:
             levels.append(await asked.level(streams))
     if len(levels) > 1 and not asked.as_json:
-        print_data(f"\n{benchmark_text.level_table(levels)}")
+        print_data(f"\n{benchmark_text.tabulate_levels(levels)}")
         if asked.run.plan.synthetic:
-            print_data(benchmark_text.synthetic(asked.run.plan.synthetic))
+            print_data(benchmark_text.format_synthetic_warning(asked.run.plan.synthetic))

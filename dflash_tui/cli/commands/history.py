@@ -10,7 +10,7 @@ from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.common import formatting
 from dflash_tui.common.errors import UsageError
 from dflash_tui.monitoring import startup_history
-from dflash_tui.presentation.startup_text import spread
+from dflash_tui.presentation.startup_text import format_spread
 from dflash_tui.run_state import startup_comparison
 from dflash_tui.run_state.eta import Start
 from dflash_tui.run_state.startup_comparison import Difference, Kind
@@ -69,7 +69,7 @@ def _medians(kinds: Sequence[Kind]) -> str:
             *seconds,
             formatting.format_number(kind.first, 1, "s"),
             formatting.format_duration(kind.ready),
-            spread(kind),
+            format_spread(kind),
         )
         rows.append((*kind.pair, kind.mode, kind.cache or formatting.UNKNOWN, str(len(kind.starts)), *times))
     return formatting.format_table(header, rows, right=tuple(range(5, len(header))))

@@ -13,8 +13,8 @@ from dflash_tui.common import formatting
 from dflash_tui.launch.planner import estimate_planned_memory, plan_launch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import system
-from dflash_tui.presentation.plan_text import describe
-from dflash_tui.presentation.plan_words import check_line, verdict
+from dflash_tui.presentation.plan_text import describe_plan
+from dflash_tui.presentation.plan_words import format_check, format_verdict
 
 
 def plan(args: argparse.Namespace) -> int:
@@ -25,7 +25,7 @@ def plan(args: argparse.Namespace) -> int:
         known = {"expected": expected, "fit": msgspec.to_builtins(estimate_planned_memory(made))}
         print_data(json.dumps(msgspec.to_builtins(made.plan) | known))
     else:
-        print_data(describe(made))
+        print_data(describe_plan(made))
     return 0
 
 
@@ -43,7 +43,7 @@ def doctor(args: argparse.Namespace) -> int:
             print_status(f"{formatting.format_gib(freed)} of page cache given back")
         report = asyncio.run(runner.run_preflight(made.setup, made.plan, thorough=True))
     for check in report.checks:
-        print_data(msgspec.json.encode(check).decode() if args.json else check_line(check))
+        print_data(msgspec.json.encode(check).decode() if args.json else format_check(check))
     if not args.json:
-        print_data(verdict(report))
+        print_data(format_verdict(report))
     return 4 if report.failed else 0

@@ -72,10 +72,10 @@ def _compared(one: str, other: str, kind: str) -> str:
     """Return two set side by side: judged where that can be, else only their figures."""
     found = load_report(one), load_report(other)
     if isinstance(found[0], ImportedResult) or isinstance(found[1], ImportedResult):
-        beside = imported_comparison.of((one, other), found)
+        beside = imported_comparison.compare_imported((one, other), found)
         if kind == "svg":
             raise UsageError("what is not judged has no picture", do="--format md has the figures")
-        return msgspec.json.encode(beside).decode() if kind == "json" else imported_comparison.render(beside)
+        return msgspec.json.encode(beside).decode() if kind == "json" else imported_comparison.render_comparison(beside)
     reports = compare_reports(found[0], found[1])
     if kind == "svg" and len(reports) > 1:
         raise UsageError(f"these are {len(reports)} pictures", do="--format md has all of them")
@@ -90,7 +90,11 @@ def render_report(report: ExperimentReport | RunReport, kind: str, name: str) ->
         from dflash_tui.tui import svg_export  # noqa: PLC0415 - the panel costs 0.4 s that the other formats do not owe
 
         return svg_export.of_ab(report) if isinstance(report, ExperimentReport) else svg_export.of_run(name)
-    return experiment_markdown.render(report) if isinstance(report, ExperimentReport) else run_markdown.render(report)
+    return (
+        experiment_markdown.render_experiment(report)
+        if isinstance(report, ExperimentReport)
+        else run_markdown.render_run(report)
+    )
 
 
 def load_report(name: str | None) -> ExperimentReport | RunReport | ImportedResult:

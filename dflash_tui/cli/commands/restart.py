@@ -11,7 +11,7 @@ from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Event, encode
 from dflash_tui.launch import restart_policy, shutdown
 from dflash_tui.planning.recipe import RestartPolicy
-from dflash_tui.presentation.plan_words import restart_limit
+from dflash_tui.presentation.plan_words import format_restart_limit
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 
@@ -51,7 +51,9 @@ class Restarts:
         seconds = restart_policy.restart_delay(self._policy, self._at, now)
         if self._json:
             print_data(encode(Restarting(time.time(), run.id, len(self._at) + 1, seconds)).decode())
-        print_status(f"launching again in {seconds:.0f} s: restart {len(self._at) + 1}, {restart_limit(self._policy)}")
+        print_status(
+            f"launching again in {seconds:.0f} s: restart {len(self._at) + 1}, {format_restart_limit(self._policy)}"
+        )
         print_status(f"Ctrl-C or dflash-tui stop {run.id} calls it off")
         while (left := now + seconds - time.monotonic()) > 0:
             if restart_policy.are_restarts_cancelled(run):

@@ -15,7 +15,7 @@ from dflash_tui.launch.planner import PlannedLaunch, estimate_planned_memory, pl
 from dflash_tui.machine import system
 from dflash_tui.planning import request
 from dflash_tui.planning.recipe import RestartPolicy
-from dflash_tui.presentation.plan_words import restart_limit
+from dflash_tui.presentation.plan_words import format_restart_limit
 from dflash_tui.runs import lifecycle
 
 # Where programs, engines, models and runs are: the user's systemd does not know what the shell has set. None is secret.
@@ -73,7 +73,7 @@ def _environment() -> dict[str, str]:
 def _restarts(policy: RestartPolicy) -> str:
     if not policy.times:
         return "Nobody launches it again after a crash; --set restart.times=3 would have dflash-tui do so."
-    return f"dflash-tui launches it again after a crash, {restart_limit(policy)}."
+    return f"dflash-tui launches it again after a crash, {format_restart_limit(policy)}."
 
 
 def _words(args: argparse.Namespace, made: PlannedLaunch) -> list[str]:

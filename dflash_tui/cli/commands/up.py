@@ -28,8 +28,8 @@ from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.runner import Level
 from dflash_tui.monitoring import observer
 from dflash_tui.planning.recipe import RestartPolicy
-from dflash_tui.presentation.plan_text import describe
-from dflash_tui.presentation.plan_words import check_line
+from dflash_tui.presentation.plan_text import describe_plan
+from dflash_tui.presentation.plan_words import format_check
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
@@ -74,7 +74,7 @@ async def _up(args: argparse.Namespace, made: PlannedLaunch) -> int:
     if args.json:
         print_data(encode(PlanMade(time.time(), made.plan)).decode())
     else:
-        print_status(describe(made))
+        print_status(describe_plan(made))
     # Who does not stay to watch launches nothing again.
     restarts = Restarts(RestartPolicy() if args.detach else made.plan.restart, as_json=args.json)
     died: Run | None = None
@@ -117,7 +117,7 @@ async def _launched(args: argparse.Namespace, made: PlannedLaunch, died: Run | N
         if args.json:
             print_data(encode(CheckDone(time.time(), check)).decode())
         elif check.level is Level.WARN or (check.level is Level.FAIL and args.force):
-            print_status(check_line(check))
+            print_status(format_check(check))
     if not args.force:
         report.raise_failed()
     lines, before = PreparingLines(as_json=args.json), died.id if died else ""

@@ -62,7 +62,7 @@ class Doctor(ModalScreen[str | None]):
     async def check(self) -> None:
         """Run the checks and show what they found."""
         from dflash_tui.launch.preflight import runner  # noqa: PLC0415 - as above
-        from dflash_tui.presentation.plan_words import verdict  # noqa: PLC0415 - as above
+        from dflash_tui.presentation.plan_words import format_verdict  # noqa: PLC0415 - as above
 
         try:
             report = await runner.run_preflight(self.setup, self.plan, thorough=not self.launching)
@@ -75,7 +75,7 @@ class Doctor(ModalScreen[str | None]):
             self.dismiss("")
             return
         first = sorted(report.checks, key=lambda check: ("fail", "warn", "ok").index(check.level.value))
-        self.query_one("#verdict", Static).update(Content.assemble((verdict(report), "bold")))
+        self.query_one("#verdict", Static).update(Content.assemble((format_verdict(report), "bold")))
         self.query_one("#found", Static).update(Content("\n").join([row(check) for check in first]))
         insist = "   F  launch anyway" if self.launching else ""
         self.query_one("#keys", Static).update(Content(f"\nr  look again   esc  close{insist}"))

@@ -44,7 +44,7 @@ def shown(progress: Progress, width: int) -> Content:
         (f"{mark} ", color),
         (f"{progress.status:<12}", "bold"),
         f"{truncate_middle(clean_line(design.recipe), room):<{room}} {began}  {boots:>5}  ",
-        (truncate(experiment_tables.varied(design), max(0, width - room - 36)), MUTED),
+        (truncate(experiment_tables.describe_variation(design), max(0, width - room - 36)), MUTED),
     )
 
 

@@ -57,7 +57,9 @@ def plan_ab(plan: Plan, vary: str, boots: int) -> Planned:
     words = ["ab", "run", *request.words(plan)[1:], "--vary", vary, "--boots", str(boots)]
     design, setups = builder.build_experiment(build_parser().parse_args(words))
     in_the_way = controller.find_disturbing_servers(design)
-    said = experiment_text.plan(design, estimate.estimate_duration(design, setups), [run.id for run in in_the_way])
+    said = experiment_text.describe_experiment(
+        design, estimate.estimate_duration(design, setups), [run.id for run in in_the_way]
+    )
     return Planned(design, setups, said, in_the_way)
 
 

@@ -46,7 +46,7 @@ def colour(arm: int) -> str:
 def arm_name(design: Design, arm: int, width: int = 20) -> Content:
     """Return an arm as `● A eager`."""
     return Content.assemble(
-        (f"{experiment_tables.mark(arm)} ", colour(arm)), (experiment_tables.name(design, arm, width), "bold")
+        (f"{experiment_tables.arm_mark(arm)} ", colour(arm)), (experiment_tables.name_arm(design, arm, width), "bold")
     )
 
 
@@ -57,7 +57,7 @@ def status(progress: Progress, now: float, width: int) -> Content:
     done = len(progress.boots)
     facts = f"  {done} of {formatting.pluralize(len(design.order), 'boot')}  {formatting.truncate_middle(clean_line(design.recipe), 28)}"
     synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
-    rest = f"  {experiment_tables.varied(design)} · {'honest' if design.honest else 'quick'}"
+    rest = f"  {experiment_tables.describe_variation(design)} · {'honest' if design.honest else 'quick'}"
     since = f" · for {formatting.format_duration(max(0.0, now - design.made_at))}" if word == "running" else ""
     return Content.assemble(
         (f"{sign} ", color),
@@ -79,7 +79,7 @@ def timeline(progress: Progress, now: float, width: int, rows: int) -> Content:
         boot = over.get(number)
         sign = ("✗" if boot.error else "✓") if boot else live if current and number == here else "·"
         style = "bold reverse" if current and number == here else colour(arm) if boot else MUTED
-        signs += [(f" {experiment_tables.letter(arm)}{sign} ", style), " "]
+        signs += [(f" {experiment_tables.arm_letter(arm)}{sign} ", style), " "]
     first = max(0, min(here - rows // 2, len(design.order) - rows))
     lines = [Content.assemble(("order  ", MUTED), *signs)]
     shown = range(first, min(len(design.order), first + rows))
@@ -114,7 +114,7 @@ def _boot(progress: Progress, number: int, boot: Boot | None, now: float, width:
 
 
 def _length(design: Design, arm: int) -> int:
-    return len(experiment_tables.name(design, arm, 16))
+    return len(experiment_tables.name_arm(design, arm, 16))
 
 
 def remaining(progress: Progress, width: int) -> Content:
@@ -135,7 +135,7 @@ def remaining(progress: Progress, width: int) -> Content:
 
 def arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
     """Return a row per arm: medians of its boots, and half their range where there are several."""
-    longest = min(20, max(len(experiment_tables.name(design, arm)) for arm in range(len(design.arms))))
+    longest = min(20, max(len(experiment_tables.name_arm(design, arm)) for arm in range(len(design.arms))))
     wide = width >= longest + 2 + sum(_WIDE)
     names = ["arm", "boots", "steps/s", "tok/s", "AL", *(["TTFT"] if wide else []), "cold", "cached", "first"]
     name_width = longest if wide else min(14, longest)
@@ -188,12 +188,14 @@ def _spread(figure: MedianFigure) -> str:
 def verdict(report: ExperimentReport, one: Comparison, width: int) -> Content:
     """Return the verdict in words: what a sweep comes to, the mark and the sentence, then what belongs to it."""
     sign, color = _WORDS[one.word]
-    swept, details = verdict_text.sweep(report), experiment_tables.details(report, one)
+    swept, details = verdict_text.describe_sweep(report), experiment_tables.list_other_details(report, one)
     lines = [
         _hung(("  " if place else "★ ", "bold $accent"), clean_line(line), "" if place else "bold", width)
         for place, line in enumerate(swept)
     ]
-    lines.append(_hung((f"{sign} ", f"bold {color}"), clean_line(verdict_text.headline(report, one)), "bold", width))
+    lines.append(
+        _hung((f"{sign} ", f"bold {color}"), clean_line(verdict_text.format_headline(report, one)), "bold", width)
+    )
     for line in map(clean_line, details):
         mark = line[:2] if line[:2] in _MARKED else ""
         lines.append(_hung((mark or "  ", _MARKED.get(mark, "")), line.removeprefix(mark), "", width))
@@ -207,28 +209,30 @@ def _hung(head: tuple[str, str], said: str, style: str, width: int) -> Content:
 
 def ranges(one: Comparison, width: int) -> Content:
     """Return a row per prompt with its interval drawn around 1, then all of them, and the axis."""
-    rows = [(experiment_tables.prompt(row), row.ratio, MUTED) for row in one.prompts]
+    rows = [(experiment_tables.name_prompt(row), row.ratio, MUTED) for row in one.prompts]
     rows += [("all", one.ratio, "bold")] if one.ratio else []
     if not rows:
         return Content.assemble(("no prompt was answered in both arms", MUTED))
     name = min(_PROMPT, max(len(kind) for kind, _, _ in rows))
-    most = experiment_tables.scale([ratio for _, ratio, _ in rows])
-    figures = {kind: experiment_tables.ratio(ratio) for kind, ratio, _ in rows}
+    most = experiment_tables.axis_scale([ratio for _, ratio, _ in rows])
+    figures = {kind: experiment_tables.format_ratio(ratio) for kind, ratio, _ in rows}
     room = max(9, width - name - 2 - max(len(said) for said in figures.values()))
     room -= 1 - room % 2  # so that 1 has a cell of its own in the middle
     lines = []
     for kind, ratio, style in rows:
         color = colour(one.b) if ratio.excludes_one else "$foreground 70%"
-        drawn = experiment_tables.interval(ratio, most, room)
+        drawn = experiment_tables.draw_interval(ratio, most, room)
         head = f"{formatting.truncate_middle(kind, name):<{name}} "
         parts = [(part, MUTED if part == "│" else color) for part in re.split("(│)", drawn)]
         lines.append(Content.assemble((head, style), *parts, (f" {figures[kind]}", style)))
-    return Content("\n").join([*lines, Content.assemble((f"{'':{name}} {experiment_tables.axis(most, room)}", MUTED))])
+    return Content("\n").join(
+        [*lines, Content.assemble((f"{'':{name}} {experiment_tables.draw_axis(most, room)}", MUTED))]
+    )
 
 
 def starts(report: ExperimentReport, shown: Sequence[int], width: int) -> Content:
     """Return bars of the starts and of the first requests, arm by arm on one scale."""
-    bars = experiment_tables.start_bars(report.boots, shown)
+    bars = experiment_tables.list_start_bars(report.boots, shown)
     if not bars:
         return Content.assemble(("no start was measured", MUTED))
     longest = max(row.seconds for row in bars) or 1.0
@@ -239,7 +243,7 @@ def starts(report: ExperimentReport, shown: Sequence[int], width: int) -> Conten
         title = row.what if row.what != before else ""
         before = row.what
         drawn = (bar(row.seconds / longest, room) or "▏").ljust(room)
-        mark = f"{experiment_tables.mark(row.arm)} {experiment_tables.letter(row.arm)} "
+        mark = f"{experiment_tables.arm_mark(row.arm)} {experiment_tables.arm_letter(row.arm)} "
         lines.append(
             Content.assemble(
                 (f"{title:<14}", MUTED), (mark, f"bold {colour(row.arm)}"), (drawn, colour(row.arm)), f"{said:>8}"

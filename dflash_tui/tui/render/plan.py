@@ -26,7 +26,7 @@ from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import EngineSpec, Recipe
 from dflash_tui.planning.resolution import ResolvedRecipe
-from dflash_tui.presentation.plan_words import band_line, ready_line, restart_line
+from dflash_tui.presentation.plan_words import format_published, format_restart, format_time_to_ready
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.launch_selection import Choice, Suited
 from dflash_tui.tui.widgets.basic import MUTED
@@ -104,7 +104,7 @@ def plan_text(
         rows.append(Content.assemble((f"{suited.suits.value} ", _mark_style(suited)), suited.why))
     rows.append(Content(""))
     facts = [*_what(setup, plan)]
-    facts += [("ready", ready)] if (ready := ready_line(plan, setup, before)) else []
+    facts += [("ready", ready)] if (ready := format_time_to_ready(plan, setup, before)) else []
     facts.append(("engine", _engine(setup.engine, engine)))
     facts += [("models", text) for text in _models(setup, plan, models)]
     patches = ", ".join(plan.patches) or ("none needed" if plan.unneeded or not plan.unpatched else "none")
@@ -112,10 +112,10 @@ def plan_text(
     facts += [("", f"{name}: {why}") for name, why in plan.unneeded.items()]
     facts += [("", f"{name}: left out by hand") for name in plan.unpatched]
     facts.append(("port", str(plan.port)))
-    facts += [("restart", restart)] if (restart := restart_line(plan.restart)) else []
+    facts += [("restart", restart)] if (restart := format_restart(plan.restart)) else []
     rows += [_row(name, value, width) for name, value in facts]
     rows += fit_rows(fit, width) if fit else []
-    rows += [_row("expected", band_line(band), width) for band in setup.expected]
+    rows += [_row("expected", format_published(band), width) for band in setup.expected]
     said = f"{setup.standing.status.value}: {setup.standing.why}"  # at the top already
     warnings = [warning for warning in plan.warnings if warning != said or plan.on_cpu]
     rows += [_hung(("! ", "bold $warning"), warning, width) for warning in warnings]

@@ -10,7 +10,7 @@ from textual.content import Content
 from dflash_tui.common.formatting import format_duration, format_percent, truncate
 from dflash_tui.events import Preparing, Step
 from dflash_tui.presentation import startup_text
-from dflash_tui.presentation.startup_text import Mark, Row
+from dflash_tui.presentation.startup_text import RowMark, StartupRow
 from dflash_tui.run_state.eta import WORTH_IT, Expected, Guess, coming
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.widgets.basic import MUTED, bar
@@ -21,11 +21,11 @@ _SHARE = 16
 _EXPECTED = 16
 _TALL = 16  # fewer lines hold one line of facts
 _COLOURS = {
-    Mark.DONE: "$success",
-    Mark.RUNNING: "$warning",
-    Mark.STALLED: "bold $warning",
-    Mark.FAILED: "$error",
-    Mark.TO_COME: MUTED,
+    RowMark.DONE: "$success",
+    RowMark.RUNNING: "$warning",
+    RowMark.STALLED: "bold $warning",
+    RowMark.FAILED: "$error",
+    RowMark.TO_COME: MUTED,
 }
 
 
@@ -44,20 +44,20 @@ def startup(
     steps took in earlier runs.
     """
     steps = _steps(state, now, width, usual or {})
-    rows = startup_text.rows(state, now, expected)
+    rows = startup_text.build_startup_rows(state, now, expected)
     if not rows:
-        when = startup_text.ready_in(state, now, expected, usual)
+        when = startup_text.format_ready_in(state, now, expected, usual)
         below = [Content.assemble(("→ ", "$primary"), (truncate(when, width - 2), "bold"))] if when else []
         return Content("\n").join([*(steps or [Content.assemble(("preparing …", MUTED))]), *below])
     below = [*_facts(state, width, 1 if height < _TALL else 3)]
-    if quiet := None if state.exit else startup_text.silent(state, now, expected):
+    if quiet := None if state.exit else startup_text.find_silence(state, now, expected):
         colour = "$warning" if quiet.warning else MUTED
-        lines = textwrap.wrap(startup_text.quiet_line(quiet), max(20, width - 2))[:3]
+        lines = textwrap.wrap(startup_text.format_silence(quiet), max(20, width - 2))[:3]
         below += [
             Content.assemble(("! " if not i else "  ", f"bold {colour}"), (line, colour))
             for i, line in enumerate(lines)
         ]
-    if when := startup_text.ready_in(state, now, expected):
+    if when := startup_text.format_ready_in(state, now, expected):
         below.append(Content.assemble(("→ ", "$primary"), (truncate(when, width - 2), "bold")))
     room = max(3, height - len(below))
     longest = max((row.seconds or 0.0 for row in rows), default=0.0)
@@ -68,9 +68,9 @@ def startup(
     return Content("\n").join(drawn + below)
 
 
-def _fold(rows: list[Row], drawn: list[Content], room: int, width: int) -> list[Content]:
+def _fold(rows: list[StartupRow], drawn: list[Content], room: int, width: int) -> list[Content]:
     """Return at most `room` lines: rows that are over become one line, then those to come another."""
-    first = next((i for i, row in enumerate(rows) if row.mark not in {Mark.DONE, Mark.TO_COME}), len(rows) - 1)
+    first = next((i for i, row in enumerate(rows) if row.mark not in {RowMark.DONE, RowMark.TO_COME}), len(rows) - 1)
     skipped = min(first, len(rows) - room + 1)
     took = sum(row.seconds or 0.0 for row in rows[:skipped])
     head = Content.assemble((f"✓ {skipped} phases".ljust(_NAME + 2), "$success"), f"{format_duration(took):>7}")
@@ -87,7 +87,7 @@ def _facts(state: RunState, width: int, most: int) -> list[Content]:
     """Return what the server uses, as many facts per line as fit."""
     lines: list[list[tuple[str, str]]] = [[]]
     free = width
-    for label, value in startup_text.facts(state):
+    for label, value in startup_text.list_facts(state):
         needed = len(label) + len(value) + 4
         if needed > free and lines[-1]:
             lines.append([])
@@ -109,14 +109,14 @@ def _steps(state: RunState, now: float, width: int, usual: Mapping[Step, Guess])
     """Return a row for each step before the launch, and for those that are known to come."""
     took = {step: event.at - state.begun[step] for step, event in state.preparing.items()}
     busy = {step for step, event in state.preparing.items() if not event.done or took[step] >= WORTH_IT}
-    known = {step: startup_text.guess(guess) for step, guess in usual.items() if step in busy}
+    known = {step: startup_text.format_expected(guess) for step, guess in usual.items() if step in busy}
     to_come = coming(state.preparing, state.begun, usual) if state.started_at is None else []
     timed = bool(known or to_come)  # a column that would stay empty has no room
     rows = [
         _step(event, state.begun[step], now, width, known.get(step, ""), timed=timed)
         for step, event in state.preparing.items()
     ]
-    later = [f"· {step.value:<{_NAME}}{'':7}  {startup_text.guess(usual[step])}" for step in to_come]
+    later = [f"· {step.value:<{_NAME}}{'':7}  {startup_text.format_expected(usual[step])}" for step in to_come]
     return [*rows, *(Content.assemble((row, MUTED)) for row in later)]
 
 
@@ -143,18 +143,18 @@ def _step(event: Preparing, began: float, now: float, width: int, usual: str, *,
     )
 
 
-def _row(row: Row, longest: float, width: int) -> Content:
+def _row(row: StartupRow, longest: float, width: int) -> Content:
     """Return a phase: mark, name, seconds, what was expected, a bar where there is room, and the remark."""
     room = width - _NAME - _EXPECTED - 12
     cells = _SHARE if room >= 4 * _SHARE else 0
-    running = row.mark in {Mark.RUNNING, Mark.STALLED}
+    running = row.mark in {RowMark.RUNNING, RowMark.STALLED}
     drawn = bar((row.seconds or 0.0) / longest if longest else 0.0, cells).ljust(cells)
-    stalled = row.mark is Mark.STALLED
+    stalled = row.mark is RowMark.STALLED
     return Content.assemble(
         (f"{row.mark.value} ", _COLOURS[row.mark]),
-        (row.name.ljust(_NAME), MUTED if row.mark is Mark.TO_COME else "bold"),
+        (row.name.ljust(_NAME), MUTED if row.mark is RowMark.TO_COME else "bold"),
         f"{'' if row.seconds is None else format_duration(row.seconds):>7}  ",
-        (startup_text.guess(row.expected).ljust(_EXPECTED), MUTED),
+        (startup_text.format_expected(row.expected).ljust(_EXPECTED), MUTED),
         (drawn + "  " if cells else "", "$series-a" if running else "$series-dim"),
         (
             truncate(row.note, room - (cells + 2 if cells else 0)),

@@ -166,7 +166,7 @@ class AbScreen(Screen[None]):
     def _draw(self, seen: Seen, progress: Progress) -> None:
         now, width, design = self.now(), self.size.width - 4, progress.design
         self.query_one("#status", Display).show(experiment.status(progress, now, self.size.width))
-        label = experiment_tables.label(design)
+        label = experiment_tables.synthetic_label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}" if label else "", "$accent")))
         self.query_one("#label").display = bool(label)
         rows = _ROWS[self.has_class("-short")]
@@ -187,7 +187,7 @@ class AbScreen(Screen[None]):
             )
             start.show(Content.assemble((word or "nothing runs", MUTED)))
             return
-        arm, count = experiment_tables.name(progress.design, current.arm), len(progress.design.order)
+        arm, count = experiment_tables.name_arm(progress.design, current.arm), len(progress.design.order)
         pane.border_title = Content(f"boot {current.number + 1} of {count}: {arm}")
         if starting:
             height = max(3, pane.size.height)

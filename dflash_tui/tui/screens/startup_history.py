@@ -92,7 +92,7 @@ def of(kind: Kind, longest: float, width: int) -> list[Content]:
     n, ready = len(kind.answered), f"ready in {format_duration(kind.ready)}"
     if not n:
         n, ready = len(kind.starts), "never answered a request"
-    spread = startup_text.spread(kind)
+    spread = startup_text.format_spread(kind)
     said = f" ({spread})" if spread != UNKNOWN else ""
     head = Content.assemble((f"  {kind.name:<{_NAME}}", "bold"), (f"n={n:<4}", MUTED), ready, (said, MUTED))
     bar, drawn, seconds = Content("  "), 0, 0.0

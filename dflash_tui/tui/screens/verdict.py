@@ -106,7 +106,7 @@ class CompareScreen(Screen[None]):
             return
         report, one, design = self.report, self.comparison, self.report.design
         self.query_one("#status", Display).show(head(report, self.place))
-        label = experiment_tables.label(design)
+        label = experiment_tables.synthetic_label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
         arms = experiment.arms(design, report.boots, self._width("arms"))
@@ -132,7 +132,7 @@ class CompareScreen(Screen[None]):
         self._say("verdict", experiment.verdict(report, one, self._width("verdict")))
         self.query_one("#verdict").set_class(one.word is Verdict.REFUSED, "-refused")
         self._say("ranges", experiment.ranges(one, self._width("ranges")))
-        a, b = (experiment_tables.name(report.design, arm, 16) for arm in (one.a, one.b))
+        a, b = (experiment_tables.name_arm(report.design, arm, 16) for arm in (one.a, one.b))
         self.query_one("#ranges").border_title = Content(f"{one.measure} of {b} as a multiple of {a}")
 
     def _draw_sweep(self, sweep: Sweep | None) -> None:
@@ -179,7 +179,10 @@ class CompareScreen(Screen[None]):
     @work(exclusive=True, group="write")
     async def write(self, report: ExperimentReport) -> None:
         """Write the report into the folder of the experiment, and copy it."""
-        said, path = experiment_markdown.render(report), store.experiment_folder(report.design.id) / "report.md"
+        said, path = (
+            experiment_markdown.render_experiment(report),
+            store.experiment_folder(report.design.id) / "report.md",
+        )
         self.app.copy_to_clipboard(said)
         try:
             await asyncio.to_thread(_write, path, said)
@@ -202,9 +205,9 @@ def head(report: ExperimentReport, place: int) -> Content:
     which = f"  {place + 1} of {len(report.comparisons)}" if len(report.comparisons) > 1 else ""
     engine = next((boot.engine for boot in report.boots if boot.engine), "")
     facts = [
-        experiment_tables.varied(design),
-        experiment_tables.kind(design),
-        f"{experiment_tables.requests_of(report.boots)} requests",
+        experiment_tables.describe_variation(design),
+        experiment_tables.describe_certainty(design),
+        f"{experiment_tables.count_requests(report.boots)} requests",
         clean_line(engine),
     ]
     synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []

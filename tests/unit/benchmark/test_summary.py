@@ -69,24 +69,24 @@ def test_a_level_sums_up_what_succeeded():
 
 def test_what_nobody_knows_is_a_dash():
     """Beside others a request has no steps; one chunk has no speed."""
-    row = benchmark_text.request_row(request(steps=None, decode_tok_s=None, ttft=None))
+    row = benchmark_text.format_request(request(steps=None, decode_tok_s=None, ttft=None))
     assert row.split() == ["Code", "—", "—", "—", "—", "2.0", "s", "100", "length"]
     assert RequestFigures.of([request(steps=0.0)]).acceptance_length is None
 
 
 def test_the_summary_is_for_eyes_and_greps():
     level = measured(*(request(kind, at=2 * n + 2) for n, kind in enumerate(("a", "b", "c", "d", "e"))))
-    lines = benchmark_text.summary(level).splitlines()
+    lines = benchmark_text.format_level(level).splitlines()
     assert lines[0] == "5 requests, 500 tokens in 10.0 s: 50.0 tok/s"
     assert lines[2] == "acceptance 42.9 %, acceptance length 4.00 with the bonus token, over 50 steps"
     assert lines[-1].startswith("(")
     assert "say nothing about a real model" in lines[-1]
-    assert "say nothing" not in benchmark_text.summary(measured(request(), synthetic=""))
-    assert benchmark_text.kind_table(level) == ""
+    assert "say nothing" not in benchmark_text.format_level(measured(request(), synthetic=""))
+    assert benchmark_text.tabulate_kinds(level) == ""
 
 
 def test_kinds_are_told_apart_when_they_came_more_than_once():
-    table = benchmark_text.kind_table(
+    table = benchmark_text.tabulate_kinds(
         measured(*(request("Math", at=n, decode_tok_s=float(40 + n)) for n in range(3)), request("x", at=9))
     ).splitlines()
     assert table[1].split()[:6] == ["Math", "3", "41.0", "40.0", "to", "42.0"]
@@ -98,16 +98,16 @@ def test_no_line_is_wider_than_the_terminal():
     big = {"decode_tok_s": 1234.5, "ttft": 123.456, "tokens": 65536, "steps": 9999.0, "chunk_p95": 12.345}
     done = [request("LongContextualised", at=999.0 * n, total=999.9, **big) for n in range(2)]
     level = measured(*done)
-    rows = [benchmark_text.request_row(None), benchmark_text.request_row(done[0])]
-    tables = [benchmark_text.kind_table(level), benchmark_text.level_table([level, level])]
-    texts = [*rows, *tables, benchmark_text.summary(measured(request(), synthetic=""))]
+    rows = [benchmark_text.format_request(None), benchmark_text.format_request(done[0])]
+    tables = [benchmark_text.tabulate_kinds(level), benchmark_text.tabulate_levels([level, level])]
+    texts = [*rows, *tables, benchmark_text.format_level(measured(request(), synthetic=""))]
     assert max(len(line) for text in texts for line in text.splitlines()) <= 80
 
 
 def beside(ours: list[LevelSummary], theirs: list[Theirs]) -> list[str]:
     """Return the lines of our turns beside theirs."""
     compared = VllmBenchCompared.of(a_run(), ours, [ImportedResult("vllm bench serve", "m", (one,)) for one in theirs])
-    shown = benchmark_text.side_by_side(ours, compared).splitlines()
+    shown = benchmark_text.tabulate_with_vllm(ours, compared).splitlines()
     assert max(map(len, shown)) <= 80
     return shown
 

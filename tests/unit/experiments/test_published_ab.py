@@ -34,7 +34,7 @@ def test_a_warm_difference_of_a_percent_is_none():
     """35.9 and 36.2 tok/s, one request each: no difference shown, suggestive only."""
     report = eager_compile()
     (found,) = report.comparisons
-    print(verdict_text.headline(report, found), *verdict_text.details(report, found), sep="\n  ")
+    print(verdict_text.format_headline(report, found), *verdict_text.list_details(report, found), sep="\n  ")
     assert (found.word, found.measure, found.suggestive, found.boots) == ("no difference shown", "tok/s", True, (1, 1))
     assert [each.what for each in found.confounds] == ["answers differ in length", "not known"]
     assert found.ratio is not None
@@ -51,7 +51,7 @@ def test_eight_and_a_half_minutes_are_never_paid_back():
     assert even.seconds == pytest.approx(1080 - 570 - 75, abs=1)
     assert even.low == pytest.approx(100_000, rel=0.1)
     assert found.start.cold == (570, 1080)
-    told = "\n".join(verdict_text.details(report, found))
+    told = "\n".join(verdict_text.list_details(report, found))
     assert "never" in told
     assert "not before" in told
 
@@ -86,7 +86,7 @@ def test_the_laptops_sweep_has_a_plateau_and_not_a_peak(inner):
     report = verdict.build_report(of, measured)
     found = report.sweep
     assert found is not None
-    print(*verdict_text.sweep(report), sep="\n")
+    print(*verdict_text.describe_sweep(report), sep="\n")
     plateau = {points[arm]["n"] for arm in found.plateau}
     assert plateau == {6, 8}
     assert {points[arm]["n"] for arm in found.open} <= {10, 11, 13}

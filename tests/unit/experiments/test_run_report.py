@@ -20,7 +20,7 @@ def the_sample() -> RunReport:
 
 def test_the_sample_is_told_with_its_label_first():
     """Random weights are said before any figure; phases, requests and acceptance follow with their n."""
-    said = run_markdown.render(the_sample())
+    said = run_markdown.render_run(the_sample())
     head = said.index("Not a real model's figures: random weights, synthetic acceptance length 7.8.")
     assert head < said.index("Up after 2:00, ready (first answer) after 2:14.") < said.index("| weights | 13 s |")
     assert "median 129.3 tok/s (128.0 to 133.9, n=3)" in said
@@ -40,7 +40,7 @@ def test_names_open_nothing_and_secrets_stay_here():
         report.plan, title=f"{HOSTILE}\x1b[31m| x |", argv=("vllm", "```", "--api-key", "hf_abcdefghijklmnopqrstuv")
     )
     hostile = {"status": "[s](https://evil.example)", "cache": "[c](https://evil.example)"}
-    said = run_markdown.render(msgspec.structs.replace(report, plan=plan, **hostile))
+    said = run_markdown.render_run(msgspec.structs.replace(report, plan=plan, **hostile))
     assert "[s]" not in said
     assert "[c]" not in said
     assert "\\[/\\] \\[red\\]evil" in said
@@ -52,7 +52,7 @@ def test_names_open_nothing_and_secrets_stay_here():
 
 def test_a_run_without_requests_says_so():
     report = msgspec.structs.replace(the_sample(), requests=(), rates=None, ready=None, phases={})
-    said = run_markdown.render(report)
+    said = run_markdown.render_run(report)
     assert "No request was measured on it." in said
     assert "ready (first answer) after —" in said
 

@@ -6,7 +6,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.launch import restart_policy
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.planning.recipe import RestartPolicy
-from dflash_tui.presentation.plan_words import restart_line
+from dflash_tui.presentation.plan_words import format_restart
 from dflash_tui.run_state.state import RunState
 
 POLICY = RestartPolicy(times=2, within_s=100, wait_s=10)
@@ -45,12 +45,12 @@ def test_it_is_off_unless_asked_for():
     """`--set` changes one key of it, null is its usual value, and the plan records and tells it."""
     demo = recipe_loader.find_recipe("demo-cpu")
     usual = plan.build_plan(resolution.resolve_recipe(demo))
-    assert (usual.restart, restart_line(usual.restart)) == (RestartPolicy(), "")
+    assert (usual.restart, format_restart(usual.restart)) == (RestartPolicy(), "")
     settings = {"restart.times": 3, "restart.wait_s": None}
     made = plan.build_plan(resolution.resolve_recipe(demo, settings=settings))
     assert made.restart == RestartPolicy(times=3)
     assert made.argv == usual.argv
-    assert restart_line(made.restart).startswith("after a crash, at most 3 times within ")
+    assert format_restart(made.restart).startswith("after a crash, at most 3 times within ")
 
 
 @pytest.mark.parametrize("settings", [{"restart.times": -1}, {"restart.often": 1}, {"restart.times": "x"}])

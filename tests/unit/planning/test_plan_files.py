@@ -36,7 +36,7 @@ CHOICES = [
 def described(words: list[str]) -> str:
     """What the command prints, with a name for each thing of this machine or of the table of releases."""
     made = planner.plan_launch(build_parser().parse_args(["plan", *words]))
-    text = plan_text.describe(made)
+    text = plan_text.describe_plan(made)
     for value, name in (
         (made.plan.models_folder, "{models}"),
         (made.plan.engine_folder, f"{{engines}}/{made.setup.engine.distribution}-{made.plan.vllm}"),

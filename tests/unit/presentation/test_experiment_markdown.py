@@ -9,7 +9,7 @@ from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.presentation import experiment_markdown, experiment_tables
-from dflash_tui.presentation.markdown import said
+from dflash_tui.presentation.markdown import escape_text
 from tests.support.experiment_factories import a_boot, a_design, a_plan, boots
 from tests.tui.conftest import HOSTILE
 
@@ -23,7 +23,7 @@ def a_report(speeds: tuple[float, ...] = (10.0, 18.5), **changes) -> ExperimentR
 
 
 def test_the_label_and_the_verdict_come_first():
-    said = experiment_markdown.render(a_report())
+    said = experiment_markdown.render_experiment(a_report())
     places = [
         said.index(part)
         for part in (
@@ -50,15 +50,17 @@ def test_the_label_and_the_verdict_come_first():
 
 def test_the_command_that_begins_it_again_is_told():
     """As it was given; two runs side by side have none."""
-    said = experiment_markdown.render(a_report(command="dflash-tui ab demo-cpu --vary n=0,7"))
+    said = experiment_markdown.render_experiment(a_report(command="dflash-tui ab demo-cpu --vary n=0,7"))
     assert "\ndflash-tui ab demo-cpu --vary n=0,7\n" in said
-    assert "Once more" not in experiment_markdown.render(a_report())
+    assert "Once more" not in experiment_markdown.render_experiment(a_report())
 
 
 def test_an_arm_has_its_spread_and_how_many_boots():
     """Cold and cached starts stand apart, each with its own n."""
     row = next(
-        line for line in experiment_markdown.render(a_report()).splitlines() if line.startswith("| B compile | 2 |")
+        line
+        for line in experiment_markdown.render_experiment(a_report()).splitlines()
+        if line.startswith("| B compile | 2 |")
     )
     assert "n=2" in row
     assert "| 2:00 (n=1) | 1:01 (n=1) |" in row
@@ -68,7 +70,7 @@ def test_what_ran_is_told_without_secrets():
     """Command, environment, versions and the patches' hashes of each arm, and every request of every boot."""
     report = a_report()
     first = replace(report.boots[0], env={"HF_TOKEN": "hf_abcdefghijklmnopqrst", "OMP_NUM_THREADS": "2"})
-    said = experiment_markdown.render(replace(report, boots=(first, *report.boots[1:])))
+    said = experiment_markdown.render_experiment(replace(report, boots=(first, *report.boots[1:])))
     assert "hf_abcdefghijklmnopqrst" not in said
     assert "HF_TOKEN=[left out] \\\nOMP_NUM_THREADS=2 \\\n" in said
     assert "--enforce-eager" in said
@@ -81,7 +83,7 @@ def test_what_is_refused_still_shows_its_figures():
     """The reason stands in the verdict; both arms stand in the table."""
     report = a_report()
     other = [replace(boot, versions={"vllm": "0.31.0"}) if boot.arm else boot for boot in report.boots]
-    said = experiment_markdown.render(verdict.build_report(report.design, other))
+    said = experiment_markdown.render_experiment(verdict.build_report(report.design, other))
     assert "**refused: versions differ" in said
     assert "| A eager | 2 |" in said
 
@@ -89,7 +91,7 @@ def test_what_is_refused_still_shows_its_figures():
 def test_a_sweep_names_its_plateau():
     plans = {str(n): a_plan("eager", n) for n in (4, 8, 15)}
     design = a_design(plans, order=(0, 1, 2, 2, 1, 0), vary="n")
-    said = experiment_markdown.render(
+    said = experiment_markdown.render_experiment(
         verdict.build_report(design, boots(design, (10.0, 10.0, 8.0), al=(2.6, 3.1, 3.2)))
     )
     assert "## Sweep" in said
@@ -102,7 +104,9 @@ def test_text_of_others_opens_nothing():
     report = a_report(recipe=f"`{HOSTILE}|", synthetic=f"{HOSTILE}\n# x")
     broken = replace(report.boots[3], error=f"{HOSTILE} \x1b[31m| y |\n# z", cache="[c](https://evil.example)")
     judged = replace(report.comparisons[0], measure="| [m](https://evil.example)")
-    said = experiment_markdown.render(replace(report, boots=(*report.boots[:3], broken), comparisons=(judged,)))
+    said = experiment_markdown.render_experiment(
+        replace(report, boots=(*report.boots[:3], broken), comparisons=(judged,))
+    )
     assert "[c]" not in said
     assert "[m]" not in said
     assert "\x1b" not in said
@@ -131,7 +135,7 @@ def test_text_of_others_becomes_no_link(text, renderer):
     parser = RENDERERS[renderer]
     kinds = [token.type for token in parser.parseInline(text)[0].children or ()]
     assert "link_open" in kinds  # it would be one
-    (line,) = parser.parseInline(said(text))
+    (line,) = parser.parseInline(escape_text(text))
     assert {token.type for token in line.children or ()} == {"text"}
     shown = "".join(token.content for token in line.children or ())
     assert shown.replace(NO_WIDTH, "") == text
@@ -141,24 +145,24 @@ def test_text_of_others_becomes_no_link(text, renderer):
 
 def test_boots_without_a_verdict_are_told_too():
     """An experiment that is halted has figures, and says that it is not complete."""
-    said = experiment_markdown.render(ExperimentReport(a_design(), (a_boot(0, 0),), (), complete=False))
+    said = experiment_markdown.render_experiment(ExperimentReport(a_design(), (a_boot(0, 0),), (), complete=False))
     assert "**Not complete**: 1 of 4 boots are over." in said
     assert "## Verdict" not in said
 
 
 def test_intervals_are_drawn_around_one():
     """On one scale, each end at its place, and never off the paper."""
-    most = experiment_tables.scale([Ratio(2.0, 1.5, 2.5), Ratio(0.9, 0.8, 1.0)])
+    most = experiment_tables.axis_scale([Ratio(2.0, 1.5, 2.5), Ratio(0.9, 0.8, 1.0)])
     right, left = (
-        experiment_tables.interval(Ratio(2.0, 1.5, 2.5), most, 41),
-        experiment_tables.interval(Ratio(0.9, 0.8, 1.0), most, 41),
+        experiment_tables.draw_interval(Ratio(2.0, 1.5, 2.5), most, 41),
+        experiment_tables.draw_interval(Ratio(0.9, 0.8, 1.0), most, 41),
     )
     assert right.index("│") == 20 < right.index("━") < right.index("◆")
     assert left.index("◆") < 20
     assert left[20] == "┿"
-    wild = experiment_tables.interval(Ratio(1.0, 0.0, float("inf")), most, 41)
+    wild = experiment_tables.draw_interval(Ratio(1.0, 0.0, float("inf")), most, 41)
     assert wild == "━" * 20 + "◆" + "━" * 20
-    assert all(len(line) == 41 for line in (right, left, wild, experiment_tables.axis(most, 41)))
+    assert all(len(line) == 41 for line in (right, left, wild, experiment_tables.draw_axis(most, 41)))
 
 
 def test_what_the_environment_had_beside_the_plan_is_told():
@@ -166,6 +170,6 @@ def test_what_the_environment_had_beside_the_plan_is_told():
     design = a_design()
     first, *rest = boots(design, (10.0, 12.0))
     first = replace(first, inherited={"OMP_NUM_THREADS": "4"})
-    told = experiment_markdown.render(ExperimentReport(design, (first, *rest), ()))
+    told = experiment_markdown.render_experiment(ExperimentReport(design, (first, *rest), ()))
     assert "environment that was there before: `OMP_NUM_THREADS=4`" in told
     assert "environment that was there before: —" in told

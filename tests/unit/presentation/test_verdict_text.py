@@ -17,7 +17,7 @@ def said(of: Design, measured: Sequence[Boot]) -> tuple[str, str]:
     """Headline and details of an experiment's first comparison."""
     report = verdict.build_report(of, measured)
     one = report.comparisons[0]
-    return verdict_text.headline(report, one), "\n".join(verdict_text.details(report, one))
+    return verdict_text.format_headline(report, one), "\n".join(verdict_text.list_details(report, one))
 
 
 def test_the_headline_says_which_arm_and_how_much():
@@ -103,19 +103,19 @@ def sweep(*speeds: float) -> ExperimentReport:
 
 def test_a_sweep_says_its_plateau_and_what_it_recommends():
     """The fastest, what is like it, what is slower, and the smallest of the plateau with what it gives away."""
-    lines = verdict_text.sweep(sweep(8.0, 10.0, 10.1))
+    lines = verdict_text.describe_sweep(sweep(8.0, 10.0, 10.1))
     assert lines[0] == "fastest measured: n=12 with 36.8 tok/s; not told apart from it: n=8"
     assert lines[1] == "slower: n=4"
     assert lines[2].startswith("recommended: n=8, the smallest of them; n=12 is 1.01 (0.")
-    assert verdict_text.sweep(sweep(8.0, 12.0, 10.0))[-1] == "recommended: n=8"
+    assert verdict_text.describe_sweep(sweep(8.0, 12.0, 10.0))[-1] == "recommended: n=8"
 
 
 def test_what_is_no_sweep_says_nothing():
     """Two modes have no curve."""
-    assert verdict_text.sweep(verdict.build_report(modes(), boots(modes(), [10.0, 12.0, 12.1, 10.1]))) == []
+    assert verdict_text.describe_sweep(verdict.build_report(modes(), boots(modes(), [10.0, 12.0, 12.1, 10.1]))) == []
 
 
 def test_arms_are_called_by_what_speaks_for_itself():
     """A mode needs no key; a number, `on` and `off` do."""
-    assert verdict_text.label(modes(), 1) == "compile"
-    assert verdict_text.label(design("spec", {"on": plan(), "off": plan()}, (0, 1)), 1) == "spec=off"
+    assert verdict_text.label_arm(modes(), 1) == "compile"
+    assert verdict_text.label_arm(design("spec", {"on": plan(), "off": plan()}, (0, 1)), 1) == "spec=off"
