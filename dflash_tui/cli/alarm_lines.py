@@ -8,7 +8,7 @@ import time
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common import formatting
 from dflash_tui.events import Event, encode
-from dflash_tui.run_state.alarms import Alarm, alarms
+from dflash_tui.run_state.alarms import Alarm, find_alarms
 from dflash_tui.run_state.state import RunState
 
 INTERVAL = 1.0
@@ -42,7 +42,7 @@ class AlarmLines:
 
     def look(self, now: float) -> None:
         """Print what is new at `now`; an alarm that had its say is not repeated."""
-        there = {alarm.kind: alarm for alarm in alarms(self._state, now)}
+        there = {alarm.kind: alarm for alarm in find_alarms(self._state, now)}
         for kind, alarm in {**self._known, **there}.items():
             if (kind in self._known) is not (kind in there):
                 _say(alarm, now, over=kind in self._known, as_json=self._json)

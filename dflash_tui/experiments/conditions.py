@@ -17,7 +17,7 @@ from dflash_tui.experiments.design import Conditions
 from dflash_tui.machine import gpus, system
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.counters import LONGEST_GAP
-from dflash_tui.run_state.retention import Kept
+from dflash_tui.run_state.retention import ThinnedSeries
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
@@ -78,7 +78,7 @@ def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
     )
 
 
-def of_gpus(samples: Kept[GpusSampled], since: float, at: float) -> Conditions:
+def of_gpus(samples: ThinnedSeries[GpusSampled], since: float, at: float) -> Conditions:
     """Return what GPUs said `at` a time; throttling and foreign load count when they were seen at any time `since`.
 
     Of several GPUs the slowest clock, the highest temperature and the sum of the powers are told.

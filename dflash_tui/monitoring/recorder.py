@@ -80,7 +80,7 @@ class _Recorder:
         self._latencies: LatenciesSampled | None = None
         self._watch = Sampler(run)
         self._written_at = -math.inf  # by a clock that nobody sets, like all intervals
-        self._probe_after = idle_probe.after()
+        self._probe_after = idle_probe.idle_seconds_before_probe()
         self._rests_since = time.monotonic()
         self._complain_at = time.monotonic() + PATIENCE
 

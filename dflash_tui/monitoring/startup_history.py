@@ -10,7 +10,7 @@ from typing import NamedTuple
 from dflash_tui.events import Recorded, Step, decode_recorded
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state import eta as expectations
-from dflash_tui.run_state.eta import Guess, Start, expect
+from dflash_tui.run_state.eta import MedianSeconds, RecordedStart, expect_startup
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
@@ -20,7 +20,7 @@ _CHUNK = 1 << 18
 # The first request comes within minutes of the launch; a log that is not up by then was not going to be.
 _MOST_OF_A_LOG = 64 << 20
 _MOST_OF_SAMPLES = 4 << 20
-_known: dict[str, Start | None] = {}
+_known: dict[str, RecordedStart | None] = {}
 
 
 class TimeToReady(NamedTuple):
@@ -30,7 +30,7 @@ class TimeToReady(NamedTuple):
     runs: int
 
 
-def list_starts(recipe: str = "", kind: tuple[str, ...] = (), but: str = "") -> list[Start]:
+def list_starts(recipe: str = "", kind: tuple[str, ...] = (), but: str = "") -> list[RecordedStart]:
     """Return the starts that came up, oldest first: of a recipe, of one kind, or all; `but` is a run left out.
 
     Only the beginnings of the files are read, and those of a run that has ended once.
@@ -49,11 +49,11 @@ def estimate_ready(plan: Plan) -> TimeToReady | None:
     Runs of other recipes, profiles, variants, modes, engines or models do not count, nor those that never generated.
     """
     answered = [start for start in list_starts(kind=plan.kind) if start.ready is not None]
-    expected = expect(answered)
+    expected = expect_startup(answered)
     return TimeToReady(*expected.ready) if expected and expected.ready else None
 
 
-def read_step_history(plan: Plan, but: str = "") -> dict[Step, Guess]:
+def read_step_history(plan: Plan, but: str = "") -> dict[Step, MedianSeconds]:
     """Return what the steps before a launch of `plan` took in earlier runs of any recipe; `but` is a run left out.
 
     Those of the engine are taken from runs of the same engine, the models' from runs of the same two models.
@@ -61,12 +61,12 @@ def read_step_history(plan: Plan, but: str = "") -> dict[Step, Guess]:
     runs = [run for run in registry.runs() if run.id != but]
     engine = [run.prepared for run in runs if run.plan.engine_folder == plan.engine_folder]
     models = [run.prepared for run in runs if (run.plan.target, run.plan.drafter) == (plan.target, plan.drafter)]
-    found = expectations.steps(engine) | {Step.MODELS: expectations.steps(models).get(Step.MODELS)}
+    found = expectations.summarize_steps(engine) | {Step.MODELS: expectations.summarize_steps(models).get(Step.MODELS)}
     wanted = set(Step) - (set() if plan.patches else {Step.PATCHES})
     return {step: guess for step, guess in found.items() if guess and step in wanted}
 
 
-def _start(run: Run) -> Start | None:
+def _start(run: Run) -> RecordedStart | None:
     if run.id in _known:
         return _known[run.id]
     start = _read(run)
@@ -75,7 +75,7 @@ def _start(run: Run) -> Start | None:
     return start
 
 
-def _read(run: Run) -> Start | None:
+def _read(run: Run) -> RecordedStart | None:
     """Read a start from the beginnings of its files; None when it never came up."""
     state, reader = RunState(), LogReader(run.started_at, run.utc_offset)
     state.apply(run.launched)
@@ -92,7 +92,7 @@ def _read(run: Run) -> Start | None:
             break
     plan, startup = run.plan, state.startup
     ready_at = state.ready_at
-    return Start(
+    return RecordedStart(
         run=run.id,
         at=run.started_at,
         recipe=plan.recipe,

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from dflash_tui.common import formatting
 from dflash_tui.events import Health, Phase, Step
-from dflash_tui.run_state.eta import Expected, Guess, eta, launched_in
-from dflash_tui.run_state.stall import Silence, silence
+from dflash_tui.run_state.eta import ExpectedStart, MedianSeconds, estimate_time_to_launch, estimate_time_to_ready
+from dflash_tui.run_state.stall import Silence, detect_silence
 from dflash_tui.run_state.startup import PhaseSpan, Startup
-from dflash_tui.run_state.startup_comparison import Kind
+from dflash_tui.run_state.startup_comparison import StartKind
 from dflash_tui.run_state.state import RunState
 
 _GIB_IN_GB = 1.073741824
@@ -36,23 +36,23 @@ class StartupRow(NamedTuple):
     mark: RowMark
     name: str
     seconds: float | None
-    expected: Guess | None = None
+    expected: MedianSeconds | None = None
     note: str = ""
 
 
-def format_expected(expected: Guess | None) -> str:
+def format_expected(expected: MedianSeconds | None) -> str:
     """Return `≈ 35 s (n=3)`, or a dash without history."""
     return f"≈ {formatting.format_duration(expected.seconds)} (n={expected.n})" if expected else formatting.UNKNOWN
 
 
-def format_spread(kind: Kind) -> str:
+def format_spread(kind: StartKind) -> str:
     """Return the shortest and the longest time until ready; a dash where there are not two to tell apart."""
     if len(kind.answered) < 2:
         return formatting.UNKNOWN
     return f"{formatting.format_duration(min(kind.answered))} – {formatting.format_duration(max(kind.answered))}"
 
 
-def build_startup_rows(state: RunState, now: float, expected: Expected | None) -> list[StartupRow]:
+def build_startup_rows(state: RunState, now: float, expected: ExpectedStart | None) -> list[StartupRow]:
     """Return what has happened, what runs and what is still to come until the server is ready."""
     if not state.startup.spells:
         return []
@@ -69,15 +69,15 @@ def build_startup_rows(state: RunState, now: float, expected: Expected | None) -
     return found + [_of(state, span, expected, quiet) for span in unclear]
 
 
-def find_silence(state: RunState, now: float, expected: Expected | None) -> Silence | None:
+def find_silence(state: RunState, now: float, expected: ExpectedStart | None) -> Silence | None:
     """Return the silence of a start that says nothing, or None."""
     startup = state.startup
     usual = expected.phases.get(startup.now) if expected and startup.now else None
     last = state.lines[-1].at if state.lines else state.started_at
-    return silence(startup, last, now, usual.seconds if usual else None) if last is not None else None
+    return detect_silence(startup, last, now, usual.seconds if usual else None) if last is not None else None
 
 
-def _of(state: RunState, span: PhaseSpan, expected: Expected | None, quiet: Silence | None) -> StartupRow:
+def _of(state: RunState, span: PhaseSpan, expected: ExpectedStart | None, quiet: Silence | None) -> StartupRow:
     running = not span.over and state.up_at is None
     mark = RowMark.RUNNING if running else RowMark.DONE
     note = _note(state, span)
@@ -98,7 +98,7 @@ def format_silence(quiet: Silence) -> str:
     return f"no line for {formatting.format_duration(quiet.seconds)}{work}: probably {quiet.probably}"
 
 
-def _after_up(state: RunState, now: float, expected: Expected | None, quiet: Silence | None) -> list[StartupRow]:
+def _after_up(state: RunState, now: float, expected: ExpectedStart | None, quiet: Silence | None) -> list[StartupRow]:
     """Return the rows of /health and of the first real request, which together mean ready."""
     startup, first = state.startup, state.startup.first
     waiting = RowMark.TO_COME if state.up_at is None or state.exit else RowMark.RUNNING
@@ -216,7 +216,7 @@ def list_facts(state: RunState) -> list[tuple[str, str]]:
 
 
 def format_ready_in(
-    state: RunState, now: float, expected: Expected | None, usual: Mapping[Step, Guess] | None = None
+    state: RunState, now: float, expected: ExpectedStart | None, usual: Mapping[Step, MedianSeconds] | None = None
 ) -> str:
     """Return when the start will be ready, as an estimate; empty when it is over or nothing is known of its kind.
 
@@ -228,7 +228,7 @@ def format_ready_in(
         return _before_launch(state, now, expected, usual or {}) if state.preparing else ""
     if expected is None:
         return "no start like this was recorded here yet: no estimate"
-    found = eta(state.startup, expected, now - state.started_at, now)
+    found = estimate_time_to_ready(state.startup, expected, now - state.started_at, now)
     if found is None:
         return "no start like this was answered here yet: no estimate"
     often = f"the {found.n} starts" if found.n > 1 else "the one start"
@@ -238,11 +238,13 @@ def format_ready_in(
     return f"ready in ≈ {formatting.format_duration(found.seconds)} (estimate from {formatting.pluralize(found.n, f'{kind}start')})"
 
 
-def _before_launch(state: RunState, now: float, expected: Expected | None, usual: Mapping[Step, Guess]) -> str:
+def _before_launch(
+    state: RunState, now: float, expected: ExpectedStart | None, usual: Mapping[Step, MedianSeconds]
+) -> str:
     """Return when what is still prepared will be ready; without the steps when nobody knows what they take."""
     if expected is None or expected.ready is None:
         return ""
-    left, (seconds, n) = launched_in(state.preparing, state.begun, usual, now), expected.ready
+    left, (seconds, n) = estimate_time_to_launch(state.preparing, state.begun, usual, now), expected.ready
     said = f"ready ≈ {formatting.format_duration(seconds)} after its launch"
     if left is not None:
         said = f"ready in ≈ {formatting.format_duration(left + seconds)}"

@@ -16,11 +16,11 @@ from dflash_tui.common.formatting import (
     pluralize,
 )
 from dflash_tui.events import PROBE, Counters, GpuLoad, Health
-from dflash_tui.run_state.counters import LONGEST_GAP, Reading
-from dflash_tui.run_state.retention import Kept, Timed
+from dflash_tui.run_state.counters import LONGEST_GAP, CounterReading
+from dflash_tui.run_state.retention import ThinnedSeries, Timestamped
 from dflash_tui.run_state.state import RunState
 
-T = TypeVar("T", bound=Timed)
+T = TypeVar("T", bound=Timestamped)
 
 # A request that runs makes a token now and then; the first one may have to wait for kernels to be compiled.
 HANGS_AFTER = 60.0
@@ -50,7 +50,7 @@ class Alarm(NamedTuple):
     do: str
 
 
-def alarms(state: RunState, now: float) -> list[Alarm]:
+def find_alarms(state: RunState, now: float) -> list[Alarm]:
     """Return what is wrong with a server at `now`, the worst first; one alarm of each kind."""
     if state.exit is not None or state.stopping:
         return []
@@ -258,16 +258,16 @@ def _stop(state: RunState, how: str = ": S stops it") -> str:
     return how if state.launched else ""
 
 
-def _fresh(state: RunState, now: float) -> Reading | None:
+def _fresh(state: RunState, now: float) -> CounterReading | None:
     return state.readings.held(now, LONGEST_GAP)
 
 
-def _since(samples: Kept[T], true: Callable[[T], bool]) -> float:
+def _since(samples: ThinnedSeries[T], true: Callable[[T], bool]) -> float:
     """Return the time of the first of the last samples for all of which something holds, a thousand at most."""
     return min(_while(samples, true), default=samples[-1].at)
 
 
-def _while(samples: Kept[T], true: Callable[[T], bool]) -> Iterator[float]:
+def _while(samples: ThinnedSeries[T], true: Callable[[T], bool]) -> Iterator[float]:
     for sample in islice(reversed(samples), _LOOK_BACK):
         if not true(sample):
             return

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from dflash_tui.events import Counters
-from dflash_tui.run_state.retention import SET_BACK, Kept, ends
+from dflash_tui.run_state.retention import SET_BACK, ThinnedSeries, bucket_ends
 from dflash_tui.vllm_output.metrics import Rates, rates
 
 # A recorder writes at least every 10 s; a longer silence is a hole, not a zero.
@@ -20,7 +20,7 @@ LONGEST_GAP = 15.0
 AT_REST = 2.5
 
 
-class Reading(NamedTuple):
+class CounterReading(NamedTuple):
     """One /metrics reading; `joined` unless it is the first, the first after a hole or of another server."""
 
     at: float
@@ -28,17 +28,17 @@ class Reading(NamedTuple):
     joined: bool
 
 
-class Track(Kept[Reading]):
+class CounterSeries(ThinnedSeries[CounterReading]):
     """The readings of a run."""
 
     def __init__(self) -> None:
         super().__init__()
         self._starts: list[float] = []
 
-    def _needed(self, value: Reading) -> bool:
+    def _needed(self, value: CounterReading) -> bool:
         return not value.joined
 
-    def take(self, at: float, counters: Counters) -> Reading:
+    def take(self, at: float, counters: Counters) -> CounterReading:
         """Add a reading and return it."""
         last = self[-1] if self else None
         if last is not None and at < last.at - SET_BACK:
@@ -47,7 +47,7 @@ class Track(Kept[Reading]):
         joined = last is not None and at - last.at <= LONGEST_GAP and not _fell(last.counters, counters)
         if not joined:
             self._starts.append(at)
-        reading = Reading(at, counters, joined)
+        reading = CounterReading(at, counters, joined)
         self.append(reading)
         return reading
 
@@ -94,7 +94,7 @@ class Track(Kept[Reading]):
         end = self.end(now)
         known_to = (self[-1].at if self else -math.inf) if end is None else end
         step = span / count
-        bounds = [(part - step, min(part, known_to)) for part in ends(now, span, count)]
+        bounds = [(part - step, min(part, known_to)) for part in bucket_ends(now, span, count)]
         return [self.between(begin, end) if begin < end else None for begin, end in bounds]
 
 

@@ -11,14 +11,14 @@ LEAST_STEPS = 200
 LEAST_GAIN = 0.02
 
 
-class Advice(NamedTuple):
+class DraftAdvice(NamedTuple):
     """The first useless position (from 1; None when all are useful), and how many tokens to draft instead."""
 
     first_useless: int | None
     suggested: int
 
 
-def advise(shares: Sequence[float], steps: float) -> Advice | None:
+def advise_draft_length(shares: Sequence[float], steps: float) -> DraftAdvice | None:
     """Return what `shares` of `steps` in which each position was accepted say; None when that is too little.
 
     Position p adds shares[p] tokens to a step that gives 1 + the shares before it, the bonus token included. Where
@@ -30,6 +30,6 @@ def advise(shares: Sequence[float], steps: float) -> Advice | None:
     length = 1.0
     for place, share in enumerate(shares):
         if share < LEAST_GAIN * length:
-            return Advice(place + 1, max(1, place))
+            return DraftAdvice(place + 1, max(1, place))
         length += share
-    return Advice(None, len(shares))
+    return DraftAdvice(None, len(shares))

@@ -16,7 +16,7 @@ MOST = 5  # only the last starts count: what was true a month ago may be no more
 _ORDER = list(Phase)
 
 
-class Start(msgspec.Struct, frozen=True):
+class RecordedStart(msgspec.Struct, frozen=True):
     """One start that came up; times in seconds.
 
     `at` is the launch (since the epoch), `kind` what makes two launches alike, `setup` what of that a reader should
@@ -44,20 +44,20 @@ class Start(msgspec.Struct, frozen=True):
         return None if self.first_request is None else self.up + self.first_request
 
 
-class Guess(NamedTuple):
+class MedianSeconds(NamedTuple):
     """A median in seconds and from how many starts it is."""
 
     seconds: float
     n: int
 
 
-class Expected(NamedTuple):
+class ExpectedStart(NamedTuple):
     """What to expect of a start: each phase, the first request, all until ready, and the longest that it ever took."""
 
     cache: str
-    phases: dict[Phase, Guess]
-    first_request: Guess | None
-    ready: Guess | None
+    phases: dict[Phase, MedianSeconds]
+    first_request: MedianSeconds | None
+    ready: MedianSeconds | None
     longest: float | None
 
 
@@ -69,7 +69,7 @@ class Eta(NamedTuple):
     longest: float
 
 
-def expect(starts: Sequence[Start], cache: str = "") -> Expected | None:
+def expect_startup(starts: Sequence[RecordedStart], cache: str = "") -> ExpectedStart | None:
     """Return what the last starts say that found the `cache` as this one does; None without any.
 
     While nothing tells what this one finds (`cache` is empty) it is what the newest start found; after a cold one
@@ -85,21 +85,21 @@ def expect(starts: Sequence[Start], cache: str = "") -> Expected | None:
             phases[phase] = guess
     ready = [start.ready for start in alike if start.ready is not None]
     first = _median(start.first_request for start in alike if start.first_request is not None)
-    return Expected(wanted, phases, first, _median(ready), max(ready, default=None))
+    return ExpectedStart(wanted, phases, first, _median(ready), max(ready, default=None))
 
 
-def _likely(starts: Sequence[Start]) -> str:
+def _likely(starts: Sequence[RecordedStart]) -> str:
     """Return what a start will find whose log does not tell yet: after the first one the cache is filled."""
     found = [start.cache for start in starts]
     return next((cache for cache in reversed(found) if cache != "cold"), found[-1] if found else "")
 
 
-def _median(values: Iterable[float]) -> Guess | None:
+def _median(values: Iterable[float]) -> MedianSeconds | None:
     known = list(values)
-    return Guess(statistics.median(known), len(known)) if known else None
+    return MedianSeconds(statistics.median(known), len(known)) if known else None
 
 
-def eta(startup: Startup, expected: Expected, elapsed: float, now: float) -> Eta | None:
+def estimate_time_to_ready(startup: Startup, expected: ExpectedStart, elapsed: float, now: float) -> Eta | None:
     """Return when this start will be ready, `elapsed` seconds after its launch; None when nothing is known.
 
     What is left of the running phase and all later ones count with their medians; a phase that is over counts no
@@ -128,7 +128,7 @@ def _reached(startup: Startup) -> int:
     return _ORDER.index(Phase.COMPILE if phase is Phase.PROFILE else phase)
 
 
-def steps(earlier: Iterable[Sequence[Preparing]]) -> dict[Step, Guess]:
+def summarize_steps(earlier: Iterable[Sequence[Preparing]]) -> dict[Step, MedianSeconds]:
     """Return what each step before a launch took in the `earlier` ones, oldest first, that had something to do in it.
 
     Of a step at least its first and its last event are given.
@@ -143,19 +143,21 @@ def steps(earlier: Iterable[Sequence[Preparing]]) -> dict[Step, Guess]:
     return {step: guess for step, seconds in took.items() if (guess := _median(seconds[-MOST:]))}
 
 
-def coming(preparing: Mapping[Step, Preparing], begun: Mapping[Step, float], usual: Mapping[Step, Guess]) -> list[Step]:
+def list_coming_steps(
+    preparing: Mapping[Step, Preparing], begun: Mapping[Step, float], usual: Mapping[Step, MedianSeconds]
+) -> list[Step]:
     """Return the steps that are known to come: a new engine has none of its patches."""
     install = preparing.get(Step.INSTALL)
     fresh = install is not None and (not install.done or install.at > begun[Step.INSTALL])
     return [Step.PATCHES] if fresh and Step.PATCHES in usual and Step.PATCHES not in preparing else []
 
 
-def launched_in(
-    preparing: Mapping[Step, Preparing], begun: Mapping[Step, float], usual: Mapping[Step, Guess], now: float
+def estimate_time_to_launch(
+    preparing: Mapping[Step, Preparing], begun: Mapping[Step, float], usual: Mapping[Step, MedianSeconds], now: float
 ) -> float | None:
     """Return in how many seconds the launch will come; None when nobody knows how long what runs takes."""
     running = [step for step, event in preparing.items() if not event.done]
     if not all(step in usual for step in running):
         return None
     left = sum(max(0.0, usual[step].seconds - (now - begun[step])) for step in running)
-    return left + sum(usual[step].seconds for step in coming(preparing, begun, usual))
+    return left + sum(usual[step].seconds for step in list_coming_steps(preparing, begun, usual))

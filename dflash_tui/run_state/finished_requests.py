@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from dflash_tui.events import OURS, Counters, RequestDone
-from dflash_tui.run_state.counters import Reading
-from dflash_tui.run_state.slow_cycle import Cycle, Finished, find
+from dflash_tui.run_state.counters import CounterReading
+from dflash_tui.run_state.slow_cycle import FinishedRequest, SlowCycle, find_slow_cycle
 
 KEPT = 400
 # Between the end of a request here and the reading that counts it.
@@ -20,18 +20,18 @@ class FinishedLog:
     """The last finished requests of a run, oldest first in `requests`."""
 
     def __init__(self) -> None:
-        self.requests: deque[Finished] = deque(maxlen=KEPT)
-        self._cycle: tuple[Finished | None, Cycle | None] = (None, None)
+        self.requests: deque[FinishedRequest] = deque(maxlen=KEPT)
+        self._cycle: tuple[FinishedRequest | None, SlowCycle | None] = (None, None)
         self._uncounted = 0
         self._before: Counters | None = None
         self._base: Counters | None = None
 
     @property
-    def cycle(self) -> Cycle | None:
+    def cycle(self) -> SlowCycle | None:
         """The cycle in which the speed of the last requests comes and goes, or None."""
         last = self.requests[-1] if self.requests else None
         if last is not self._cycle[0]:
-            self._cycle = (last, find(self.requests))
+            self._cycle = (last, find_slow_cycle(self.requests))
         return self._cycle[1]
 
     def take_request(self, done: RequestDone) -> None:
@@ -41,7 +41,7 @@ class FinishedLog:
         if done.kind not in OURS:
             length = _length(done.accepted, done.steps)
             self.requests.append(
-                Finished(done.at, done.kind, done.decode_tok_s, length, _quotient(done.decode_tok_s, length),
+                FinishedRequest(done.at, done.kind, done.decode_tok_s, length, _quotient(done.decode_tok_s, length),
                          failed=bool(done.error))
             )  # fmt: skip
 
@@ -56,7 +56,7 @@ class FinishedLog:
                 return
         self._uncounted += 1
 
-    def take_reading(self, reading: Reading) -> None:
+    def take_reading(self, reading: CounterReading) -> None:
         """Take what the server counts; requests that are not ours are taken from the difference."""
         now, before = reading.counters, self._before
         self._before = now
@@ -73,13 +73,13 @@ class FinishedLog:
             self._base = now
 
 
-def _mean(at: float, before: Counters, base: Counters, now: Counters, count: int) -> Finished:
+def _mean(at: float, before: Counters, base: Counters, now: Counters, count: int) -> FinishedRequest:
     """Return the mean of `count` requests that ended between two readings; `base` is when the first may have begun."""
     tokens, seconds = now.finished_tokens - before.finished_tokens, now.decode_seconds - before.decode_seconds
     speed = (tokens - count) / seconds if seconds > _LEAST and tokens > count else None
     steps, accepted = (now.steps or 0.0) - (base.steps or 0.0), (now.accepted or 0.0) - (base.accepted or 0.0)
     length = _length(accepted, steps)
-    return Finished(at, "", speed, length, _quotient(speed, length), count)
+    return FinishedRequest(at, "", speed, length, _quotient(speed, length), count)
 
 
 def _length(accepted: float | None, steps: float | None) -> float | None:

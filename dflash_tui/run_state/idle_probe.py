@@ -10,7 +10,7 @@ PATIENCE = 60.0
 _LEAST = 10.0
 
 
-def after() -> float:
+def idle_seconds_before_probe() -> float:
     """Return the idle seconds before a probe: DFLASH_TUI_PROBE, ten minutes by default; infinity where that is 0."""
     try:
         seconds = float(os.environ.get("DFLASH_TUI_PROBE", AFTER))

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dflash_tui.planning.recipe import Mode, PublishedFigures
-from dflash_tui.run_state.slow_cycle import Finished
+from dflash_tui.run_state.slow_cycle import FinishedRequest
 from dflash_tui.vllm_output.metrics import Rates
 
 _LAST = 10
 _LEAST_STEPS = 100
 
 
-class Reading(NamedTuple):
+class PublishedComparison(NamedTuple):
     """A figure against what was published: `word` is `within`, `below` or `above`; shares are 0 to 1."""
 
     name: str
@@ -25,12 +25,14 @@ class Reading(NamedTuple):
     source: str
 
 
-def choose(bands: Sequence[PublishedFigures], mode: Mode) -> PublishedFigures | None:
+def choose_published_figures(bands: Sequence[PublishedFigures], mode: Mode) -> PublishedFigures | None:
     """Return the band for this mode, else one for any mode, else None."""
     return next((b for b in bands if b.mode is mode), next((b for b in bands if b.mode is None), None))
 
 
-def compare(band: PublishedFigures, rates: Rates | None, finished: Iterable[Finished]) -> list[Reading]:
+def compare_with_published(
+    band: PublishedFigures, rates: Rates | None, finished: Iterable[FinishedRequest]
+) -> list[PublishedComparison]:
     """Return each published figure with what the run shows, the speed first.
 
     The speed is the median of the last ten requests that ended one at a time, as published speeds are of one stream.
@@ -43,7 +45,7 @@ def compare(band: PublishedFigures, rates: Rates | None, finished: Iterable[Fini
         ("acceptance", known.acceptance if known else None, band.acceptance),
     )
     return [
-        Reading(name, value, bounds[0], bounds[1], _word(value, bounds[0], bounds[1]), band.source)
+        PublishedComparison(name, value, bounds[0], bounds[1], _word(value, bounds[0], bounds[1]), band.source)
         for name, value, bounds in values
         if value is not None and bounds
     ]

@@ -25,7 +25,7 @@ KEPT_BYTES = 2 << 20
 SET_BACK = 60.0
 
 
-class Timed(Protocol):
+class Timestamped(Protocol):
     """What has a time, in seconds since the epoch."""
 
     @property
@@ -34,10 +34,10 @@ class Timed(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Timed)
+T = TypeVar("T", bound=Timestamped)
 
 
-class Kept(Sequence[T]):
+class ThinnedSeries(Sequence[T]):
     """A sequence that grows at its end and is thinned at its start."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class Kept(Sequence[T]):
         return reversed(self._values)
 
 
-class KeptLines(Sequence[LogLine]):
+class LogTail(Sequence[LogLine]):
     """The last lines of a log: at most `KEPT_LINES`, with at most `KEPT_BYTES` of text."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ def _size(line: LogLine) -> int:
     return len(line.text) * (1 if line.text.isascii() else 4)
 
 
-def ends(now: float, span: float, count: int) -> list[float]:
+def bucket_ends(now: float, span: float, count: int) -> list[float]:
     """Return the ends of `count` equal parts of the last `span` seconds; the last one holds `now`.
 
     They stand still until a whole part has passed, so that a chart moves by columns instead of shimmering.

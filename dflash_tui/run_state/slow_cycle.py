@@ -24,7 +24,7 @@ _FAST_TO_SLOW = 1.3
 _BLAME = 0.7
 
 
-class Finished(NamedTuple):
+class FinishedRequest(NamedTuple):
     """A finished request; `kind` is empty for one of somebody else, and None is unknown.
 
     `tok_s` is (N - 1) / seconds of decoding, `acceptance_length` of the steps meanwhile, `steps_s` their quotient.
@@ -40,7 +40,7 @@ class Finished(NamedTuple):
     failed: bool = False
 
 
-class Cycle(NamedTuple):
+class SlowCycle(NamedTuple):
     """A cycle of `period` requests, `slow` of which are slow; speeds are medians in tok/s, None is unknown.
 
     `cause` is `acceptance length` (the drafter), `steps/s` (the engine), `both`, or empty when unknown.
@@ -78,7 +78,7 @@ class Cycle(NamedTuple):
         return f"seen {self.periods:.1f} times; {lengths}, {steps}: {blame[self.cause]}"
 
 
-def find(requests: Iterable[Finished]) -> Cycle | None:
+def find_slow_cycle(requests: Iterable[FinishedRequest]) -> SlowCycle | None:
     """Return the cycle in which the speed of the last requests comes and goes, or None.
 
     Kinds of prompts that are known are each compared with their own best, since some kinds are slower than others.
@@ -94,7 +94,7 @@ def find(requests: Iterable[Finished]) -> Cycle | None:
     return None
 
 
-def _find(requests: Sequence[Finished]) -> Cycle | None:
+def _find(requests: Sequence[FinishedRequest]) -> SlowCycle | None:
     slow = _slow(requests)
     share = sum(slow) / len(slow)
     if not 0.05 <= share <= 0.95:
@@ -113,7 +113,7 @@ def _find(requests: Sequence[Finished]) -> Cycle | None:
     return _describe(requests, slow, period) if period else None
 
 
-def _slow(requests: Sequence[Finished]) -> list[bool]:
+def _slow(requests: Sequence[FinishedRequest]) -> list[bool]:
     """Return which requests are slow: below the middle between two levels that are well apart; none without such."""
     logs = [math.log(speed) for speed in _relative(requests)]
     middle = (min(logs) + max(logs)) / 2
@@ -129,7 +129,7 @@ def _slow(requests: Sequence[Finished]) -> list[bool]:
     return [apart and x < middle for x in logs]
 
 
-def _relative(requests: Sequence[Finished]) -> list[float]:
+def _relative(requests: Sequence[FinishedRequest]) -> list[float]:
     """Return the speeds, each divided by what the best fifth of its kind of prompt reach when there are kinds."""
     speeds: dict[str, list[float]] = {}
     for request in requests:
@@ -160,14 +160,14 @@ def _tail(successes: int, trials: int, chance: float) -> float:
     )
 
 
-def _describe(requests: Sequence[Finished], slow: Sequence[bool], period: int) -> Cycle:
+def _describe(requests: Sequence[FinishedRequest], slow: Sequence[bool], period: int) -> SlowCycle:
     phases = [[slow[place] for place in range(phase, len(slow), period)] for phase in range(period)]
     slow_phases = sum(sum(phase) * 2 > len(phase) for phase in phases)
     groups = [[r for r, is_slow in zip(requests, slow, strict=True) if is_slow is wanted] for wanted in (False, True)]
     fast_tok_s, slow_tok_s = (statistics.median(r.tok_s or 0.0 for r in group) for group in groups)
     fast_length, slow_length = (_median([r.acceptance_length for r in group]) for group in groups)
     fast_steps, slow_steps = (_median([r.steps_s for r in group]) for group in groups)
-    return Cycle(
+    return SlowCycle(
         period=period,
         slow=max(1, slow_phases),
         periods=len(requests) / period,

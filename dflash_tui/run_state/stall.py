@@ -49,7 +49,7 @@ class Silence(NamedTuple):
     warning: bool
 
 
-def silence(startup: Startup, last_line: float, now: float, usual: float | None = None) -> Silence | None:
+def detect_silence(startup: Startup, last_line: float, now: float, usual: float | None = None) -> Silence | None:
     """Return the silence since `last_line`, or None while it is short.
 
     `usual` is how long the running phase took in earlier starts: as long as that, a silence of which nobody measured

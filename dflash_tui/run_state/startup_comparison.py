@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dflash_tui.events import Phase
-from dflash_tui.run_state.eta import Start
+from dflash_tui.run_state.eta import RecordedStart
 
 # What of a start is told: names, and the phases that each sums up. The first request comes after them.
 PARTS: tuple[tuple[str, tuple[Phase, ...]], ...] = (
@@ -21,7 +21,7 @@ PARTS: tuple[tuple[str, tuple[Phase, ...]], ...] = (
 )
 
 
-class Pair(NamedTuple):
+class StartGroup(NamedTuple):
     """What starts must share to be compared; `setup` are profile, variant and drafted tokens."""
 
     recipe: str
@@ -29,13 +29,13 @@ class Pair(NamedTuple):
     engine: str
 
 
-class Kind(NamedTuple):
+class StartKind(NamedTuple):
     """Starts of one mode that found the same cache; times are medians in seconds, None where none is recorded."""
 
-    pair: Pair
+    pair: StartGroup
     mode: str
     cache: str
-    starts: tuple[Start, ...]
+    starts: tuple[RecordedStart, ...]
 
     @property
     def name(self) -> str:
@@ -68,25 +68,25 @@ class Kind(NamedTuple):
         return _median(sum(seconds) if seconds else None for seconds in had)
 
 
-class Difference(NamedTuple):
+class StartDifference(NamedTuple):
     """The seconds by which `one` is ready later than `other`; negative when it is sooner."""
 
-    one: Kind
-    other: Kind
+    one: StartKind
+    other: StartKind
     seconds: float
 
 
-def kinds(starts: Iterable[Start]) -> list[Kind]:
+def group_starts(starts: Iterable[RecordedStart]) -> list[StartKind]:
     """Return the starts by pair, mode and cache."""
-    groups: dict[tuple[Pair, str, str], list[Start]] = defaultdict(list)
+    groups: dict[tuple[StartGroup, str, str], list[RecordedStart]] = defaultdict(list)
     for start in starts:
-        groups[Pair(start.recipe, start.setup, start.engine), start.mode, start.cache].append(start)
-    return [Kind(*group, tuple(alike)) for group, alike in sorted(groups.items())]
+        groups[StartGroup(start.recipe, start.setup, start.engine), start.mode, start.cache].append(start)
+    return [StartKind(*group, tuple(alike)) for group, alike in sorted(groups.items())]
 
 
-def differences(known: Iterable[Kind]) -> Iterator[Difference]:
+def compare_start_kinds(known: Iterable[StartKind]) -> Iterator[StartDifference]:
     """Yield compiled starts against eager ones, and cold against cached, of each pair that has both."""
-    pairs: dict[Pair, dict[tuple[str, str], Kind]] = defaultdict(dict)
+    pairs: dict[StartGroup, dict[tuple[str, str], StartKind]] = defaultdict(dict)
     for kind in known:
         pairs[kind.pair][kind.mode, kind.cache] = kind
     for of in pairs.values():
@@ -96,7 +96,7 @@ def differences(known: Iterable[Kind]) -> Iterator[Difference]:
             sides.append((compiled["cold"], compiled["cached"]))
         for one, other in sides:
             if one.ready is not None and other.ready is not None:
-                yield Difference(one, other, one.ready - other.ready)
+                yield StartDifference(one, other, one.ready - other.ready)
 
 
 def _median(values: Iterable[float | None]) -> float | None:

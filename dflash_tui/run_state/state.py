@@ -35,9 +35,9 @@ from dflash_tui.events import (
     Stopping,
     Suspended,
 )
-from dflash_tui.run_state.counters import LONGEST_GAP, Track
+from dflash_tui.run_state.counters import LONGEST_GAP, CounterSeries
 from dflash_tui.run_state.finished_requests import FinishedLog
-from dflash_tui.run_state.retention import Kept, KeptLines, Timed, ends
+from dflash_tui.run_state.retention import LogTail, ThinnedSeries, Timestamped, bucket_ends
 from dflash_tui.run_state.startup import PhaseSpan, Startup
 from dflash_tui.vllm_output.histogram import difference
 from dflash_tui.vllm_output.known_failures import SYMPTOMS
@@ -45,7 +45,7 @@ from dflash_tui.vllm_output.metrics import Rates
 
 KEPT_REQUESTS = 500
 _PROBLEMS_KEPT = 100
-T = TypeVar("T", bound=Timed)
+T = TypeVar("T", bound=Timestamped)
 
 
 @dataclass
@@ -63,14 +63,14 @@ class RunState:
     health_detail: str = ""
     health_at: float = 0.0
     warm_at: float | None = None
-    readings: Track = field(default_factory=Track)
-    latencies: Kept[LatenciesSampled] = field(default_factory=Kept)
-    memory: Kept[MemorySampled] = field(default_factory=Kept)
-    gpus: Kept[GpusSampled] = field(default_factory=Kept)
+    readings: CounterSeries = field(default_factory=CounterSeries)
+    latencies: ThinnedSeries[LatenciesSampled] = field(default_factory=ThinnedSeries)
+    memory: ThinnedSeries[MemorySampled] = field(default_factory=ThinnedSeries)
+    gpus: ThinnedSeries[GpusSampled] = field(default_factory=ThinnedSeries)
     suspended: Suspended | None = None
     finished: FinishedLog = field(default_factory=FinishedLog)
     requests: deque[RequestDone] = field(default_factory=lambda: deque(maxlen=KEPT_REQUESTS))
-    lines: KeptLines = field(default_factory=KeptLines)
+    lines: LogTail = field(default_factory=LogTail)
     line_count: int = 0
     problems: deque[Problem] = field(default_factory=lambda: deque(maxlen=_PROBLEMS_KEPT))
     stopping: bool = False
@@ -200,19 +200,21 @@ class RunState:
         `value` is a figure of `Rates`, or `memory` (bytes that the server uses).
         """
         if value == "memory":
-            return held(self.memory, now, span, columns, lambda sample: sample.used)
+            return sample_series(self.memory, now, span, columns, lambda sample: sample.used)
         found = self.readings.columns(now, span, columns)
         numbers = [None if rates is None else getattr(rates, value) for rates in found]
         return [math.nan if number is None else number for number in numbers]
 
 
-def held(samples: Kept[T], now: float, span: float, columns: int, value: Callable[[T], float | None]) -> list[float]:
+def sample_series(
+    samples: ThinnedSeries[T], now: float, span: float, columns: int, value: Callable[[T], float | None]
+) -> list[float]:
     """Return what samples said at the ends of `columns` equal parts of the last `span` seconds; NaN where unknown.
 
     A sample holds until the next one, which comes within `LONGEST_GAP` as long as somebody records.
     """
     numbers = []
-    for at in ends(now, span, columns):
+    for at in bucket_ends(now, span, columns):
         sample = samples.held(min(at, now), LONGEST_GAP)
         number = None if sample is None else value(sample)
         numbers.append(math.nan if number is None else number)

@@ -37,7 +37,7 @@ from dflash_tui.monitoring import (
     recorder,
 )
 from dflash_tui.run_state import idle_probe
-from dflash_tui.run_state.alarms import alarms
+from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.runs import (
     lifecycle,
     run_files,
@@ -323,13 +323,13 @@ async def test_a_suspended_server_is_seen_at_once_and_its_going_on(launch):
     run = launch()
     async with watching(run) as state:
         await until(lambda: state.health is Health.WARM)
-        assert alarms(state, time.time()) == []
+        assert find_alarms(state, time.time()) == []
         psutil.Process(run.pid).suspend()
-        await until(lambda: any(alarm.kind == "hang" for alarm in alarms(state, time.time())), 20)
-        [alarm] = alarms(state, time.time())
+        await until(lambda: any(alarm.kind == "hang" for alarm in find_alarms(state, time.time())), 20)
+        [alarm] = find_alarms(state, time.time())
         assert str(run.pid) in alarm.do
         psutil.Process(run.pid).resume()
-        await until(lambda: alarms(state, time.time()) == [], 30)
+        await until(lambda: find_alarms(state, time.time()) == [], 30)
 
 
 async def test_a_resting_server_is_probed_and_a_dead_answer_is_an_alarm(launch, monkeypatch):
@@ -340,7 +340,7 @@ async def test_a_resting_server_is_probed_and_a_dead_answer_is_an_alarm(launch, 
     run = launch("sleepy")
     async with watching(run) as state:
         await until(lambda: any(done.kind == PROBE for done in state.requests))
-        [alarm] = alarms(state, time.time())
+        [alarm] = find_alarms(state, time.time())
         assert (alarm.kind, alarm.what) == ("hang", "an idle server did not answer a probe")
         assert "ReadTimeout" in alarm.evidence
         assert not state.finished.requests
@@ -349,4 +349,4 @@ async def test_a_resting_server_is_probed_and_a_dead_answer_is_an_alarm(launch, 
 @pytest.mark.parametrize(("value", "after"), [("0", math.inf), ("-3", math.inf), ("3600", 3600.0), ("x", 600.0)])
 def test_probing_can_be_turned_off(monkeypatch, value, after):
     monkeypatch.setenv("DFLASH_TUI_PROBE", value)
-    assert idle_probe.after() == after
+    assert idle_probe.idle_seconds_before_probe() == after

@@ -1,7 +1,7 @@
 """Recorded starts as states and as history, for the tests of what is shown of a start."""
 
 from dflash_tui.events import AnyEvent, Launched
-from dflash_tui.run_state.eta import Start
+from dflash_tui.run_state.eta import RecordedStart
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
@@ -25,11 +25,11 @@ def state(name: str, until: float = 1e9, *more: AnyEvent) -> RunState:
     return folded
 
 
-def start(name: str, factor: float = 1.0, first_request: float | None = 3.0, mode: str = "compile") -> Start:
+def start(name: str, factor: float = 1.0, first_request: float | None = 3.0, mode: str = "compile") -> RecordedStart:
     """Return a recorded start as history has it, each of its times multiplied by `factor`."""
     done = state(name)
     assert done.up_at is not None
-    return Start(
+    return RecordedStart(
         run=f"{name}-{factor}",
         at=0.0,
         recipe="recipe",

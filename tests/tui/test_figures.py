@@ -13,7 +13,7 @@ from dflash_tui.common.formatting import (
     truncate_middle,
 )
 from dflash_tui.events import Counters, Health, HealthChanged, LogLine, MemorySampled, Sampled
-from dflash_tui.run_state.eta import expect
+from dflash_tui.run_state.eta import expect_startup
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.render import status
 from dflash_tui.tui.render.startup import startup
@@ -109,7 +109,7 @@ def test_phases_have_a_row_each_and_only_one_runs(starting):
 def test_a_start_fits_and_always_shows_the_running_phase(second, width, height):
     """However low the screen, the running phase and the estimate are on it; what is over is folded."""
     state = recorded_startups.state(recorded_startups.COMPILED, second)
-    expected = expect([recorded_startups.start(recorded_startups.COMPILED, factor) for factor in (1.0, 1.1)])
+    expected = expect_startup([recorded_startups.start(recorded_startups.COMPILED, factor) for factor in (1.0, 1.1)])
     lines = startup(state, second, width, height, expected).plain.splitlines()
     assert len(lines) <= height
     assert all(len(line) <= width for line in lines)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dflash_tui.monitoring import startup_history
-from dflash_tui.run_state.eta import Start
+from dflash_tui.run_state.eta import RecordedStart
 from dflash_tui.tui.dialogs.runs import RunList
 from dflash_tui.tui.screens.startup_history import HistoryScreen
 from tests.support import recorded_startups
@@ -12,7 +12,7 @@ from tests.tui.conftest import HOSTILE
 from tests.tui.panel import app, text, wait_for
 
 
-def some() -> list[Start]:
+def some() -> list[RecordedStart]:
     """Return recorded starts as history has them: three compiled ones, one from the cache, an eager pair, another's."""
     cold = [recorded_startups.start(recorded_startups.COMPILED, factor) for factor in (1.0, 0.9, 1.2)]
     cached = msgspec.structs.replace(recorded_startups.start(recorded_startups.COMPILED, 0.5), cache="cached")
@@ -29,7 +29,7 @@ def some() -> list[Start]:
 
 
 @pytest.fixture
-def known(monkeypatch) -> list[Start]:
+def known(monkeypatch) -> list[RecordedStart]:
     found = some()
     monkeypatch.setattr(startup_history, "list_starts", lambda: found)
     return found

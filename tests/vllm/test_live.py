@@ -151,7 +151,7 @@ async def _heat_is_seen(traffic: Traffic, state: RunState) -> None:
     await asyncio.sleep(25)
     cold = state.window(15, time.time())
     traffic.temperature = 1.6
-    await until(lambda: any(alarm.kind == "acceptance" for alarm in alarms.alarms(state, time.time())), 120)
+    await until(lambda: any(alarm.kind == "acceptance" for alarm in alarms.find_alarms(state, time.time())), 120)
     now = time.time()
     hot = state.window(15, now)
     assert cold is not None
@@ -169,14 +169,14 @@ async def _a_suspended_engine_is_an_alarm(run: Run, state: RunState) -> None:
     core = next(process for process in server_process.members(run) if "EngineCore" in process.name())
     await asyncio.sleep(10)
     core.send_signal(signal.SIGSTOP)
-    at_once = await until(lambda: any(a.kind == "hang" for a in alarms.alarms(state, time.time())), 75)
+    at_once = await until(lambda: any(a.kind == "hang" for a in alarms.find_alarms(state, time.time())), 75)
     by_silence = await until(lambda: alarms._stuck(state, time.time()) is not None, 75)
     print(f"alarm after {at_once:.1f} s by the process, {at_once + by_silence:.1f} s by its silence")
     silent = alarms._stuck(state, time.time())
     assert silent is not None
     assert "1 request running, no token for 1:0" in silent.evidence
     core.send_signal(signal.SIGCONT)
-    over = await until(lambda: not any(a.kind == "hang" for a in alarms.alarms(state, time.time())), 30)
+    over = await until(lambda: not any(a.kind == "hang" for a in alarms.find_alarms(state, time.time())), 30)
     print(f"gone {over:.1f} s after it went on")
 
 

@@ -12,8 +12,8 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.monitoring import startup_history
 from dflash_tui.presentation.startup_text import format_spread
 from dflash_tui.run_state import startup_comparison
-from dflash_tui.run_state.eta import Start
-from dflash_tui.run_state.startup_comparison import Difference, Kind
+from dflash_tui.run_state.eta import RecordedStart
+from dflash_tui.run_state.startup_comparison import StartDifference, StartKind
 from dflash_tui.runs import registry
 
 
@@ -32,15 +32,15 @@ def history(args: argparse.Namespace) -> int:
         print_status("no server has come up on this machine yet")
         return 0
     print_data(_list(starts))
-    kinds = startup_comparison.kinds(starts)
+    kinds = startup_comparison.group_starts(starts)
     print_data("")
     print_data(_medians(kinds))
-    for difference in startup_comparison.differences(kinds):
+    for difference in startup_comparison.compare_start_kinds(kinds):
         print_data(_sentence(difference))
     return 0
 
 
-def _list(starts: Sequence[Start]) -> str:
+def _list(starts: Sequence[RecordedStart]) -> str:
     """Return one row per start, oldest first."""
     header = ("RUN", "WHEN", "MODE", "CACHE", "UP", "FIRST REQUEST", "READY")
     rows = [
@@ -58,7 +58,7 @@ def _list(starts: Sequence[Start]) -> str:
     return formatting.format_table(header, rows, right=(4, 5, 6))
 
 
-def _medians(kinds: Sequence[Kind]) -> str:
+def _medians(kinds: Sequence[StartKind]) -> str:
     """Return one row per recipe, engine, mode and cache: medians of the parts of a start, and of how many it is."""
     parts = [name.upper() for name, _ in startup_comparison.PARTS]
     header = ("MEDIANS", "SETUP", "ENGINE", "MODE", "CACHE", "N", *parts, "FIRST", "READY", "FROM TO")
@@ -75,7 +75,7 @@ def _medians(kinds: Sequence[Kind]) -> str:
     return formatting.format_table(header, rows, right=tuple(range(5, len(header))))
 
 
-def _sentence(difference: Difference) -> str:
+def _sentence(difference: StartDifference) -> str:
     """Return what is ready sooner and by how much, and of how many starts that is said."""
     one, other, seconds = difference
     recipe, setup, engine = one.pair

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from dflash_tui.common.formatting import GIB, format_number, format_percent, format_usage
 from dflash_tui.events import GpuLoad, GpusSampled
-from dflash_tui.run_state.counters import LONGEST_GAP, Reading
-from dflash_tui.run_state.state import RunState, held
+from dflash_tui.run_state.counters import LONGEST_GAP, CounterReading
+from dflash_tui.run_state.state import RunState, sample_series
 from dflash_tui.tui.widgets.chart import Line, nice
 from dflash_tui.vllm_output.metrics import Rates
 
@@ -50,12 +50,12 @@ def _memory(state: RunState, now: float, span: float, columns: int) -> tuple[lis
     """Return GiB in use, and how full the KV cache is, full being the top."""
     last = state.memory[-1] if state.memory else None
     top = last.total / GIB if last else 1.0
-    used = held(state.memory, now, span, columns, lambda sample: sample.used / GIB)
+    used = sample_series(state.memory, now, span, columns, lambda sample: sample.used / GIB)
     found = [Line(used, _C, "server" if last and last.source in {"GPU", "resident"} else "all in use")]
-    whole = held(state.gpus, now, span, columns, _memory_of_all)
+    whole = sample_series(state.gpus, now, span, columns, _memory_of_all)
     if last and last.source == "GPU" and _peak(whole):
         found.append(Line(whole, "series-dim", "all in use"))
-    filled = held(state.readings, now, span, columns, lambda reading: _kv(reading, top))
+    filled = sample_series(state.readings, now, span, columns, lambda reading: _kv(reading, top))
     if not all(map(math.isnan, filled)):
         reading = state.readings.held(now, LONGEST_GAP)
         share = reading.counters.kv_usage if reading else None
@@ -63,7 +63,7 @@ def _memory(state: RunState, now: float, span: float, columns: int) -> tuple[lis
     return found, top if last else None
 
 
-def _kv(reading: Reading, top: float) -> float | None:
+def _kv(reading: CounterReading, top: float) -> float | None:
     share = reading.counters.kv_usage
     return None if share is None else share * top
 
@@ -88,7 +88,7 @@ def _gpu(state: RunState, now: float, span: float, columns: int) -> list[Line]:
     )
     values = (_power, _clock, _degrees)
     return [
-        Line(held(state.gpus, now, span, columns, lambda sample, v=value: v(sample.gpus)), color, name)  # type: ignore[misc]
+        Line(sample_series(state.gpus, now, span, columns, lambda sample, v=value: v(sample.gpus)), color, name)  # type: ignore[misc]
         for value, color, name in zip(values, (_A, _C, _B), names, strict=True)
     ]
 

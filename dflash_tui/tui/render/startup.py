@@ -11,7 +11,7 @@ from dflash_tui.common.formatting import format_duration, format_percent, trunca
 from dflash_tui.events import Preparing, Step
 from dflash_tui.presentation import startup_text
 from dflash_tui.presentation.startup_text import RowMark, StartupRow
-from dflash_tui.run_state.eta import WORTH_IT, Expected, Guess, coming
+from dflash_tui.run_state.eta import WORTH_IT, ExpectedStart, MedianSeconds, list_coming_steps
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.widgets.basic import MUTED, bar
 
@@ -34,9 +34,9 @@ def startup(
     now: float,
     width: int,
     height: int = 99,
-    expected: Expected | None = None,
+    expected: ExpectedStart | None = None,
     *,
-    usual: Mapping[Step, Guess] | None = None,
+    usual: Mapping[Step, MedianSeconds] | None = None,
 ) -> Content:
     """Return the start in at most `height` lines: its steps and phases, what the server uses, and when it is ready.
 
@@ -105,12 +105,12 @@ def _mark(over: bool) -> tuple[str, str]:
     return ("✓ ", "$success") if over else ("◐ ", "$warning")
 
 
-def _steps(state: RunState, now: float, width: int, usual: Mapping[Step, Guess]) -> list[Content]:
+def _steps(state: RunState, now: float, width: int, usual: Mapping[Step, MedianSeconds]) -> list[Content]:
     """Return a row for each step before the launch, and for those that are known to come."""
     took = {step: event.at - state.begun[step] for step, event in state.preparing.items()}
     busy = {step for step, event in state.preparing.items() if not event.done or took[step] >= WORTH_IT}
     known = {step: startup_text.format_expected(guess) for step, guess in usual.items() if step in busy}
-    to_come = coming(state.preparing, state.begun, usual) if state.started_at is None else []
+    to_come = list_coming_steps(state.preparing, state.begun, usual) if state.started_at is None else []
     timed = bool(known or to_come)  # a column that would stay empty has no room
     rows = [
         _step(event, state.begun[step], now, width, known.get(step, ""), timed=timed)

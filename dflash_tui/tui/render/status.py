@@ -61,7 +61,7 @@ def probing(state: RunState, now: float) -> str:
     last = next((done for done in reversed(state.requests) if done.kind == PROBE), None)
     if last is not None:
         return f"at rest it was asked for a token {format_duration(now - last.at)} ago and took {format_number(last.total, 2, 's')}"
-    after = idle_probe.after()
+    after = idle_probe.idle_seconds_before_probe()
     return f"at rest it is asked for a token every {format_duration(after)}" if math.isfinite(after) else ""
 
 

@@ -18,9 +18,9 @@ from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import PROBE, AnyEvent, Step
 from dflash_tui.monitoring import startup_history
 from dflash_tui.planning.plan import Plan
-from dflash_tui.run_state.alarms import alarms
-from dflash_tui.run_state.draft_advice import advise
-from dflash_tui.run_state.eta import Guess, Start, expect
+from dflash_tui.run_state.alarms import find_alarms
+from dflash_tui.run_state.draft_advice import advise_draft_length
+from dflash_tui.run_state.eta import MedianSeconds, RecordedStart, expect_startup
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.alarms import AlarmDialog
@@ -86,8 +86,8 @@ class RunScreen(Screen[None]):
     def clear(self, plan: Plan | None = None) -> None:
         """Forget what was shown; `plan` is what is being prepared, if anything."""
         self.plan, self.run = plan, None
-        self.earlier: list[Start] = []
-        self.usual: dict[Step, Guess] = {}
+        self.earlier: list[RecordedStart] = []
+        self.usual: dict[Step, MedianSeconds] = {}
         self.state, self.error = RunState(), None
         self.sending = ""
         self.changed = True
@@ -236,7 +236,7 @@ class RunScreen(Screen[None]):
             # A pane that was hidden has no width before.
             width = self.query_one("#startup").scrollable_content_region.width or self.size.width - _EDGES
             height = max(6, (self.size.height - 1) * 6 // 10 - 2)  # what the style sheet gives, less the border
-            expected = expect(self.earlier, self.state.startup.cache)
+            expected = expect_startup(self.earlier, self.state.startup.cache)
             shown = startup(self.state, now, width, height, expected, usual=self.usual)
             self.query_one("#steps", Display).show(shown)
         elif self.stage == "live":
@@ -267,7 +267,7 @@ class RunScreen(Screen[None]):
         self.query_one(Tiles).show(tiles(self.state, self.plan, self.drafted, now, span))
         rates = self.state.window(span, now)
         shares = rates.per_position if rates else ()
-        advice = advise(shares, rates.steps) if rates and not self.made_up else None
+        advice = advise_draft_length(shares, rates.steps) if rates and not self.made_up else None
         self.query_one(Positions).show(shares, advice)
         requests = [done for done in self.state.requests if done.kind != PROBE or done.error]
         self.query_one(Requests).show(requests[-REQUESTS_SHOWN:], self.sending)
@@ -282,7 +282,7 @@ class RunScreen(Screen[None]):
 
     def _draw_alarms(self, now: float) -> None:
         rows = 1 if self.has_class("-short") else ALARMS_SHOWN
-        found, width = alarms(self.state, now), max(0, self.size.width - 2)
+        found, width = find_alarms(self.state, now), max(0, self.size.width - 2)
         shown = self.query_one("#alarms", Display)
         shown.show(alarm_lines(found, now, width, rows, self.calm(now)))
         shown.set_class(bool(found), "-raised")
@@ -293,7 +293,7 @@ class RunScreen(Screen[None]):
 
     def action_alarms(self) -> None:
         now = self.now()
-        self.app.push_screen(AlarmDialog(alarms(self.state, now), now))
+        self.app.push_screen(AlarmDialog(find_alarms(self.state, now), now))
 
     def action_freeze(self) -> None:
         self.frozen = not self.frozen

@@ -19,7 +19,7 @@ from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number
 from dflash_tui.monitoring import startup_history
 from dflash_tui.presentation import startup_text
 from dflash_tui.run_state import startup_comparison
-from dflash_tui.run_state.startup_comparison import Difference, Kind
+from dflash_tui.run_state.startup_comparison import StartDifference, StartKind
 from dflash_tui.tui.widgets.basic import MUTED
 
 _NAME = 20
@@ -56,10 +56,10 @@ class HistoryScreen(ModalScreen[None]):
         self.query_one("#head-of-starts", Static).update(Content.assemble(("starts", "bold"), head))
         shown, width = self.query_one("#compared", Static), self.query_one("#checks").size.width - 2
         none = Content.assemble(("no server has come up on this machine yet", MUTED))
-        shown.update(table(startup_comparison.kinds(found), width) if found else none)
+        shown.update(table(startup_comparison.group_starts(found), width) if found else none)
 
 
-def table(known: Sequence[Kind], width: int) -> Content:
+def table(known: Sequence[StartKind], width: int) -> Content:
     """Return all kinds in rows of `width` cells, those of a pair and engine together, and how they differ."""
     blocks = []
     for pair, group in groupby(known, key=lambda kind: kind.pair):
@@ -71,23 +71,23 @@ def table(known: Sequence[Kind], width: int) -> Content:
             rows.append(Content.assemble((f"({said}: the times are real, the model is not)", "$warning")))
         longest = max((total(kind) for kind in alike), default=0.0)
         rows += [row for kind in alike for row in of(kind, longest, width)]
-        rows += [_difference(difference) for difference in startup_comparison.differences(alike)]
+        rows += [_difference(difference) for difference in startup_comparison.compare_start_kinds(alike)]
         blocks.append(Content("\n").join(rows))
     return Content("\n\n").join(blocks)
 
 
-def parts(kind: Kind) -> list[tuple[str, float]]:
+def parts(kind: StartKind) -> list[tuple[str, float]]:
     """Return what the starts of a kind spent their time on, in seconds; what they had nothing of is left out."""
     found = [(name, kind.part(phases)) for name, phases in startup_comparison.PARTS]
     return [(name, seconds) for name, seconds in (*found, (_FIRST, kind.first)) if seconds]
 
 
-def total(kind: Kind) -> float:
+def total(kind: StartKind) -> float:
     """Return the seconds that the bar of a kind stands for."""
     return sum(seconds for _, seconds in parts(kind))
 
 
-def of(kind: Kind, longest: float, width: int) -> list[Content]:
+def of(kind: StartKind, longest: float, width: int) -> list[Content]:
     """Return a kind in rows: its figures, a bar of its parts against the `longest`, and their names."""
     n, ready = len(kind.answered), f"ready in {format_duration(kind.ready)}"
     if not n:
@@ -105,7 +105,7 @@ def of(kind: Kind, longest: float, width: int) -> list[Content]:
     return [head, bar, *_names(kind, width)]
 
 
-def _names(kind: Kind, width: int) -> list[Content]:
+def _names(kind: StartKind, width: int) -> list[Content]:
     """Return the parts of a kind by name, each after the look that it has in the bar, in as many rows as they need."""
     rows, free = [Content("  ")], width - 2
     for name, took in parts(kind):
@@ -119,7 +119,7 @@ def _names(kind: Kind, width: int) -> list[Content]:
     return [row.rstrip() for row in rows]
 
 
-def _difference(difference: Difference) -> Content:
+def _difference(difference: StartDifference) -> Content:
     one, other, seconds = difference
     more = "later" if seconds >= 0 else "sooner"
     said = f"{one.name} (n={len(one.answered)}) is ready {format_duration(abs(seconds))} {more} than {other.name}"

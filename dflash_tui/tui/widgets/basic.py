@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, truncate
 from dflash_tui.events import RequestDone
-from dflash_tui.run_state.draft_advice import Advice
+from dflash_tui.run_state.draft_advice import DraftAdvice
 from dflash_tui.run_state.startup import PhaseSpan
 
 NEEDS = (60, 18)
@@ -114,9 +114,9 @@ class Positions(Widget):
         super().__init__(id="positions")
         self.border_title = "accepted per position %"
         self.shares: Sequence[float] = ()
-        self.advice: Advice | None = None
+        self.advice: DraftAdvice | None = None
 
-    def show(self, shares: Sequence[float], advice: Advice | None) -> None:
+    def show(self, shares: Sequence[float], advice: DraftAdvice | None) -> None:
         """Replace the shares, told in whole per cent, and what they say about how many tokens to draft."""
         shares = [round(share, 2) for share in shares]
         if (shares, advice) != (self.shares, self.advice):
@@ -148,7 +148,7 @@ class Positions(Widget):
         return Content("\n").join(rows)
 
 
-def _advised(advice: Advice | None) -> str:
+def _advised(advice: DraftAdvice | None) -> str:
     if advice is None:
         return " %"
     return ": all useful" if advice.first_useless is None else f": try n={advice.suggested}"

@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from dflash_tui.common.formatting import format_number, truncate
-from dflash_tui.run_state.slow_cycle import Cycle, Finished
+from dflash_tui.run_state.slow_cycle import FinishedRequest, SlowCycle
 from dflash_tui.tui.widgets.basic import MUTED
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -27,11 +27,11 @@ class RequestStrip(Widget):
 
     def __init__(self) -> None:
         super().__init__(id="strip")
-        self.requests: Sequence[Finished] = ()
-        self.cycle: Cycle | None = None
+        self.requests: Sequence[FinishedRequest] = ()
+        self.cycle: SlowCycle | None = None
         self._entitle()
 
-    def show(self, requests: Sequence[Finished], cycle: Cycle | None) -> None:
+    def show(self, requests: Sequence[FinishedRequest], cycle: SlowCycle | None) -> None:
         """Replace the requests, oldest first, and the cycle that was found in them."""
         if requests != self.requests or cycle != self.cycle:
             self.requests, self.cycle = requests, cycle
@@ -63,11 +63,11 @@ class RequestStrip(Widget):
         return Content("\n").join([_row(*row, shown) for row in rows[: max(1, height)]])
 
 
-def _fell(cycle: Cycle) -> str:
+def _fell(cycle: SlowCycle) -> str:
     return f"; {cycle.cause.replace('both', 'AL and steps/s')} fell" if cycle.cause else ""
 
 
-def _row(name: str, figure: str, digits: int, color: str, requests: Sequence[Finished]) -> Content:
+def _row(name: str, figure: str, digits: int, color: str, requests: Sequence[FinishedRequest]) -> Content:
     values: list[float | None] = [getattr(request, figure) for request in requests]
     known = [value for value in values if value is not None]
     top = max(known, default=0.0)

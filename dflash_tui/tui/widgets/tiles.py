@@ -13,8 +13,8 @@ from textual.widget import Widget
 from dflash_tui.common.formatting import UNKNOWN, format_gib, format_number, format_percent, truncate
 from dflash_tui.events import Histogram
 from dflash_tui.planning.plan import Plan
-from dflash_tui.run_state.counters import LONGEST_GAP, Reading
-from dflash_tui.run_state.published_range import choose, compare
+from dflash_tui.run_state.counters import LONGEST_GAP, CounterReading
+from dflash_tui.run_state.published_range import choose_published_figures, compare_with_published
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.widgets.basic import MUTED
 from dflash_tui.vllm_output.histogram import Quantile, quantile
@@ -83,7 +83,7 @@ def tiles(state: RunState, plan: Plan | None, tokens: int, now: float, span: flo
     ]
 
 
-def _queue(last: Reading | None, mean: Rates | None) -> Tile:
+def _queue(last: CounterReading | None, mean: Rates | None) -> Tile:
     """Return how many requests run and wait, and how many were preempted in the window."""
     if last is None:
         return Tile("run/wait/preempt", UNKNOWN, "", "queue", 13)
@@ -102,8 +102,8 @@ def _memory(state: RunState, now: float) -> Tile:
 
 def _expected(state: RunState, plan: Plan | None, mean: Rates | None) -> Tile:
     """Return where the run lies against what others measured: the first figure that differs, else the speed."""
-    band = choose(plan.expected, plan.mode) if plan and not plan.synthetic else None
-    found = compare(band, mean, state.finished.requests) if band else []
+    band = choose_published_figures(plan.expected, plan.mode) if plan and not plan.synthetic else None
+    found = compare_with_published(band, mean, state.finished.requests) if band else []
     if not found:
         return Tile("published", UNKNOWN, "not yet" if band else "none for this", "band", 23)
     one = next((reading for reading in found if reading.word != "within"), found[0])

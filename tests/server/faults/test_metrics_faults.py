@@ -7,7 +7,7 @@ from functools import partial
 from dflash_tui.common import bounded_http
 from dflash_tui.events import Health, Sampled
 from dflash_tui.monitoring import recorder
-from dflash_tui.run_state.alarms import alarms
+from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.state import RunState
 from tests.support.fake_runs import recorded, until, watching
 
@@ -37,7 +37,7 @@ async def test_what_metrics_may_answer(launch, tmp_path, monkeypatch):
             word.write_text(fault)
             await until(partial(told, state, reason), 10)
             assert state.health is Health.WARM
-            [alarm] = alarms(state, time.time())
+            [alarm] = find_alarms(state, time.time())
             assert (alarm.kind, alarm.evidence) == ("metrics", state.health_detail)
         seen = len(recorded(run, Sampled))
         assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < 64 << 10  # KiB
@@ -46,7 +46,7 @@ async def test_what_metrics_may_answer(launch, tmp_path, monkeypatch):
         await until(lambda: state.health_detail == "" and len(recorded(run, Sampled)) > seen)
         assert state.readings[-1].counters.generated == 40
         assert state.readings[-1].counters.steps is None
-        assert alarms(state, time.time()) == []
+        assert find_alarms(state, time.time()) == []
 
 
 async def test_counters_that_go_backwards_begin_anew(launch, tmp_path, monkeypatch):

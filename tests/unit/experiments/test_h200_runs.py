@@ -7,7 +7,7 @@ minutes (n = 5 looks, a second apart): eager 119.46 tok/s (119.40 to 119.51), co
 import pytest
 
 from dflash_tui.monitoring import recording
-from dflash_tui.run_state.alarms import alarms
+from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.state import RunState
 from tests.support.recordings import RUNS
 
@@ -57,4 +57,4 @@ def test_nothing_was_wrong_with_them(mode):
         state.apply(event)
         if event.at >= due:
             due = event.at + 1
-            assert alarms(state, event.at) == []
+            assert find_alarms(state, event.at) == []

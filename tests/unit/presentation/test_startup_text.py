@@ -5,7 +5,7 @@ import pytest
 from dflash_tui.events import WARM_UP, Exited, Health, HealthChanged, RequestDone
 from dflash_tui.presentation import startup_text as words
 from dflash_tui.presentation.startup_text import RowMark
-from dflash_tui.run_state.eta import expect
+from dflash_tui.run_state.eta import expect_startup
 from tests.support.recorded_startups import COMPILED, SILENT, start, state
 
 DEAD = "h200-vllm-0.26.0/fail-engine-dead-first-request"
@@ -45,7 +45,7 @@ def test_rows_before_with_and_after_history():
     plain = words.build_startup_rows(now, 52.5, None)
     assert [row.name for row in plain] == ["import", "resolve", "engine", "weights", "healthy", "warm"]
     assert {words.format_expected(row.expected) for row in plain} == {"—"}
-    expected = expect([start(COMPILED, factor) for factor in (1.0, 0.9, 1.1)])
+    expected = expect_startup([start(COMPILED, factor) for factor in (1.0, 0.9, 1.1)])
     full = words.build_startup_rows(now, 52.5, expected)
     assert [row.name for row in full][4:] == [
         "drafter", "compile", "profile", "kv cache", "autotune", "graphs", "jit", "api", "healthy", "warm",
@@ -93,7 +93,7 @@ def test_the_cost_of_the_first_request_is_told_apart():
 def test_a_phase_that_died_is_marked():
     """The phase in which the server ended has failed; nothing is to come any more."""
     dead = state("h200-vllm-0.26.0/fail-illegal-memory-access", 1e9, Exited(90.0, 1))
-    rows = words.build_startup_rows(dead, 90.0, expect([start(COMPILED)]))
+    rows = words.build_startup_rows(dead, 90.0, expect_startup([start(COMPILED)]))
     assert [row.name for row in rows if row.mark is RowMark.FAILED] == ["jit"]
     assert [row.name for row in rows if row.mark is RowMark.TO_COME] == ["healthy", "warm"]
 
@@ -117,10 +117,10 @@ def test_facts_of_a_compiled_start():
 def test_the_estimate_in_words():
     """An estimate says that it is one and from how many starts; without history there is none."""
     assert words.format_ready_in(state(COMPILED, 80.0), 80.0, None).endswith("no estimate")
-    one, three = expect([start(COMPILED)]), expect([start(COMPILED, f) for f in (1.0, 0.8, 0.9)])
+    one, three = expect_startup([start(COMPILED)]), expect_startup([start(COMPILED, f) for f in (1.0, 0.8, 0.9)])
     assert words.format_ready_in(state(COMPILED, 80.0), 80.0, one) == "ready in ≈ 1:24 (estimate from 1 cold start)"
     assert (
         words.format_ready_in(state(COMPILED, 150.0), 170.0, three) == "longer than the 3 starts before (longest 2:45)"
     )
-    unanswered = expect([start(COMPILED, first_request=None)])
+    unanswered = expect_startup([start(COMPILED, first_request=None)])
     assert words.format_ready_in(state(COMPILED, 80.0), 80.0, unanswered).endswith("no estimate")

@@ -19,7 +19,7 @@ from dflash_tui.events import (
     Stopping,
     Suspended,
 )
-from dflash_tui.run_state.alarms import HANGS_AFTER, Alarm, alarms
+from dflash_tui.run_state.alarms import HANGS_AFTER, Alarm, find_alarms
 from dflash_tui.run_state.state import RunState
 
 GIB = 1 << 30
@@ -38,7 +38,7 @@ def counters(steps: float, accepted: float = 3.0, **more) -> Counters:
 
 
 def raised(state: RunState, now: float) -> dict[str, Alarm]:
-    return {alarm.kind: alarm for alarm in alarms(state, now)}
+    return {alarm.kind: alarm for alarm in find_alarms(state, now)}
 
 
 def working(start: int, end: int, steps: float = 0.0, accepted: float = 3.0, speed: float = 10.0) -> list[AnyEvent]:

@@ -6,7 +6,7 @@ import pytest
 
 from dflash_tui.events import AnyEvent, Exited, Health, HealthChanged, Launched, Sampled
 from dflash_tui.monitoring import recording
-from dflash_tui.run_state.alarms import alarms
+from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output import metrics
 from dflash_tui.vllm_output.log_reader import LogReader
@@ -22,7 +22,7 @@ def alarmed(events: Iterable[AnyEvent], until: float = 0.0) -> dict[str, float]:
     def look(end: float) -> None:
         nonlocal due
         while due <= end:
-            for alarm in alarms(state, due):
+            for alarm in find_alarms(state, due):
                 seen.setdefault(alarm.kind, due)
             due += 1.0
 

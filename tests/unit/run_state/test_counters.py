@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from dflash_tui.events import Counters, Histogram, LatenciesSampled
-from dflash_tui.run_state.counters import Track
-from dflash_tui.run_state.retention import DENSE, LONGEST, THIN_EVERY, THIN_STEP, Kept
+from dflash_tui.run_state.counters import CounterSeries
+from dflash_tui.run_state.retention import DENSE, LONGEST, THIN_EVERY, THIN_STEP, ThinnedSeries
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.histogram import difference, mean, quantile
 from dflash_tui.vllm_output.metrics import scrape
@@ -22,7 +22,7 @@ def counters(steps: float, **more) -> Counters:
 
 def test_a_day_is_kept_thinned_and_its_windows_stay_exact():
     """All of the last hour, one in ten minutes of the day before; a window depends on nothing dropped."""
-    track = Track()
+    track = CounterSeries()
     for second in range(100_000):
         track.take(float(second), counters(2.0 * second))
     assert len(track) == pytest.approx(DENSE + (LONGEST - DENSE) / THIN_STEP, abs=THIN_EVERY + 3)
@@ -37,7 +37,7 @@ def test_a_day_is_kept_thinned_and_its_windows_stay_exact():
 
 def test_a_hole_survives_the_thinning():
     """What nobody recorded a day ago is still a hole after the samples around it were thinned."""
-    track = Track()
+    track = CounterSeries()
     for second in [*range(1000), *range(1100, 12_000)]:
         track.take(float(second), counters(float(second)))
     assert track.between(1010.0, 1090.0) is None
@@ -48,7 +48,7 @@ def test_a_hole_survives_the_thinning():
 
 def test_another_server_begins_a_new_track():
     """Counters that fell belong to another server: no rate spans the change."""
-    track = Track()
+    track = CounterSeries()
     for at, steps in ((0.0, 50.0), (1.0, 60.0), (2.0, 1.0), (3.0, 11.0)):
         track.take(at, counters(steps))
     found = track.window(10, 3.0)
@@ -58,7 +58,7 @@ def test_another_server_begins_a_new_track():
 
 def test_columns_stand_still_between_their_bounds():
     """While a column has not passed, those before it do not move, whatever the time within it."""
-    track = Track()
+    track = CounterSeries()
     for second in range(200):
         track.take(float(second), counters(float(second**1.3)))
     one, other = track.columns(191.0, 120, 10), track.columns(191.9, 120, 10)
@@ -68,7 +68,7 @@ def test_columns_stand_still_between_their_bounds():
 
 def test_a_series_of_what_never_grew_is_zero_and_unknown():
     """A resting server makes nothing per second, and has no acceptance."""
-    track = Track()
+    track = CounterSeries()
     for second in (0, 10, 20):
         track.take(float(second), counters(5.0))
     found = [rates for rates in track.columns(20.0, 20, 7) if rates]
@@ -78,7 +78,7 @@ def test_a_series_of_what_never_grew_is_zero_and_unknown():
 
 def test_values_of_the_past_are_held_and_then_forgotten():
     """A sample holds until the next one, but not for ever."""
-    kept: Kept[LatenciesSampled] = Kept()
+    kept: ThinnedSeries[LatenciesSampled] = ThinnedSeries()
     kept.append(LatenciesSampled(10.0))
     assert kept.held(9.9, 15) is None
     assert kept.held(24.0, 15) is kept[0]

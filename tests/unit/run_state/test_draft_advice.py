@@ -3,34 +3,34 @@
 import pytest
 
 from dflash_tui.planning.recipe import Mode, PublishedFigures
-from dflash_tui.run_state.draft_advice import LEAST_STEPS, advise
-from dflash_tui.run_state.published_range import choose, compare
-from dflash_tui.run_state.slow_cycle import Finished
+from dflash_tui.run_state.draft_advice import LEAST_STEPS, advise_draft_length
+from dflash_tui.run_state.published_range import choose_published_figures, compare_with_published
+from dflash_tui.run_state.slow_cycle import FinishedRequest
 from dflash_tui.vllm_output.metrics import Rates
 
 
 def test_the_first_useless_position_adds_too_little():
     """Position 5 adds 0.03 tokens to a step of 3.1: less than 2 %, so four are enough."""
-    found = advise((0.9, 0.6, 0.4, 0.2, 0.03, 0.01), 5000)
+    found = advise_draft_length((0.9, 0.6, 0.4, 0.2, 0.03, 0.01), 5000)
     assert found is not None
     assert (found.first_useless, found.suggested) == (5, 4)
 
 
 def test_all_positions_may_be_useful():
-    found = advise((0.9, 0.8, 0.7), LEAST_STEPS)
+    found = advise_draft_length((0.9, 0.8, 0.7), LEAST_STEPS)
     assert found is not None
     assert (found.first_useless, found.suggested) == (None, 3)
 
 
 def test_one_token_is_drafted_at_least():
-    found = advise((0.001, 0.0), 5000)
+    found = advise_draft_length((0.001, 0.0), 5000)
     assert found is not None
     assert (found.first_useless, found.suggested) == (1, 1)
 
 
 @pytest.mark.parametrize(("shares", "steps"), [((), 1e6), ((0.9, 0.0), LEAST_STEPS - 1)])
 def test_too_little_gives_no_advice(shares, steps):
-    assert advise(shares, steps) is None
+    assert advise_draft_length(shares, steps) is None
 
 
 BAND = PublishedFigures("somebody", tok_s=(30.0, 40.0), acceptance=(0.25, 0.35), acceptance_length=(3.0, 3.5))
@@ -42,21 +42,21 @@ def rates(acceptance: float, length: float, steps: float = 500.0) -> Rates:
 
 def test_each_published_figure_gets_a_word():
     """Within a twentieth of the bounds is within: published figures are rounded."""
-    requests = [Finished(float(at), "", speed) for at, speed in enumerate((20, 22, 24))]
-    found = compare(BAND, rates(0.36, 4.2), requests)
+    requests = [FinishedRequest(float(at), "", speed) for at, speed in enumerate((20, 22, 24))]
+    found = compare_with_published(BAND, rates(0.36, 4.2), requests)
     assert [(r.name, r.word) for r in found] == [("tok/s", "below"), ("AL", "above"), ("acceptance", "within")]
     assert found[0].value == 22
 
 
 def test_what_is_not_known_gets_none():
     """Requests that ran at once are no single stream, failed ones have no speed, a few steps tell nothing."""
-    requests = [Finished(0.0, "", 99.0, alike=4), Finished(1.0, "Math", None, failed=True)]
-    assert compare(BAND, rates(0.3, 3.1, steps=5), requests) == []
-    assert compare(PublishedFigures("x"), rates(0.3, 3.1), [Finished(0.0, "", 35.0)]) == []
+    requests = [FinishedRequest(0.0, "", 99.0, alike=4), FinishedRequest(1.0, "Math", None, failed=True)]
+    assert compare_with_published(BAND, rates(0.3, 3.1, steps=5), requests) == []
+    assert compare_with_published(PublishedFigures("x"), rates(0.3, 3.1), [FinishedRequest(0.0, "", 35.0)]) == []
 
 
 def test_the_band_of_the_mode_is_taken():
     eager, either = PublishedFigures("e", mode=Mode.EAGER), PublishedFigures("x")
-    assert choose((either, eager), Mode.EAGER) is eager
-    assert choose((either, eager), Mode.COMPILE) is either
-    assert choose((eager,), Mode.COMPILE) is None
+    assert choose_published_figures((either, eager), Mode.EAGER) is eager
+    assert choose_published_figures((either, eager), Mode.COMPILE) is either
+    assert choose_published_figures((eager,), Mode.COMPILE) is None

@@ -4,13 +4,21 @@ import msgspec
 import pytest
 
 from dflash_tui.events import WARM_UP, Phase, Preparing, RequestDone, Step
-from dflash_tui.run_state.eta import MOST, Start, coming, eta, expect, launched_in, steps
+from dflash_tui.run_state.eta import (
+    MOST,
+    RecordedStart,
+    estimate_time_to_launch,
+    estimate_time_to_ready,
+    expect_startup,
+    list_coming_steps,
+    summarize_steps,
+)
 from tests.support.recorded_startups import COMPILED, start, state
 
 THREE = [start(COMPILED, factor) for factor in (1.0, 0.8, 1.1)]
 
 
-def cached(seconds: float) -> Start:
+def cached(seconds: float) -> RecordedStart:
     return msgspec.structs.replace(start(COMPILED), cache="cached", up=seconds, phases={Phase.COMPILE: seconds})
 
 
@@ -18,7 +26,7 @@ def test_each_phase_is_the_median_of_the_starts_that_had_it():
     """The expected seconds say from how many starts they are; a phase that only one had is from one."""
     only = msgspec.structs.replace(THREE[0], phases={**THREE[0].phases, Phase.RESOLVE: 9.0})
     bare = msgspec.structs.replace(THREE[1], phases={Phase.RESOLVE: 1.0})
-    expected = expect([only, bare])
+    expected = expect_startup([only, bare])
     assert expected is not None
     assert expected.phases[Phase.RESOLVE] == (5.0, 2)
     assert expected.phases[Phase.GRAPHS].n == 1
@@ -27,13 +35,13 @@ def test_each_phase_is_the_median_of_the_starts_that_had_it():
 
 def test_without_history_nothing_is_expected():
     """No start, or none that found such a cache, gives nothing instead of a guess from other starts."""
-    assert expect([]) is None
-    assert expect(THREE, "cached") is None
+    assert expect_startup([]) is None
+    assert expect_startup(THREE, "cached") is None
 
 
 def test_only_the_newest_count():
     """What was true many starts ago is forgotten."""
-    expected = expect([cached(seconds) for seconds in (500.0, 500.0, 10.0, 11.0, 12.0, 13.0, 14.0)])
+    expected = expect_startup([cached(seconds) for seconds in (500.0, 500.0, 10.0, 11.0, 12.0, 13.0, 14.0)])
     assert expected is not None
     assert expected.phases[Phase.COMPILE] == (12.0, MOST)
 
@@ -41,13 +49,13 @@ def test_only_the_newest_count():
 def test_a_cold_start_is_expected_once():
     """After a cold start comes a cached one, so while the log does not tell that is expected, if there was one."""
     history = [cached(20.0), THREE[0]]
-    likely = expect(history)
+    likely = expect_startup(history)
     assert likely is not None
     assert (likely.cache, likely.phases[Phase.COMPILE].seconds) == ("cached", 20.0)
-    told = expect(history, "cold")
+    told = expect_startup(history, "cold")
     assert told is not None
     assert told.phases[Phase.COMPILE].seconds == pytest.approx(62.252)
-    alone = expect([THREE[0]])
+    alone = expect_startup([THREE[0]])
     assert alone is not None
     assert alone.cache == "cold"
 
@@ -55,9 +63,9 @@ def test_a_cold_start_is_expected_once():
 @pytest.mark.parametrize("second", [0.5, 19.0, 30.0, 50.0, 80.0, 110.0, 130.0, 143.7, 150.0, 159.5, 161.0, 162.5])
 def test_the_estimate_of_a_start_like_the_one_before_is_right(second):
     """At any moment the estimate of a start that goes as the one before is what is really left, to a second."""
-    expected = expect([start(COMPILED)])
+    expected = expect_startup([start(COMPILED)])
     assert expected is not None
-    found = eta(state(COMPILED, second).startup, expected, second, second)
+    found = estimate_time_to_ready(state(COMPILED, second).startup, expected, second, second)
     assert found is not None
     left = 162.44 + 3.0 - second
     assert found.seconds == pytest.approx(left, abs=1.5)  # unattributed moments are not counted ahead
@@ -66,11 +74,11 @@ def test_the_estimate_of_a_start_like_the_one_before_is_right(second):
 
 def test_the_estimate_is_never_negative_and_says_when_a_start_is_longer_than_all():
     """A phase that takes longer than ever leaves the rest; past the longest start there is no number any more."""
-    expected = expect(THREE)
+    expected = expect_startup(THREE)
     assert expected is not None
     stuck = state(COMPILED, 158.0).startup
     for now in range(158, 400):
-        found = eta(stuck, expected, float(now), float(now))
+        found = estimate_time_to_ready(stuck, expected, float(now), float(now))
         assert found is not None
         assert (found.seconds is None) == (now > found.longest)
         assert found.seconds is None or found.seconds >= 0
@@ -79,10 +87,10 @@ def test_the_estimate_is_never_negative_and_says_when_a_start_is_longer_than_all
 
 def test_a_ready_start_needs_no_estimate():
     """After the first real generation nothing is left to estimate."""
-    expected = expect(THREE)
+    expected = expect_startup(THREE)
     assert expected is not None
     ready = state(COMPILED, 1e9, RequestDone(166.0, WARM_UP, total=3.4))
-    assert eta(ready.startup, expected, 166.0, 166.0) is None
+    assert estimate_time_to_ready(ready.startup, expected, 166.0, 166.0) is None
     assert ready.time_to_ready == pytest.approx(165.84)
 
 
@@ -95,10 +103,13 @@ def test_a_step_is_the_median_of_the_launches_that_had_something_to_do_in_it():
     """What was there already took no time, and would make a real install look quick."""
     there = [Preparing(100.0, Step.INSTALL, "as installed", done=True), *prepared(Step.CHECK, 0.02)]
     earlier = [prepared(Step.INSTALL, seconds) for seconds in (900.0, 40.0, 44.0, 42.0, 46.0, 48.0)]
-    assert steps([*earlier, there, prepared(Step.PATCHES, 20.0)]) == {Step.INSTALL: (44.0, 5), Step.PATCHES: (20.0, 1)}
+    assert summarize_steps([*earlier, there, prepared(Step.PATCHES, 20.0)]) == {
+        Step.INSTALL: (44.0, 5),
+        Step.PATCHES: (20.0, 1),
+    }
     two = [*prepared(Step.MODELS, 30.0), Preparing(150.0, Step.MODELS, "the drafter, too", done=True)]
-    assert steps([two]) == {Step.MODELS: (50.0, 1)}
-    assert steps([]) == {}
+    assert summarize_steps([two]) == {Step.MODELS: (50.0, 1)}
+    assert summarize_steps([]) == {}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +124,7 @@ def test_a_step_is_the_median_of_the_launches_that_had_something_to_do_in_it():
 )
 def test_the_launch_is_foretold_from_what_runs_and_what_must_come(events, left):
     """Ten seconds after the first word."""
-    usual = steps([prepared(Step.INSTALL, 44.0), prepared(Step.PATCHES, 20.0)])
+    usual = summarize_steps([prepared(Step.INSTALL, 44.0), prepared(Step.PATCHES, 20.0)])
     preparing, begun = {e.step: e for e in events}, {e.step: e.at for e in reversed(events)}
-    assert launched_in(preparing, begun, usual, 110.0) == left
-    assert coming(preparing, begun, {}) == []
+    assert estimate_time_to_launch(preparing, begun, usual, 110.0) == left
+    assert list_coming_steps(preparing, begun, {}) == []

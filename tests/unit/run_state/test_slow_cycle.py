@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from dflash_tui.run_state.slow_cycle import Finished, find
+from dflash_tui.run_state.slow_cycle import FinishedRequest, find_slow_cycle
 
 # Gemma-4-26B-A4B with DFlash on an RTX 5090 Laptop GPU, tok/s of ten requests, "100 % reproducible".
 PUBLISHED = (221, 214, 218, 222, 230, 103, 59, 62, 62, 212)
 
 
-def trace(speeds, length: Callable[[float], float] = lambda _: 5.0) -> list[Finished]:
-    return [Finished(float(at), "", s, length(s), s / length(s)) for at, s in enumerate(speeds)]
+def trace(speeds, length: Callable[[float], float] = lambda _: 5.0) -> list[FinishedRequest]:
+    return [FinishedRequest(float(at), "", s, length(s), s / length(s)) for at, s in enumerate(speeds)]
 
 
 def published(count: int, rnd: random.Random, noise: float = 0.03) -> list[float]:
@@ -23,7 +23,7 @@ def published(count: int, rnd: random.Random, noise: float = 0.03) -> list[float
 @pytest.mark.parametrize("count", [26, 30, 40, 75, 200])
 def test_the_published_cycle_is_named_when_acceptance_falls(count):
     """Speed follows the acceptance length at a constant rate of steps: the drafter is to blame."""
-    found = find(trace((PUBLISHED[place % 10] for place in range(count)), lambda speed: 5.2 * speed / 220))
+    found = find_slow_cycle(trace((PUBLISHED[place % 10] for place in range(count)), lambda speed: 5.2 * speed / 220))
     assert found is not None
     assert (found.period, found.slow, found.cause) == (10, 4, "acceptance length")
     assert str(found) == f"every 10 requests 4 are slow: 62 instead of {found.fast_tok_s:.0f} tok/s"
@@ -33,14 +33,14 @@ def test_the_published_cycle_is_named_when_acceptance_falls(count):
 @pytest.mark.parametrize("count", [26, 30, 40, 75, 200])
 def test_the_published_cycle_is_named_when_steps_fall(count):
     """Speed falls at a constant acceptance length: the engine is to blame."""
-    found = find(trace(PUBLISHED[place % 10] for place in range(count)))
+    found = find_slow_cycle(trace(PUBLISHED[place % 10] for place in range(count)))
     assert found is not None
     assert (found.period, found.slow, found.cause) == (10, 4, "steps/s")
     assert found.evidence.endswith("the engine")
 
 
 def test_both_may_fall():
-    found = find(trace((PUBLISHED[place % 10] for place in range(50)), math.sqrt))
+    found = find_slow_cycle(trace((PUBLISHED[place % 10] for place in range(50)), math.sqrt))
     assert found is not None
     assert found.cause == "both"
 
@@ -51,7 +51,7 @@ def test_noise_on_the_cycle_and_a_few_odd_requests_do_not_hide_it():
     seen = 0
     for _ in range(200):
         speeds = [s if rnd.random() > 1 / 30 else 62.0 for s in published(60, rnd, 0.1)]
-        found = find(trace(speeds))
+        found = find_slow_cycle(trace(speeds))
         seen += found is not None and found.period == 10
     assert seen >= 190
 
@@ -59,7 +59,7 @@ def test_noise_on_the_cycle_and_a_few_odd_requests_do_not_hide_it():
 def test_a_cycle_that_begins_late_is_found():
     """Two hundred steady requests before it do not hide it."""
     rnd = random.Random(3)
-    found = find(trace([*(rnd.gauss(220, 6) for _ in range(300)), *published(50, rnd)]))
+    found = find_slow_cycle(trace([*(rnd.gauss(220, 6) for _ in range(300)), *published(50, rnd)]))
     assert found is not None
     assert found.period == 10
 
@@ -69,12 +69,12 @@ def test_kinds_of_prompts_in_turn_are_no_cycle():
     rnd = random.Random(5)
     kinds = {"Q&A": 120, "Code": 240, "JSON": 260, "Math": 80, "LongCode": 230}
     requests = [
-        Finished(float(at), kind, speed * rnd.gauss(1, 0.04))
+        FinishedRequest(float(at), kind, speed * rnd.gauss(1, 0.04))
         for at, (kind, speed) in enumerate(list(kinds.items()) * 12)
     ]
-    assert find(requests) is None
+    assert find_slow_cycle(requests) is None
     slowed = [r._replace(tok_s=(r.tok_s or 0) * PUBLISHED[place % 10] / 220) for place, r in enumerate(requests)]
-    found = find(slowed)
+    found = find_slow_cycle(slowed)
     assert found is not None
     assert (found.period, found.cause) == (10, "")
 
@@ -111,10 +111,10 @@ NOISES: dict[str, Callable[[random.Random, int], list[float]]] = {
 def test_a_thousand_noisy_traces_have_no_cycle(noise, count):
     """At most one in a hundred is called a cycle, also of noise that stays fast or slow for a while."""
     rnd = random.Random(f"{noise} {count}")
-    found = sum(find(trace(NOISES[noise](rnd, count))) is not None for _ in range(1000))
+    found = sum(find_slow_cycle(trace(NOISES[noise](rnd, count))) is not None for _ in range(1000))
     assert found <= 10
 
 
 @pytest.mark.parametrize("speeds", [[], [5.0], [5.0] * 100, [1e-9, 1e9] * 3, [None] * 50])
 def test_little_or_odd_is_no_cycle(speeds):
-    assert find([Finished(float(at), "", speed) for at, speed in enumerate(speeds)]) is None
+    assert find_slow_cycle([FinishedRequest(float(at), "", speed) for at, speed in enumerate(speeds)]) is None

@@ -3,7 +3,7 @@
 import pytest
 
 from dflash_tui.events import Activity
-from dflash_tui.run_state.stall import QUIET, STALLED, silence
+from dflash_tui.run_state.stall import QUIET, STALLED, detect_silence
 from tests.support import recorded_startups
 from tests.support.recorded_startups import SILENT
 
@@ -14,17 +14,17 @@ END = 162.162  # "Kernel JIT monitor activated"
 def test_the_recorded_silence_becomes_a_warning_that_names_the_jit():
     """The 93 s in which FlashInfer compiled say so, after a while, for as long as they last, and not after."""
     startup = recorded_startups.state(SILENT, 120.0).startup
-    assert silence(startup, LAST, LAST + QUIET - 1) is None
-    quiet = silence(startup, LAST, LAST + QUIET + 1)
+    assert detect_silence(startup, LAST, LAST + QUIET - 1) is None
+    quiet = detect_silence(startup, LAST, LAST + QUIET + 1)
     assert quiet is not None
     assert not quiet.warning
     for second in (LAST + STALLED, 120.0, END - 0.1):
-        stalled = silence(startup, LAST, second)
+        stalled = detect_silence(startup, LAST, second)
         assert stalled is not None
         assert stalled.warning
         assert stalled.seconds == pytest.approx(second - LAST)
         assert "FlashInfer compiles its sampling kernels" in stalled.probably
-    assert silence(recorded_startups.state(SILENT, 162.7).startup, END, 163.0) is None
+    assert detect_silence(recorded_startups.state(SILENT, 162.7).startup, END, 163.0) is None
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_the_recorded_silence_becomes_a_warning_that_names_the_jit():
 def test_each_phase_has_its_own_explanation(second, words):
     """What is probably going on follows from the phase."""
     startup = recorded_startups.state(SILENT, second).startup
-    quiet = silence(startup, second, second + 40)
+    quiet = detect_silence(startup, second, second + 40)
     assert quiet is not None
     assert words in quiet.probably
 
@@ -45,7 +45,7 @@ def test_processes_that_work_are_no_stall():
         startup = recorded_startups.state(SILENT, 120.0).startup
         for tick in range(10):
             startup.take(Activity(102 + 2.0 * tick, cpu * 2 * tick, disk * 2 * tick, 5000))
-        found = silence(startup, LAST, 121.0, usual=200.0)
+        found = detect_silence(startup, LAST, 121.0, usual=200.0)
         assert found is not None
         assert found.cores == pytest.approx(cpu, abs=0.01)
         assert found.disk == pytest.approx(disk, rel=0.01)
@@ -57,7 +57,7 @@ def test_old_samples_say_nothing_about_now():
     startup = recorded_startups.state(SILENT, 120.0).startup
     startup.take(Activity(80.0, 1.0, 0, 5000))
     startup.take(Activity(82.0, 1.0, 0, 5000))
-    found = silence(startup, LAST, 120.0)
+    found = detect_silence(startup, LAST, 120.0)
     assert found is not None
     assert (found.cores, found.disk) == (None, None)
 
@@ -65,10 +65,10 @@ def test_old_samples_say_nothing_about_now():
 def test_as_quiet_as_in_earlier_starts_is_no_warning():
     """A phase that was as long before, and whose processes nobody measures, is not warned of until it is longer."""
     startup = recorded_startups.state(SILENT, 120.0).startup
-    usual = silence(startup, LAST, 120.0, usual=92.8)
+    usual = detect_silence(startup, LAST, 120.0, usual=92.8)
     assert usual is not None
     assert not usual.warning
-    longer = silence(startup, LAST, LAST + 93.5, usual=92.8)
+    longer = detect_silence(startup, LAST, LAST + 93.5, usual=92.8)
     assert longer is not None
     assert longer.warning
 
@@ -78,4 +78,4 @@ def test_a_log_that_grows_is_not_silent():
     startup = recorded_startups.state(SILENT, 120.0).startup
     startup.take(Activity(110.0, 1.0, 0, 5000))
     startup.take(Activity(112.0, 1.0, 0, 5100))
-    assert silence(startup, LAST, 120.0) is None
+    assert detect_silence(startup, LAST, 120.0) is None
