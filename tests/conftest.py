@@ -66,13 +66,13 @@ def launch() -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
 
     def start(*words: str, port: int | None = None) -> Run:
-        runs.append(lifecycle.launch(fake_runs.made(port or fake_runs.free_port(18_200), *words), engine="fake"))
+        runs.append(lifecycle.launch_server(fake_runs.made(port or fake_runs.free_port(18_200), *words), engine="fake"))
         return runs[-1]
 
     yield start
 
     async def end() -> None:
-        await asyncio.gather(*(lifecycle.stop(run, grace=0.1) for run in runs))
+        await asyncio.gather(*(lifecycle.stop_server(run, grace=0.1) for run in runs))
 
     asyncio.run(end())
 
@@ -136,6 +136,6 @@ def nothing_left(folders) -> Iterator[None]:
 
 
 def _end_servers() -> None:
-    for run in registry.runs():
-        if server_process.members(run):
+    for run in registry.list_runs():
+        if server_process.list_processes(run):
             subprocess.run([sys.executable, "-m", "dflash_tui", "stop", run.id], check=True)

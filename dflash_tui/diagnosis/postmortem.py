@@ -60,16 +60,16 @@ def _recipe(run: Run) -> Recipe | None:
 
 def _free_port(run: Run) -> int | None:
     try:
-        port = lifecycle.free_port(run.plan.port)
+        port = lifecycle.find_free_port(run.plan.port)
         # It may be free again by now, and whoever had it may come back.
-        return port if port != run.plan.port else lifecycle.free_port(port + 1)
+        return port if port != run.plan.port else lifecycle.find_free_port(port + 1)
     except DflashError:
         return None
 
 
 def _left(run: Run) -> str:
     """Return what is left of a failed server; it holds memory, and on a GPU all that it took."""
-    members = server_process.members(run)
+    members = server_process.list_processes(run)
     if not members:
         return ""
     held = format_gib(processes.measure_resident_memory(members))

@@ -203,8 +203,8 @@ def remove_engine(engine: Engine) -> None:
     Raises:
         UsageError: a server runs from it.
     """
-    for run in registry.runs():
-        if run.plan.engine_folder == engine.folder and server_process.alive(run):
+    for run in registry.list_runs():
+        if run.plan.engine_folder == engine.folder and server_process.is_alive(run):
             raise UsageError(f"{run.id} runs from it", do=f"dflash-tui stop {run.id}")
     _kept(engine).unlink(missing_ok=True)
     if engine.adopted:

@@ -94,7 +94,7 @@ async def run_boot(what: PreparedBoot, tell: Tell) -> Boot:
     except _Failed as error:
         made = replace(made, error=str(error))
     finally:
-        await lifecycle.stop(run)
+        await lifecycle.stop_server(run)
     if not await conditions.wait_for_memory_release(what.plan, free):
         write_driver_log("the memory of the server has not come back within a minute")
     write_driver_log(
@@ -122,7 +122,7 @@ async def _measure(what: PreparedBoot, made: Boot, run: Run, tell: Tell) -> Boot
         async def take(stage: str, requests: AsyncIterator[RequestDone]) -> tuple[RequestDone, ...]:
             taken = []
             async for request in requests:
-                run_files.record(run, request if stage == "round" else replace(request, kind=WARM_UP))
+                run_files.record_event(run, request if stage == "round" else replace(request, kind=WARM_UP))
                 tell(RequestMeasured(time.time(), what.number, stage, request))
                 taken.append(request)
                 if request.error.startswith(_REFUSED):

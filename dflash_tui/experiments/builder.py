@@ -40,7 +40,7 @@ def build_experiment(args: argparse.Namespace) -> tuple[Design, list[ResolvedRec
         raise UsageError("--honest needs at least two boots per arm", do="leave --boots away, or --boots 2")
     made = planner.plan_launch(args)
     base = made.plan
-    port = base.port if args.port else lifecycle.free_port(base.port)
+    port = base.port if args.port else lifecycle.find_free_port(base.port)
     options = request.options(base, {"--port": str(port)})
     arms, setups = _arms(varied, options)
     name = args.suite or _suite(setups)

@@ -49,7 +49,7 @@ class ProcessorTimes(NamedTuple):
 def read_processor_times(run: Run) -> ProcessorTimes:
     """Return how long the processors have worked by now, for anybody and for the server and this process."""
     times, ours = psutil.cpu_times(), 0.0
-    for process in (psutil.Process(), *server_process.members(run)):
+    for process in (psutil.Process(), *server_process.list_processes(run)):
         with contextlib.suppress(psutil.Error):
             spent = process.cpu_times()
             ours += spent.user + spent.system
@@ -68,7 +68,7 @@ def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
     """Return the conditions now; throttling and foreign load count when they were seen at any time after `since`."""
     now = time.time()
     on_gpus = of_gpus(state.gpus, since, now)
-    others = [f"server {other.id}" for other in registry.runs() if other.id != run.id and _disturbs(other, run)]
+    others = [f"server {other.id}" for other in registry.list_runs() if other.id != run.id and _disturbs(other, run)]
     return replace(
         on_gpus,
         power=_POWER[system.is_on_battery()],
@@ -116,7 +116,7 @@ def _heavy(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
 
 
 def _disturbs(other: Run, run: Run) -> bool:
-    return other.plan.disturbs(run.plan) and server_process.alive(other)
+    return other.plan.disturbs(run.plan) and server_process.is_alive(other)
 
 
 def measure_free_memory(plan: Plan) -> FreeMemory:

@@ -53,7 +53,9 @@ def find_disturbing_servers(design: Design) -> list[Run]:
             )
     plans = [arm.plan for arm in design.arms]
     return [
-        run for run in registry.runs() if server_process.alive(run) and any(_meets(run.plan, plan) for plan in plans)
+        run
+        for run in registry.list_runs()
+        if server_process.is_alive(run) and any(_meets(run.plan, plan) for plan in plans)
     ]
 
 

@@ -106,15 +106,15 @@ def _alone(folder: Path, design: Design) -> Iterator[None]:
 
 def find_leftover_servers(design: Design) -> list[Run]:
     """Return the servers of the experiment that still have processes."""
-    ours = [run for run in registry.runs() if run.plan.env.get(boot_snapshot.MARK) == design.id]
-    return [run for run in ours if server_process.members(run)]
+    ours = [run for run in registry.list_runs() if run.plan.env.get(boot_snapshot.MARK) == design.id]
+    return [run for run in ours if server_process.list_processes(run)]
 
 
 async def stop_leftover_servers(design: Design) -> None:
     """End what servers a driver that was killed has left, those included that it had not written down yet."""
     for run in await asyncio.to_thread(find_leftover_servers, design):
         boot.write_driver_log(f"{run.id} was left over; it is ended")
-        await lifecycle.stop(run)
+        await lifecycle.stop_server(run)
     for process in await asyncio.to_thread(_unrecorded, design):
         boot.write_driver_log(f"pid {process.pid} was left over; it is ended")
         processes.send_signal(process, signal.SIGKILL)

@@ -219,6 +219,6 @@ def _launch_now(plan: Plan, engine: Engine, prepared: list[Preparing], forced: s
         raise PatchError(f"{drifted[0].name} is needed, and does not fit the files of {engine.folder}",
                          evidence=drifted[0].why, do="see what differs: dflash-tui patch status")  # fmt: skip
     label = f"{engine.distribution} {engine.vllm}"
-    return lifecycle.launch(
+    return lifecycle.launch_server(
         plan, engine=label, patches=there, prepared=prepared, forced=forced, restarted_from=restarted_from
     )

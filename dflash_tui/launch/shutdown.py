@@ -36,7 +36,7 @@ async def stop_and_release_memory(run: Run, tell: Callable[[str], None]) -> tupl
         DflashError: a process of the server survived SIGKILL.
     """
     held = None if run.plan.on_cpu else await asyncio.to_thread(_look, run)
-    seconds = await lifecycle.stop(run)
+    seconds = await lifecycle.stop_server(run)
     if held is None:
         return seconds, ""
     deadline, told = time.monotonic() + PATIENCE, ""
@@ -51,7 +51,7 @@ async def stop_and_release_memory(run: Run, tell: Callable[[str], None]) -> tupl
 
 
 def _look(run: Run) -> _Held | None:
-    pids = frozenset(process.pid for process in server_process.members(run))
+    pids = frozenset(process.pid for process in server_process.list_processes(run))
     cards = gpus.read_gpus() or ()
     ours = _listed(cards, pids)
     return _Held(pids, ours, _used(cards)) if ours else None

@@ -118,7 +118,7 @@ def _samples(run: Run) -> Iterator[bytes]:
             continue  # half-written
         ended = ended or (isinstance(told, dict) and told.get("event") == "exited")
         yield msgspec.json.encode(_walked(told)) + b"\n"
-    if not ended and not server_process.alive(run):  # only this machine can tell, and nobody saw it
+    if not ended and not server_process.is_alive(run):  # only this machine can tell, and nobody saw it
         yield encode(Exited(recording.open_recording(run).end(), None)) + b"\n"
 
 

@@ -106,7 +106,7 @@ def replay_run(run: Run) -> RunState:
         events, more = source.read()
         for event in events:
             state.apply(event)
-    if state.exit is None and not server_process.alive(run):
+    if state.exit is None and not server_process.is_alive(run):
         state.apply(_ended(run))
     return state
 
@@ -193,7 +193,7 @@ async def _follow(run: Run, queue: _Queue) -> None:
     queue.put_nowait(list(_opening(run)))
     source, seen, was_alive, kills = _Source(run), set[type[AnyEvent]](), False, kernel_log.count_oom_kills()
     while True:
-        running = await asyncio.to_thread(server_process.alive, run)
+        running = await asyncio.to_thread(server_process.is_alive, run)
         more = True
         while more:
             events, more = source.read()
@@ -206,13 +206,13 @@ async def _follow(run: Run, queue: _Queue) -> None:
         await asyncio.sleep(LOG_INTERVAL)
     ends: list[Exited | Autopsy] = []
     if Exited not in seen:
-        code = await asyncio.to_thread(server_process.exit_code, run)
+        code = await asyncio.to_thread(server_process.read_exit_code, run)
         ends.append(Exited(time.time(), code) if was_alive else _ended(run))
     lost = any(isinstance(end, Exited) and end.lost for end in ends)  # this boot's kernel knows nothing of it
     if not lost and not seen & {Autopsy, Stopping}:
         ends.append(await asyncio.to_thread(kernel_log.read_autopsy, run, kills if was_alive else None))
     for event in ends:
         if was_alive:  # what nobody saw is worked out anew each time, never written down as a fact
-            run_files.record(run, event)
+            run_files.record_event(run, event)
         queue.put_nowait([event])
     queue.put_nowait(None)

@@ -43,7 +43,7 @@ async def record_when_free(run: Run, tell: Callable[[LogLine], None]) -> None:
     """
     lease, trouble = RecorderLease(run.folder / "recorder"), ""
     try:
-        while await asyncio.to_thread(server_process.alive, run):
+        while await asyncio.to_thread(server_process.is_alive, run):
             took = lease.take()
             if lease.trouble != trouble:
                 trouble = lease.trouble
@@ -91,7 +91,7 @@ class _Recorder:
             asyncio.TaskGroup() as group,
         ):
             asking: asyncio.Task[None] | None = None
-            while await asyncio.to_thread(server_process.alive, self._run) and self._lease.renew():
+            while await asyncio.to_thread(server_process.is_alive, self._run) and self._lease.renew():
                 due = time.monotonic() + SAMPLE_INTERVAL
                 await self._watch.look(starting=not self._warm)
                 answers = await self._ask(client)
@@ -148,7 +148,7 @@ class _Recorder:
         failed = self._health is Health.UNHEALTHY and not self._warm and health is Health.HEALTHY
         if (health, detail) != (self._health, self._detail) and not failed:
             self._health, self._detail = health, detail
-            run_files.record(self._run, HealthChanged(time.time(), health, detail))
+            run_files.record_event(self._run, HealthChanged(time.time(), health, detail))
 
     def _take(self, found: metrics.Scrape | None) -> None:
         """Record what changed of a reading, and every ten seconds."""
@@ -157,7 +157,7 @@ class _Recorder:
         latencies = LatenciesSampled(time.time(), found.ttft, found.tpot)
         if (found.ttft or found.tpot) and not _same(latencies, self._latencies):
             self._latencies = latencies
-            run_files.record(self._run, latencies)
+            run_files.record_event(self._run, latencies)
         self._take_counters(found.counters)
 
     def _take_counters(self, counters: Counters) -> None:
@@ -171,9 +171,9 @@ class _Recorder:
         if changed or counters.running:
             self._rests_since = now
         if changed and before and before is not self._written:
-            run_files.record(self._run, before)
+            run_files.record_event(self._run, before)
         if changed or now - self._written_at >= IDLE_INTERVAL:
-            run_files.record(self._run, reading)
+            run_files.record_event(self._run, reading)
             self._written, self._written_at = reading, now
 
     async def _probe(self) -> None:
@@ -181,7 +181,7 @@ class _Recorder:
         done = await client.send_probe(
             self._run.url, self._run.plan.served_name, idle_probe.PATIENCE, key=self._run.key
         )
-        run_files.record(self._run, done)
+        run_files.record_event(self._run, done)
         self._rests_since = time.monotonic()
 
     async def _warm_up(self) -> None:
@@ -191,7 +191,7 @@ class _Recorder:
         fails is tried again after a while.
         """
         done = await client.send_first_request(self._run.url, self._run.plan.served_name, key=self._run.key)
-        run_files.record(self._run, done)
+        run_files.record_event(self._run, done)
         self._warm = not done.error
         self._warm_up_due = time.monotonic() + WARM_UP_AGAIN
         self._change(Health.WARM if self._warm else Health.UNHEALTHY, done.error)

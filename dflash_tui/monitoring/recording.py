@@ -73,7 +73,7 @@ class Recording(Run, frozen=True):
     @property
     def _known_ended(self) -> bool:
         """Whether the server is known to be gone although nobody recorded that; a file does not tell."""
-        return self.folder.is_dir() and (run := _own(self.id)) is not None and not server_process.alive(run)
+        return self.folder.is_dir() and (run := _own(self.id)) is not None and not server_process.is_alive(run)
 
     def end(self) -> float:
         """Return the time of the last event, by the ends of both files."""
@@ -126,7 +126,7 @@ class Recording(Run, frozen=True):
     def open(self, part: str) -> IO[bytes]:
         """Open one of the three parts for reading."""
         if self.folder.is_dir():
-            return (run_files.find(self.folder) if part == LOG else self.folder / part).open("rb")
+            return (run_files.find_log(self.folder) if part == LOG else self.folder / part).open("rb")
         with zipfile.ZipFile(self.folder) as archive:  # the part keeps the file open
             return archive.open(part)
 
@@ -147,7 +147,7 @@ def find_recording(name: str) -> Recording:
         return read_recording(path)
     if "/" in name or name.endswith(".zip"):
         raise UsageError(f"there is no file {name}", do="dflash-tui export RUN writes one")
-    return open_recording(registry.find(name))
+    return open_recording(registry.find_run(name))
 
 
 def open_recording(run: Run) -> Recording:
@@ -203,4 +203,4 @@ def _check(path: Path) -> None:
 
 
 def _own(name: str) -> Run | None:
-    return next((run for run in registry.runs() if run.id == name), None)
+    return next((run for run in registry.list_runs() if run.id == name), None)

@@ -35,15 +35,15 @@ class Sampler:
         """Look once; what the processes have done is of interest while the server is `starting`."""
         now = time.monotonic()
         if now - self._members_at >= _MEMBERS_INTERVAL:
-            self.members, self._members_at = await asyncio.to_thread(server_process.members, self._run), now
+            self.members, self._members_at = await asyncio.to_thread(server_process.list_processes, self._run), now
         if starting and now - self._activity_at >= _ACTIVITY_INTERVAL:
             self._activity_at = now
             did = await asyncio.to_thread(activity.sample_activity, self.members, self._run.log, time.time())
-            run_files.record(self._run, did)
+            run_files.record_event(self._run, did)
         suspended = tuple(process.pid for process in self.members if processes.is_suspended(process))
         if suspended != self._suspended:
             self._suspended = suspended
-            run_files.record(self._run, Suspended(time.time(), suspended))
+            run_files.record_event(self._run, Suspended(time.time(), suspended))
         cards = None if self._run.plan.on_cpu else await asyncio.to_thread(gpus.read_gpus)
         if cards:
             self._take_gpus(cards, now)
@@ -51,7 +51,7 @@ class Sampler:
             moved = self._memory is None or abs(sample.used - self._memory.used) > sample.total / 500
             if moved or now - self._memory_at >= IDLE_INTERVAL:
                 self._memory, self._memory_at = sample, now
-                run_files.record(self._run, sample)
+                run_files.record_event(self._run, sample)
 
     def _take_gpus(self, cards: tuple[gpus.Gpu, ...], now: float) -> None:
         pids = {process.pid for process in self.members}
@@ -59,7 +59,7 @@ class Sampler:
         moved = self._gpus is None or gpu_load.has_load_changed(self._gpus.gpus, sample.gpus)
         if moved or now - self._gpus_at >= IDLE_INTERVAL:
             self._gpus, self._gpus_at = sample, now
-            run_files.record(self._run, sample)
+            run_files.record_event(self._run, sample)
 
     def _memory_now(self, cards: tuple[gpus.Gpu, ...] | None) -> MemorySampled | None:
         machine = psutil.virtual_memory()

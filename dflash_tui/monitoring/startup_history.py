@@ -36,7 +36,7 @@ def list_starts(recipe: str = "", kind: tuple[str, ...] = (), but: str = "") -> 
     Only the beginnings of the files are read, and those of a run that has ended once.
     """
     found = []
-    for run in registry.runs():
+    for run in registry.list_runs():
         alike = (not recipe or run.plan.recipe == recipe) and (not kind or run.plan.kind == kind)
         if alike and run.id != but and (start := _start(run)):
             found.append(start)
@@ -58,7 +58,7 @@ def read_step_history(plan: Plan, but: str = "") -> dict[Step, MedianSeconds]:
 
     Those of the engine are taken from runs of the same engine, the models' from runs of the same two models.
     """
-    runs = [run for run in registry.runs() if run.id != but]
+    runs = [run for run in registry.list_runs() if run.id != but]
     engine = [run.prepared for run in runs if run.plan.engine_folder == plan.engine_folder]
     models = [run.prepared for run in runs if (run.plan.target, run.plan.drafter) == (plan.target, plan.drafter)]
     found = expectations.summarize_steps(engine) | {Step.MODELS: expectations.summarize_steps(models).get(Step.MODELS)}
@@ -70,7 +70,7 @@ def _start(run: Run) -> RecordedStart | None:
     if run.id in _known:
         return _known[run.id]
     start = _read(run)
-    if (start is not None and start.first_request is not None) or not server_process.alive(run):
+    if (start is not None and start.first_request is not None) or not server_process.is_alive(run):
         _known[run.id] = start
     return start
 

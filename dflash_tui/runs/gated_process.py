@@ -31,7 +31,7 @@ except OSError as error:
 """
 
 
-class Held:
+class GatedProcess:
     """A process in a session of its own that waits until `go`; `close` without it ends it."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], folder: Path, output: IO[bytes]) -> None:

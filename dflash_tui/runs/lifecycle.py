@@ -23,7 +23,7 @@ from dflash_tui.events import Exited, Preparing, Stopping
 from dflash_tui.machine import processes, system
 from dflash_tui.planning.plan import HOST, Plan
 from dflash_tui.runs import registry, run_files, server_process
-from dflash_tui.runs.gated_process import Held
+from dflash_tui.runs.gated_process import GatedProcess
 from dflash_tui.runs.registry import RUN_FILE
 from dflash_tui.runs.run import KEY_VARIABLE, Run
 
@@ -32,7 +32,7 @@ STOP_GRACE = 15.0
 _SHORTEST_KEY = 16
 
 
-def launch(
+def launch_server(
     plan: Plan,
     *,
     engine: str,
@@ -50,7 +50,7 @@ def launch(
         ServerFailed: the process could not be started.
         UsageError: it would be open to other machines without a key.
     """
-    key = needed_key(plan)
+    key = required_api_key(plan)
     now = time.time()
     name, folder = _new_folder(plan.recipe, now)
     # The phases are read from the log, so its level must be the one that has them.
@@ -60,11 +60,11 @@ def launch(
     try:
         # Appended to, so that a log which somebody cuts goes on at its start, not behind a hole.
         with open(folder / run_files.NAME, "ab", opener=private_files.open_private) as log:
-            held = Held(plan.argv, env, folder, log)
+            held = GatedProcess(plan.argv, env, folder, log)
     except OSError as error:
         raise _not_started(plan, folder, error) from None
     process = held.process
-    server_process.adopt(process)
+    server_process.adopt_child(process)
     run = Run(
         id=name,
         plan=plan,
@@ -99,7 +99,7 @@ def _not_started(plan: Plan, folder: Path, error: OSError) -> ServerFailed:
     return ServerFailed(f"{plan.argv[0]} could not be started", evidence=str(error), do=do)
 
 
-def needed_key(plan: Plan) -> str:
+def required_api_key(plan: Plan) -> str:
     """Return the key that the server of `plan` will ask for; empty for one that only this machine reaches.
 
     Raises:
@@ -134,7 +134,7 @@ def _new_folder(recipe: str, now: float) -> tuple[str, Path]:
     raise DflashError(f"a hundred runs of {recipe} in one second")
 
 
-async def stop(run: Run, grace: float = STOP_GRACE) -> float:
+async def stop_server(run: Run, grace: float = STOP_GRACE) -> float:
     """End the server and every process of its session; return the seconds that took.
 
     SIGTERM to the leader, then after `grace` seconds SIGKILL to what is left.
@@ -142,19 +142,21 @@ async def stop(run: Run, grace: float = STOP_GRACE) -> float:
     Raises:
         DflashError: a process of the session survived SIGKILL.
     """
-    began, lived = time.monotonic(), server_process.alive(run)
+    began, lived = time.monotonic(), server_process.is_alive(run)
     if lived:  # who ends what a dead server left did not end the server
-        run_files.record(run, Stopping(time.time()))
-    known = await asyncio.to_thread(server_process.members, run)
+        run_files.record_event(run, Stopping(time.time()))
+    known = await asyncio.to_thread(server_process.list_processes, run)
     for process in known:
         if process.pid == run.pid:
             processes.send_signal(process, signal.SIGTERM)
     deadline = began + grace
-    while time.monotonic() < deadline and server_process.alive(run):
+    while time.monotonic() < deadline and server_process.is_alive(run):
         await asyncio.sleep(0.1)
-    await asyncio.sleep(0 if server_process.alive(run) else 0.5)  # the engine core follows its parent by itself
+    await asyncio.sleep(0 if server_process.is_alive(run) else 0.5)  # the engine core follows its parent by itself
     for _ in range(50):
-        left = [p for p in {*known, *await asyncio.to_thread(server_process.members, run)} if processes.is_running(p)]
+        left = [
+            p for p in {*known, *await asyncio.to_thread(server_process.list_processes, run)} if processes.is_running(p)
+        ]
         if not left:
             break
         for process in left:
@@ -163,20 +165,20 @@ async def stop(run: Run, grace: float = STOP_GRACE) -> float:
     else:
         names = ", ".join(str(process.pid) for process in left)
         raise DflashError(f"processes {names} of {run.id} survived SIGKILL", do="they wait in the kernel; see dmesg")
-    server_process.alive(run)
+    server_process.is_alive(run)
     if lived:
-        run_files.record(run, Exited(time.time(), server_process.exit_code(run)))
+        run_files.record_event(run, Exited(time.time(), server_process.read_exit_code(run)))
     return time.monotonic() - began
 
 
-def free_port(wanted: int) -> int:
+def find_free_port(wanted: int) -> int:
     """Return `wanted`, or the next port above it that nothing holds and no living server of ours waits for.
 
     Raises:
         UsageError: none of the next hundred is free.
     """
     # A starting vLLM has bound its port, but does not listen yet; that cannot be told from a port just left.
-    ours = {run.plan.port for run in registry.runs() if server_process.alive(run)}
+    ours = {run.plan.port for run in registry.list_runs() if server_process.is_alive(run)}
     for port in range(wanted, min(wanted + 100, 65536)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -189,9 +191,11 @@ def free_port(wanted: int) -> int:
     raise UsageError(f"no free port from {wanted} on", do="choose one with --port")
 
 
-def holder(port: int) -> str:
+def port_owner(port: int) -> str:
     """Return who has `port`, in words: a living server of ours, which may not listen there yet, or another program."""
     ours = (
-        f"{run.id} (pid {run.pid})" for run in registry.runs() if run.plan.port == port and server_process.alive(run)
+        f"{run.id} (pid {run.pid})"
+        for run in registry.list_runs()
+        if run.plan.port == port and server_process.is_alive(run)
     )
     return next(ours, "") or system.find_port_listener(port) or "another program"

@@ -19,13 +19,13 @@ _UNREADABLE = (OSError, msgspec.MsgspecError)
 _decoder: msgspec.json.Decoder[Run] = msgspec.json.Decoder(Run)
 
 
-def runs() -> list[Run]:
+def list_runs() -> list[Run]:
     """Return all recorded runs, oldest first; `damaged` names the folders that tell nothing."""
     found = [run for path in paths.runs_folder().glob(f"*/{RUN_FILE}") if (run := _load(path))]
     return sorted(found, key=lambda run: run.started_at)
 
 
-def damaged() -> dict[Path, str]:
+def unreadable_run_files() -> dict[Path, str]:
     """Return the run files that cannot be used and what each is said to be; a server may live behind one."""
     return {path: _flaw(path) for path in sorted(paths.runs_folder().glob(f"*/{RUN_FILE}")) if _load(path) is None}
 
@@ -61,22 +61,22 @@ def _load(path: Path) -> Run | None:
     return run if run.id == path.parent.name and possible and run.version <= VERSION else None
 
 
-def find(name: str | None = None) -> Run:
+def find_run(name: str | None = None) -> Run:
     """Return the run that `name` means: an id, the start of one, a recipe's newest; without it the newest alive.
 
     Raises:
         UsageError: no run fits, or the start of an id fits several.
     """
-    known = runs()
+    known = list_runs()
     if name is None:
-        chosen = [run for run in known if server_process.alive(run)] or known
+        chosen = [run for run in known if server_process.is_alive(run)] or known
         if not chosen:
             raise UsageError("nothing was launched yet", do="dflash-tui up RECIPE starts a server")
         return chosen[-1]
     if exact := [run for run in known if run.id == name]:
         return exact[0]
     if of_recipe := [run for run in known if run.plan.recipe == name]:
-        return ([run for run in of_recipe if server_process.alive(run)] or of_recipe)[-1]
+        return ([run for run in of_recipe if server_process.is_alive(run)] or of_recipe)[-1]
     matching = [run for run in known if run.id.startswith(name)]
     if len(matching) == 1:
         return matching[0]

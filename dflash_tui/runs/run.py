@@ -49,7 +49,7 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def log(self) -> Path:
         """The file that holds all the server printed, by the name that it has now."""
-        return run_files.find(self.folder, self.pid)
+        return run_files.find_log(self.folder, self.pid)
 
     @property
     def samples(self) -> Path:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # a run knows where its log is
 NAME = "server.log"
 
 
-def find(folder: Path, pid: int = 0) -> Path:
+def find_log(folder: Path, pid: int = 0) -> Path:
     """Return the file that the process `pid` writes its output to when it is in `folder`, else the log there.
 
     That is `server.log`, or when there is none, or an empty one in its place, the newest `server.log.*`.
@@ -43,7 +43,7 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def record(run: Run, event: Event) -> None:
+def record_event(run: Run, event: Event) -> None:
     """Append an event to the run's samples; lines are short enough to be written whole by several processes.
 
     A disk that is full or broken, or a folder that is not ours or is gone, costs the sample and nothing else.

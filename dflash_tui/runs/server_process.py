@@ -14,30 +14,30 @@ _LAST_THREADS = 5.0
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
-def adopt(process: subprocess.Popen[bytes]) -> None:
+def adopt_child(process: subprocess.Popen[bytes]) -> None:
     """Remember a server that this process launched, so that its exit code can be read."""
     _children[process.pid] = process
 
 
-def alive(run: Run) -> bool:
+def is_alive(run: Run) -> bool:
     """Whether the server process itself runs; a zombie does not, nor another process with its pid."""
     if child := _children.get(run.pid):
         child.poll()
     return bool(run.born) and processes.read_process_identity(run.pid) == run.born
 
 
-def exit_code(run: Run) -> int | None:
+def read_exit_code(run: Run) -> int | None:
     """Return the exit code of an ended server that this process launched, else None.
 
     The first thread of a process may be gone before the others; the code is there when all are, at most 5 s later.
     """
     child = _children.get(run.pid)
     try:
-        return child.wait(0 if alive(run) else _LAST_THREADS) if child else None
+        return child.wait(0 if is_alive(run) else _LAST_THREADS) if child else None
     except subprocess.TimeoutExpired:
         return None
 
 
-def members(run: Run) -> list[psutil.Process]:
+def list_processes(run: Run) -> list[psutil.Process]:
     """Return the live processes of the server's session, the leader first."""
     return processes.list_session_processes(run.pid, run.born, run.folder)

@@ -211,7 +211,7 @@ class DflashApp(App[str]):
         current = self.run_screen.run
         if current and current.id == run.id:
             self.switch_mode("live")
-        elif not server_process.alive(run):
+        elif not server_process.is_alive(run):
             try:
                 self.play(player_of(run))
             except DflashError as error:
@@ -324,7 +324,7 @@ class DflashApp(App[str]):
             )
             async with aclosing(sent):
                 async for done in sent:
-                    run_files.record(run, done)
+                    run_files.record_event(run, done)
                     self.run_screen.send(run, kinds.pop(0))
         finally:
             self.run_screen.send(run, "")
@@ -336,7 +336,7 @@ class DflashApp(App[str]):
             )
             return
         run = self.run_screen.run
-        if run is None or not server_process.alive(run):
+        if run is None or not server_process.is_alive(run):
             self.notify("no server runs here", severity="warning")
             return
         detail = f"{run.plan.recipe} on :{run.plan.port}, {run.id}. Requests under way are lost."

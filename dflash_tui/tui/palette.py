@@ -51,7 +51,7 @@ class Places(Provider):
     """Finds screens at once, and recipes and runs by their names."""
 
     async def startup(self) -> None:
-        self.runs = await asyncio.to_thread(registry.runs)
+        self.runs = await asyncio.to_thread(registry.list_runs)
 
     async def discover(self) -> Hits:
         for command in self._screens():
@@ -92,7 +92,7 @@ class Places(Provider):
 
     def _runs(self) -> Iterator[Command]:
         for run in reversed(self.runs):
-            what = "watch" if server_process.alive(run) else "play"
+            what = "watch" if server_process.is_alive(run) else "play"
             yield Command(f"Run: {run.id}", plain(f"{what} {run.plan.recipe}"), partial(self.panel.open_run, run))
 
 

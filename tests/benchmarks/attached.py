@@ -72,11 +72,13 @@ def alone(run: Run) -> float:
 
 def main() -> None:
     if sys.argv[1:2] == ["--send"]:
-        print(speed(registry.find(sys.argv[2])))
+        print(speed(registry.find_run(sys.argv[2])))
         return
     pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 10
-    subprocess.run([*COMMAND, "up", "demo-cpu", "--port", str(lifecycle.free_port(18_700)), "--detach"], check=True)
-    run = registry.runs()[-1]
+    subprocess.run(
+        [*COMMAND, "up", "demo-cpu", "--port", str(lifecycle.find_free_port(18_700)), "--detach"], check=True
+    )
+    run = registry.list_runs()[-1]
     try:
         wait(run)
         logs = []

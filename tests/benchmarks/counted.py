@@ -90,8 +90,10 @@ async def counted(run: Run, count: int) -> bool:
 
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
-    subprocess.run([*COMMAND, "up", "demo-cpu", "--port", str(lifecycle.free_port(18_700)), "--detach"], check=True)
-    run = registry.runs()[-1]
+    subprocess.run(
+        [*COMMAND, "up", "demo-cpu", "--port", str(lifecycle.find_free_port(18_700)), "--detach"], check=True
+    )
+    run = registry.list_runs()[-1]
     try:
         same = asyncio.run(counted(run, count))
     finally:

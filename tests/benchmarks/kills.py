@@ -139,7 +139,9 @@ def main() -> int:
     for number, name in enumerate(order, 1):
         if home is None:
             home = Home(
-                Path(tempfile.mkdtemp(prefix="mortal-")), lifecycle.free_port(19_300 + 100 * (os.getpid() % 8)), real
+                Path(tempfile.mkdtemp(prefix="mortal-")),
+                lifecycle.find_free_port(19_300 + 100 * (os.getpid() % 8)),
+                real,
             )
             home.said("engine", "install", home.recipe)
         try:

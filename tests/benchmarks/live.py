@@ -126,13 +126,13 @@ def day(_: argparse.Namespace) -> None:
 def terminal(args: argparse.Namespace) -> None:
     """Attach to a server that answers like a real one, with a GPU that this program plays."""
     for name, words in (("at rest", []), ("at work", ["busy"])):
-        port = lifecycle.free_port(18_300)
+        port = lifecycle.find_free_port(18_300)
         made = plan.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")), port=port)
         argv = (sys.executable, str(FAKE), str(port), *words, f"like={METRICS}")
-        run = lifecycle.launch(msgspec.structs.replace(made, argv=argv), engine="played")
+        run = lifecycle.launch_server(msgspec.structs.replace(made, argv=argv), engine="played")
         panel = None
         try:
-            run_files.record(run, HealthChanged(time.time(), Health.WARM))
+            run_files.record_event(run, HealthChanged(time.time(), Health.WARM))
             panel = Terminal("attach", run.id)
             _watch(run, panel, name, args.seconds, busy=bool(words))
         finally:
@@ -147,7 +147,7 @@ def _watch(run: Run, panel: Terminal, name: str, seconds: float, *, busy: bool) 
         if second == 8:
             before = panel.taken()
         if busy:
-            run_files.record(run, load(start, second)[1])
+            run_files.record_event(run, load(start, second)[1])
         panel.rest(1.0)
     share, rate = panel.since(before)
     resident = psutil.Process(panel.pid).memory_info().rss

@@ -66,7 +66,7 @@ def wait_ready(url: str, alive: subprocess.Popen[bytes] | Run) -> float:
                 return time.time()
         except httpx.HTTPError:
             pass
-        dead = alive.poll() is not None if isinstance(alive, subprocess.Popen) else not server_process.alive(alive)
+        dead = alive.poll() is not None if isinstance(alive, subprocess.Popen) else not server_process.is_alive(alive)
         if dead:
             raise RuntimeError("the server ended")
         time.sleep(0.1)
@@ -95,7 +95,7 @@ def start_observed(made: Plan) -> tuple[float, float]:
         before = psutil.Process(watcher.pid).cpu_times()
         drain = threading.Thread(target=watcher.stdout.read)
         drain.start()
-        run = registry.find(made.recipe)
+        run = registry.find_run(made.recipe)
         ready = wait_ready(run.url, run) - run.started_at
         after = psutil.Process(watcher.pid).cpu_times()
         watcher.send_signal(signal.SIGINT)
@@ -108,11 +108,11 @@ def observe(args: argparse.Namespace) -> None:
     import asyncio
 
     spec = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))
-    made = plan.build_plan(spec, port=lifecycle.free_port(8741))
+    made = plan.build_plan(spec, port=lifecycle.find_free_port(8741))
     if environments.find_engine(plan.engine_folder_for(spec.engine)) is None or not Path(made.models_folder).is_dir():
         run = asyncio.run(preparation.prepare_and_launch(spec, made, lambda _event: None))
         wait_ready(run.url, run)
-        asyncio.run(lifecycle.stop(run))
+        asyncio.run(lifecycle.stop_server(run))
     start_bare(made)  # fills the caches
     bare, observed, cpu = [], [], []
     for pair in range(args.n):
@@ -133,8 +133,8 @@ def observe(args: argparse.Namespace) -> None:
 
 
 def panel(args: argparse.Namespace) -> None:
-    run = registry.find(args.run)
-    if not server_process.alive(run):
+    run = registry.find_run(args.run)
+    if not server_process.is_alive(run):
         raise SystemExit("start a server first: dflash-tui up demo-cpu --detach")
     terminal = Terminal("attach", run.id)
     terminal.rest(10)

@@ -49,7 +49,7 @@ def launch(plan: Plan, engine: Engine) -> tuple[Run, str]:
     try:
         assert permissions.list_engine_users(engine) == [f"{run.id} on port {plan.port}"]
     finally:
-        asyncio.run(lifecycle.stop(run))
+        asyncio.run(lifecycle.stop_server(run))
     return run, " ".join(event.text for event in said)
 
 
@@ -102,7 +102,7 @@ def test_an_experiment_that_comes_in_meanwhile_stops_the_launch(engine, experime
     patcher.apply_patches([experiment], engine)
     with pytest.raises(PatchError, match="trial was brought in by somebody else meanwhile"):
         asyncio.run(preparation._launch(plan, engine, [], ""))
-    assert registry.runs() == []
+    assert registry.list_runs() == []
 
 
 def test_nothing_is_launched_on_a_patch_that_no_longer_fits(engine):
@@ -112,7 +112,7 @@ def test_nothing_is_launched_on_a_patch_that_no_longer_fits(engine):
     target.write_text(target.read_text().replace("torch.repeat_interleave(values, lengths)", "values"))
     with pytest.raises(PatchError, match="cpu-expand-kernel is needed, and does not fit"):
         asyncio.run(preparation._launch(made(engine), engine, [], ""))
-    assert registry.runs() == []
+    assert registry.list_runs() == []
 
 
 def test_what_others_patched_is_not_passed_off_as_unpatched(engine):
@@ -121,7 +121,7 @@ def test_what_others_patched_is_not_passed_off_as_unpatched(engine):
     Path(engine.folder, "dflash-patches.json").unlink()
     with pytest.raises(PatchError, match="by other hands, and was switched off"):
         launch(made(engine, cpu_expand_kernel=False), engine)
-    assert registry.runs() == []
+    assert registry.list_runs() == []
     assert launch(replace(made(engine), unpatched=()), engine)[0].patches == (NAME,)
 
 
@@ -129,7 +129,7 @@ def test_what_is_taken_out_before_the_launch_stops_it(engine):
     """Another panel may have reverted it since: a server without its patch is not the one that was planned."""
     with pytest.raises(PatchError, match="was taken out by somebody else meanwhile"):
         asyncio.run(preparation._launch(made(engine), engine, [], ""))
-    assert registry.runs() == []
+    assert registry.list_runs() == []
 
 
 def test_the_doctor_sees_a_server_that_is_in_the_way(engine):
@@ -141,7 +141,7 @@ def test_the_doctor_sees_a_server_that_is_in_the_way(engine):
         assert waiting.id in found.found
         assert found.fix == "stop it first: dflash-tui stop"
     finally:
-        asyncio.run(lifecycle.stop(waiting))
+        asyncio.run(lifecycle.stop_server(waiting))
 
 
 def test_a_launch_ends_what_a_killed_change_left(engine):
@@ -173,11 +173,11 @@ def test_a_launch_waits_for_whoever_changes_the_files(engine):
         with ledger.lock_ledger(engine):
             waiting = asyncio.create_task(preparation._launch(replace(made(engine), patches=()), engine, [], ""))
             await asyncio.sleep(0.3)
-            order.append("launched" if registry.runs() else "waited")
+            order.append("launched" if registry.list_runs() else "waited")
         return await waiting
 
     run = asyncio.run(main())
-    asyncio.run(lifecycle.stop(run))
+    asyncio.run(lifecycle.stop_server(run))
     assert order == ["waited"]
 
 
@@ -186,7 +186,7 @@ def test_an_environment_without_leave_has_nothing_to_lock(engine):
     Path(engine.folder, "pyvenv.cfg").unlink()
     theirs = replace(engine, adopted=True, patchable=False)
     run = asyncio.run(preparation._launch(replace(made(engine), patches=()), theirs, [], ""))
-    asyncio.run(lifecycle.stop(run))
+    asyncio.run(lifecycle.stop_server(run))
 
 
 def test_a_launch_that_is_given_up_writes_nothing(engine, monkeypatch):
@@ -256,5 +256,5 @@ def test_a_run_records_patches_of_other_recipes(engine):
     patcher.apply_patches([patch_file.load_patch(NAME)], engine)
     plan = replace(made(engine), patches=())
     run = asyncio.run(preparation._launch(plan, engine, [], ""))
-    asyncio.run(lifecycle.stop(run))
+    asyncio.run(lifecycle.stop_server(run))
     assert run.patches == (NAME,)

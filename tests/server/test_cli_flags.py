@@ -118,7 +118,7 @@ def test_the_doctor_asks_the_engine_and_a_launch_believes_it(with_engine):
     assert "it would not start" in launched.stderr
     assert "--set NAME=null" in launched.stderr
     asyncio.run(_refused_on_the_launch_screen())
-    assert registry.runs() == []
+    assert registry.list_runs() == []
 
 
 async def _refused_on_the_launch_screen() -> None:

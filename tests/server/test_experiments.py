@@ -102,7 +102,7 @@ def test_both_arms_are_booted_measured_and_reported(port, monkeypatch):
     speeds = [fmean(request.decode_tok_s or 0 for request in boot.requests) for boot in (a, b)]
     assert speeds[0] > speeds[1]
     assert fake_engine.launches(folder) == 2
-    assert not any(server_process.members(each) for each in registry.runs())
+    assert not any(server_process.list_processes(each) for each in registry.list_runs())
     _is_told_without_our_own_folders(design)
     of_runs = [run_report.build_run_report(recording.find_recording(boot.run))[0].requests for boot in (a, b)]
     assert of_runs == [a.requests, b.requests]
@@ -110,7 +110,7 @@ def test_both_arms_are_booted_measured_and_reported(port, monkeypatch):
     assert "finished" in run("list").stdout
     run("remove", design.id)
     assert not store.list_experiments()
-    assert len(registry.runs()) == 2
+    assert len(registry.list_runs()) == 2
 
 
 def _is_told_without_our_own_folders(design: Design) -> None:
@@ -124,7 +124,7 @@ def _is_told_without_our_own_folders(design: Design) -> None:
     assert (a.inherited["OMP_NUM_THREADS"], a.inherited["HF_TOKEN"]) == ("2", LEFT_OUT)
     assert a.generated
     assert a.others is None or a.others >= 0
-    runs = {each.id: each for each in registry.runs()}
+    runs = {each.id: each for each in registry.list_runs()}
     caches = {runs[boot.run].plan.env["VLLM_CACHE_ROOT"] for boot in (a, b)}
     assert len(caches) == 2
     assert all(cache.startswith(str(store.experiment_folder(design.id))) for cache in caches)
@@ -181,7 +181,7 @@ def test_a_killed_driver_is_resumed_to_the_same_boots(port):
     assert len(left) == 1
     assert progress(design).status == "interrupted"
     done = run("resume", design.id)
-    assert not any(server_process.members(each) for each in left)
+    assert not any(server_process.list_processes(each) for each in left)
     found = progress(design)
     assert found.finished
     assert found.boots[:2] == before
@@ -258,7 +258,7 @@ def test_a_driver_that_is_asked_to_end_ends_its_server(port):
 def _has_halted(design: Design) -> None:
     assert isinstance(happened(design)[-1], ExperimentHalted)
     assert progress(design).status == "halted"
-    assert not any(server_process.members(each) for each in registry.runs())
+    assert not any(server_process.list_processes(each) for each in registry.list_runs())
 
 
 def test_a_server_that_a_killed_driver_had_not_written_down_is_ended(port, tmp_path):
@@ -287,7 +287,7 @@ def test_a_full_disk_halts_it_resumably(port):
     full.rename(kept)
     full.symlink_to("/dev/full")
     until(lambda: not store.find_driver(folder))
-    assert not any(server_process.members(each) for each in registry.runs())
+    assert not any(server_process.list_processes(each) for each in registry.list_runs())
     full.unlink()
     kept.rename(full)
     assert (
@@ -315,6 +315,6 @@ def test_a_server_that_is_in_the_way_is_named_and_left_alone(port):
     said = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, code=2).stderr
     assert other in said
     assert "--stop-running" in said
-    assert server_process.alive(registry.find(other))
+    assert server_process.is_alive(registry.find_run(other))
     run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, "--stop-running")
-    assert not server_process.alive(registry.find(other))
+    assert not server_process.is_alive(registry.find_run(other))

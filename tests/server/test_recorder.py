@@ -52,7 +52,7 @@ async def test_a_good_server_becomes_warm_and_is_measured_from_the_start_of_a_bu
     async with watching(run) as state:
         await until(lambda: state.health is Health.WARM)
         await asyncio.sleep(4)
-        run_files.record(run, await client.send_first_request(run.url, "x"))
+        run_files.record_event(run, await client.send_first_request(run.url, "x"))
         await until(lambda: len(state.requests) == 2 and state.readings[-1].counters.steps == 20)
     changes = [(b.at - a.at, (b.counters.steps or 0) - (a.counters.steps or 0)) for a, b in pairwise(state.readings)]
     assert all(seconds < 2.5 for seconds, steps in changes if steps)
@@ -96,13 +96,13 @@ async def test_a_server_that_cannot_generate_is_unhealthy(launch):
 async def test_another_server_on_the_port_is_not_taken_for_ours(launch):
     """While ours does not listen yet, what answers on its port is somebody else."""
     first = launch()
-    await until(lambda: processes.is_listening_on(server_process.members(first), first.plan.port))
+    await until(lambda: processes.is_listening_on(server_process.list_processes(first), first.plan.port))
     ours = launch("deaf", port=first.plan.port)
     async with watching(ours) as state:
         await asyncio.sleep(4)
         assert state.health is Health.STARTING
         assert not state.readings
-    assert lifecycle.free_port(first.plan.port) != first.plan.port
+    assert lifecycle.find_free_port(first.plan.port) != first.plan.port
 
 
 async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch, capsys):
@@ -110,7 +110,7 @@ async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch
     monkeypatch.setattr(recorder, "PATIENCE", 1.0)
     monkeypatch.setattr(up, "_BAD_FOR", 0.5)
     first = launch()
-    await until(lambda: processes.is_listening_on(server_process.members(first), first.plan.port))
+    await until(lambda: processes.is_listening_on(server_process.list_processes(first), first.plan.port))
     ours = launch("deaf", port=first.plan.port)
     async with watching(ours) as state:
         telling = asyncio.create_task(up._tell(ours, state, as_json=False))
@@ -119,7 +119,7 @@ async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch
     told = capsys.readouterr().err
     assert f"port {first.plan.port} is held by python" in told
     assert f"(pid {first.pid})" in told
-    assert f" --port {lifecycle.free_port(first.plan.port)}" in told
+    assert f" --port {lifecycle.find_free_port(first.plan.port)}" in told
     assert f"dflash-tui stop {ours.id}" in told
     assert "another program has the port" in told
 
@@ -133,35 +133,35 @@ ctypes.CDLL(None).pthread_exit(None)
 
 def test_the_exit_code_is_known_when_the_last_thread_is_gone(folders):
     """The first thread of a server ends before its others: it is dead by then, and its code is not there yet."""
-    run = lifecycle.launch(replace(made(18_299), argv=(sys.executable, "-c", THREADS)), engine="fake")
+    run = lifecycle.launch_server(replace(made(18_299), argv=(sys.executable, "-c", THREADS)), engine="fake")
     deadline = time.monotonic() + 30
-    while server_process.alive(run):
+    while server_process.is_alive(run):
         assert time.monotonic() < deadline
-    assert server_process.exit_code(run) == 7
+    assert server_process.read_exit_code(run) == 7
 
 
 def test_ending_what_a_dead_server_left_does_not_make_it_a_wanted_end(launch):
     """Who stops the rest of a killed server did not stop the server: it stays failed."""
     run = launch("stubborn")
     deadline = time.monotonic() + 60
-    while len(server_process.members(run)) < 2:
+    while len(server_process.list_processes(run)) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    server_process.members(run)[0].kill()
-    while server_process.alive(run):
+    server_process.list_processes(run)[0].kill()
+    while server_process.is_alive(run):
         time.sleep(0.05)
     found = postmortem.build_postmortem(run, observer.replay_run(run))
     assert found
     assert found.left.startswith("1 process of it still runs, with ")
-    asyncio.run(lifecycle.stop(run, grace=0.1))
-    assert server_process.members(run) == []
+    asyncio.run(lifecycle.stop_server(run, grace=0.1))
+    assert server_process.list_processes(run) == []
     assert observer.replay_run(run).status == "failed"
 
 
 def test_the_port_of_a_starting_server_is_not_given_away(launch):
     """A server binds its port long before it listens; the next launch gets another one."""
     run = launch("deaf")
-    assert lifecycle.free_port(run.plan.port) == run.plan.port + 1
+    assert lifecycle.find_free_port(run.plan.port) == run.plan.port + 1
 
 
 async def test_two_observers_see_the_same_and_ask_once(launch):
@@ -195,9 +195,9 @@ async def test_a_suspended_recorder_loses_its_place(launch):
 async def test_a_stubborn_server_and_its_children_end(launch):
     """SIGTERM is ignored by both: after the grace SIGKILL ends every process of the session."""
     run = launch("stubborn")
-    await until(lambda: len(server_process.members(run)) == 2)
-    members = server_process.members(run)
-    await lifecycle.stop(run, grace=0.5)
+    await until(lambda: len(server_process.list_processes(run)) == 2)
+    members = server_process.list_processes(run)
+    await lifecycle.stop_server(run, grace=0.5)
     assert not any(processes.is_running(process) for process in members)
     state = observer.replay_run(run)
     assert (state.status, state.exit and state.exit.code) == ("stopped", -signal.SIGKILL)
@@ -237,9 +237,9 @@ def test_what_cannot_be_recorded_is_not_launched(launch, monkeypatch):
 def test_a_process_is_told_from_the_next_with_its_pid(launch):
     """The identity holds for a life, is empty for a zombie, and does not depend on the time of day."""
     run = launch("deaf")
-    assert server_process.alive(run)
-    assert not server_process.alive(replace(run, born=run.born + "1"))
-    assert not server_process.alive(replace(run, born=""))
+    assert server_process.is_alive(run)
+    assert not server_process.is_alive(replace(run, born=run.born + "1"))
+    assert not server_process.is_alive(replace(run, born=""))
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     deadline = time.monotonic() + 30
     while processes.read_process_identity(child.pid):
@@ -255,8 +255,8 @@ def test_a_foreign_process_is_never_counted_as_ours(launch):
     time.sleep(0.05)  # a later tick of the clock, as any reuse of a pid has
     foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     try:
-        assert server_process.members(replace(run, pid=foreign.pid, born=run.born)) == []
-        assert [process.pid for process in server_process.members(run)] == [run.pid]
+        assert server_process.list_processes(replace(run, pid=foreign.pid, born=run.born)) == []
+        assert [process.pid for process in server_process.list_processes(run)] == [run.pid]
     finally:
         foreign.kill()
         foreign.wait()
@@ -275,7 +275,7 @@ def test_a_foreign_process_is_never_counted_as_ours(launch):
 async def test_a_bad_answer_is_a_failed_request(launch, word, error):
     """Whatever the server sends, a request ends with a sentence."""
     run = launch(word)
-    await until(lambda: processes.is_listening_on(server_process.members(run), run.plan.port))
+    await until(lambda: processes.is_listening_on(server_process.list_processes(run), run.plan.port))
     done = await client.send_first_request(run.url, "x")
     assert error in done.error
 
@@ -283,7 +283,7 @@ async def test_a_bad_answer_is_a_failed_request(launch, word, error):
 async def test_a_request_is_measured_by_its_usage(launch):
     """Forty tokens came in three chunks: the speed follows `usage`, not the chunks."""
     run = launch()
-    await until(lambda: processes.is_listening_on(server_process.members(run), run.plan.port))
+    await until(lambda: processes.is_listening_on(server_process.list_processes(run), run.plan.port))
     done = await client.send_prompt(run.url, "x", suites.load_suite("quick").prompts[0], scale=0.5)
     assert (done.kind, done.tokens, done.prompt_tokens, done.finish, done.error) == ("Q&A", 40, 9, "length", "")
     assert done.ttft is not None
@@ -302,7 +302,7 @@ def test_a_bench_of_an_unwatched_server_leaves_its_counters(launch):
     """After `up --detach` nobody records; a bench does, from the server's first request to the last reading."""
     run = launch()
     deadline = time.monotonic() + 30
-    while not processes.is_listening_on(server_process.members(run), run.plan.port):
+    while not processes.is_listening_on(server_process.list_processes(run), run.plan.port):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     command = [sys.executable, "-m", "dflash_tui", "bench", run.id, "--json", "--scale", "0.1"]

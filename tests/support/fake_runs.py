@@ -26,7 +26,7 @@ FAKE = ROOT / "tests" / "support" / "fake_server.py"
 def free_port(wanted: int) -> int:
     """Return a free port from `wanted` on that no other pytest worker takes: two that look at once find the same."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    return lifecycle.free_port(wanted + 2000 * worker)
+    return lifecycle.find_free_port(wanted + 2000 * worker)
 
 
 def made(port: int, *words: str) -> Plan:

@@ -62,7 +62,7 @@ async def test_a_boot_that_starts_shows_the_phases_of_its_run():
             "left (estimate from 1 boot); q leaves it running",
         ):
             await wait_for(pilot, partial(has, panel, words))
-        recorded = next(run for run in registry.runs() if run.id == "20261121-020000-toy")
+        recorded = next(run for run in registry.list_runs() if run.id == "20261121-020000-toy")
         assert not recorded.samples.exists()
 
 

@@ -68,7 +68,7 @@ async def test_one_key_and_enter_lead_to_the_verdict():
         report = store.read_report(folder)
         assert report
         assert verdict_text.format_headline(report, report.comparisons[0])[:60] in text(panel)
-    assert not [run for run in registry.runs() if server_process.members(run)]
+    assert not [run for run in registry.list_runs() if server_process.list_processes(run)]
 
 
 async def test_an_experiment_begins_once_whatever_is_pressed_meanwhile(monkeypatch):
@@ -109,7 +109,7 @@ async def test_it_is_stopped_after_a_question_and_goes_on_later():
         await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
         await pilot.press("y")
         await patient(pilot, "A/B HALTED")
-        assert not [run for run in registry.runs() if server_process.members(run)]
+        assert not [run for run in registry.list_runs() if server_process.list_processes(run)]
         await patient(pilot, "r Go on")
         await pilot.press("r")
         await patient(pilot, "A/B RUNNING")

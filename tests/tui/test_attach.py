@@ -33,7 +33,7 @@ def written(run: Run, log: bytes = LOG) -> Run:
     (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
     run.log.write_bytes(log)
     for event in (*traffic(run.started_at + 90, 60), *five_requests(run.started_at + 140)):
-        run_files.record(run, event)
+        run_files.record_event(run, event)
     return run
 
 
@@ -50,7 +50,7 @@ def running():
 
 async def test_an_ended_run_is_replayed():
     run = written(a_run())
-    run_files.record(run, Exited(run.started_at + 160, 1))
+    run_files.record_event(run, Exited(run.started_at + 160, 1))
     panel = DflashApp(run=run, now=lambda: run.started_at + 170, probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "died while serving (exit code 1)" in text(panel))
@@ -66,7 +66,7 @@ async def test_a_running_server_is_listed_attached_and_left_alone(running):
         await wait_for(pilot, lambda: "LongCode" in text(panel))
         assert isinstance(panel.screen, RunScreen)
         await pilot.press("q")
-    assert server_process.alive(running)
+    assert server_process.is_alive(running)
     assert panel.return_value == (
         f"toy keeps running on 127.0.0.1:{running.plan.port}\n"
         f"  watch: dflash-tui attach {running.id}\n"
@@ -82,14 +82,14 @@ async def test_stop_asks_and_only_yes_stops(running):
         await pilot.press("S")
         await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
         await pilot.press("n")
-        assert server_process.alive(running)
+        assert server_process.is_alive(running)
         await pilot.press("S")
         await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
         await pilot.press("y")
         await wait_for(pilot, lambda: panel.current_mode == "launch")
         assert any("toy has stopped" in notice.message for notice in panel._notifications)
         assert panel.run_screen.state.status in {"stopping", "stopped"}
-    assert not server_process.alive(running)
+    assert not server_process.is_alive(running)
     assert farewell([]) == ""
 
 

@@ -52,7 +52,7 @@ async def test_a_run_and_its_list(tmp_path):
     hostile_home.made(escapes.all_of_them(), tmp_path)
     panel = app()
     async with panel.run_test(size=SIZE) as pilot:
-        panel.attach(registry.find(hostile_home.RUN))
+        panel.attach(registry.find_run(hostile_home.RUN))
         await wait_for(pilot, lambda: "FAILED" in text(panel) and escapes.SEEN in text(panel))
         checked(panel)
         await pilot.press("r")

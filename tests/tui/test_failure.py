@@ -97,7 +97,7 @@ async def test_another_remedy_is_chosen_by_its_number_or_the_arrows():
         await pilot.press("escape")
         await pilot.pause()
         assert panel.screen is panel.run_screen
-    assert registry.runs() == []
+    assert registry.list_runs() == []
 
 
 async def test_a_token_is_asked_for_hidden_and_kept_in_memory_only(monkeypatch):
@@ -188,7 +188,7 @@ async def test_hostile_evidence_is_only_text():
 
 def test_a_launch_again_takes_a_free_port_unless_one_was_asked_for(folders, monkeypatch):
     """The port of before may be held by what is left."""
-    monkeypatch.setattr(lifecycle, "free_port", lambda wanted: int(wanted) + 5)
+    monkeypatch.setattr(lifecycle, "find_free_port", lambda wanted: int(wanted) + 5)
     _, plan = plan_again(a_run(asked=DEMO), {})
     assert plan.port == 8005
     _, plan = plan_again(a_run(asked=DEMO), {"--port": "8123"})

@@ -27,7 +27,7 @@ def written(name: str, after: float, *events, **changes) -> Run:
     (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
     run.log.write_bytes(LOG)
     for event in events:
-        run_files.record(run, event)
+        run_files.record_event(run, event)
     return run
 
 

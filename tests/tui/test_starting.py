@@ -29,7 +29,7 @@ def leave(run: Run, name: str, recording: str) -> None:
     before.folder.mkdir(parents=True)
     (before.folder / "run.json").write_bytes(msgspec.json.encode(before))
     before.log.write_bytes(recordings.raw(recording))
-    run_files.record(before, FIRST)
+    run_files.record_event(before, FIRST)
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])

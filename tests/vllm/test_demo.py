@@ -49,7 +49,7 @@ def test_launch_measure_attach_stop(with_engine):
     # In a session of its own, as from a terminal or over SSH.
     with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, text=True, start_new_session=True) as up:
         lines = _until(up, lambda event: event.get("health") == "warm")
-        before = httpx.get(f"{registry.runs()[0].url}/metrics").text
+        before = httpx.get(f"{registry.list_runs()[0].url}/metrics").text
         bench = dflash("bench", "--json", "--scale", "0.4", timeout=120)
         assert bench.returncode == 0, bench.stderr
         measured = json_lines(bench.stdout)[-1]
@@ -68,14 +68,14 @@ def test_launch_measure_attach_stop(with_engine):
         assert event["acceptance"] is None or 0 <= event["acceptance"] <= 1
         assert event["synthetic"]
 
-    [run] = registry.runs()
-    assert server_process.alive(run)
+    [run] = registry.list_runs()
+    assert server_process.is_alive(run)
     _figures_are_those_of_the_server(run, before, events, measured)
     _the_patch_works(measured)
     _everybody_sees_the_same(run, events)
     _ctrl_c_leaves_the_server(run)
 
-    members = server_process.members(run)
+    members = server_process.list_processes(run)
     assert len(members) >= 2
     stop = dflash("stop", timeout=60)
     assert stop.returncode == 0, stop.stderr
@@ -157,7 +157,7 @@ def _ctrl_c_leaves_the_server(run: Run) -> None:
     assert watcher.returncode == 130
     assert f"dflash-tui attach {run.id}" in told
     assert f"dflash-tui stop {run.id}" in told
-    assert server_process.alive(run)
+    assert server_process.is_alive(run)
     assert httpx.get(f"{run.url}/health").status_code == 200
 
 
@@ -170,19 +170,19 @@ def test_a_killed_server_is_noticed_and_its_orphans_can_be_stopped(with_engine):
     up.send_signal(signal.SIGINT)  # by who launched it, while it starts
     assert "the server goes on" in up.communicate(timeout=60)[1]
     assert up.returncode == 130
-    [run] = registry.runs()
-    assert server_process.alive(run)
+    [run] = registry.list_runs()
+    assert server_process.is_alive(run)
     watcher = subprocess.Popen([*COMMAND, "attach", "--plain"], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 200
     while Phase.WEIGHTS not in observer.replay_run(run).phases:
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    members = server_process.members(run)
+    members = server_process.list_processes(run)
     assert len(members) >= 2
     members[0].kill()
     _, told = watcher.communicate(timeout=60)
     assert watcher.returncode == 6, told
     assert "killed" in told
-    asyncio.run(lifecycle.stop(run))
-    assert server_process.members(run) == []
+    asyncio.run(lifecycle.stop_server(run))
+    assert server_process.list_processes(run) == []
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in members)

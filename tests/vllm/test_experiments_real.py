@@ -60,4 +60,4 @@ async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine
     engine = inventory.find_any_engine(Path(demo_engine.folder))
     assert engine
     assert "cpu-expand-kernel" in status.list_applied_patches(engine)
-    assert not any(server_process.members(run) for run in registry.runs())
+    assert not any(server_process.list_processes(run) for run in registry.list_runs())

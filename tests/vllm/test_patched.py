@@ -71,7 +71,7 @@ def test_the_patch_is_what_makes_sampled_drafts_count(with_engine):
     assert state() == "applied-by-us"
     length, _ = measured(4)
     assert length >= 4
-    [run] = registry.runs()
+    [run] = registry.list_runs()
     assert run.patches == (PATCH,)
     refused = dflash("patch", "revert", "demo-cpu", code=5)
     assert run.id in refused.stderr
@@ -82,5 +82,5 @@ def test_the_patch_is_what_makes_sampled_drafts_count(with_engine):
     length, shares = measured(1, "--set", f"patches.{PATCH}=false")  # a step for each token, and none may accept
     assert shares[1:] == [0.0] * (len(shares) - 1)
     assert length < 2
-    assert registry.runs()[-1].patches == ()
+    assert registry.list_runs()[-1].patches == ()
     dflash("stop")

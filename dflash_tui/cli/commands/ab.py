@@ -46,7 +46,7 @@ def start(args: argparse.Namespace) -> int:
         print_status("nothing was started")
         return 0
     for each in in_the_way:
-        asyncio.run(lifecycle.stop(each))
+        asyncio.run(lifecycle.stop_server(each))
         print_status(f"{each.id} stopped")
     asyncio.run(_get(design, setups, as_json=args.json))
     controller.start_experiment(design)

@@ -52,7 +52,7 @@ class Bench(NamedTuple):
         )  # fmt: skip
         async with aclosing(requests):
             async for request in requests:
-                run_files.record(run, request)
+                run_files.record_event(run, request)
                 done.append(request)
                 if not self.as_json:
                     print_data(benchmark_text.format_request(request))
@@ -112,10 +112,10 @@ class Bench(NamedTuple):
 
 def bench(args: argparse.Namespace) -> int:
     """`bench [RUN]`: send the prompts and print what each request took."""
-    suite, run = suites.load_suite(args.suite), registry.find(args.run)
-    if not server_process.alive(run):
+    suite, run = suites.load_suite(args.suite), registry.find_run(args.run)
+    if not server_process.is_alive(run):
         raise UsageError(f"{run.id} has ended", do="dflash-tui ps lists the servers that run")
-    if not processes.is_listening_on(server_process.members(run), run.plan.port):
+    if not processes.is_listening_on(server_process.list_processes(run), run.plan.port):
         raise UsageError(f"{run.id} does not answer on port {run.plan.port} yet", do="dflash-tui attach shows when")
     scale = run.plan.bench_scale if args.scale is None else args.scale
     asked = Bench(

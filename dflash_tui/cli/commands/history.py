@@ -19,7 +19,7 @@ from dflash_tui.runs import registry
 
 def history(args: argparse.Namespace) -> int:
     """`history [RECIPE]`: print the starts, and their medians by mode and cache."""
-    known = {run.plan.recipe for run in registry.runs()}
+    known = {run.plan.recipe for run in registry.list_runs()}
     if args.recipe and args.recipe not in known:
         do = f"recorded: {', '.join(sorted(known))}" if known else "dflash-tui up RECIPE starts a server"
         raise UsageError(f"no start of '{args.recipe}' is recorded", do=do)

@@ -77,7 +77,7 @@ def export(args: argparse.Namespace) -> int:
     from dflash_tui.monitoring import export as exporting  # noqa: PLC0415 - as above
     from dflash_tui.runs import registry  # noqa: PLC0415 - as above
 
-    run = registry.find(args.run)
+    run = registry.find_run(args.run)
     path = exporting.export_run(run, args.output, with_prompts=args.with_prompts)
     print_status("left out: access tokens and keys" + ("" if args.with_prompts else ", prompts and answers"))
     print_data(str(path))

@@ -71,12 +71,12 @@ def ps(args: argparse.Namespace) -> int:
     from dflash_tui.monitoring import observer
 
     rows = []
-    for run in registry.runs():
-        living = server_process.alive(run)
+    for run in registry.list_runs():
+        living = server_process.is_alive(run)
         if not living and not args.all:
             continue
         state = observer.replay_run(run)
-        held = processes.measure_resident_memory(server_process.members(run)) if living else None
+        held = processes.measure_resident_memory(server_process.list_processes(run)) if living else None
         age = time.time() - run.started_at
         if args.json:
             fields = {"run": run.id, "recipe": run.plan.recipe, "status": state.status, "port": run.plan.port}
@@ -94,7 +94,7 @@ def ps(args: argparse.Namespace) -> int:
                 _remark(run),
             )
         )
-    for path, flaw in registry.damaged().items():
+    for path, flaw in registry.unreadable_run_files().items():
         why = private_files.ownership_problem(path.parent)
         what = f"{path.parent} {why}, so it is not believed" if why else f"{path} {flaw}"
         print_status(f"! {what}; if its server still runs, end it by hand")
@@ -117,13 +117,13 @@ def logs(args: argparse.Namespace) -> int:
     """`logs [RUN] [-f]`: print the log, free of control characters and of secrets in our environment."""
     from dflash_tui.monitoring.observer import LOG_INTERVAL
 
-    run = registry.find(args.run)
+    run = registry.find_run(args.run)
     if not run.log.exists():
         raise DflashError(f"the log of {run.id} is gone", evidence=str(run.log))
     rest, secrets = b"", read_env_secrets()
     with run.log.open("rb") as file:
         while True:
-            ended = not server_process.alive(run)
+            ended = not server_process.is_alive(run)
             while data := file.read(1 << 20):
                 *lines, rest = (rest + data).split(b"\n")
                 rest = rest[-_LONGEST_LINE:]
@@ -141,14 +141,14 @@ def logs(args: argparse.Namespace) -> int:
 
 def stop(args: argparse.Namespace) -> int:
     """`stop [RUN]`: end a server; without RUN there must be just one."""
-    living = [run for run in registry.runs() if server_process.alive(run)]
+    living = [run for run in registry.list_runs() if server_process.is_alive(run)]
     if args.run is None and len(living) != 1:
         names = ", ".join(run.id for run in living)
         raise UsageError(*((f"{len(living)} servers run, name one: {names}",) if living else ("no server runs",)))
     from dflash_tui.launch import restart_policy, shutdown
 
-    run = registry.find(args.run) if args.run else living[0]
-    if not server_process.alive(run) and not server_process.members(run):
+    run = registry.find_run(args.run) if args.run else living[0]
+    if not server_process.is_alive(run) and not server_process.list_processes(run):
         if run.plan.restart.times:
             restart_policy.cancel_restarts(run)
         print_status(f"{run.id} has already ended")

@@ -44,12 +44,12 @@ def up(args: argparse.Namespace) -> int:
         raise UsageError("--foreground and --detach exclude each other", do="give one of them")
     made = plan_launch(args)
     wanted = made.plan.port
-    if (port := lifecycle.free_port(wanted)) != wanted:
+    if (port := lifecycle.find_free_port(wanted)) != wanted:
         if args.port:
             raise UsageError(
-                f"port {wanted} is held by {lifecycle.holder(wanted)}", do=f"{port} is free: --port {port}"
+                f"port {wanted} is held by {lifecycle.port_owner(wanted)}", do=f"{port} is free: --port {port}"
             )
-        print_status(f"port {wanted} is held by {lifecycle.holder(wanted)}, taking {port}")
+        print_status(f"port {wanted} is held by {lifecycle.port_owner(wanted)}, taking {port}")
         args.port = port
         made = plan_launch(args)
     try:
@@ -64,7 +64,7 @@ def attach(args: argparse.Namespace) -> int:
         from dflash_tui.cli.commands import foreign  # noqa: PLC0415 - only few servers are foreign
 
         return foreign.attach(args)
-    run = registry.find(args.run)
+    run = registry.find_run(args.run)
     if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return asyncio.run(_watch(args, run, RunState()))
     return panel(run)
@@ -96,7 +96,7 @@ async def _owned(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
     try:
         return await _watch(args, run, state, bench=bench)
     finally:
-        if args.foreground and server_process.alive(run):
+        if args.foreground and server_process.is_alive(run):
             took, stayed = await shutdown.stop_and_release_memory(run, print_status)
             print_status(f"{run.id} stopped in {took:.1f} s{f'; {stayed}' if stayed else ''}")
 

@@ -42,7 +42,7 @@ def why(args: argparse.Namespace) -> int:
 
 def _chosen(name: str | None) -> tuple[Run, RunState]:
     """Return the run and what is known of it."""
-    for run in [registry.find(name)] if name else reversed(registry.runs()):
+    for run in [registry.find_run(name)] if name else reversed(registry.list_runs()):
         state = observer.replay_run(run)
         if name or state.status in {"failed", "lost", "unhealthy"}:
             if state.autopsy is None and state.status == "failed":

@@ -68,9 +68,11 @@ def require_idle_engine(engine: Engine) -> None:
 
 def list_engine_users(engine: Engine) -> list[str]:
     """Return the servers that run from the engine, ours and those that were started by hand, in words."""
-    ours = [run for run in registry.runs() if run.plan.engine_folder == engine.folder and server_process.alive(run)]
+    ours = [
+        run for run in registry.list_runs() if run.plan.engine_folder == engine.folder and server_process.is_alive(run)
+    ]
     found = [f"{run.id} on port {run.plan.port}" for run in ours]
-    members = {process.pid for run in ours for process in server_process.members(run)}
+    members = {process.pid for run in ours for process in server_process.list_processes(run)}
     others = (process for process in psutil.process_iter() if process.pid not in members)
     return found + [f"process {process.pid}" for process in others if _serves(process, engine)]
 

@@ -240,7 +240,7 @@ def _disk(situation: Situation) -> Iterator[Check]:
 def _port(situation: Situation) -> Iterator[Check]:
     wanted = situation.plan.port
     try:
-        free = lifecycle.free_port(wanted)
+        free = lifecycle.find_free_port(wanted)
     except UsageError as error:
         yield fail_check("port", error.what, error.do)
         return
@@ -248,14 +248,14 @@ def _port(situation: Situation) -> Iterator[Check]:
         yield pass_check("port", f"{wanted} is free")
         return
     yield warn_check(
-        "port", f"{wanted} is held by {lifecycle.holder(wanted)}", f"{free} is the next free one: --port {free}"
+        "port", f"{wanted} is held by {lifecycle.port_owner(wanted)}", f"{free} is the next free one: --port {free}"
     )
 
 
 def _key(situation: Situation) -> Iterator[Check]:
     if situation.plan.is_open:
         try:
-            lifecycle.needed_key(situation.plan)
+            lifecycle.required_api_key(situation.plan)
         except UsageError as error:
             yield fail_check("key", error.what, error.do)
         else:

@@ -182,7 +182,7 @@ class AbPlan(ModalScreen[str | None]):
                 await preparation.prepare_engine_and_models(setup, arm.plan, self.tell)
             for run in planned.in_the_way:
                 shown.update(Content.assemble((f"stopping {run.id} …", MUTED)))
-                await lifecycle.stop(run)
+                await lifecycle.stop_server(run)
             await asyncio.to_thread(controller.start_experiment, planned.design)
         except (DflashError, OSError) as error:
             self.beginning = False

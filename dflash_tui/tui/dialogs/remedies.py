@@ -130,7 +130,7 @@ class Fix(ModalScreen[Launch | None]):
         """End what is left, check the plan as every launch is checked, and hand it on."""
         if self.found.left:
             try:
-                await lifecycle.stop(self.run)
+                await lifecycle.stop_server(self.run)
             except DflashError as error:
                 self.query_one("#change", Static).update(Content(str(error)))
                 return
@@ -150,7 +150,7 @@ def plan_again(run: Run, changes: request.Changes) -> tuple[ResolvedRecipe, Plan
 
     args = build_parser().parse_args(request.words(run.plan, changes))
     made = planner.plan_launch(args)
-    if not args.port and (port := lifecycle.free_port(made.plan.port)) != made.plan.port:
+    if not args.port and (port := lifecycle.find_free_port(made.plan.port)) != made.plan.port:
         args.port = port
         made = planner.plan_launch(args)
     return made.setup, made.plan

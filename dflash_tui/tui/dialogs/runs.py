@@ -47,13 +47,13 @@ class Row(NamedTuple):
 
 def look(now: float) -> list[Row]:
     """Return the runs, the newest first, and the sample at the end; what ended is known by the end of its samples."""
-    rows = [_row(run, now) for run in reversed(registry.runs())][:_MOST]
+    rows = [_row(run, now) for run in reversed(registry.list_runs())][:_MOST]
     sample = recording.read_recording(paths.sample_folder())
     return [*rows, Row(sample, "sample", sample.end() - sample.started_at)]
 
 
 def _row(run: Run, now: float) -> Row:
-    if server_process.alive(run):
+    if server_process.is_alive(run):
         return Row(run, "running", now - run.started_at)
     try:
         found = recording.open_recording(run)

@@ -54,7 +54,7 @@ def look(folder: Path) -> Seen:
     current = progress.current
     if current is None:
         return Seen(progress, None, ())
-    if current.stage == "starting" and (run := next((r for r in registry.runs() if r.id == current.run), None)):
+    if current.stage == "starting" and (run := next((r for r in registry.list_runs() if r.id == current.run), None)):
         from dflash_tui.monitoring import observer  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
 
         start = observer.replay_run(run)

@@ -315,7 +315,7 @@ class LaunchScreen(Screen[None]):
             self.notify("this recipe does not load; the right side says why", severity="warning")
             return
         try:
-            plan = self.choice.plan(recipe, lifecycle.free_port(recipe.port) if launching else None)
+            plan = self.choice.plan(recipe, lifecycle.find_free_port(recipe.port) if launching else None)
             setup = self.choice.setup(recipe)
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
@@ -341,7 +341,7 @@ def load_all() -> Entries:
 
 def living() -> list[Run]:
     """Return the runs whose server lives, oldest first."""
-    return [run for run in registry.runs() if server_process.alive(run)]
+    return [run for run in registry.list_runs() if server_process.is_alive(run)]
 
 
 def probe() -> GpuProbe:

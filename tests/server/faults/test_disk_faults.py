@@ -65,7 +65,7 @@ async def test_a_full_disk_under_a_living_server(launch, small):
         filler = fill(disk)
         await until(lambda: any("nothing can be recorded" in line.text for line in state.lines), 20)
         assert "No space left on device" in state.lines[-1].text
-        assert server_process.alive(run)
+        assert server_process.is_alive(run)
         for words in (("ps",), ("logs", run.id), ("why", run.id), ("history",)):
             done = await asyncio.to_thread(dflash, *words)
             assert (done.returncode, "Traceback" in done.stderr) == (0, False), (words, done.stderr)
@@ -80,8 +80,8 @@ async def test_a_full_disk_under_a_living_server(launch, small):
         await until(lambda: len(recorded(run, Sampled)) > known + 2, 20)
         assert any("recorded again" in line.text for line in state.lines)
     assert observer.replay_run(run).status == "warm"
-    assert [run.id for run in registry.runs()] == [run.id]
-    assert registry.damaged() == {}
+    assert [run.id for run in registry.list_runs()] == [run.id]
+    assert registry.unreadable_run_files() == {}
 
 
 def test_a_disk_without_room_for_another_file(launch, small):
@@ -96,7 +96,7 @@ def test_a_disk_without_room_for_another_file(launch, small):
     assert run.id in dflash("ps").stdout
     stopped = dflash("stop", run.id)
     assert (stopped.returncode, "Traceback" in stopped.stderr) == (0, False)
-    assert not server_process.alive(run)
+    assert not server_process.is_alive(run)
 
 
 def test_a_state_folder_that_may_only_be_read(launch, small):
@@ -109,7 +109,7 @@ def test_a_state_folder_that_may_only_be_read(launch, small):
     for words in (("ps",), ("logs", run.id), ("stop", run.id)):
         done = dflash(*words)
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), (words, done.stderr)
-    assert not server_process.alive(run)
+    assert not server_process.is_alive(run)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     with pytest.raises(DflashError, match="could not be made"):
         launch("deaf")

@@ -104,7 +104,7 @@ def test_a_server_writes_on_at_the_start_of_a_cut_log(launch):
     while not run.log.stat().st_size:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    [leader] = server_process.members(run)
+    [leader] = server_process.list_processes(run)
     [flags] = [line.split()[1] for line in Path(f"/proc/{leader.pid}/fdinfo/1").read_text().splitlines()
                if line.startswith("flags")]  # fmt: skip
     assert int(flags, 8) & os.O_APPEND
@@ -189,8 +189,8 @@ def test_a_record_that_cannot_be_used_is_named(harm):
     text = path.read_bytes()
     path.write_bytes(RECORDS[harm](text) if harm != "newer" else text.replace(b'"version":1', b'"version":2'))
     assert path.read_bytes() != text
-    assert [run.id for run in registry.runs()] == [good.id]
-    [(where, flaw)] = registry.damaged().items()
+    assert [run.id for run in registry.list_runs()] == [good.id]
+    [(where, flaw)] = registry.unreadable_run_files().items()
     assert (where, flaw) == (path, "was written by a newer dflash-tui" if harm == "newer" else "cannot be read")
 
 
@@ -223,12 +223,12 @@ def test_a_folder_that_is_gone_or_read_only_costs_samples_only(launch):
     for path in sorted(run.folder.iterdir()):
         path.unlink()
     run.folder.rmdir()
-    run_files.record(run, HealthChanged(1.0, Health.WARM))
+    run_files.record_event(run, HealthChanged(1.0, Health.WARM))
     assert observer.replay_run(run).health is Health.STARTING
-    assert server_process.alive(run)
+    assert server_process.is_alive(run)
     with contextlib.suppress(OSError):
         run.folder.write_text("a file in its place")
-    run_files.record(run, HealthChanged(1.0, Health.WARM))
+    run_files.record_event(run, HealthChanged(1.0, Health.WARM))
     assert isinstance(next(iter(observer.replay_run(run).lines), None), LogLine | None)
     run.folder.unlink()
 
@@ -240,9 +240,9 @@ async def test_a_folder_that_is_deleted_under_its_observer(launch):
         await until(lambda: state.health is Health.WARM and len(state.readings) > 1)
         shutil.rmtree(run.folder)
         await asyncio.sleep(4)  # a round of everything that is asked and written
-        assert server_process.alive(run)
+        assert server_process.is_alive(run)
         assert (state.exit, state.health) == (None, Health.WARM)
         assert not run.folder.exists()
-    assert registry.runs() == []
-    assert registry.damaged() == {}
+    assert registry.list_runs() == []
+    assert registry.unreadable_run_files() == {}
     assert (await client.send_first_request(run.url, "x")).error == ""

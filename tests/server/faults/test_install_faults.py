@@ -60,7 +60,7 @@ def test_a_connection_that_is_lost_while_a_panel_prepares(folders, tmp_path, ter
     assert not install.is_running()
     assert engines() == []
     assert inventory.list_leftovers() == []
-    assert registry.runs() == []
+    assert registry.list_runs() == []
 
 
 @pytest.fixture

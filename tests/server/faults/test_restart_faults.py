@@ -49,7 +49,7 @@ class Up:
     def serving(self, number: int) -> Run:
         """Return the run of the launch of this number, once it has answered."""
         self.until(lambda: len([event for event in self.events("health") if event["health"] == "warm"]) > number)
-        return registry.runs()[number]
+        return registry.list_runs()[number]
 
     def ended(self) -> int:
         return self.process.wait(120)
@@ -88,7 +88,7 @@ def test_a_killed_server_is_launched_again_until_that_is_too_often(up):
     for number in range(3):
         kill(watching.serving(number))
     assert watching.ended() == 6
-    first, second, third = registry.runs()
+    first, second, third = registry.list_runs()
     assert [run.restarted_from for run in (first, second, third)] == ["", first.id, second.id]
     assert [event["wait"] for event in watching.events("restarting")] == [1, 2]
     assert second.started_at - first.started_at >= 1
@@ -107,7 +107,7 @@ def test_a_flag_that_is_wrong_is_not_tried_again(up):
     """A cause that is known and would be there again: one launch, and why there is no other."""
     watching = up("--set", "restart.times=2", _0=["wrong"])
     assert watching.ended() == 6
-    assert len(registry.runs()) == 1
+    assert len(registry.list_runs()) == 1
     assert "not launched again: it never answered a request, for a reason that would be there again" in watching.said()
 
 
@@ -116,7 +116,7 @@ def test_a_stop_is_the_end(up):
     watching = up("--set", "restart.times=2")
     subprocess.run([*DFLASH, "stop", watching.serving(0).id], check=True)
     assert watching.ended() == 0
-    assert len(registry.runs()) == 1
+    assert len(registry.list_runs()) == 1
 
 
 def test_a_stop_while_it_waits_is_the_end(up):
@@ -128,7 +128,7 @@ def test_a_stop_while_it_waits_is_the_end(up):
     subprocess.run([*DFLASH, "stop", run.id], check=True)
     assert watching.ended() == 6
     assert "not launched again: somebody asked to stop it" in watching.said()
-    assert len(registry.runs()) == 1
+    assert len(registry.list_runs()) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
@@ -138,9 +138,9 @@ def test_in_the_foreground_a_server_ends_with_its_command(up, number):
     run = watching.serving(0)
     watching.process.send_signal(number)
     assert watching.ended() == (130 if number is signal.SIGINT else 143)
-    assert server_process.members(run) == []
+    assert server_process.list_processes(run) == []
     assert observer.replay_run(run).status == "stopped"
-    assert len(registry.runs()) == 1
+    assert len(registry.list_runs()) == 1
     assert "the server goes on" not in watching.said()
 
 
@@ -158,7 +158,11 @@ def test_a_killed_command_in_the_foreground_leaves_a_run_like_any(up):
     assert f"port {run.plan.port} is held by {run.id}" in refused.stderr
     asyncio.run(_recorded_by_the_next(run))
     stopped = dflash("stop")
-    assert (stopped.returncode, server_process.members(run), observer.replay_run(run).status) == (0, [], "stopped")
+    assert (stopped.returncode, server_process.list_processes(run), observer.replay_run(run).status) == (
+        0,
+        [],
+        "stopped",
+    )
     assert "no engine process" in dflash("orphans").stderr
 
 
@@ -177,14 +181,14 @@ def test_what_a_unit_runs_serves_until_it_is_told_to_end(tmp_path):
     command = systemd_parser.unquoted(unit["ExecStart"][0].removeprefix(":"))
     with subprocess.Popen(command, env=environ, cwd="/", stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 120
-        while not (runs := registry.runs()) or observer.replay_run(runs[0]).warm_at is None:
+        while not (runs := registry.list_runs()) or observer.replay_run(runs[0]).warm_at is None:
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.1)
         process.terminate()
         _, said = process.communicate(timeout=120)
     assert [str(process.returncode)] == unit["SuccessExitStatus"], said.decode()
-    assert server_process.members(runs[0]) == []
+    assert server_process.list_processes(runs[0]) == []
     assert observer.replay_run(runs[0]).status == "stopped"
 
 
@@ -192,4 +196,4 @@ def test_in_the_foreground_nothing_is_detached(up):
     """Both at once cannot be meant."""
     watching = up("--foreground", "--detach")
     assert watching.ended() == 2
-    assert registry.runs() == []
+    assert registry.list_runs() == []

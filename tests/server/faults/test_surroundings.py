@@ -164,10 +164,10 @@ def test_twenty_at_once(launch):
     with ThreadPoolExecutor(20) as pool:
         runs = list(pool.map(lambda number: launch("deaf", port=base + number), range(20)))
     assert len({run.id for run in runs}) == len({run.pid for run in runs}) == 20
-    assert {run.id for run in registry.runs()} == {run.id for run in runs}
-    assert registry.damaged() == {}
+    assert {run.id for run in registry.list_runs()} == {run.id for run in runs}
+    assert registry.unreadable_run_files() == {}
     listed = dflash("ps").stdout
     assert all(listed.count(f"{run.id} ") == 1 for run in runs)
-    assert lifecycle.free_port(base) == base + 20
+    assert lifecycle.find_free_port(base) == base + 20
     assert dflash("stop", runs[7].id).returncode == 0
-    assert [server_process.alive(run) for run in runs] == [run is not runs[7] for run in runs]
+    assert [server_process.is_alive(run) for run in runs] == [run is not runs[7] for run in runs]

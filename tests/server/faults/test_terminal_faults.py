@@ -68,7 +68,7 @@ async def test_a_killed_panel_takes_nothing_with_it(launch, terminal):
 
 async def goes_on(run: Run) -> None:
     """The server lives, and who comes next knows all of it and records."""
-    assert server_process.alive(run)
+    assert server_process.is_alive(run)
     before = len(recorded(run, Sampled))
     async with watching(run) as state:
         await client.send_first_request(run.url, "x")

@@ -29,8 +29,8 @@ def umask(request):
 def test_runs_and_experiments_are_private_whatever_the_umask(umask):
     """Folders 0700, files 0600: those of a launch with its log, and those of an experiment."""
     plan = replace(a_plan(), argv=(sys.executable, "-c", "print(1)"))
-    run = lifecycle.launch(plan, engine="none")
-    server_process.exit_code(run)
+    run = lifecycle.launch_server(plan, engine="none")
+    server_process.read_exit_code(run)
     store.append_event(store.create_experiment(a_design()), run.launched)
     root = paths.runs_folder().parent
     modes = {path.relative_to(root): stat.S_IMODE(path.stat().st_mode) for path in [root, *root.rglob("*")]}
@@ -51,24 +51,24 @@ def test_a_folder_that_all_may_write_is_refused_in_words(tmp_path, capsys):
     hostile_home.made("x", tmp_path)
     (paths.runs_folder() / hostile_home.RUN).chmod(0o777)
     (paths.experiments_folder() / hostile_home.AB).chmod(0o777)
-    assert registry.runs() == []
+    assert registry.list_runs() == []
     assert store.list_experiments() == []
     with pytest.raises(UsageError, match="can be written by everybody, so it is not believed"):
-        registry.find(hostile_home.RUN)
+        registry.find_run(hostile_home.RUN)
     assert main.main(["ps"]) == 0
     assert "can be written by everybody" in capsys.readouterr().err
     paths.runs_folder().chmod(0o777)
     with pytest.raises(DflashError, match="nothing is launched"):
-        lifecycle.launch(a_plan(), engine="none")
+        lifecycle.launch_server(a_plan(), engine="none")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_a_folder_of_another_user_is_refused_in_words(tmp_path):
     hostile_home.made("x", tmp_path)
     os.chown(paths.runs_folder() / hostile_home.RUN, 12345, -1)
-    assert registry.runs() == []
+    assert registry.list_runs() == []
     with pytest.raises(UsageError, match=r"belongs to another user \(uid 12345\)"):
-        registry.find(hostile_home.RUN)
+        registry.find_run(hostile_home.RUN)
 
 
 def test_who_owns_a_folder_is_asked_of_the_system(tmp_path, monkeypatch):
@@ -119,4 +119,4 @@ def test_a_name_of_a_run_cannot_climb():
     """Names open nothing but what stands in the list of runs."""
     for name in ("../x", "/etc", "..", escapes.all_of_them()[:200]):
         with pytest.raises(UsageError):
-            registry.find(name)
+            registry.find_run(name)

@@ -31,8 +31,8 @@ def a_run(name: str, pid: int = 0, **changes) -> Run:
 def test_a_server_on_another_gpu_is_none_of_others(monkeypatch, other, disturbs):
     """Only who computes on the same is foreign load; a plan that names no GPU may use any."""
     ours = a_run("ours", gpus=("a",))
-    monkeypatch.setattr(registry, "runs", lambda: [ours, a_run("theirs", **other)])
-    monkeypatch.setattr(server_process, "alive", lambda _: True)
+    monkeypatch.setattr(registry, "list_runs", lambda: [ours, a_run("theirs", **other)])
+    monkeypatch.setattr(server_process, "is_alive", lambda _: True)
     assert conditions.measure_conditions(ours, RunState(), 0.0).foreign == (("server theirs",) if disturbs else None)
 
 

@@ -191,8 +191,8 @@ def made(tmp_path, monkeypatch) -> Iterator[PlannedLaunch]:
     argv = (sys.executable, str(FAKE), str(port))
     plan = replace(found.plan, argv=argv, port=port, mode=Mode.COMPILE, patches=(), build_script="")
     yield PlannedLaunch(found.setup, plan, ())
-    for run in registry.runs():
-        asyncio.run(lifecycle.stop(run, grace=0.1))
+    for run in registry.list_runs():
+        asyncio.run(lifecycle.stop_server(run, grace=0.1))
 
 
 def up(made: PlannedLaunch, force: str | None) -> int:
@@ -206,9 +206,9 @@ def test_what_fails_is_not_launched(made, capsys):
         up(made, None)
     assert caught.value.exit_code == 4
     assert "unset CC" in caught.value.do
-    assert registry.runs() == []
+    assert registry.list_runs() == []
     assert up(made, "the kernels are compiled already") == 0
-    [run] = registry.runs()
+    [run] = registry.list_runs()
     assert json.loads((run.folder / "run.json").read_text())["forced"] == "the kernels are compiled already"
     assert "✗ C compiler" in capsys.readouterr().err
 
@@ -222,7 +222,7 @@ def test_the_command_line_does_not_launch_it_either(monkeypatch, folders):
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert events[-1]["exit_code"] == 4
     assert "unset CC" in events[-1]["do"]
-    assert registry.runs() == []
+    assert registry.list_runs() == []
     assert inventory.list_engines() == []
     assert not (folders / "state/dflash-tui/runs").exists()
 

@@ -95,8 +95,8 @@ def test_events_come_by_time_and_the_same_from_a_file(tmp_path, parts):
 
 def test_nothing_in_a_recording_is_taken_for_a_process():
     found = recording.find_recording("sample")
-    assert not server_process.alive(found)
-    assert not server_process.members(found)
+    assert not server_process.is_alive(found)
+    assert not server_process.list_processes(found)
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/etc/cron.d/evil", "run.json/../x", "extra.txt", "SERVER.LOG"])

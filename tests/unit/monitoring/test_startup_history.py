@@ -71,7 +71,7 @@ def test_steps_are_those_of_the_same_engine_and_the_same_models(folders):
     """An install tells of every recipe of that engine, a download of these models, patches about those with any."""
     plan = a_plan()
     leave(plan, "r", b"", first=None)
-    [run] = registry.runs()
+    [run] = registry.list_runs()
     events = [Preparing(BEGAN + at, step, "", done=done) for step, end in ((Step.INSTALL, 40), (Step.MODELS, 9),
               (Step.PATCHES, 20)) for at, done in ((0, False), (end, True))]  # fmt: skip
     (run.folder / "run.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(run, prepared=tuple(events))))

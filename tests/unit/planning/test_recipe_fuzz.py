@@ -217,7 +217,7 @@ def test_a_server_is_started_without_a_shell(monkeypatch, folders):
     changes = {"chat-template": "$(touch x); a 'b'", "env.X": "`id`"}
     plan = plans.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), settings=changes))
     with pytest.raises(ServerFailed, match="could not be started"):
-        lifecycle.launch(plan, engine="vllm 0.33.0")
+        lifecycle.launch_server(plan, engine="vllm 0.33.0")
     assert not seen.get("shell")
     assert tuple(seen["argv"][-len(plan.argv) :]) == plan.argv
     assert "$(touch x); a 'b'" in seen["argv"]

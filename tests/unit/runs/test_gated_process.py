@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dflash_tui.common import paths
 from dflash_tui.common.errors import ServerFailed
 from dflash_tui.runs import lifecycle, registry
-from dflash_tui.runs.gated_process import Held
+from dflash_tui.runs.gated_process import GatedProcess
 from tests.support.fake_runs import free_port, made
 
 _KILLED = """
@@ -22,7 +22,7 @@ from dflash_tui.common import private_files
 from dflash_tui.runs import lifecycle
 from tests.support.fake_runs import made
 private_files.write_private_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # as it is about to write the record
-lifecycle.launch(made(int(sys.argv[1]), "log"), engine="fake")
+lifecycle.launch_server(made(int(sys.argv[1]), "log"), engine="fake")
 """
 
 
@@ -48,7 +48,7 @@ def test_a_launcher_that_is_killed_before_the_record_leaves_no_server():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert (folder / "server.log").read_bytes() == b""
-    assert registry.runs() == []
+    assert registry.list_runs() == []
 
 
 def test_a_program_begins_with_nothing_of_what_held_it(tmp_path):
@@ -57,7 +57,7 @@ def test_a_program_begins_with_nothing_of_what_held_it(tmp_path):
     script = 'grep SigIgn /proc/$$/status; readlink /proc/$$/fd/0; ls /proc/$$/fd; env; echo "$$ $0 $1"'
     argv = ["/bin/sh", "-c", script, "a b", "$(id)"]
     with (tmp_path / "log").open("wb") as log:
-        held = Held(argv, {"X": "`id`"}, tmp_path, log)
+        held = GatedProcess(argv, {"X": "`id`"}, tmp_path, log)
     assert (tmp_path / "log").read_bytes() == b""
     held.go()
     assert held.process.wait() == 0
@@ -78,6 +78,6 @@ def test_a_program_that_does_not_start_is_told_and_leaves_nothing(tmp_path, kind
         program.chmod(0o755 if kind == "no interpreter" else 0o644)
     plan = replace(made(free_port(18_250)), argv=(str(program), "serve"))
     with pytest.raises(ServerFailed, match="could not be started") as caught:
-        lifecycle.launch(plan, engine="fake")
+        lifecycle.launch_server(plan, engine="fake")
     assert caught.value.evidence in {"No such file or directory", "Permission denied"}
     assert list(paths.runs_folder().iterdir()) == []
