@@ -34,17 +34,17 @@ from dflash_tui.presentation import experiment_text
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui import ending, threads
-from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, Help, keys_of
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, Help, list_keys
 from dflash_tui.tui.dialogs.experiments import ExperimentList
-from dflash_tui.tui.dialogs.remedies import Fix, Launch
+from dflash_tui.tui.dialogs.remedies import Launch, RemedyDialog
 from dflash_tui.tui.dialogs.runs import RunList
 from dflash_tui.tui.guard import Guard
 from dflash_tui.tui.palette import Places
-from dflash_tui.tui.screens.experiment import AbScreen
-from dflash_tui.tui.screens.launch import LaunchScreen, living, load_all, probe
-from dflash_tui.tui.screens.replay import ReplayScreen, player_of
+from dflash_tui.tui.screens.experiment import ExperimentScreen
+from dflash_tui.tui.screens.launch import LaunchScreen, list_living_runs, load_recipes, probe_machine
+from dflash_tui.tui.screens.replay import ReplayScreen, build_player
 from dflash_tui.tui.screens.run import RunScreen
-from dflash_tui.tui.screens.verdict import CompareScreen
+from dflash_tui.tui.screens.verdict import VerdictScreen
 from dflash_tui.tui.theme import DARK, LIGHT, SERIES
 from dflash_tui.tui.widgets.basic import NEEDS
 from dflash_tui.tui.widgets.recipe_list import Entries
@@ -83,8 +83,8 @@ class DflashApp(App[str]):
         player: Player | None = None,
         foreign: ForeignServer | None = None,
         now: Callable[[], float] = time.time,
-        probe: Callable[[], GpuProbe] = probe,
-        load: Callable[[], Entries] = load_all,
+        probe: Callable[[], GpuProbe] = probe_machine,
+        load: Callable[[], Entries] = load_recipes,
         pool: ThreadPoolExecutor | None = None,
     ) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class DflashApp(App[str]):
         self._attach_to, self._player, self._foreign = run, player, foreign
         self.launch_screen, self.run_screen = LaunchScreen(now, probe, load), RunScreen(now)
         self.replay_screen = ReplayScreen()
-        self.ab_screen, self.compare_screen = AbScreen(now), CompareScreen()
+        self.ab_screen, self.compare_screen = ExperimentScreen(now), VerdictScreen()
         self.add_mode("ab", lambda: self.ab_screen)
         self.add_mode("compare", lambda: self.compare_screen)
         self.add_mode("launch", lambda: self.launch_screen)
@@ -149,7 +149,7 @@ class DflashApp(App[str]):
         self.register_theme(LIGHT)
         self.theme = DARK.name
         if not self.is_headless:
-            ending.on_signals(self._end)
+            ending.leave_on_signals(self._end)
         if self._foreign:
             from dflash_tui.tui.screens.foreign import ForeignScreen  # noqa: PLC0415 - as in `follow`
 
@@ -213,7 +213,7 @@ class DflashApp(App[str]):
             self.switch_mode("live")
         elif not server_process.is_alive(run):
             try:
-                self.play(player_of(run))
+                self.play(build_player(run))
             except DflashError as error:
                 self.push_screen(ErrorDialog(error))
         elif self.preparing:
@@ -235,12 +235,12 @@ class DflashApp(App[str]):
     def _on_experiment_begun(self, message: LaunchScreen.Begun) -> None:
         self.show_experiment(message.identity)
 
-    @on(CompareScreen.Boots)
-    def _on_boots_wanted(self, message: CompareScreen.Boots) -> None:
+    @on(VerdictScreen.Boots)
+    def _on_boots_wanted(self, message: VerdictScreen.Boots) -> None:
         self.show_experiment(message.identity, boots=True)
 
-    @on(AbScreen.Over)
-    def _on_verdict_wanted(self, message: AbScreen.Over) -> None:
+    @on(ExperimentScreen.Over)
+    def _on_verdict_wanted(self, message: ExperimentScreen.Over) -> None:
         if store.read_report(store.experiment_folder(message.identity)):
             self.show_experiment(message.identity)
         else:
@@ -268,7 +268,7 @@ class DflashApp(App[str]):
             if plan.port != port and "--port" not in plan.asked
             else ""
         )
-        others = living()
+        others = list_living_runs()
         if not others:
             self._start(message, moved)
             return
@@ -372,7 +372,7 @@ class DflashApp(App[str]):
     def action_fix(self) -> None:
         run, found = self.run_screen.run, self.run_screen.found
         if run and found and found.remedies:
-            self.push_screen(Fix(run, found), self._launch_again)
+            self.push_screen(RemedyDialog(run, found), self._launch_again)
 
     def _launch_again(self, chosen: Launch | None) -> None:
         if chosen:
@@ -413,7 +413,7 @@ class DflashApp(App[str]):
             self.notify("no A/B was begun yet; a on the launch screen begins one")
 
     def action_keys(self) -> None:
-        self.push_screen(Help(keys_of(self.screen)))
+        self.push_screen(Help(list_keys(self.screen)))
 
     def action_theme(self) -> None:
         self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
@@ -447,7 +447,7 @@ class DflashApp(App[str]):
         if code != 128 + SIGHUP:
             folders = [store.experiment_folder(design.id) for design in store.list_experiments()]
             driven = [store.read_progress(folder) for folder in folders if store.find_driver(folder)]
-            told = farewell(living(), driven)
+            told = format_farewell(list_living_runs(), driven)
         self.exit(told, return_code=code)
 
 
@@ -455,7 +455,7 @@ if TYPE_CHECKING:
     _: type[Panel] = DflashApp  # the palette takes it for one
 
 
-def farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
+def format_farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
     """Return what to print after the panel: what keeps running, how to come back and how to stop it."""
     measured = {progress.current.run for progress in driven if progress.current}
     told = [
@@ -470,7 +470,7 @@ def farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
     return "\n".join(told)
 
 
-def run(
+def run_panel(
     run: Run | None = None, *, player: Player | None = None, foreign: ForeignServer | None = None
 ) -> tuple[str, int]:
     """Open the panel on the launch screen, or with a run, a recording or a foreign server; return its farewell.
@@ -480,6 +480,6 @@ def run(
     Raises:
         RuntimeError: no more threads may be started.
     """
-    panel = DflashApp(run, player=player, foreign=foreign, pool=threads.started())
+    panel = DflashApp(run, player=player, foreign=foreign, pool=threads.start_threads())
     gc.freeze()  # modules stay; to look through them again would hold up a key press by 40 ms, at any time
     return panel.run() or "", panel.return_code or 0

@@ -16,7 +16,7 @@ from typing import TextIO
 _PATIENCE = 3.0
 
 
-def on_signals(leave: Callable[[int], object]) -> None:
+def leave_on_signals(leave: Callable[[int], object]) -> None:
     """Call `leave` with the exit code when SIGTERM, or SIGHUP of a lost connection, comes; then end in any case.
 
     The loop itself may stand still, as over writes to a terminal that has vanished. So it is not the loop that is told.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
 MOST_TOKENS = 64
 
 
-class Suits(StrEnum):
+class Suitability(StrEnum):
     """How a recipe suits the machine, as the mark beside it."""
 
     YES = "✓"
@@ -42,14 +42,14 @@ class Changes(msgspec.Struct):
     tokens: int | None = None
 
 
-class Suited(NamedTuple):
+class SuitabilityReason(NamedTuple):
     """How a recipe suits the machine, and why."""
 
-    suits: Suits
+    suits: Suitability
     why: str
 
 
-class Choice:
+class LaunchSelection:
     """The choices of the launch screen. Nothing here looks at the machine: `probe` is handed in."""
 
     def __init__(self) -> None:
@@ -130,23 +130,24 @@ class Choice:
         plan = self.plan(recipe)
         return fits.estimate_memory(self.setup(recipe), machine, mode=plan.mode, tokens=plan.num_speculative_tokens)
 
-    def suited(self, recipe: Recipe) -> Suited:
+    def suited(self, recipe: Recipe) -> SuitabilityReason:
         """Return how `recipe` suits the chosen GPU; preflight looks closer before a launch."""
         if recipe.for_cpu:
-            return Suited(Suits.YES, "runs on any CPU")
+            return SuitabilityReason(Suitability.YES, "runs on any CPU")
         if self.card is None:
             looking = "looking for GPUs" if self.probe is None else "no GPU here"
-            return Suited(Suits.NO, f"{looking}; it is for {', '.join(recipe.hardware) or 'a GPU'}")
+            return SuitabilityReason(Suitability.NO, f"{looking}; it is for {', '.join(recipe.hardware) or 'a GPU'}")
         try:
             standing, fit = self.setup(recipe).standing, self.fit(recipe)
         except DflashError as error:
-            return Suited(Suits.NO, error.what)
+            return SuitabilityReason(Suitability.NO, error.what)
         if fit and fit.certain > fit.budget:
-            return Suited(
-                Suits.NO, f"it needs {format_gib(fit.certain)} at least, and vLLM may take {format_gib(fit.budget)}"
+            return SuitabilityReason(
+                Suitability.NO,
+                f"it needs {format_gib(fit.certain)} at least, and vLLM may take {format_gib(fit.budget)}",
             )
         tight = fit is not None and ("weights" in fit.unknown or (fit.requests is not None and fit.requests < 1))
         why = f"{standing.status.value}: {standing.why}"
-        marks = {Status.BROKEN: Suits.NO, Status.EXPERIMENTAL: Suits.MAYBE}
-        mark = marks.get(standing.status, Suits.MAYBE if tight else Suits.YES)
-        return Suited(mark, f"{why}; it may not fit" if tight else why)
+        marks = {Status.BROKEN: Suitability.NO, Status.EXPERIMENTAL: Suitability.MAYBE}
+        mark = marks.get(standing.status, Suitability.MAYBE if tight else Suitability.YES)
+        return SuitabilityReason(mark, f"{why}; it may not fit" if tight else why)

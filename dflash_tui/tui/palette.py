@@ -88,14 +88,16 @@ class Places(Provider):
     def _recipes(self) -> Iterator[Command]:
         for name, entry in self.panel.launch_screen.entries.items():
             about = entry.title if isinstance(entry, Recipe) else "this file does not load"
-            yield Command(f"Recipe: {name}", plain(about), partial(self.panel.choose, name))
+            yield Command(f"Recipe: {name}", escape_markup(about), partial(self.panel.choose, name))
 
     def _runs(self) -> Iterator[Command]:
         for run in reversed(self.runs):
             what = "watch" if server_process.is_alive(run) else "play"
-            yield Command(f"Run: {run.id}", plain(f"{what} {run.plan.recipe}"), partial(self.panel.open_run, run))
+            yield Command(
+                f"Run: {run.id}", escape_markup(f"{what} {run.plan.recipe}"), partial(self.panel.open_run, run)
+            )
 
 
-def plain(text: str) -> str:
+def escape_markup(text: str) -> str:
     """Return text that the palette, which reads help as markup, shows as it is."""
     return text.replace("[", "\\[")

@@ -13,13 +13,13 @@ from dflash_tui.tui.app import DflashApp
 _SIZE = (120, 44)
 
 
-def of_ab(report: ExperimentReport) -> str:
+def draw_experiment(report: ExperimentReport) -> str:
     """Return the verdict of an A/B as SVG."""
     os.environ.setdefault("DFLASH_TUI_MARKER", "block")  # every font has it
     return asyncio.run(_ab(report))
 
 
-def of_run(name: str) -> str:
+def draw_run(name: str) -> str:
     """Return how the run that `name` means stood at its end, as SVG.
 
     Raises:

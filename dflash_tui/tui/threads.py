@@ -10,7 +10,7 @@ _POOL = 8
 _OTHERS = 4
 
 
-def started() -> ThreadPoolExecutor:
+def start_threads() -> ThreadPoolExecutor:
     """Return a pool all of whose threads run, so that nothing in the panel has to wait for leave to start one.
 
     Raises:

@@ -155,7 +155,7 @@ def _host():
     """Return a loop, two charts of an app that runs in it, what makes a line of them, and what keeps the app alive."""
     from textual.app import App, ComposeResult
 
-    from dflash_tui.tui.widgets.chart import Chart, Line
+    from dflash_tui.tui.widgets.chart import Chart, ChartLine
 
     class Host(App[None]):
         def compose(self) -> ComposeResult:
@@ -165,7 +165,7 @@ def _host():
     loop, app = asyncio.new_event_loop(), Host()
     running = app.run_test(size=(80, 24))
     loop.run_until_complete(running.__aenter__())
-    return loop, list(app.query(Chart)), Line, running
+    return loop, list(app.query(Chart)), ChartLine, running
 
 
 @cache

@@ -12,9 +12,9 @@ from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.recipe import Recipe
 from dflash_tui.presentation import verdict_text
 from dflash_tui.runs import registry, server_process
-from dflash_tui.tui.app import DflashApp, farewell
+from dflash_tui.tui.app import DflashApp, format_farewell
 from dflash_tui.tui.dialogs.basic import Confirm
-from dflash_tui.tui.dialogs.new_experiment import AbPlan
+from dflash_tui.tui.dialogs.new_experiment import NewExperiment
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
 from tests.tui.conftest import a_recipe
@@ -32,13 +32,13 @@ def the_recipe(words: dict[int, list[str]]) -> Recipe:
 async def planned(pilot: Pilot[str], vary: str = "") -> None:
     """Open the dialog, with something else varied if that is given."""
     await pilot.press("a")
-    await wait_for(pilot, lambda: isinstance(pilot.app.screen, AbPlan))
+    await wait_for(pilot, lambda: isinstance(pilot.app.screen, NewExperiment))
     if vary:
         await pilot.press(
             "v", "ctrl+u", *["comma" if key == "," else "equals_sign" if key == "=" else key for key in vary]
         )
         await pilot.press("enter")
-    await wait_for(pilot, lambda: isinstance(pilot.app.screen, AbPlan) and pilot.app.screen.planned is not None)
+    await wait_for(pilot, lambda: isinstance(pilot.app.screen, NewExperiment) and pilot.app.screen.planned is not None)
 
 
 async def patient(pilot: Pilot[str], words: str, rounds: int = 12) -> None:
@@ -63,7 +63,7 @@ async def test_one_key_and_enter_lead_to_the_verdict():
         await pilot.press("enter")
         await patient(pilot, "A/B RUNNING SYNTHETIC")
         folder = store.experiment_folder(store.list_experiments()[0].id)
-        assert "goes on\n  watch: dflash-tui ab attach" in farewell([], [store.read_progress(folder)])
+        assert "goes on\n  watch: dflash-tui ab attach" in format_farewell([], [store.read_progress(folder)])
         await patient(pilot, "arms: medians of boots")
         report = store.read_report(folder)
         assert report
@@ -89,7 +89,7 @@ async def test_an_experiment_begins_once_whatever_is_pressed_meanwhile(monkeypat
         await pilot.press("enter", "enter")
         await wait_for(pilot, lambda: bool(begun))
         await pilot.press("enter", "h", "plus", "v")
-        assert isinstance(panel.screen, AbPlan)
+        assert isinstance(panel.screen, NewExperiment)
         assert (panel.screen.boots, panel.screen.planned) == (2, None)
         go_on.set()
         await patient(pilot, "A/B INTERRUPTED")
@@ -128,7 +128,7 @@ async def test_the_dialog_says_what_would_happen_before_it_does():
         await pilot.press("v", "ctrl+u", *"port", "enter")
         await wait_for(pilot, lambda: "✗" in text(panel))
         await pilot.press("enter")
-        assert isinstance(panel.screen, AbPlan)
+        assert isinstance(panel.screen, NewExperiment)
         await pilot.press("escape")
         assert panel.launch_screen.is_active
     assert not store.list_experiments()

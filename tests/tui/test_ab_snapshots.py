@@ -58,7 +58,7 @@ def test_progress(snap_compare, starting, monkeypatch):
         state.apply(event)
     began = BootBegan(now - 30, 1, 1, "20261121-012400-toy")
     folded = progress.fold_progress(design, [*told(design, made[:1]), began], due=10, driven=True, now=now)
-    monkeypatch.setattr(experiment, "look", lambda _folder: experiment.Seen(folded, state, ()))
+    monkeypatch.setattr(experiment, "read_experiment", lambda _folder: experiment.ExperimentView(folded, state, ()))
 
     async def act(pilot: Pilot[str]) -> None:
         panel = pilot.app

@@ -13,7 +13,7 @@ from dflash_tui.machine import processes
 from dflash_tui.planning.recipe import EngineSpec, ModelBuild
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.app import DflashApp, farewell
+from dflash_tui.tui.app import DflashApp, format_farewell
 from dflash_tui.tui.dialogs.basic import Confirm
 from dflash_tui.tui.dialogs.doctor import Doctor
 from dflash_tui.tui.screens.launch import LaunchScreen
@@ -90,7 +90,7 @@ async def test_stop_asks_and_only_yes_stops(running):
         assert any("toy has stopped" in notice.message for notice in panel._notifications)
         assert panel.run_screen.state.status in {"stopping", "stopped"}
     assert not server_process.is_alive(running)
-    assert farewell([]) == ""
+    assert format_farewell([]) == ""
 
 
 async def test_launching_beside_a_server_asks_first(running):

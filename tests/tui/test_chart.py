@@ -8,13 +8,13 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.content import Content
 
-from dflash_tui.tui.widgets.basic import bar, fold
-from dflash_tui.tui.widgets.chart import Chart, Line, bends, fit, nice, ticks
+from dflash_tui.tui.widgets.basic import draw_bar, fold_phases
+from dflash_tui.tui.widgets.chart import Chart, ChartLine, choose_ticks, fit_columns, round_axis_limit, split_line
 
 _FUZZ = """
 import asyncio, math, random
 from textual.app import App
-from dflash_tui.tui.widgets.chart import Chart, Line
+from dflash_tui.tui.widgets.chart import Chart, ChartLine
 
 class Host(App):
     def compose(self):
@@ -30,7 +30,7 @@ async def main():
             if round % 25 == 0:
                 await pilot.resize_terminal(random.randint(1, 200), random.randint(1, 60))
             for chart in app.query(Chart):
-                lines = [Line([random.choice(odd) if random.random() < 0.5 else random.uniform(-9, 99)
+                lines = [ChartLine([random.choice(odd) if random.random() < 0.5 else random.uniform(-9, 99)
                                for _ in range(random.choice([0, 1, 2, 3, 50, 200, 700]))], "primary", str(n))
                          for n in range(random.choice([0, 1, 1, 2, 3]))]
                 chart.show(lines, random.choice([0.0, 1.0, 120.0, 3600.0]), random.choice([None, 0.0, 5.0, 1e12]))
@@ -49,48 +49,57 @@ def test_any_values_at_any_size_do_not_end_the_process():
 
 
 def test_values_are_reduced_to_one_finite_clamped_point_per_column():
-    points = list(fit([math.nan, 1.0, 3.0, math.inf, 1e12, -5.0], columns=3, low=0, high=10))
+    points = list(fit_columns([math.nan, 1.0, 3.0, math.inf, 1e12, -5.0], columns=3, low=0, high=10))
     assert points == [(0.0, 1.0), (2.0, 3.0), (4.0, 10.0)]
 
 
 def test_columns_without_a_value_are_left_out():
-    assert [x for x, _ in fit([1.0, math.nan, math.nan, 2.0], columns=4, low=0, high=10)] == [0.0, 3.0]
+    assert [x for x, _ in fit_columns([1.0, math.nan, math.nan, 2.0], columns=4, low=0, high=10)] == [0.0, 3.0]
 
 
 def test_a_level_stretch_keeps_its_ends_and_a_gap_stays_a_gap():
     points = [(0.0, 1.0), (1.0, 1.0), (2.0, 1.0), (3.0, 5.0), (4.0, 1.0), (9.0, 1.0), (10.0, 1.0), (11.0, 1.0)]
-    pieces = list(bends(points, gap=1.5, step=0.1))
+    pieces = list(split_line(points, gap=1.5, step=0.1))
     assert pieces == [[(0.0, 1.0), (2.0, 1.0), (3.0, 5.0), (4.0, 1.0)], [(9.0, 1.0), (11.0, 1.0)]]
-    assert list(bends([], gap=1.5, step=0.1)) == []
+    assert list(split_line([], gap=1.5, step=0.1)) == []
 
 
 def test_an_axis_ends_at_a_round_number():
-    assert [nice(value) for value in (0, -1, math.inf, 0.7, 9, 21, 37, 101)] == [1, 1, 1, 0.8, 10, 25, 40, 200]
+    assert [round_axis_limit(value) for value in (0, -1, math.inf, 0.7, 9, 21, 37, 101)] == [
+        1,
+        1,
+        1,
+        0.8,
+        10,
+        25,
+        40,
+        200,
+    ]
 
 
 def test_a_bar_is_exact_to_an_eighth():
-    assert [bar(share, 4) for share in (0, 0.5, 0.53, 1, 7)] == ["", "██", "██▏", "████", "████"]
+    assert [draw_bar(share, 4) for share in (0, 0.5, 0.53, 1, 7)] == ["", "██", "██▏", "████", "████"]
 
 
 def test_phases_without_room_become_other():
     phases = [("import", 12.0), ("weights", 415.0), ("kv cache", 2.0), ("compile", 314.0), ("api", 3.0)]
-    wide, narrow = fold(phases, 118), fold(phases, 40)
+    wide, narrow = fold_phases(phases, 118), fold_phases(phases, 40)
     assert [label for label, _ in wide] == ["import 12 s", "weights 6:55", "kv cache 2 s", "compile 5:14", "api 3 s"]
     assert [label for label, _ in narrow] == ["weights 6:55", "compile 5:14", "other 17 s"]
     assert (sum(cells for _, cells in wide), sum(cells for _, cells in narrow)) == (118, 40)
 
 
 def test_phases_in_no_room_at_all_do_not_fail():
-    assert fold([], 10) == []
-    assert fold([("import", 1.0)], 0) == [("other 1 s", 10)]
+    assert fold_phases([], 10) == []
+    assert fold_phases([("import", 1.0)], 0) == [("other 1 s", 10)]
 
 
 def test_an_axis_is_labelled_with_round_numbers():
-    assert ticks(10, 4) == [0, 2.5, 5, 7.5, 10]
-    assert ticks(100, 1) == [0, 100]
-    assert ticks(139.8, 4) == [0, 40, 80, 120]
-    assert ticks(139.8, 2) == [0, 50, 100]
-    assert ticks(139.8, 1) == [0, 80]
+    assert choose_ticks(10, 4) == [0, 2.5, 5, 7.5, 10]
+    assert choose_ticks(100, 1) == [0, 100]
+    assert choose_ticks(139.8, 4) == [0, 40, 80, 120]
+    assert choose_ticks(139.8, 2) == [0, 50, 100]
+    assert choose_ticks(139.8, 1) == [0, 80]
 
 
 class Host(App[None]):
@@ -105,7 +114,9 @@ async def drawn(theme: str) -> Chart:
         panel.theme = theme
         await pilot.pause()
         chart = panel.query_one(Chart)
-        chart.show([Line([float(n) for n in range(50)], "primary", "one"), Line([5.0] * 50, "accent", "other")], 600)
+        chart.show(
+            [ChartLine([float(n) for n in range(50)], "primary", "one"), ChartLine([5.0] * 50, "accent", "other")], 600
+        )
         await pilot.pause()
         return chart
 
@@ -149,7 +160,7 @@ async def test_what_lies_on_the_same_dots_is_not_drawn_again(drawn_times):
         shown = (([10.0, math.nan, 45.0], 1), ([10.01, math.nan, 45.01], 1), ([10.0, 3.0, 45.0], 2),
                  ([10.0, 3.0, 49.0], 3), ([10.0, 3.0, 45.0], 4))  # fmt: skip
         for values, times in shown:
-            chart.show([Line(values, "primary")], 600)
+            chart.show([ChartLine(values, "primary")], 600)
             await pilot.pause()
             assert len(drawn_times) == times
 
@@ -159,5 +170,5 @@ async def test_small_steps_are_seen_once_they_make_a_dot(drawn_times):
     async with Host().run_test(size=(60, 16)) as pilot:
         chart = pilot.app.query_one(Chart)
         for step in range(31):
-            chart.show([Line([10.0 + step / 4, 90.0], "primary")], 600)
+            chart.show([ChartLine([10.0 + step / 4, 90.0], "primary")], 600)
     assert 3 <= len(drawn_times) <= 8

@@ -7,13 +7,13 @@ from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.recipe import Mode
-from dflash_tui.tui.launch_selection import Choice, Suits
+from dflash_tui.tui.launch_selection import LaunchSelection, Suitability
 from tests.support.preflight_situations import a_gpu
 from tests.tui.conftest import a_recipe
 
 
-def on(*cards: Gpu) -> Choice:
-    choice = Choice()
+def on(*cards: Gpu) -> LaunchSelection:
+    choice = LaunchSelection()
     choice.probe = GpuProbe(tuple(cards), "580.95")
     return choice
 
@@ -21,11 +21,11 @@ def on(*cards: Gpu) -> Choice:
 @pytest.mark.parametrize(
     ("hardware", "name", "suits"),
     [
-        (Hardware.H200, "qwen3.5-27b", Suits.YES),
-        (Hardware.GB10, "qwen3-coder-next", Suits.MAYBE),
-        (Hardware.RTX_5090_LAPTOP, "gemma-4-26b-a4b", Suits.MAYBE),
-        (Hardware.RTX_5090_LAPTOP, "qwen3.5-27b", Suits.NO),
-        (Hardware.RTX_5090_LAPTOP, "demo-cpu", Suits.YES),
+        (Hardware.H200, "qwen3.5-27b", Suitability.YES),
+        (Hardware.GB10, "qwen3-coder-next", Suitability.MAYBE),
+        (Hardware.RTX_5090_LAPTOP, "gemma-4-26b-a4b", Suitability.MAYBE),
+        (Hardware.RTX_5090_LAPTOP, "qwen3.5-27b", Suitability.NO),
+        (Hardware.RTX_5090_LAPTOP, "demo-cpu", Suitability.YES),
     ],
 )
 def test_a_recipe_suits_or_not(hardware, name, suits):
@@ -35,12 +35,12 @@ def test_a_recipe_suits_or_not(hardware, name, suits):
 
 
 def test_without_a_gpu_only_the_cpu_recipe_suits():
-    choice = Choice()
+    choice = LaunchSelection()
     recipe = recipe_loader.find_recipe("qwen3.5-27b")
     assert choice.suited(recipe).why.startswith("looking for GPUs")
     choice.probe = GpuProbe(why_none="no driver")
-    assert choice.suited(recipe).suits is Suits.NO
-    assert choice.suited(a_recipe()).suits is Suits.YES
+    assert choice.suited(recipe).suits is Suitability.NO
+    assert choice.suited(a_recipe()).suits is Suitability.YES
     assert choice.plan(recipe).hardware is next(iter(recipe.hardware))
 
 
@@ -91,5 +91,5 @@ def test_what_was_changed_by_hand_stays_when_the_gpu_changes():
 def test_more_models_than_memory_says_the_figures():
     recipe = replace(recipe_loader.find_recipe("qwen3.5-27b"), hardware={})
     found = on(a_gpu(Hardware.RTX_5090)).suited(recipe)
-    assert found.suits is Suits.NO
+    assert found.suits is Suitability.NO
     assert "GiB at least" in found.why

@@ -13,7 +13,7 @@ from dflash_tui.planning.plan import Plan
 from dflash_tui.runs import lifecycle, registry
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import ErrorDialog
-from dflash_tui.tui.dialogs.remedies import Fix, plan_again
+from dflash_tui.tui.dialogs.remedies import RemedyDialog, plan_relaunch
 from dflash_tui.tui.widgets.failure import FailurePane
 from tests.tui.conftest import HOSTILE, a_run, recorded
 from tests.tui.panel import app, feed, text, wait_for, words
@@ -71,7 +71,7 @@ async def test_a_key_shows_the_new_command_and_launches_it(monkeypatch):
         seen = text(panel)
         assert "dflash-tui up demo-cpu --set max-model-len=8064" in seen
         assert "+ --max-model-len 8064" in seen
-        assert isinstance(panel.screen, Fix)
+        assert isinstance(panel.screen, RemedyDialog)
         monkeypatch.setattr(panel, "bring_up", lambda _setup, plan, _forced: wanted.append(plan))
         await pilot.press("enter")
         await wait_for(pilot, lambda: bool(wanted))
@@ -84,9 +84,9 @@ async def test_another_remedy_is_chosen_by_its_number_or_the_arrows():
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, of_demo("--set", "drafter.model=/nope"), ended("fail_dflash_bad_target_layers", 0))
         await pilot.press("f")
-        await wait_for(pilot, lambda: isinstance(panel.screen, Fix))
+        await wait_for(pilot, lambda: isinstance(panel.screen, RemedyDialog))
         dialog = panel.screen
-        assert isinstance(dialog, Fix)
+        assert isinstance(dialog, RemedyDialog)
         assert len(dialog.found.remedies) == 2
         chosen = []
         for key in ("2", "1", "down", "down", "up", "9"):
@@ -189,7 +189,7 @@ async def test_hostile_evidence_is_only_text():
 def test_a_launch_again_takes_a_free_port_unless_one_was_asked_for(folders, monkeypatch):
     """The port of before may be held by what is left."""
     monkeypatch.setattr(lifecycle, "find_free_port", lambda wanted: int(wanted) + 5)
-    _, plan = plan_again(a_run(asked=DEMO), {})
+    _, plan = plan_relaunch(a_run(asked=DEMO), {})
     assert plan.port == 8005
-    _, plan = plan_again(a_run(asked=DEMO), {"--port": "8123"})
+    _, plan = plan_relaunch(a_run(asked=DEMO), {"--port": "8123"})
     assert plan.port == 8123

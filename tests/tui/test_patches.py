@@ -96,23 +96,23 @@ def test_what_was_switched_off_is_not_shown_as_needed(engine):
     made = resolution.resolve_recipe(
         recipe_loader.find_recipe("demo-cpu"), settings={"patches.cpu-expand-kernel": False}
     )
-    looked = patches.look(plans.build_plan(made))
-    assert patches.shown(looked).plain == "· cpu-expand-kernel  not needed: left out by hand"
+    looked = patches.read_patch_view(plans.build_plan(made))
+    assert patches.render_patches(looked).plain == "· cpu-expand-kernel  not needed: left out by hand"
 
 
 def test_of_half_a_change_only_that_is_shown(engine):
     """How the patches stand in it says nothing."""
     Path(engine.folder, "dflash-patching.json").write_text('{"files": [], "manifest": []}')
     plan = plans.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")))
-    assert patches.shown(patches.look(plan)).plain.startswith("! an interrupted change")
+    assert patches.render_patches(patches.read_patch_view(plan)).plain.startswith("! an interrupted change")
 
 
 def test_before_the_engine_is_installed_the_files_of_the_patches_speak():
     """What would be applied, with its edits, and why the others are not."""
     made = resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed")
-    seen = patches.shown(patches.look(plans.build_plan(made))).plain
+    seen = patches.render_patches(patches.read_patch_view(plans.build_plan(made))).plain
     assert "+ triton-non-causal  needed, a launch applies it" in seen
     assert "+    def supports_non_causal(cls) -> bool:" in seen
     assert "· gb10-cutlass-fp8  not needed: for builds with CUDA 12, and this one has CUDA 13" in seen
-    none = patches.look(replace(plans.build_plan(made), patches=(), unneeded={}))
-    assert patches.shown(none).plain == "this recipe needs no patch of vLLM"
+    none = patches.read_patch_view(replace(plans.build_plan(made), patches=(), unneeded={}))
+    assert patches.render_patches(none).plain == "this recipe needs no patch of vLLM"

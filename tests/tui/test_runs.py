@@ -12,7 +12,7 @@ from dflash_tui.machine import processes
 from dflash_tui.monitoring import recording
 from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.runs import RunList, look, shown
+from dflash_tui.tui.dialogs.runs import RunList, list_run_rows, render_run_row
 from tests.support import recordings
 from tests.tui.conftest import HOSTILE, a_recipe, a_run
 from tests.tui.panel import app, text, wait_for
@@ -55,16 +55,16 @@ def ended() -> list[Run]:
 
 
 def test_runs_are_listed_with_how_they_stand(living, ended):
-    rows = look(living.started_at + 60)
+    rows = list_run_rows(living.started_at + 60)
     assert [row.how for row in rows] == ["running", "ended", "died", "stopped", "sample"]
     assert rows[0].seconds == 60
     assert 300 < rows[3].seconds < 302
-    line = shown(rows[0], 96).plain
+    line = render_run_row(rows[0], 96).plain
     for words in ("● running", " toy ", "eager", ":8000", "1:00", "11-21 02:24", "CPU"):
         assert words in line
     again = rows[0]._replace(run=msgspec.structs.replace(living, restarted_from=rows[1].run.id))
-    assert " ↻ toy " in shown(again, 96).plain
-    assert all(len(shown(row, 70).plain) <= 70 for row in [*rows, again])
+    assert " ↻ toy " in render_run_row(again, 96).plain
+    assert all(len(render_run_row(row, 70).plain) <= 70 for row in [*rows, again])
 
 
 async def chosen(pilot, index: int) -> None:

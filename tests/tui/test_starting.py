@@ -9,7 +9,7 @@ from dflash_tui.monitoring import startup_history
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.render.startup import startup
+from dflash_tui.tui.render.startup import render_startup
 from tests.support import recorded_startups, recordings
 from tests.tui.conftest import BASE, a_run
 from tests.tui.panel import app, feed, text, wait_for
@@ -148,6 +148,6 @@ def test_a_finished_step_says_how_long_it_took():
     for at, step, done in ((10.0, Step.INSTALL, False), (40.0, Step.INSTALL, False), (85.0, Step.INSTALL, True),
                            (86.0, Step.PATCHES, True), (87.0, Step.MODELS, False)):  # fmt: skip
         state.apply(Preparing(at, step, "words", 0.5, done=done))
-    rows = [line.split() for line in startup(state, 90.0, 80).plain.splitlines()]
+    rows = [line.split() for line in render_startup(state, 90.0, 80).plain.splitlines()]
     assert [row[:-1] for row in rows[:2]] == [["✓", "install", "1:15"], ["✓", "patches"]]
     assert rows[2][:4] == ["◐", "models", "3", "s"]

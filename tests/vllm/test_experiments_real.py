@@ -13,7 +13,7 @@ from dflash_tui.planning import recipe_loader
 from dflash_tui.presentation import verdict_text
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.dialogs.new_experiment import AbPlan
+from dflash_tui.tui.dialogs.new_experiment import NewExperiment
 from tests.tui.panel import NO_GPU, text, wait_for
 
 VARY = "patch.cpu-expand-kernel=on,off"
@@ -32,7 +32,7 @@ async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "demo-cpu" in text(panel))
         await pilot.press("a")
-        await wait_for(pilot, lambda: isinstance(panel.screen, AbPlan))
+        await wait_for(pilot, lambda: isinstance(panel.screen, NewExperiment))
         await pilot.press("v", "ctrl+u", *VARY, "enter")
         await wait_for(pilot, lambda: "boots    4 boots: on off off on" in text(panel))
         assert "sends    quick" in text(panel)  # the demo takes no long context

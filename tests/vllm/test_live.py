@@ -24,7 +24,7 @@ from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.render import charts
-from dflash_tui.tui.widgets.tiles import tiles
+from dflash_tui.tui.widgets.tiles import build_tiles
 from tests.tui.panel import failure_of
 
 pytestmark = pytest.mark.vllm
@@ -115,7 +115,7 @@ async def _acceptance_is_that_of_the_server(run: Run, state: RunState) -> None:
     found = state.window(now - began, now)
     assert found is not None
     assert found.acceptance == pytest.approx(expected, rel=1e-3)
-    shown = {tile.name: tile for row in tiles(state, run.plan, 7, now, now - began) for tile in row}
+    shown = {tile.name: tile for row in build_tiles(state, run.plan, 7, now, now - began) for tile in row}
     assert shown["acceptance"].note == f"{expected * 100:.1f} %"
     measured = json.loads(out.splitlines()[-1])
     assert measured["acceptance"] == pytest.approx(expected, rel=1e-3)
@@ -158,7 +158,7 @@ async def _heat_is_seen(traffic: Traffic, state: RunState) -> None:
     assert hot is not None
     assert (hot.acceptance or 0) < 0.5 * (cold.acceptance or 0)
     assert hot.per_position[1] < 0.5 * cold.per_position[1]
-    line = charts.lines(state, now, 120, 60)["acceptance"][0][0].values
+    line = charts.build_chart_lines(state, now, 120, 60)["acceptance"][0][0].values
     known = [value for value in line if not math.isnan(value)]
     assert statistics.fmean(known[-5:]) < 0.5 * max(known)
     traffic.temperature = 0.0

@@ -18,7 +18,7 @@ def panel(run: Run | None = None, *, player: Player | None = None, foreign: Fore
     from dflash_tui.tui import app
 
     paths.runs_folder()  # without a home folder there is no panel
-    farewell, code = app.run(run, player=player, foreign=foreign)
+    farewell, code = app.run_panel(run, player=player, foreign=foreign)
     if farewell:
         print_data(farewell)
     return code

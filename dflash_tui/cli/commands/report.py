@@ -89,7 +89,7 @@ def render_report(report: ExperimentReport | RunReport, kind: str, name: str) ->
     if kind == "svg":
         from dflash_tui.tui import svg_export  # noqa: PLC0415 - the panel costs 0.4 s that the other formats do not owe
 
-        return svg_export.of_ab(report) if isinstance(report, ExperimentReport) else svg_export.of_run(name)
+        return svg_export.draw_experiment(report) if isinstance(report, ExperimentReport) else svg_export.draw_run(name)
     return (
         experiment_markdown.render_experiment(report)
         if isinstance(report, ExperimentReport)

@@ -19,7 +19,7 @@ from dflash_tui.tui.widgets.basic import MUTED
 NONE = "no alarm"
 
 
-def lines(alarms: Sequence[Alarm], now: float, width: int, rows: int, calm: str = "") -> Content:
+def render_alarms(alarms: Sequence[Alarm], now: float, width: int, rows: int, calm: str = "") -> Content:
     """Return the worst alarms in `rows` lines, the last of which says how many more there are.
 
     `calm` is what is said beside there being none.

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.tui.widgets.failure import failure
+from dflash_tui.tui.widgets.failure import render_error
 
 
 class Confirm(ModalScreen[bool]):
@@ -45,7 +45,7 @@ class ErrorDialog(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -error"):
-            yield Static(failure(self.error.what, self.error.evidence, self.error.do))
+            yield Static(render_error(self.error.what, self.error.evidence, self.error.do))
             yield Static(Content("\nesc  close"), classes="muted")
 
 
@@ -72,7 +72,7 @@ class Help(ModalScreen[None]):
             )
 
 
-def keys_of(screen: Screen[Any]) -> list[tuple[str, str]]:
+def list_keys(screen: Screen[Any]) -> list[tuple[str, str]]:
     """Return the keys of a screen and of the panel and what they do, as their bindings say it, for `Help`."""
     focused = screen.focused.BINDINGS if screen.focused and screen.focused.id == "log" else ()
     known = (*screen.BINDINGS, *focused, *screen.app.BINDINGS)

@@ -76,7 +76,7 @@ class Doctor(ModalScreen[str | None]):
             return
         first = sorted(report.checks, key=lambda check: ("fail", "warn", "ok").index(check.level.value))
         self.query_one("#verdict", Static).update(Content.assemble((format_verdict(report), "bold")))
-        self.query_one("#found", Static).update(Content("\n").join([row(check) for check in first]))
+        self.query_one("#found", Static).update(Content("\n").join([render_check(check) for check in first]))
         insist = "   F  launch anyway" if self.launching else ""
         self.query_one("#keys", Static).update(Content(f"\nr  look again   esc  close{insist}"))
         self.query_one("#checks").focus()
@@ -93,7 +93,7 @@ class Doctor(ModalScreen[str | None]):
             self.dismiss(reason)
 
 
-def row(check: Check) -> Content:
+def render_check(check: Check) -> Content:
     """Return a check as a row, with its fix beneath when it is not right."""
     mark, style = _STYLES[check.level.value]
     shown = Content.assemble((mark, style), (f"{check.name}: ", "bold"), check.found)

@@ -26,7 +26,7 @@ from dflash_tui.tui.widgets.basic import MUTED
 _MOST = 100
 
 
-def look() -> list[Progress]:
+def list_progress() -> list[Progress]:
     """Return how the experiments stand, the newest first."""
     return [
         store.read_progress(store.experiment_folder(design.id))
@@ -34,7 +34,7 @@ def look() -> list[Progress]:
     ]
 
 
-def shown(progress: Progress, width: int) -> Content:
+def render_experiment_row(progress: Progress, width: int) -> Content:
     """Return an experiment in a line: how it stands, its recipe, when it began, its boots, what is varied."""
     design, (mark, color) = progress.design, STATUS[progress.status]
     room = max(10, (width - 45) // 2)
@@ -70,12 +70,12 @@ class ExperimentList(ModalScreen[str]):
     @work(exclusive=True)
     async def look(self) -> None:
         """Read how they stand, away from the screen's own thread."""
-        self.rows = await asyncio.to_thread(look)
+        self.rows = await asyncio.to_thread(list_progress)
         said = f"  {len(self.rows)}" if self.rows else "  none yet; a on the launch screen begins one"
         self.query_one("#head-of-runs", Static).update(Content.assemble(("experiments", "bold"), said))
         options = self.query_one(OptionList)
         width = options.scrollable_content_region.width - 2
-        options.add_options([Option(shown(row, width)) for row in self.rows])
+        options.add_options([Option(render_experiment_row(row, width)) for row in self.rows])
         if self.rows:
             options.highlighted = 0
 

@@ -26,12 +26,12 @@ from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import Confirm
 from dflash_tui.tui.widgets.basic import MUTED
-from dflash_tui.tui.widgets.failure import failure
+from dflash_tui.tui.widgets.failure import render_error
 
 _MOST_BOOTS = 8
 
 
-class Planned(NamedTuple):
+class PlannedExperiment(NamedTuple):
     """An experiment as it would be: its design, the setups of its arms, what it does in words, what is in the way."""
 
     design: Design
@@ -40,7 +40,7 @@ class Planned(NamedTuple):
     in_the_way: list[Run]
 
 
-def plan_ab(plan: Plan, vary: str, boots: int) -> Planned:
+def plan_experiment(plan: Plan, vary: str, boots: int) -> PlannedExperiment:
     """Return the experiment of `plan` with that varied, so many boots per arm.
 
     Raises:
@@ -60,10 +60,10 @@ def plan_ab(plan: Plan, vary: str, boots: int) -> Planned:
     said = experiment_text.describe_experiment(
         design, estimate.estimate_duration(design, setups), [run.id for run in in_the_way]
     )
-    return Planned(design, setups, said, in_the_way)
+    return PlannedExperiment(design, setups, said, in_the_way)
 
 
-class AbPlan(ModalScreen[str | None]):
+class NewExperiment(ModalScreen[str | None]):
     """Asks whether an A/B shall begin; ends with its id once its driver lives, or with None."""
 
     BINDINGS: ClassVar = [
@@ -78,7 +78,7 @@ class AbPlan(ModalScreen[str | None]):
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self.plan, self.vary, self.boots = plan, varying.DEFAULT, 2
-        self.planned: Planned | None = None
+        self.planned: PlannedExperiment | None = None
         self.beginning = False
 
     def compose(self) -> ComposeResult:
@@ -115,7 +115,7 @@ class AbPlan(ModalScreen[str | None]):
         """Work out the experiment, away from the screen's own thread."""
         shown = self.query_one("#ab-words", Static)
         try:
-            self.planned = await asyncio.to_thread(plan_ab, self.plan, self.vary, self.boots)
+            self.planned = await asyncio.to_thread(plan_experiment, self.plan, self.vary, self.boots)
         except (DflashError, OSError) as error:
             shown.update(_failure(error))
             return
@@ -162,14 +162,14 @@ class AbPlan(ModalScreen[str | None]):
         if yes and self.planned:
             self.begin_once(self.planned)
 
-    def begin_once(self, planned: Planned) -> None:
+    def begin_once(self, planned: PlannedExperiment) -> None:
         """Begin it and forget the plan; until it has begun or failed, no key but `escape` does anything."""
         self.planned, self.beginning = None, True
         self.query_one("#because").display = False
         self.begin(planned)
 
     @work(exclusive=True, group="ab")
-    async def begin(self, planned: Planned) -> None:
+    async def begin(self, planned: PlannedExperiment) -> None:
         """Check every arm, stop what is in the way, and leave the rest to a driver of its own."""
         from dflash_tui.experiments import controller  # noqa: PLC0415 - as above
         from dflash_tui.launch import preparation  # noqa: PLC0415 - as above
@@ -200,5 +200,5 @@ class AbPlan(ModalScreen[str | None]):
 
 def _failure(error: DflashError | OSError) -> Content:
     if isinstance(error, DflashError):
-        return failure(error.what, error.evidence, error.do)
-    return failure(error.strerror or str(error), "", "")
+        return render_error(error.what, error.evidence, error.do)
+    return render_error(error.strerror or str(error), "", "")

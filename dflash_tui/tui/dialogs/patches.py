@@ -47,7 +47,7 @@ _WORDS = {
 _LINES = {"+": "$success", "-": "$error", "@": "$primary"}
 
 
-class Looked(NamedTuple):
+class PatchView(NamedTuple):
     """What was found: the engine, if it is installed, how each patch stands, the diffs, what has to be mended.
 
     `unusable` says of files that are no patches why.
@@ -60,7 +60,7 @@ class Looked(NamedTuple):
     unusable: dict[str, str]
 
 
-def look(plan: Plan) -> Looked:
+def read_patch_view(plan: Plan) -> PatchView:
     """Return how the patches of `plan` stand; without an engine what its files say."""
     engine = inventory.find_any_engine(Path(plan.engine_folder))
     _, unusable = patch_file.load_all_patches()
@@ -68,15 +68,15 @@ def look(plan: Plan) -> Looked:
         planned = [PatchStatus(name, PatchState.NEEDED) for name in plan.patches]
         left = [PatchStatus(name, PatchState.NOT_APPLICABLE, why) for name, why in plan.unneeded.items()]
         off = [PatchStatus(name, PatchState.NOT_APPLICABLE, "left out by hand") for name in plan.unpatched]
-        return Looked(None, (*planned, *left, *off), "".join(map(_edits, plan.patches)), None, unusable)
+        return PatchView(None, (*planned, *left, *off), "".join(map(_edits, plan.patches)), None, unusable)
     trouble = transaction.find_unfinished_change(engine)
     if trouble and trouble.mends_itself:  # what half of a change looks like says nothing
-        return Looked(engine, (), "", trouble, unusable)
+        return PatchView(engine, (), "", trouble, unusable)
     found = tuple(patch_set.patch_status(plan, engine))
     fitting = [patch_file.load_patch(one.name) for one in found if one.state in {PatchState.NEEDED, PatchState.APPLIED}]
     diffs = "".join(patcher.preview_patches(fitting, engine, plan.hardware).values())
     drift = "".join(f"{one.name} expects other text:\n{one.drift}" for one in found if one.drift)
-    return Looked(engine, found, drift + diffs, trouble, unusable)
+    return PatchView(engine, found, drift + diffs, trouble, unusable)
 
 
 def _edits(name: str) -> str:
@@ -89,7 +89,7 @@ def _edits(name: str) -> str:
     return "".join(said)
 
 
-def shown(looked: Looked) -> Content:
+def render_patches(looked: PatchView) -> Content:
     """Return the rows of the patches and, below, their diffs in colour."""
     rows = [_row(one) for one in looked.found]
     if not rows and not looked.trouble:
@@ -134,7 +134,7 @@ class PatchScreen(ModalScreen[None]):
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self.plan = plan
-        self.looked: Looked | None = None
+        self.looked: PatchView | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
@@ -156,7 +156,7 @@ class PatchScreen(ModalScreen[None]):
                 done = await engine_python.run_in_cancellable_thread(partial(work, self.looked.engine))
                 for said in done.notes:
                     self.notify(said, markup=False, timeout=10)
-            self.looked = await asyncio.to_thread(look, self.plan)
+            self.looked = await asyncio.to_thread(read_patch_view, self.plan)
         except (DflashError, OSError) as error:
             self.app.push_screen(ErrorDialog(error if isinstance(error, DflashError) else DflashError(str(error))))
         if self.looked is None:
@@ -166,7 +166,7 @@ class PatchScreen(ModalScreen[None]):
         where = f"{engine.distribution} {engine.vllm} in {engine.folder}" if engine else f"vLLM {self.plan.vllm}"
         note = "" if engine else ", not installed yet: a launch installs it and applies what is needed"
         self.query_one("#verdict", Static).update(Content.assemble((f"patches of {where}", "bold"), note))
-        self.query_one("#found", Static).update(shown(self.looked))
+        self.query_one("#found", Static).update(render_patches(self.looked))
 
     def action_apply(self) -> None:
         if self.looked and self.looked.engine is None:

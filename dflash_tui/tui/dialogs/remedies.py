@@ -29,7 +29,7 @@ from dflash_tui.tui.widgets.basic import MUTED
 Launch = tuple[ResolvedRecipe, Plan, str]
 
 
-class Fix(ModalScreen[Launch | None]):
+class RemedyDialog(ModalScreen[Launch | None]):
     """Offers the remedies of a failed run; ends with the setup, the plan and the reason of a launch, or with None.
 
     A variable that a remedy needs is asked for, and kept in this program's environment only.
@@ -83,7 +83,7 @@ class Fix(ModalScreen[Launch | None]):
         remedy, command = self.found.remedies[self.chosen], self.found.commands[self.chosen]
         shown = self.query_one("#change", Static)
         try:
-            self.planned = await asyncio.to_thread(plan_again, self.run, remedy.changes)
+            self.planned = await asyncio.to_thread(plan_relaunch, self.run, remedy.changes)
         except (DflashError, OSError) as error:
             shown.update(Content.assemble(("✗ ", "bold $error"), str(error)))
             return
@@ -139,7 +139,7 @@ class Fix(ModalScreen[Launch | None]):
             self.dismiss((setup, plan, reason))
 
 
-def plan_again(run: Run, changes: request.Changes) -> tuple[ResolvedRecipe, Plan]:
+def plan_relaunch(run: Run, changes: request.Changes) -> tuple[ResolvedRecipe, Plan]:
     """Return the setup and the plan of launching `run` again with `changes`, on a free port unless one was asked for.
 
     Raises:

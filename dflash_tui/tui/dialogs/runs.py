@@ -37,7 +37,7 @@ _MARKS = {
 _MOST = 200
 
 
-class Row(NamedTuple):
+class RunRow(NamedTuple):
     """A run as it is listed: `how` is running, stopped, died, ended (nobody saw how) or sample."""
 
     run: Run
@@ -45,27 +45,27 @@ class Row(NamedTuple):
     seconds: float
 
 
-def look(now: float) -> list[Row]:
+def list_run_rows(now: float) -> list[RunRow]:
     """Return the runs, the newest first, and the sample at the end; what ended is known by the end of its samples."""
     rows = [_row(run, now) for run in reversed(registry.list_runs())][:_MOST]
     sample = recording.read_recording(paths.sample_folder())
-    return [*rows, Row(sample, "sample", sample.end() - sample.started_at)]
+    return [*rows, RunRow(sample, "sample", sample.end() - sample.started_at)]
 
 
-def _row(run: Run, now: float) -> Row:
+def _row(run: Run, now: float) -> RunRow:
     if server_process.is_alive(run):
-        return Row(run, "running", now - run.started_at)
+        return RunRow(run, "running", now - run.started_at)
     try:
         found = recording.open_recording(run)
         last, lasted = found.last(), found.end() - run.started_at
     except DflashError:
-        return Row(run, "ended", 0.0)
+        return RunRow(run, "ended", 0.0)
     stopped = any(isinstance(event, Stopping) for event in last)
     seen = any(isinstance(event, Exited) for event in last)
-    return Row(run, "stopped" if stopped else "died" if seen else "ended", lasted)
+    return RunRow(run, "stopped" if stopped else "died" if seen else "ended", lasted)
 
 
-def shown(row: Row, width: int) -> Content:
+def render_run_row(row: RunRow, width: int) -> Content:
     """Return a run in a line: how it is, its recipe, when it was launched, mode, port, how long it lasted, where.
 
     ↻ is one that was launched in place of a server that had died.
@@ -95,7 +95,7 @@ class RunList(ModalScreen[Run]):
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         super().__init__()
         self.now = now
-        self.rows: list[Row] = []
+        self.rows: list[RunRow] = []
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
@@ -111,13 +111,13 @@ class RunList(ModalScreen[Run]):
     @work(exclusive=True)
     async def look(self) -> None:
         """Read how the runs stand, away from the screen's own thread."""
-        self.rows = await asyncio.to_thread(look, self.now())
+        self.rows = await asyncio.to_thread(list_run_rows, self.now())
         living = sum(row.how == "running" for row in self.rows)
         said = f"  {living} running, {len(self.rows) - 1 - living} ended, and the sample"
         self.query_one("#head-of-runs", Static).update(Content.assemble(("runs", "bold"), said))
         options = self.query_one(OptionList)
         width = options.scrollable_content_region.width - 2
-        options.add_options([Option(shown(row, width)) for row in self.rows])
+        options.add_options([Option(render_run_row(row, width)) for row in self.rows])
         options.highlighted = 0
 
     @on(OptionList.OptionSelected)

@@ -9,7 +9,7 @@ from dflash_tui.common.formatting import GIB, format_number, format_percent, for
 from dflash_tui.events import GpuLoad, GpusSampled
 from dflash_tui.run_state.counters import LONGEST_GAP, CounterReading
 from dflash_tui.run_state.state import RunState, sample_series
-from dflash_tui.tui.widgets.chart import Line, nice
+from dflash_tui.tui.widgets.chart import ChartLine, round_axis_limit
 from dflash_tui.vllm_output.metrics import Rates
 
 # The order in which a key goes through them where there is room for one only.
@@ -17,7 +17,9 @@ NAMES = ("tok_s", "acceptance", "memory", "gpu")
 _A, _B, _C = "series-a", "series-b", "series-c"
 
 
-def lines(state: RunState, now: float, span: float, columns: int) -> dict[str, tuple[list[Line], float | None]]:
+def build_chart_lines(
+    state: RunState, now: float, span: float, columns: int
+) -> dict[str, tuple[list[ChartLine], float | None]]:
     """Return the lines of each chart over the last `span` seconds, and the height of its axis, or None to keep it."""
     rates = state.readings.columns(now, span, columns)
     return {
@@ -33,33 +35,33 @@ def _numbers(rates: Sequence[Rates | None], value: Callable[[Rates], float | Non
     return [math.nan if one is None else one for one in found]
 
 
-def _speeds(rates: Sequence[Rates | None]) -> list[Line]:
+def _speeds(rates: Sequence[Rates | None]) -> list[ChartLine]:
     made, read = _numbers(rates, lambda r: r.tok_s), _numbers(rates, lambda r: r.prefill_s)
     # Prompts are read much faster than answers are made, and would flatten their line.
-    by = nice(max(1.0, _peak(read) / max(_peak(made), 10.0)))
+    by = round_axis_limit(max(1.0, _peak(read) / max(_peak(made), 10.0)))
     name = "prefill" if by == 1 else f"prefill ÷ {by:g}"
-    return [Line(made, _A, "generation"), Line([value / by for value in read], _C, name)]
+    return [ChartLine(made, _A, "generation"), ChartLine([value / by for value in read], _C, name)]
 
 
-def _acceptance(rates: Sequence[Rates | None]) -> list[Line]:
+def _acceptance(rates: Sequence[Rates | None]) -> list[ChartLine]:
     """Return acceptance in per cent; the acceptance length says the same on another scale and has its tile."""
-    return [Line(_numbers(rates, lambda r: None if r.acceptance is None else r.acceptance * 100), _B)]
+    return [ChartLine(_numbers(rates, lambda r: None if r.acceptance is None else r.acceptance * 100), _B)]
 
 
-def _memory(state: RunState, now: float, span: float, columns: int) -> tuple[list[Line], float | None]:
+def _memory(state: RunState, now: float, span: float, columns: int) -> tuple[list[ChartLine], float | None]:
     """Return GiB in use, and how full the KV cache is, full being the top."""
     last = state.memory[-1] if state.memory else None
     top = last.total / GIB if last else 1.0
     used = sample_series(state.memory, now, span, columns, lambda sample: sample.used / GIB)
-    found = [Line(used, _C, "server" if last and last.source in {"GPU", "resident"} else "all in use")]
+    found = [ChartLine(used, _C, "server" if last and last.source in {"GPU", "resident"} else "all in use")]
     whole = sample_series(state.gpus, now, span, columns, _memory_of_all)
     if last and last.source == "GPU" and _peak(whole):
-        found.append(Line(whole, "series-dim", "all in use"))
+        found.append(ChartLine(whole, "series-dim", "all in use"))
     filled = sample_series(state.readings, now, span, columns, lambda reading: _kv(reading, top))
     if not all(map(math.isnan, filled)):
         reading = state.readings.held(now, LONGEST_GAP)
         share = reading.counters.kv_usage if reading else None
-        found.append(Line(filled, _B, f"KV cache {format_percent(share, 1)} full"))
+        found.append(ChartLine(filled, _B, f"KV cache {format_percent(share, 1)} full"))
     return found, top if last else None
 
 
@@ -72,7 +74,7 @@ def _memory_of_all(sample: GpusSampled) -> float | None:
     return _sum([gpu.memory_used for gpu in sample.gpus], 1 / GIB)
 
 
-def _gpu(state: RunState, now: float, span: float, columns: int) -> list[Line]:
+def _gpu(state: RunState, now: float, span: float, columns: int) -> list[ChartLine]:
     """Return power and clock in per cent of their limits, and °C: of several GPUs all, the slowest, the hottest."""
     if not state.gpus:
         return []
@@ -88,7 +90,7 @@ def _gpu(state: RunState, now: float, span: float, columns: int) -> list[Line]:
     )
     values = (_power, _clock, _degrees)
     return [
-        Line(sample_series(state.gpus, now, span, columns, lambda sample, v=value: v(sample.gpus)), color, name)  # type: ignore[misc]
+        ChartLine(sample_series(state.gpus, now, span, columns, lambda sample, v=value: v(sample.gpus)), color, name)  # type: ignore[misc]
         for value, color, name in zip(values, (_A, _C, _B), names, strict=True)
     ]
 

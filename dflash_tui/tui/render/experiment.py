@@ -16,7 +16,7 @@ from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport,
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation import experiment_tables, verdict_text
-from dflash_tui.tui.widgets.basic import MUTED, bar
+from dflash_tui.tui.widgets.basic import MUTED, draw_bar
 
 _COLOURS = ("$series-a", "$series-b", "$series-c")
 _WORDS = {
@@ -38,19 +38,20 @@ _WIDE = (6, 12, 12, 12, 13, 13, 13, 13)
 _TIGHT = (6, 8, 8, 6, 8, 8, 8)
 
 
-def colour(arm: int) -> str:
+def arm_color(arm: int) -> str:
     """Return the theme variable of an arm; letter and mark go with it."""
     return _COLOURS[arm % len(_COLOURS)]
 
 
-def arm_name(design: Design, arm: int, width: int = 20) -> Content:
+def render_arm_name(design: Design, arm: int, width: int = 20) -> Content:
     """Return an arm as `● A eager`."""
     return Content.assemble(
-        (f"{experiment_tables.arm_mark(arm)} ", colour(arm)), (experiment_tables.name_arm(design, arm, width), "bold")
+        (f"{experiment_tables.arm_mark(arm)} ", arm_color(arm)),
+        (experiment_tables.name_arm(design, arm, width), "bold"),
     )
 
 
-def status(progress: Progress, now: float, width: int) -> Content:
+def render_progress(progress: Progress, now: float, width: int) -> Content:
     """Return the line over an experiment: how it stands, what it is; cut from the right."""
     design, word = progress.design, progress.status
     sign, color = STATUS[word]
@@ -68,7 +69,7 @@ def status(progress: Progress, now: float, width: int) -> Content:
     )
 
 
-def timeline(progress: Progress, now: float, width: int, rows: int) -> Content:
+def render_timeline(progress: Progress, now: float, width: int, rows: int) -> Content:
     """Return the order with a mark for each boot, and at most `rows` boots around the one that runs."""
     design, over = progress.design, {boot.number: boot for boot in progress.boots}
     current = progress.current
@@ -78,7 +79,7 @@ def timeline(progress: Progress, now: float, width: int, rows: int) -> Content:
     for number, arm in enumerate(design.order):
         boot = over.get(number)
         sign = ("✗" if boot.error else "✓") if boot else live if current and number == here else "·"
-        style = "bold reverse" if current and number == here else colour(arm) if boot else MUTED
+        style = "bold reverse" if current and number == here else arm_color(arm) if boot else MUTED
         signs += [(f" {experiment_tables.arm_letter(arm)}{sign} ", style), " "]
     first = max(0, min(here - rows // 2, len(design.order) - rows))
     lines = [Content.assemble(("order  ", MUTED), *signs)]
@@ -91,7 +92,7 @@ def _boot(progress: Progress, number: int, boot: Boot | None, now: float, width:
     design, current = progress.design, progress.current
     arm = design.order[number]
     head = Content.assemble(
-        (f"{number + 1:>3}  ", MUTED), arm_name(design, arm, 16), " " * max(0, 18 - _length(design, arm))
+        (f"{number + 1:>3}  ", MUTED), render_arm_name(design, arm, 16), " " * max(0, 18 - _length(design, arm))
     )
     tried = sum(one.number == number for one in progress.tries)
     again = f", attempt {tried + 1}" if tried else ""
@@ -117,7 +118,7 @@ def _length(design: Design, arm: int) -> int:
     return len(experiment_tables.name_arm(design, arm, 16))
 
 
-def remaining(progress: Progress, width: int) -> Content:
+def render_remaining(progress: Progress, width: int) -> Content:
     """Return when it will be over, or how it goes on."""
     if progress.status == "finished":
         said = "all boots are over"
@@ -133,7 +134,7 @@ def remaining(progress: Progress, width: int) -> Content:
     return Content.assemble(("→ ", "$primary"), (formatting.truncate(said, width - 2), "bold"))
 
 
-def arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
+def render_arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
     """Return a row per arm: medians of its boots, and half their range where there are several."""
     longest = min(20, max(len(experiment_tables.name_arm(design, arm)) for arm in range(len(design.arms))))
     wide = width >= longest + 2 + sum(_WIDE)
@@ -151,7 +152,7 @@ def arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
         ]
         cells += [_cell(found.ttft, 2, wide, " s")] if wide else []
         cells += [_time(found.cold, wide), _time(found.cached, wide), _time(found.first, wide)]
-        name = arm_name(design, arm, name_width - 2)
+        name = render_arm_name(design, arm, name_width - 2)
         pad = " " * max(0, name_width + 2 - len(name.plain))
         lines.append(name + Content(pad) + _columns(cells, 0, wide, "$foreground"))
     return Content("\n").join(lines)
@@ -185,7 +186,7 @@ def _spread(figure: MedianFigure) -> str:
     return f" ±{share:.{0 if share >= 1 else 1}f}%" if figure.n > 1 else ""
 
 
-def verdict(report: ExperimentReport, one: Comparison, width: int) -> Content:
+def render_verdict(report: ExperimentReport, one: Comparison, width: int) -> Content:
     """Return the verdict in words: what a sweep comes to, the mark and the sentence, then what belongs to it."""
     sign, color = _WORDS[one.word]
     swept, details = verdict_text.describe_sweep(report), experiment_tables.list_other_details(report, one)
@@ -207,7 +208,7 @@ def _hung(head: tuple[str, str], said: str, style: str, width: int) -> Content:
     return Content.assemble(head, ("\n  ".join(lines), style))
 
 
-def ranges(one: Comparison, width: int) -> Content:
+def render_intervals(one: Comparison, width: int) -> Content:
     """Return a row per prompt with its interval drawn around 1, then all of them, and the axis."""
     rows = [(experiment_tables.name_prompt(row), row.ratio, MUTED) for row in one.prompts]
     rows += [("all", one.ratio, "bold")] if one.ratio else []
@@ -220,7 +221,7 @@ def ranges(one: Comparison, width: int) -> Content:
     room -= 1 - room % 2  # so that 1 has a cell of its own in the middle
     lines = []
     for kind, ratio, style in rows:
-        color = colour(one.b) if ratio.excludes_one else "$foreground 70%"
+        color = arm_color(one.b) if ratio.excludes_one else "$foreground 70%"
         drawn = experiment_tables.draw_interval(ratio, most, room)
         head = f"{formatting.truncate_middle(kind, name):<{name}} "
         parts = [(part, MUTED if part == "│" else color) for part in re.split("(│)", drawn)]
@@ -230,7 +231,7 @@ def ranges(one: Comparison, width: int) -> Content:
     )
 
 
-def starts(report: ExperimentReport, shown: Sequence[int], width: int) -> Content:
+def render_start_bars(report: ExperimentReport, shown: Sequence[int], width: int) -> Content:
     """Return bars of the starts and of the first requests, arm by arm on one scale."""
     bars = experiment_tables.list_start_bars(report.boots, shown)
     if not bars:
@@ -242,11 +243,11 @@ def starts(report: ExperimentReport, shown: Sequence[int], width: int) -> Conten
         said = f"{row.seconds:.1f} s" if row.seconds < 60 else formatting.format_duration(row.seconds)
         title = row.what if row.what != before else ""
         before = row.what
-        drawn = (bar(row.seconds / longest, room) or "▏").ljust(room)
+        drawn = (draw_bar(row.seconds / longest, room) or "▏").ljust(room)
         mark = f"{experiment_tables.arm_mark(row.arm)} {experiment_tables.arm_letter(row.arm)} "
         lines.append(
             Content.assemble(
-                (f"{title:<14}", MUTED), (mark, f"bold {colour(row.arm)}"), (drawn, colour(row.arm)), f"{said:>8}"
+                (f"{title:<14}", MUTED), (mark, f"bold {arm_color(row.arm)}"), (drawn, arm_color(row.arm)), f"{said:>8}"
             )
         )
     return Content("\n").join(lines)

@@ -28,7 +28,7 @@ from dflash_tui.planning.recipe import EngineSpec, Recipe
 from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.presentation.plan_words import format_published, format_restart, format_time_to_ready
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.launch_selection import Choice, Suited
+from dflash_tui.tui.launch_selection import LaunchSelection, SuitabilityReason
 from dflash_tui.tui.widgets.basic import MUTED
 
 if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
@@ -41,7 +41,7 @@ _FIT = 24
 _SHARES = {"weights": "$series-a", "drafter": "$series-b", "activations": "$series-c"}
 
 
-def machine(probe: GpuProbe | None, chosen: Gpu | None) -> Content:
+def render_machine(probe: GpuProbe | None, chosen: Gpu | None) -> Content:
     """Return one row per GPU, the chosen one marked, or why there are none and what still works."""
     if probe is None:
         return Content.assemble(("looking for GPUs …", MUTED))
@@ -65,33 +65,33 @@ def _gpu(gpu: Gpu, mark: str) -> Content:
     return name + f"  {'  '.join(facts)}"
 
 
-def columns(name: str, tokens: str, vllm: str, status: str, width: int) -> str:
+def render_columns(name: str, tokens: str, vllm: str, status: str, width: int) -> str:
     """Return one row of the recipe table in `width` cells."""
     room = max(8, width - 30)
     return f"{truncate_middle(name, room):{room}} {tokens:>3}  {vllm:7} {status}"
 
 
-def row(name: str, entry: Recipe | DflashError, choice: Choice, width: int) -> Content:
+def render_recipe_row(name: str, entry: Recipe | DflashError, choice: LaunchSelection, width: int) -> Content:
     """Return the row of a recipe, or of a file that is not one."""
     if isinstance(entry, DflashError):
-        return Content(f"✗ {columns(name, '—', '—', 'does not load', width)}")
+        return Content(f"✗ {render_columns(name, '—', '—', 'does not load', width)}")
     try:
         setup = choice.setup(entry)
     except DflashError:
-        return Content(f"✗ {columns(name, '—', '—', 'not possible', width)}")
+        return Content(f"✗ {render_columns(name, '—', '—', 'not possible', width)}")
     status = f"{setup.standing.status.value}{', synthetic' if setup.synthetic else ''}"
     tokens = str(choice.plan(entry).num_speculative_tokens)
     mark = choice.suited(entry).suits.value
-    return Content(f"{mark} {columns(name, tokens, setup.engine.vllm, status, width)}")
+    return Content(f"{mark} {render_columns(name, tokens, setup.engine.vllm, status, width)}")
 
 
-def plan_text(
+def render_plan(
     setup: ResolvedRecipe,
     plan: Plan,
     *,
     engine: Engine | None,
     fit: MemoryEstimate | None,
-    suited: Suited,
+    suited: SuitabilityReason,
     models: tuple[ModelAvailability, ...] = (),
     before: TimeToReady | None = None,
     width: int = 60,
@@ -114,7 +114,7 @@ def plan_text(
     facts.append(("port", str(plan.port)))
     facts += [("restart", restart)] if (restart := format_restart(plan.restart)) else []
     rows += [_row(name, value, width) for name, value in facts]
-    rows += fit_rows(fit, width) if fit else []
+    rows += render_memory(fit, width) if fit else []
     rows += [_row("expected", format_published(band), width) for band in setup.expected]
     said = f"{setup.standing.status.value}: {setup.standing.why}"  # at the top already
     warnings = [warning for warning in plan.warnings if warning != said or plan.on_cpu]
@@ -167,7 +167,7 @@ def _models(setup: ResolvedRecipe, plan: Plan, models: tuple[ModelAvailability, 
     return lines
 
 
-def fit_rows(fit: MemoryEstimate, width: int) -> list[Content]:
+def render_memory(fit: MemoryEstimate, width: int) -> list[Content]:
     """Return the memory arithmetic as a bar of what vLLM would take, and its parts in words."""
     parts = [(share.name, share.size or 0) for share in fit.shares]
     kv = max(0, fit.kv_left)
@@ -190,11 +190,11 @@ def fit_rows(fit: MemoryEstimate, width: int) -> list[Content]:
     return rows
 
 
-def _mark_style(suited: Suited) -> str:
+def _mark_style(suited: SuitabilityReason) -> str:
     return {"✓": "bold $success", "!": "bold $warning", "✗": "bold $error"}[suited.suits.value]
 
 
-def error_text(error: DflashError) -> Content:
+def render_plan_error(error: DflashError) -> Content:
     """Return why a recipe cannot be launched."""
     rows = [Content.assemble(("✗ ", "bold $error"), ("this recipe does not load", "bold")), Content(error.what)]
     rows += [Content(error.evidence)] if error.evidence else []
@@ -202,7 +202,7 @@ def error_text(error: DflashError) -> Content:
     return Content("\n").join(rows)
 
 
-def server_text(run: Run, now: float) -> Content:
+def render_server_row(run: Run, now: float) -> Content:
     """Return the row of a running server."""
     plan = run.plan
     facts = f"  :{plan.port}  {plan.mode.value}  up {format_duration(max(0.0, now - run.started_at))}"

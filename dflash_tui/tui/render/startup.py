@@ -13,7 +13,7 @@ from dflash_tui.presentation import startup_text
 from dflash_tui.presentation.startup_text import RowMark, StartupRow
 from dflash_tui.run_state.eta import WORTH_IT, ExpectedStart, MedianSeconds, list_coming_steps
 from dflash_tui.run_state.state import RunState
-from dflash_tui.tui.widgets.basic import MUTED, bar
+from dflash_tui.tui.widgets.basic import MUTED, draw_bar
 
 _NAME = 12
 _BAR = 24
@@ -29,7 +29,7 @@ _COLOURS = {
 }
 
 
-def startup(
+def render_startup(
     state: RunState,
     now: float,
     width: int,
@@ -132,7 +132,7 @@ def _step(event: Preparing, began: float, now: float, width: int, usual: str, *,
     room, drawn = width - _NAME - 11 - (_EXPECTED if timed else 0), ""
     if event.fraction and not event.done:
         cells = _BAR if room >= 2 * _BAR else _BAR // 3
-        drawn = f"{bar(event.fraction, cells).ljust(cells, '░')} {format_percent(event.fraction)} "
+        drawn = f"{draw_bar(event.fraction, cells).ljust(cells, '░')} {format_percent(event.fraction)} "
     return Content.assemble(
         _mark(event.done),
         (event.step.value.ljust(_NAME), "bold"),
@@ -148,7 +148,7 @@ def _row(row: StartupRow, longest: float, width: int) -> Content:
     room = width - _NAME - _EXPECTED - 12
     cells = _SHARE if room >= 4 * _SHARE else 0
     running = row.mark in {RowMark.RUNNING, RowMark.STALLED}
-    drawn = bar((row.seconds or 0.0) / longest if longest else 0.0, cells).ljust(cells)
+    drawn = draw_bar((row.seconds or 0.0) / longest if longest else 0.0, cells).ljust(cells)
     stalled = row.mark is RowMark.STALLED
     return Content.assemble(
         (f"{row.mark.value} ", _COLOURS[row.mark]),

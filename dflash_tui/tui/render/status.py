@@ -31,7 +31,7 @@ _MARKS = {
 _LEVELS = {"WARNING": "! ", "ERROR": "✗ ", "CRITICAL": "✗ "}
 
 
-def status(
+def render_status(
     plan: Plan | None, run: Run | None, state: RunState, error: DflashError | None, *, now: float, frozen: bool
 ) -> Content:
     """Return the status line, the most important first, since it is cut from the right."""
@@ -56,7 +56,7 @@ def status(
     return Content.assemble(*parts)
 
 
-def probing(state: RunState, now: float) -> str:
+def render_probe(state: RunState, now: float) -> str:
     """Return what is done to see that a resting server still answers, or when it last was."""
     last = next((done for done in reversed(state.requests) if done.kind == PROBE), None)
     if last is not None:
@@ -65,7 +65,7 @@ def probing(state: RunState, now: float) -> str:
     return f"at rest it is asked for a token every {format_duration(after)}" if math.isfinite(after) else ""
 
 
-def log_line(line: LogLine, utc_offset: float) -> str:
+def render_log_line(line: LogLine, utc_offset: float) -> str:
     """Return a log line with the server's local time and a mark for trouble; the file that logged it comes last.
 
     A line without a source has no stamp of its own, and none is shown: that of the line before may be long past.

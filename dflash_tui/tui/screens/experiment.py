@@ -29,14 +29,14 @@ from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
 from dflash_tui.tui.render import experiment
-from dflash_tui.tui.render.startup import startup
+from dflash_tui.tui.render.startup import render_startup
 from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, TooSmall
 
 _EVERY = 1.0
 _ROWS = {True: 3, False: 6}  # boots that are listed, on a low screen and on a tall one
 
 
-class Seen(NamedTuple):
+class ExperimentView(NamedTuple):
     """What was read: how far it is, the start of the boot that runs, and the requests that it has answered."""
 
     progress: Progress
@@ -44,7 +44,7 @@ class Seen(NamedTuple):
     requests: tuple[RequestDone, ...]
 
 
-def look(folder: Path) -> Seen:
+def read_experiment(folder: Path) -> ExperimentView:
     """Return how the experiment in `folder` stands; the server that is measured is not asked anything.
 
     Raises:
@@ -53,7 +53,7 @@ def look(folder: Path) -> Seen:
     progress, start = store.read_progress(folder), None
     current = progress.current
     if current is None:
-        return Seen(progress, None, ())
+        return ExperimentView(progress, None, ())
     if current.stage == "starting" and (run := next((r for r in registry.list_runs() if r.id == current.run), None)):
         from dflash_tui.monitoring import observer  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
 
@@ -61,7 +61,7 @@ def look(folder: Path) -> Seen:
     events = [
         event for event in store.read_events(folder) if isinstance(event, RequestMeasured) and event.at >= current.began
     ]
-    return Seen(progress, start, tuple(_shown(event) for event in events if event.number == current.number))
+    return ExperimentView(progress, start, tuple(_shown(event) for event in events if event.number == current.number))
 
 
 def _shown(event: RequestMeasured) -> RequestDone:
@@ -69,7 +69,7 @@ def _shown(event: RequestMeasured) -> RequestDone:
     return event.request if event.stage == "round" else replace(event.request, kind=event.stage)
 
 
-class AbScreen(Screen[None]):
+class ExperimentScreen(Screen[None]):
     """Shows one experiment while it runs, or where it stopped. It only reads: a driver of its own does the work."""
 
     BINDINGS: ClassVar = [
@@ -94,7 +94,7 @@ class AbScreen(Screen[None]):
         super().__init__()
         self.now = now
         self.identity = ""
-        self.seen: Seen | None = None
+        self.seen: ExperimentView | None = None
         self.error: DflashError | None = None
         self._told = ""
 
@@ -138,7 +138,7 @@ class AbScreen(Screen[None]):
         if not self.identity or not self.is_active:
             return
         try:
-            self.seen = await asyncio.to_thread(look, store.experiment_folder(self.identity))
+            self.seen = await asyncio.to_thread(read_experiment, store.experiment_folder(self.identity))
             self.error = None
         except DflashError as error:
             self.error = error
@@ -163,19 +163,19 @@ class AbScreen(Screen[None]):
             self._draw(self.seen, self.seen.progress)
         self.refresh_bindings()
 
-    def _draw(self, seen: Seen, progress: Progress) -> None:
+    def _draw(self, seen: ExperimentView, progress: Progress) -> None:
         now, width, design = self.now(), self.size.width - 4, progress.design
-        self.query_one("#status", Display).show(experiment.status(progress, now, self.size.width))
+        self.query_one("#status", Display).show(experiment.render_progress(progress, now, self.size.width))
         label = experiment_tables.synthetic_label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}" if label else "", "$accent")))
         self.query_one("#label").display = bool(label)
         rows = _ROWS[self.has_class("-short")]
-        self.query_one("#order", Display).show(experiment.timeline(progress, now, width, rows))
-        self.query_one("#arms", Display).show(experiment.arms(design, progress.boots, width))
-        self.query_one("#left-over", Display).show(experiment.remaining(progress, self.size.width - 2))
+        self.query_one("#order", Display).show(experiment.render_timeline(progress, now, width, rows))
+        self.query_one("#arms", Display).show(experiment.render_arms(design, progress.boots, width))
+        self.query_one("#left-over", Display).show(experiment.render_remaining(progress, self.size.width - 2))
         self._draw_boot(seen, now, width)
 
-    def _draw_boot(self, seen: Seen, now: float, width: int) -> None:
+    def _draw_boot(self, seen: ExperimentView, now: float, width: int) -> None:
         pane, start, requests = self.query_one("#boot"), self.query_one("#start", Display), self.query_one(Requests)
         progress, current = seen.progress, seen.progress.current
         starting = current is None or current.stage == "starting"
@@ -191,7 +191,11 @@ class AbScreen(Screen[None]):
         pane.border_title = Content(f"boot {current.number + 1} of {count}: {arm}")
         if starting:
             height = max(3, pane.size.height)
-            shown = startup(seen.start, now, width, height) if seen.start else Content.assemble(("preparing …", MUTED))
+            shown = (
+                render_startup(seen.start, now, width, height)
+                if seen.start
+                else Content.assemble(("preparing …", MUTED))
+            )
             start.show(shown)
         else:
             requests.show(seen.requests, "")

@@ -30,9 +30,9 @@ from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.dialogs.doctor import Doctor
-from dflash_tui.tui.dialogs.new_experiment import AbPlan
+from dflash_tui.tui.dialogs.new_experiment import NewExperiment
 from dflash_tui.tui.dialogs.patches import PatchScreen
-from dflash_tui.tui.launch_selection import MOST_TOKENS, Choice
+from dflash_tui.tui.launch_selection import MOST_TOKENS, LaunchSelection
 from dflash_tui.tui.render import plan as render_plan
 from dflash_tui.tui.widgets.basic import Display, TooSmall
 from dflash_tui.tui.widgets.recipe_list import Entries, RecipeList
@@ -95,7 +95,7 @@ class LaunchScreen(Screen[None]):
         super().__init__()
         self.now, self.probe, self.load = now, probe, load
         self.wanted = ""  # the recipe to highlight once the list is there
-        self.choice = Choice()
+        self.choice = LaunchSelection()
         self.running: list[Run] = []
         self.models: dict[str, ModelAvailability] = {}
         self._asked: tuple[plans.PlannedModel, ...] = ()
@@ -145,7 +145,7 @@ class LaunchScreen(Screen[None]):
         """Look at the machine and for running servers, away from the screen's own thread."""
         if not self.is_active and self.choice.probe:
             return
-        self.running = await asyncio.to_thread(living)
+        self.running = await asyncio.to_thread(list_living_runs)
         self.draw()
         self.choice.probe = await asyncio.to_thread(self.probe)
         if self.query("#recipes"):
@@ -182,9 +182,9 @@ class LaunchScreen(Screen[None]):
         driver = f" · driver {probe.driver}" if probe and probe.driver else ""
         head = Content.assemble(("dflash-tui", "bold"), f" {__version__}{driver} · {state}")
         self.query_one("#head", Display).show(head)
-        self.query_one("#machine", Display).show(render_plan.machine(probe, self.choice.card))
+        self.query_one("#machine", Display).show(render_plan.render_machine(probe, self.choice.card))
         now = self.now()
-        servers = [render_plan.server_text(run, now) for run in reversed(self.running)]
+        servers = [render_plan.render_server_row(run, now) for run in reversed(self.running)]
         self.query_one("#servers", Display).show(Content("\n").join(servers))
         self.set_class(bool(self.running), "-servers")
         self.query_one(RecipeList).draw()
@@ -199,9 +199,9 @@ class LaunchScreen(Screen[None]):
             if isinstance(entry, Recipe):
                 shown = self._plan_text(entry)
             else:
-                shown = render_plan.error_text(entry) if entry else Content("no recipe was found")
+                shown = render_plan.render_plan_error(entry) if entry else Content("no recipe was found")
         except DflashError as error:
-            shown = render_plan.error_text(error)
+            shown = render_plan.render_plan_error(error)
         if shown != text.content:
             text.update(shown)
 
@@ -211,7 +211,7 @@ class LaunchScreen(Screen[None]):
         if None in known and plan.models != self._asked and self.is_active:
             self._asked = plan.models
             self.look_for_models(plan)
-        return render_plan.plan_text(
+        return render_plan.render_plan(
             choice.setup(recipe),
             plan,
             engine=inventory.find_any_engine(Path(plan.engine_folder)),
@@ -281,7 +281,7 @@ class LaunchScreen(Screen[None]):
         if not isinstance(recipe := self.chosen, Recipe):
             return
         try:
-            question = AbPlan(self.choice.plan(recipe))
+            question = NewExperiment(self.choice.plan(recipe))
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
             return
@@ -328,7 +328,7 @@ class LaunchScreen(Screen[None]):
         self.app.push_screen(Doctor(setup, plan, launching=launching), launch)
 
 
-def load_all() -> Entries:
+def load_recipes() -> Entries:
     """Return every recipe by name, or why its file does not load."""
     found: Entries = {}
     for name, path in recipe_loader.list_recipe_files().items():
@@ -339,12 +339,12 @@ def load_all() -> Entries:
     return found
 
 
-def living() -> list[Run]:
+def list_living_runs() -> list[Run]:
     """Return the runs whose server lives, oldest first."""
     return [run for run in registry.list_runs() if server_process.is_alive(run)]
 
 
-def probe() -> GpuProbe:
+def probe_machine() -> GpuProbe:
     """Return what NVML says."""
     from dflash_tui.machine import gpus  # noqa: PLC0415 - 80 ms that the first paint need not wait for
 

@@ -19,7 +19,7 @@ from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import PANEL_SPEED, Player
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.screens.run import RunScreen
-from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, bar
+from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, draw_bar
 
 # So long the screen may read on before it looks at keys; a key press is painted within 50 ms.
 SLICE = 0.01
@@ -121,7 +121,7 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
     def show_position(self) -> None:
         """Say that this is a recording, where it stands and how fast it goes."""
         if self.player:
-            self.query_one("#player", Display).show(position(self.player, self.size.width))
+            self.query_one("#player", Display).show(render_position(self.player, self.size.width))
 
     def action_pause(self) -> None:
         if self.player:
@@ -151,7 +151,7 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
             self.show_position()
 
 
-def player_of(run: Run) -> Player:
+def build_player(run: Run) -> Player:
     """Return what plays `run` in the panel: from its end, where one wants to look back, the sample from its start.
 
     Raises:
@@ -161,13 +161,13 @@ def player_of(run: Run) -> Player:
     return Player(found, at=0.0 if found.name == recording.SAMPLE else math.inf, speed=PANEL_SPEED)
 
 
-def position(player: Player, width: int) -> Content:
+def render_position(player: Player, width: int) -> Content:
     """Return the line over a recording: that it is one, whether it runs, where it stands, how fast, what it is."""
     at, end = format_duration(player.position), format_duration(player.duration)
     state = "reading …" if player.behind else "end" if player.over else "paused" if player.paused else "playing"
     mark = "■" if player.over else "‖" if player.paused else "▶"
     share = player.position / player.duration if player.duration else 1.0
-    drawn = bar(share, _BAR).ljust(_BAR, "░") if width >= 100 else ""
+    drawn = draw_bar(share, _BAR).ljust(_BAR, "░") if width >= 100 else ""
     return Content.assemble(
         (f" {mark} REPLAY ", "bold reverse $accent"),
         (f" {state:<9} ×{player.speed:g}  {at} of {end} ", "bold"),

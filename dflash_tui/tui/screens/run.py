@@ -24,15 +24,15 @@ from dflash_tui.run_state.eta import MedianSeconds, RecordedStart, expect_startu
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.alarms import AlarmDialog
-from dflash_tui.tui.dialogs.alarms import lines as alarm_lines
+from dflash_tui.tui.dialogs.alarms import render_alarms as alarm_lines
 from dflash_tui.tui.render import charts, status
-from dflash_tui.tui.render.startup import startup
+from dflash_tui.tui.render.startup import render_startup
 from dflash_tui.tui.widgets.basic import REQUESTS_SHOWN, Display, Positions, Requests, Timeline, TooSmall
-from dflash_tui.tui.widgets.chart import Chart, Line
+from dflash_tui.tui.widgets.chart import Chart, ChartLine
 from dflash_tui.tui.widgets.failure import FailurePane
 from dflash_tui.tui.widgets.log_pane import LogPane
 from dflash_tui.tui.widgets.request_strip import RequestStrip
-from dflash_tui.tui.widgets.tiles import Tiles, tiles
+from dflash_tui.tui.widgets.tiles import Tiles, build_tiles
 
 WINDOWS = (120.0, 600.0, 3600.0)
 LOG_INTERVAL = 0.25
@@ -230,14 +230,14 @@ class RunScreen(Screen[None]):
         self._show_keys()
         self.write_log()
         self.query_one("#status", Display).show(
-            status.status(self.plan, self.run, self.state, self.error, now=now, frozen=self.frozen)
+            status.render_status(self.plan, self.run, self.state, self.error, now=now, frozen=self.frozen)
         )
         if self.stage == "starting":
             # A pane that was hidden has no width before.
             width = self.query_one("#startup").scrollable_content_region.width or self.size.width - _EDGES
             height = max(6, (self.size.height - 1) * 6 // 10 - 2)  # what the style sheet gives, less the border
             expected = expect_startup(self.earlier, self.state.startup.cache)
-            shown = startup(self.state, now, width, height, expected, usual=self.usual)
+            shown = render_startup(self.state, now, width, height, expected, usual=self.usual)
             self.query_one("#steps", Display).show(shown)
         elif self.stage == "live":
             self._draw_live(now)
@@ -264,7 +264,7 @@ class RunScreen(Screen[None]):
         span = WINDOWS[self.window]
         self._draw_alarms(now)
         self.query_one(Timeline).show(self.state.spans(now), self.state.time_to_ready)
-        self.query_one(Tiles).show(tiles(self.state, self.plan, self.drafted, now, span))
+        self.query_one(Tiles).show(build_tiles(self.state, self.plan, self.drafted, now, span))
         rates = self.state.window(span, now)
         shares = rates.per_position if rates else ()
         advice = advise_draft_length(shares, rates.steps) if rates and not self.made_up else None
@@ -272,11 +272,11 @@ class RunScreen(Screen[None]):
         requests = [done for done in self.state.requests if done.kind != PROBE or done.error]
         self.query_one(Requests).show(requests[-REQUESTS_SHOWN:], self.sending)
         self.query_one(RequestStrip).show(tuple(self.state.finished.requests), self.state.finished.cycle)
-        drawn: dict[int, dict[str, tuple[list[Line], float | None]]] = {}
+        drawn: dict[int, dict[str, tuple[list[ChartLine], float | None]]] = {}
         for chart in self.query(Chart):
             if chart.size.width:
                 if (columns := chart.columns) not in drawn:
-                    drawn[columns] = charts.lines(self.state, now, span, columns)
+                    drawn[columns] = charts.build_chart_lines(self.state, now, span, columns)
                 found, top = drawn[columns][str(chart.id)]
                 chart.show(found, span, top)
 
@@ -289,7 +289,7 @@ class RunScreen(Screen[None]):
 
     def calm(self, now: float) -> str:
         """What is said beside there being no alarm."""
-        return status.probing(self.state, now) if self.has_server else ""
+        return status.render_probe(self.state, now) if self.has_server else ""
 
     def action_alarms(self) -> None:
         now = self.now()

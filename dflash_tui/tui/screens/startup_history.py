@@ -56,10 +56,10 @@ class HistoryScreen(ModalScreen[None]):
         self.query_one("#head-of-starts", Static).update(Content.assemble(("starts", "bold"), head))
         shown, width = self.query_one("#compared", Static), self.query_one("#checks").size.width - 2
         none = Content.assemble(("no server has come up on this machine yet", MUTED))
-        shown.update(table(startup_comparison.group_starts(found), width) if found else none)
+        shown.update(render_table(startup_comparison.group_starts(found), width) if found else none)
 
 
-def table(known: Sequence[StartKind], width: int) -> Content:
+def render_table(known: Sequence[StartKind], width: int) -> Content:
     """Return all kinds in rows of `width` cells, those of a pair and engine together, and how they differ."""
     blocks = []
     for pair, group in groupby(known, key=lambda kind: kind.pair):
@@ -69,25 +69,25 @@ def table(known: Sequence[StartKind], width: int) -> Content:
         rows = [Content.assemble((name, "bold"), (f"  {label}", MUTED))]
         if said := alike[-1].synthetic:
             rows.append(Content.assemble((f"({said}: the times are real, the model is not)", "$warning")))
-        longest = max((total(kind) for kind in alike), default=0.0)
-        rows += [row for kind in alike for row in of(kind, longest, width)]
+        longest = max((total_seconds(kind) for kind in alike), default=0.0)
+        rows += [row for kind in alike for row in render_kind(kind, longest, width)]
         rows += [_difference(difference) for difference in startup_comparison.compare_start_kinds(alike)]
         blocks.append(Content("\n").join(rows))
     return Content("\n\n").join(blocks)
 
 
-def parts(kind: StartKind) -> list[tuple[str, float]]:
+def list_parts(kind: StartKind) -> list[tuple[str, float]]:
     """Return what the starts of a kind spent their time on, in seconds; what they had nothing of is left out."""
     found = [(name, kind.part(phases)) for name, phases in startup_comparison.PARTS]
     return [(name, seconds) for name, seconds in (*found, (_FIRST, kind.first)) if seconds]
 
 
-def total(kind: StartKind) -> float:
+def total_seconds(kind: StartKind) -> float:
     """Return the seconds that the bar of a kind stands for."""
-    return sum(seconds for _, seconds in parts(kind))
+    return sum(seconds for _, seconds in list_parts(kind))
 
 
-def of(kind: StartKind, longest: float, width: int) -> list[Content]:
+def render_kind(kind: StartKind, longest: float, width: int) -> list[Content]:
     """Return a kind in rows: its figures, a bar of its parts against the `longest`, and their names."""
     n, ready = len(kind.answered), f"ready in {format_duration(kind.ready)}"
     if not n:
@@ -96,7 +96,7 @@ def of(kind: StartKind, longest: float, width: int) -> list[Content]:
     said = f" ({spread})" if spread != UNKNOWN else ""
     head = Content.assemble((f"  {kind.name:<{_NAME}}", "bold"), (f"n={n:<4}", MUTED), ready, (said, MUTED))
     bar, drawn, seconds = Content("  "), 0, 0.0
-    for name, took in parts(kind):
+    for name, took in list_parts(kind):
         seconds += took
         cells = round(seconds / longest * (width - 2)) - drawn if longest else 0
         drawn += cells
@@ -108,7 +108,7 @@ def of(kind: StartKind, longest: float, width: int) -> list[Content]:
 def _names(kind: StartKind, width: int) -> list[Content]:
     """Return the parts of a kind by name, each after the look that it has in the bar, in as many rows as they need."""
     rows, free = [Content("  ")], width - 2
-    for name, took in parts(kind):
+    for name, took in list_parts(kind):
         label = f"{name} {format_number(took, 1, 's') if took < _EXACT else format_duration(took)}"
         if len(label) + 2 > free:
             rows.append(Content("  "))

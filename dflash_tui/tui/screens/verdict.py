@@ -24,13 +24,13 @@ from dflash_tui.presentation import experiment_markdown, experiment_tables
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.render import experiment
 from dflash_tui.tui.widgets.basic import Display, TooSmall
-from dflash_tui.tui.widgets.chart import Chart, Line
+from dflash_tui.tui.widgets.chart import Chart, ChartLine
 
 _PANES = ("verdict", "arms", "ranges", "starts")
 _MARKS = {SweepStanding.RECOMMENDED: "★", SweepStanding.PLATEAU: "=", SweepStanding.OPEN: "?", SweepStanding.WORSE: ""}
 
 
-class CompareScreen(Screen[None]):
+class VerdictScreen(Screen[None]):
     """Shows the report of one experiment; of several comparisons one at a time."""
 
     BINDINGS: ClassVar = [
@@ -105,18 +105,18 @@ class CompareScreen(Screen[None]):
             )
             return
         report, one, design = self.report, self.comparison, self.report.design
-        self.query_one("#status", Display).show(head(report, self.place))
+        self.query_one("#status", Display).show(render_head(report, self.place))
         label = experiment_tables.synthetic_label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
-        arms = experiment.arms(design, report.boots, self._width("arms"))
+        arms = experiment.render_arms(design, report.boots, self._width("arms"))
         self._say("arms", arms)
         said = ", ± half their range" if "±" in arms.plain else ""
         self.query_one("#arms").border_title = f"arms: medians of boots{said}"
         self._draw_verdict(report, one)
         self._draw_sweep(report.sweep)
         shown = (one.a, one.b) if one else range(len(design.arms))
-        self._say("starts", experiment.starts(report, shown, self._width("starts")))
+        self._say("starts", experiment.render_start_bars(report, shown, self._width("starts")))
         self.call_after_refresh(self._settle, [self._width(pane) for pane in _PANES])
 
     def _settle(self, drawn: list[int]) -> None:
@@ -129,9 +129,9 @@ class CompareScreen(Screen[None]):
         if one is None:
             self._say("verdict", Content("no two arms can be compared: a boot of each is needed"))
             return
-        self._say("verdict", experiment.verdict(report, one, self._width("verdict")))
+        self._say("verdict", experiment.render_verdict(report, one, self._width("verdict")))
         self.query_one("#verdict").set_class(one.word is Verdict.REFUSED, "-refused")
-        self._say("ranges", experiment.ranges(one, self._width("ranges")))
+        self._say("ranges", experiment.render_intervals(one, self._width("ranges")))
         a, b = (experiment_tables.name_arm(report.design, arm, 16) for arm in (one.a, one.b))
         self.query_one("#ranges").border_title = Content(f"{one.measure} of {b} as a multiple of {a}")
 
@@ -148,7 +148,7 @@ class CompareScreen(Screen[None]):
             for point in sweep.points
         ]
         chart.title = f"by {clean_line(design.vary)}: = as fast as the best, ? not decided, ★ recommended"
-        chart.show([Line(line, color, name) for name, color, line in values], 0, labels=names)
+        chart.show([ChartLine(line, color, name) for name, color, line in values], 0, labels=names)
 
     def _say(self, name: str, content: Content) -> None:
         static = self.query_one(f"#{name}", Static)
@@ -199,7 +199,7 @@ def _write(path: Path, said: str) -> None:
     private_files.write_private_file(path, said.encode())
 
 
-def head(report: ExperimentReport, place: int) -> Content:
+def render_head(report: ExperimentReport, place: int) -> Content:
     """Return the line over a verdict: what was compared, and of how much."""
     design = report.design
     which = f"  {place + 1} of {len(report.comparisons)}" if len(report.comparisons) > 1 else ""

@@ -45,7 +45,7 @@ class TooSmall(Widget):
         return Content(f"terminal too small: {width}x{height}, needs {NEEDS[0]}x{NEEDS[1]}")
 
 
-def bar(share: float, width: int) -> str:
+def draw_bar(share: float, width: int) -> str:
     """Return a bar of `share` of the width, exact to an eighth of a cell."""
     eighths = round(max(0.0, min(share, 1.0)) * width * 8)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
@@ -73,7 +73,7 @@ class Timeline(Widget):
             label += f", ready in {format_duration(self.ready)}"
         low = self.size.height < 2
         room = self.size.width - len(label) - 2
-        pieces = fold([(span.phase.value, span.seconds) for span in self.spans], room - len(self.spans) * low)
+        pieces = fold_phases([(span.phase.value, span.seconds) for span in self.spans], room - len(self.spans) * low)
         if low:
             return Content.assemble(label, ("  " + "  ".join(piece for piece, _ in pieces), MUTED))
         line, labels = Content(""), Content("")
@@ -83,7 +83,7 @@ class Timeline(Widget):
         return Content("\n").join([line + Content(f"  {label}"), labels])
 
 
-def fold(phases: Sequence[tuple[str, float]], width: int) -> list[tuple[str, int]]:
+def fold_phases(phases: Sequence[tuple[str, float]], width: int) -> list[tuple[str, int]]:
     """Return (label, cells) per phase; the shortest phases become "other" until every label has room."""
     kept, other = list(phases), 0.0
     while True:
@@ -136,7 +136,7 @@ class Positions(Widget):
         for index, share in enumerate(self.shares):
             room = max(0, each - 9)
             gap = " " if index >= count else ""
-            drawn = bar(share, room)
+            drawn = draw_bar(share, room)
             mark = "✗" if index + 1 == useless else " "
             color = "$series-b" if useless is None or index + 1 < useless else "$foreground 40%"
             rows[index % count] += Content.assemble(

@@ -36,7 +36,7 @@ _SHAPES = ("•", "+")
 
 
 @cache
-def plotext() -> ModuleType:
+def load_plotext() -> ModuleType:
     """Return plotext, told once what no drawing changes; its 0.1 s of import are spared the first paint."""
     module = importlib.import_module("plotext")
     module.terminal.limit(False, False)
@@ -45,12 +45,12 @@ def plotext() -> ModuleType:
     return module
 
 
-def marker() -> str:
+def choose_marker() -> str:
     """Return plotext's marker: braille, or quadrant blocks where the font has no braille (pictures)."""
     return "hd" if os.environ.get("DFLASH_TUI_MARKER") in {"block", "hd"} else "braille"
 
 
-def fit(values: Sequence[float], columns: int, low: float, high: float) -> Iterator[tuple[float, float]]:
+def fit_columns(values: Sequence[float], columns: int, low: float, high: float) -> Iterator[tuple[float, float]]:
     """Yield (x, mean) for each column that holds a finite value, clamped to the limits."""
     step = max(1.0, len(values) / max(1, columns))
     start = 0.0
@@ -62,7 +62,7 @@ def fit(values: Sequence[float], columns: int, low: float, high: float) -> Itera
         start += step
 
 
-def bends(points: Sequence[tuple[float, float]], gap: float, step: float) -> Iterator[list[tuple[float, float]]]:
+def split_line(points: Sequence[tuple[float, float]], gap: float, step: float) -> Iterator[list[tuple[float, float]]]:
     """Yield the pieces of a line between gaps wider than `gap`, without the points inside a level stretch.
 
     Points are level when they differ by less than `step`, which is what a dot can show; each costs plotext 50 µs.
@@ -80,7 +80,7 @@ def bends(points: Sequence[tuple[float, float]], gap: float, step: float) -> Ite
         yield piece
 
 
-def nice(value: float) -> float:
+def round_axis_limit(value: float) -> float:
     """Return the axis limit at or above `value`: 1, 2, 2.5, 4, 5, 6 or 8 times a power of ten."""
     if not math.isfinite(value) or value <= 0:
         return 1.0
@@ -89,9 +89,9 @@ def nice(value: float) -> float:
     return next((base * step for step in (1, 2, 2.5, 4, 5, 6, 8) if base * step >= value), base * 10)
 
 
-def ticks(top: float, parts: int) -> list[float]:
+def choose_ticks(top: float, parts: int) -> list[float]:
     """Return where an axis from 0 to `top` is labelled: parts of a round top, else round numbers below it."""
-    step = top / parts if math.isclose(nice(top), top) else nice(top / (parts + 1))
+    step = top / parts if math.isclose(round_axis_limit(top), top) else round_axis_limit(top / (parts + 1))
     return [step * part for part in range(parts + 1) if step * part <= top * (1 + 1e-9)]
 
 
@@ -101,7 +101,7 @@ def _style(codes: str) -> Style | None:
     return spans[0].style if spans and isinstance(spans[0].style, Style) else None
 
 
-def strips(ansi: str, width: int) -> list[Strip]:
+def parse_ansi_strips(ansi: str, width: int) -> list[Strip]:
     """Turn plotext's output into strips; three times cheaper than `Text.from_ansi`."""
     rows: list[Strip] = []
     codes = ""
@@ -123,7 +123,7 @@ def strips(ansi: str, width: int) -> list[Strip]:
 Looks = tuple[float, float, Sequence[str], list[tuple[str, list[int | None]]]]
 
 
-class Line(NamedTuple):
+class ChartLine(NamedTuple):
     """A line of a chart: its values, the theme variable of its colour and its name in the title."""
 
     values: Sequence[float]
@@ -152,7 +152,7 @@ class Chart(Widget):
         self.title = title
         self.border_title = Content(title)
         self.top, self.fixed, self.nothing = top, fixed, nothing
-        self.lines: Sequence[Line] = ()
+        self.lines: Sequence[ChartLine] = ()
         self.span = 600.0
         self.labels: Sequence[str] = ()
         self._shown: tuple[str, ...] = ()
@@ -165,7 +165,9 @@ class Chart(Widget):
         """How many values one row of the drawing can tell apart."""
         return max(1, self.size.width - _AXIS)
 
-    def show(self, lines: Sequence[Line], span: float, top: float | None = None, labels: Sequence[str] = ()) -> None:
+    def show(
+        self, lines: Sequence[ChartLine], span: float, top: float | None = None, labels: Sequence[str] = ()
+    ) -> None:
         """Replace the lines; `span` is the seconds that the time axis covers, NaN leaves a gap.
 
         With `labels` the axis is none of time: each value has its own, as far as there is room.
@@ -224,7 +226,7 @@ class Chart(Widget):
         peaks = [value for line in self.lines for value in line.values if math.isfinite(value)]
         if not peaks:
             return None
-        return max(1e-3, min(self.top, _HUGE)) if self.fixed else nice(max(*peaks, self.top))
+        return max(1e-3, min(self.top, _HUGE)) if self.fixed else round_axis_limit(max(*peaks, self.top))
 
     def _draw(self, width: int, height: int) -> list[Strip]:
         self._style = self.rich_style  # looked up for each row it would cost as much as the row
@@ -235,10 +237,10 @@ class Chart(Widget):
             blank = Strip.blank(width)
             text = Strip([Segment(self.nothing.center(width))]).crop(0, width)
             return [text if row == height // 2 else blank for row in range(height)]
-        return strips(self._plot(width, height, top), width)
+        return parse_ansi_strips(self._plot(width, height, top), width)
 
     def _plot(self, width: int, height: int, top: float) -> str:
-        background, library = self.background_colors[1], plotext()
+        background, library = self.background_colors[1], load_plotext()
         if background.ansi is None:
             ink = _rgb(self.app.theme_variables["foreground"], background, 0.55)
             library.add_theme("app", canvas=background.rgb, text=library.pixel(ink, background.rgb))
@@ -250,13 +252,13 @@ class Chart(Widget):
         figure.theme("app")
         last = max(max(len(line.values) for line in self.lines) - 1, 1)
         figure.ruler("y").lim(0, top)
-        marks = ticks(top, 1 if height < 7 else 2 if height < 12 else 4)
+        marks = choose_ticks(top, 1 if height < 7 else 2 if height < 12 else 4)
         figure.ruler("y").ticks(marks, [_label(mark) for mark in marks])
         figure.ruler("x").lim(0, last)
         figure.ruler("x").ticks(*self._below(width, last))
         # The first line is the one that matters: it is drawn last, over the others.
         for line, shape in reversed(list(zip(self.lines, _shapes(len(self.lines)), strict=True))):
-            self._line(line, shape or marker(), width, top, background)
+            self._line(line, shape or choose_marker(), width, top, background)
         return str(figure.build().string())
 
     def _below(self, width: int, last: int) -> tuple[list[float], list[str]]:
@@ -269,15 +271,15 @@ class Chart(Widget):
         ages = [format_age(self.span * (1 - part / parts)) for part in range(parts + 1)]
         return [last * part / parts for part in range(parts + 1)], ages
 
-    def _line(self, line: Line, shape: str, width: int, top: float, background: Color) -> None:
+    def _line(self, line: ChartLine, shape: str, width: int, top: float, background: Color) -> None:
         columns = max(1, width - _AXIS)
-        points = list(fit(line.values, columns, 0, top))
+        points = list(fit_columns(line.values, columns, 0, top))
         if not points:
             return
-        library = plotext()
+        library = load_plotext()
         color = _rgb(self.app.theme_variables[line.color], background, 1)
         drawn = library.marker(shape, pixel=library.pixel(color, background.rgb if background.ansi is None else None))
-        pieces = list(bends(points, 1.5 * max(1.0, len(line.values) / columns), top / (4 * self.size.height or 1)))
+        pieces = list(split_line(points, 1.5 * max(1.0, len(line.values) / columns), top / (4 * self.size.height or 1)))
         kept = [point for piece in pieces for point in piece]
         signal = library.figure.signal([x for x, _ in kept], [y for _, y in kept], marker=drawn)
         signal.density("full", scope="line").lines()

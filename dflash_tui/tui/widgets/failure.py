@@ -53,9 +53,9 @@ class FailurePane(VerticalScroll):
     def _write(self) -> None:
         width = self.scrollable_content_region.width or self.app.size.width - _EDGES
         if error := self._error:
-            told = failure(error.what, error.evidence, error.do)
+            told = render_error(error.what, error.evidence, error.do)
         elif self.found:
-            told = post_mortem(self.found, width)
+            told = render_postmortem(self.found, width)
         else:
             return
         reason = self.query_one("#reason", Static)
@@ -70,7 +70,7 @@ class FailurePane(VerticalScroll):
             self.found = postmortem.build_postmortem(run, state) if run and error is None else None
 
 
-def failure(what: str, evidence: str, do: str) -> Content:
+def render_error(what: str, evidence: str, do: str) -> Content:
     """Return an error of ours: what happened, the line that shows it and what to do about it."""
     rows = [Content.assemble(("✗ ", "bold $error"), (what, "bold"))]
     rows += [Content.assemble("  ", (evidence, "$foreground"))] if evidence else []
@@ -78,7 +78,7 @@ def failure(what: str, evidence: str, do: str) -> Content:
     return Content("\n").join(rows)
 
 
-def post_mortem(found: Postmortem, width: int) -> Content:
+def render_postmortem(found: Postmortem, width: int) -> Content:
     """Return a post-mortem in rows of `width` cells: the cause first, and what the keys would do."""
     diagnosis, quoted = found.diagnosis, _QUOTED_LINES * max(_NARROWEST, width - _LABEL - _RAGGED)
     rows = [_hung(("✗ ", "bold $error"), diagnosis.what, width, "bold")]

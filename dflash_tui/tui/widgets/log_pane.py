@@ -17,7 +17,7 @@ from textual.widgets import Footer, Input, Log
 from dflash_tui.common.formatting import truncate
 from dflash_tui.events import LogLine
 from dflash_tui.run_state.state import RunState
-from dflash_tui.tui.widgets.log_rows import LogRows, styled
+from dflash_tui.tui.widgets.log_rows import LogRows, style_row
 
 LEVELS = ("all", "warnings and worse", "errors")
 _PIECE = 500
@@ -110,7 +110,7 @@ class LogPane(Log):
         if at >= len(self.rows):
             return Strip.blank(width, style)
         row = self.rows[at]
-        text = styled(row, style, self.words)
+        text = style_row(row, style, self.words)
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(at)) is not None:
             end = len(row) if span[1] == -1 else span[1]

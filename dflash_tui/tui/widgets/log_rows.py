@@ -86,10 +86,10 @@ class LogRows(Sequence[str]):
 
     def _text(self, row: LogLine | _Marked) -> str:
         if isinstance(row, LogLine):
-            return status.log_line(row, self.utc_offset)
+            return status.render_log_line(row, self.utc_offset)
         if row.note:
             return f"{_NOTE}{row.why}"
-        text = status.log_line(row.line, self.utc_offset)
+        text = status.render_log_line(row.line, self.utc_offset)
         return f"{text[:9]}~ {text[11:]}"
 
     @overload
@@ -108,7 +108,7 @@ class LogRows(Sequence[str]):
         return map(self._text, self._rows)
 
 
-def styled(row: str, style: Style, words: str) -> Text:
+def style_row(row: str, style: Style, words: str) -> Text:
     """Return a row whose marks and first match stand out by weight, so that every theme and NO_COLOR shows them."""
     text = Text(row, no_wrap=True)
     text.stylize(style)

@@ -12,7 +12,7 @@ from textual.widgets.option_list import Option
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.planning.recipe import Recipe
-from dflash_tui.tui.launch_selection import Choice, Suits
+from dflash_tui.tui.launch_selection import LaunchSelection, Suitability
 from dflash_tui.tui.render import plan
 
 Entries = dict[str, Recipe | DflashError]
@@ -26,7 +26,7 @@ class RecipeList(Vertical):
     class Highlighted(Message):
         """Another recipe is highlighted."""
 
-    def __init__(self, entries: Entries, choice: Choice) -> None:
+    def __init__(self, entries: Entries, choice: LaunchSelection) -> None:
         super().__init__(id="list")
         self.entries, self.choice = entries, choice
         self.shown = list(entries)
@@ -56,12 +56,12 @@ class RecipeList(Vertical):
         """Bring the rows up to date."""
         table = self.query_one(OptionList)
         width = table.scrollable_content_region.width - 4
-        head = Content(f"  {plan.columns('recipe', 'n', 'vLLM', 'status', width)}")
+        head = Content(f"  {plan.render_columns('recipe', 'n', 'vLLM', 'status', width)}")
         columns = self.query_one("#columns", Static)
         if columns.content != head:
             columns.update(head, layout=False)
         for index, name in enumerate(self.shown):
-            shown = plan.row(name, self.entries[name], self.choice, width)
+            shown = plan.render_recipe_row(name, self.entries[name], self.choice, width)
             if table.get_option_at_index(index).prompt != shown:
                 table.replace_option_prompt_at_index(index, shown)
 
@@ -78,7 +78,7 @@ class RecipeList(Vertical):
         if self._moved or self.choice.card is None:
             return
         self._moved = True
-        for wanted in (Suits.YES, Suits.MAYBE):
+        for wanted in (Suitability.YES, Suitability.MAYBE):
             for recipe in recipes:
                 if self.choice.suited(recipe).suits is wanted and recipe.name in self.shown:
                     self.query_one(OptionList).highlighted = self.shown.index(recipe.name)

@@ -37,7 +37,7 @@ class Tile(NamedTuple):
     good: bool = True
 
 
-def tiles(state: RunState, plan: Plan | None, tokens: int, now: float, span: float) -> list[list[Tile]]:
+def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, span: float) -> list[list[Tile]]:
     """Return two rows of figures: of the last ten seconds, with the mean or the quantiles of the window.
 
     `tokens` is how many are drafted per step. A server that is silent or gone has no present figures.
@@ -117,7 +117,7 @@ def _latency(name: str, share: int, histogram: Histogram | None) -> Tile:
     middle, high = (quantile(histogram, part) if histogram else None for part in (0.5, 0.95))
     if histogram is None or middle is None or high is None:
         return Tile(f"{name} p50/p95", UNKNOWN, "", name, share)
-    (one, unit), (other, same) = seconds(middle), seconds(high)
+    (one, unit), (other, same) = format_quantile(middle), format_quantile(high)
     both = f"{one}/{other} {unit}" if unit == same else f"{one} {unit}/{other} {same}"
     return Tile(f"{name} p50/p95", both, f"n={sum(histogram.counts):.0f}", name, share)
 
@@ -127,7 +127,7 @@ def _of(rates: Rates | None, figure: str) -> float | None:
     return value
 
 
-def seconds(value: Quantile) -> tuple[str, str]:
+def format_quantile(value: Quantile) -> tuple[str, str]:
     """Return a quantile as `85`, `ms` or `1.2`, `s`; as a bound where the histogram says no more."""
     if value.high is None:
         sign, shown = ">", value.low

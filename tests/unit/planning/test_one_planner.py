@@ -15,7 +15,7 @@ from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.plan import Plan
-from dflash_tui.tui.launch_selection import Choice
+from dflash_tui.tui.launch_selection import LaunchSelection
 from tests.support.preflight_situations import a_gpu
 
 PAIR = ("gemma-4-31b", "gb10-pair")  # a server on two GPUs: tensor-parallel-size is 2
@@ -58,7 +58,7 @@ def by_command(name: str, variant: str) -> Plan:
 
 
 def by_panel(name: str, variant: str) -> Plan:
-    recipe, choice = recipe_loader.find_recipe(name), Choice()
+    recipe, choice = recipe_loader.find_recipe(name), LaunchSelection()
     choice.probe = gpus.probe_visible_gpus()
     choice.changes(recipe).variant = variant
     return choice.plan(recipe)
