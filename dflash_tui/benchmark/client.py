@@ -170,7 +170,7 @@ async def _measured(
 
 async def _counters(client: httpx.AsyncClient) -> Counters | None:
     with contextlib.suppress(bounded_http.BadResponse, *bounded_http.FAILED):
-        return metrics.parse((await bounded_http.fetch_bounded(client, "/metrics")).decode(errors="replace"))
+        return metrics.parse_counters((await bounded_http.fetch_bounded(client, "/metrics")).decode(errors="replace"))
     return None
 
 

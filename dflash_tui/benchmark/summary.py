@@ -104,7 +104,7 @@ class LevelSummary(Event, frozen=True, tag="measured"):
     ) -> LevelSummary:
         """Return the sum of `done`; acceptance comes from the server's counters before and after."""
         good, seconds = [request for request in done if not request.error], busy_seconds(done)
-        rates = metrics.rates(before, after, max(seconds, 1e-3)) if before and after else None
+        rates = metrics.compute_rates(before, after, max(seconds, 1e-3)) if before and after else None
         tokens = sum(request.tokens for request in good)
         by_kind = {kind: [r for r in done if r.kind == kind] for kind in dict.fromkeys(r.kind for r in done)}
         return cls(

@@ -14,7 +14,7 @@ from dflash_tui.common.formatting import format_gib
 from dflash_tui.events import LogLine, MemorySampled, Problem
 from dflash_tui.planning.recipe import RecipeFailure
 from dflash_tui.run_state.state import RunState
-from dflash_tui.vllm_output.known_failures import SYMPTOMS, explain, root_cause
+from dflash_tui.vllm_output.known_failures import SYMPTOMS, explain_failure, find_root_cause
 
 UNKNOWN = "unknown"
 _LAST_LINES = 4
@@ -86,7 +86,7 @@ def find_logged_cause(state: RunState) -> Problem | None:
     minutes of it; else the first exception of the last 15 seconds.
     """
     if state.up_at is None:
-        return root_cause(state.problems)
+        return find_root_cause(state.problems)
     known = [problem for problem in _late(state, _KNOWN_WITHIN) if problem.kind]
     if known:
         return next(problem for problem in known if problem.at >= known[-1].at - _ONE_TROUBLE)
@@ -155,7 +155,7 @@ def _by_kernel(state: RunState) -> Diagnosis | None:
 def _by_log(state: RunState, known: Sequence[RecipeFailure]) -> Diagnosis | None:
     problem = find_logged_cause(state)
     text = problem.text if problem else state.health_detail if state.exit is None else ""
-    match = explain(text)
+    match = explain_failure(text)
     listed = next((failure for failure in known if _shows(failure.sign, text)), None)
     if listed is None and match is None:  # the sign may be in a line that no table has
         rows = ((failure, line.text) for failure in known for line in _errors(state) if _shows(failure.sign, line.text))

@@ -71,7 +71,7 @@ class ForeignServer:
                     self.about = await self._introduce(client)
         except (BadResponse, *FAILED) as error:
             return self._changed(Health.UNHEALTHY, clean_line(str(error) or type(error).__name__))
-        found = await asyncio.to_thread(metrics.scrape, text.decode(errors="replace"))
+        found = await asyncio.to_thread(metrics.parse_metrics, text.decode(errors="replace"))
         if found is None:
             return self._changed(Health.UNHEALTHY, "/metrics has no counter of a vLLM server")
         now = time.time()

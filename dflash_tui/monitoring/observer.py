@@ -115,7 +115,9 @@ async def read_counters(run: Run) -> Counters | None:
     """Return the server's counters now, or None when it does not answer."""
     with contextlib.suppress(bounded_http.BadResponse, *bounded_http.FAILED):
         async with httpx.AsyncClient(base_url=run.url, timeout=5.0, trust_env=False) as client:
-            return metrics.parse((await bounded_http.fetch_bounded(client, "/metrics")).decode(errors="replace"))
+            return metrics.parse_counters(
+                (await bounded_http.fetch_bounded(client, "/metrics")).decode(errors="replace")
+            )
     return None
 
 

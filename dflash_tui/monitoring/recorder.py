@@ -123,7 +123,7 @@ class _Recorder:
         # Counters that cannot be read leave a hole in the charts; they say nothing of a server's health.
         try:
             text = await bounded_http.fetch_bounded(client, "/metrics")
-            found = await asyncio.to_thread(metrics.scrape, text.decode(errors="replace"))
+            found = await asyncio.to_thread(metrics.parse_metrics, text.decode(errors="replace"))
             detail = "" if found else "/metrics has no counter of a vLLM server"
         except (bounded_http.BadResponse, *bounded_http.FAILED) as error:
             found, detail = None, _words("/metrics", error)

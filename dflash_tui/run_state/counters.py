@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dflash_tui.events import Counters
 from dflash_tui.run_state.retention import SET_BACK, ThinnedSeries, bucket_ends
-from dflash_tui.vllm_output.metrics import Rates, rates
+from dflash_tui.vllm_output.metrics import Rates, compute_rates
 
 # A recorder writes at least every 10 s; a longer silence is a hole, not a zero.
 LONGEST_GAP = 15.0
@@ -75,7 +75,7 @@ class CounterSeries(ThinnedSeries[CounterReading]):
             end = self[index - 1].at  # nobody recorded from there on
         begin = max(begin, self._starts[start])
         before, after = self.at(begin), self.at(end)
-        return rates(before, after, end - begin) if before and after and begin < end else None
+        return compute_rates(before, after, end - begin) if before and after and begin < end else None
 
     def at(self, time: float) -> Counters | None:
         """Return the counters at a time, between two readings by interpolation; None inside a hole."""

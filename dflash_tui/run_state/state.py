@@ -39,7 +39,7 @@ from dflash_tui.run_state.counters import LONGEST_GAP, CounterSeries
 from dflash_tui.run_state.finished_requests import FinishedLog
 from dflash_tui.run_state.retention import LogTail, ThinnedSeries, Timestamped, bucket_ends
 from dflash_tui.run_state.startup import PhaseSpan, Startup
-from dflash_tui.vllm_output.histogram import difference
+from dflash_tui.vllm_output.histogram import subtract_histograms
 from dflash_tui.vllm_output.known_failures import SYMPTOMS
 from dflash_tui.vllm_output.metrics import Rates
 
@@ -181,12 +181,12 @@ class RunState:
     def ttft(self, seconds: float, now: float) -> Histogram | None:
         """Return the times to the first token, in seconds, of the last `seconds`; None without any."""
         found = self._latencies(seconds, now)
-        return difference(found[0].ttft, found[1].ttft) if found else None
+        return subtract_histograms(found[0].ttft, found[1].ttft) if found else None
 
     def tpot(self, seconds: float, now: float) -> Histogram | None:
         """Return the seconds per token after the first of requests that finished in the last `seconds`."""
         found = self._latencies(seconds, now)
-        return difference(found[0].tpot, found[1].tpot) if found else None
+        return subtract_histograms(found[0].tpot, found[1].tpot) if found else None
 
     def _latencies(self, seconds: float, now: float) -> tuple[LatenciesSampled, LatenciesSampled] | None:
         """Return the histograms at the start and at the end of a window; what began before us is not counted."""

@@ -41,6 +41,6 @@ _KNOWN = (
 )  # fmt: skip
 
 
-def why_benign(text: str) -> str:
+def explain_benign_warning(text: str) -> str:
     """Return why a line that looks bad is not, or an empty string when nothing is known of it."""
     return next((why for words, why in _KNOWN if words in text), "")

@@ -19,7 +19,7 @@ class Quantile(NamedTuple):
     high: float | None
 
 
-def difference(before: Histogram | None, after: Histogram | None) -> Histogram | None:
+def subtract_histograms(before: Histogram | None, after: Histogram | None) -> Histogram | None:
     """Return what was added between two readings; None when nothing was, or when they are not of one server."""
     if before is None or after is None or before.bounds != after.bounds:
         return None
@@ -29,7 +29,7 @@ def difference(before: Histogram | None, after: Histogram | None) -> Histogram |
     return Histogram(after.bounds, counts, after.total - before.total)
 
 
-def quantile(histogram: Histogram, share: float) -> Quantile | None:
+def estimate_quantile(histogram: Histogram, share: float) -> Quantile | None:
     """Return the value that `share` (0 to 1) of all values do not exceed; None for an empty histogram.
 
     Inside a bucket values are taken as spread evenly, as Prometheus' histogram_quantile does.
@@ -51,7 +51,7 @@ def quantile(histogram: Histogram, share: float) -> Quantile | None:
     return Quantile(low + (high - low) * min(1.0, max(0.0, inside)), low, high)
 
 
-def mean(histogram: Histogram) -> float | None:
+def compute_mean(histogram: Histogram) -> float | None:
     """Return the mean, which is exact; None for an empty histogram."""
     count = sum(histogram.counts)
     return histogram.total / count if count > 0 else None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dflash_tui.events import Problem
 
 
-class Failure(NamedTuple):
+class KnownFailure(NamedTuple):
     """A known failure: its name, the text that shows it, why it happens and what to do; the last may be empty."""
 
     kind: str
@@ -27,7 +27,7 @@ _SHORT = 200
 SYMPTOMS = frozenset({"engine_dead", "init_failed", "app_failed", "validation", "cancelled"})
 
 KNOWN = tuple(
-    Failure(kind, re.compile(pattern), cause, fix)
+    KnownFailure(kind, re.compile(pattern), cause, fix)
     for kind, pattern, cause, fix in (
         ("arguments", r"^vllm(?: serve)?: error: unrecognized arguments: (?P<flag>-\S+)",
          "this vLLM has no flag {flag}",
@@ -182,7 +182,7 @@ KNOWN = tuple(
 )  # fmt: skip
 
 
-class Match(NamedTuple):
+class FailureMatch(NamedTuple):
     """What a text shows: the failure's name, its cause and fix in words, the numbers and names that it states.
 
     `quote` is the text as far as it shows that.
@@ -195,22 +195,24 @@ class Match(NamedTuple):
     quote: str
 
 
-def recognise(text: str) -> str:
+def recognize_failure(text: str) -> str:
     """Return the kind of the known failure that `text` shows, or an empty string."""
     return next((failure.kind for failure in KNOWN if failure.pattern.search(text)), "")
 
 
-def explain(text: str) -> Match | None:
+def explain_failure(text: str) -> FailureMatch | None:
     """Return what is known about the failure that `text` shows, in the words of that text; None for an unknown one."""
     for failure in KNOWN:
         if found := failure.pattern.search(text):
             said = {name: value for name, value in found.groupdict().items() if value is not None}
             words = dict.fromkeys(failure.pattern.groupindex, "") | said
             quote = text if len(text) <= _SHORT else f"{text[: found.end()]}…"
-            return Match(failure.kind, failure.cause.format_map(words), failure.fix.format_map(words), said, quote)
+            return FailureMatch(
+                failure.kind, failure.cause.format_map(words), failure.fix.format_map(words), said, quote
+            )
     return None
 
 
-def root_cause(problems: Iterable[Problem]) -> Problem | None:
+def find_root_cause(problems: Iterable[Problem]) -> Problem | None:
     """Return the problem that explains a failed start: the first that says more than "see above", or None."""
     return next((problem for problem in problems if problem.kind not in SYMPTOMS), None)

@@ -25,7 +25,7 @@ _PART = re.compile(log_patterns.CACHE_FOLDER)
 _DRAFTER = "drafter "
 
 
-class Facts:
+class FactReader:
     """Reads the facts of one start; which model a line means follows from the phase."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Facts:
                 yield Noted(at, "model runner", runner)
 
 
-def progress(body: str, at: float, phase: Phase) -> Progressed | None:
+def parse_progress(body: str, at: float, phase: Phase) -> Progressed | None:
     """Return how far the progress bar in this line is, or None when there is none."""
     for of, pattern in _BARS:
         if match := pattern.match(body):

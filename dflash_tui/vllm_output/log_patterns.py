@@ -33,7 +33,7 @@ _CAPTURED = r"Graph capturing finished in "
 _AUX = r"Using Eagle3 auxiliary layers from "
 
 
-class Mark(NamedTuple):
+class PhaseMark(NamedTuple):
     """A line that moves a start on: the phase that it begins, and the phases that it moves on from (empty: any)."""
 
     to: Phase
@@ -68,26 +68,26 @@ _WARMING = (
 )
 _WARM = r"JIT kernel warmup finished in |Kernel JIT monitor activated|CuTeDSL warmup compiled "
 
-MARKS: tuple[Mark, ...] = (
-    Mark(Phase.RESOLVE, r"vLLM (?:API )?server version \S+|[^\w]*█.*\bversion \d\S*$|non-default args: "),
-    Mark(Phase.RESOLVE, r"Resolved architecture: \S"),
-    Mark(Phase.ENGINE, _RESOLVED, _from(Phase.RESOLVE)),
-    Mark(Phase.ENGINE, ENGINE),
-    Mark(Phase.WEIGHTS, r"Starting to load model .+\.\.\.$|Loading model from scratch\.\.\.$"),
-    Mark(Phase.DRAFTER, rf"Loading drafter model\.\.\.$|{_AUX}", _from(Phase.WEIGHTS)),
-    Mark(Phase.PROFILE, rf"{MODEL_LOADED}[\d.]+ GiB"),
-    Mark(Phase.COMPILE, _COMPILING),
-    Mark(Phase.UNATTRIBUTED, rf"{COMPILED_ALL}$", _from(Phase.COMPILE)),
-    Mark(Phase.PROFILE, rf"{TAG}(?:{_COMPILED}|Initial profiling/warmup run took )", _from(Phase.COMPILE)),
-    Mark(Phase.PROFILE, r"Profiling CUDA graph memory: |Estimated CUDA graph memory: "),
-    Mark(Phase.KV_CACHE, r"Available KV cache memory: |[A-Z]+ KV cache size: |Explicitly set \(.* for KV cache"),
-    Mark(Phase.AUTOTUNE, _AUTOTUNING),
-    Mark(Phase.UNATTRIBUTED, _AUTOTUNED, _from(Phase.AUTOTUNE)),
-    Mark(Phase.GRAPHS, rf"Rank \d+: Torch profiler disabled for CUDA graph capture|{_CAPTURING}"),
-    Mark(Phase.JIT, _WARMING),
-    Mark(Phase.UNATTRIBUTED, _WARM, _from(Phase.JIT)),
-    Mark(Phase.API, r"init engine \(profile, create kv cache, warmup model\) took "),
-    Mark(Phase.UP, r"Application startup complete\.$"),
+MARKS: tuple[PhaseMark, ...] = (
+    PhaseMark(Phase.RESOLVE, r"vLLM (?:API )?server version \S+|[^\w]*█.*\bversion \d\S*$|non-default args: "),
+    PhaseMark(Phase.RESOLVE, r"Resolved architecture: \S"),
+    PhaseMark(Phase.ENGINE, _RESOLVED, _from(Phase.RESOLVE)),
+    PhaseMark(Phase.ENGINE, ENGINE),
+    PhaseMark(Phase.WEIGHTS, r"Starting to load model .+\.\.\.$|Loading model from scratch\.\.\.$"),
+    PhaseMark(Phase.DRAFTER, rf"Loading drafter model\.\.\.$|{_AUX}", _from(Phase.WEIGHTS)),
+    PhaseMark(Phase.PROFILE, rf"{MODEL_LOADED}[\d.]+ GiB"),
+    PhaseMark(Phase.COMPILE, _COMPILING),
+    PhaseMark(Phase.UNATTRIBUTED, rf"{COMPILED_ALL}$", _from(Phase.COMPILE)),
+    PhaseMark(Phase.PROFILE, rf"{TAG}(?:{_COMPILED}|Initial profiling/warmup run took )", _from(Phase.COMPILE)),
+    PhaseMark(Phase.PROFILE, r"Profiling CUDA graph memory: |Estimated CUDA graph memory: "),
+    PhaseMark(Phase.KV_CACHE, r"Available KV cache memory: |[A-Z]+ KV cache size: |Explicitly set \(.* for KV cache"),
+    PhaseMark(Phase.AUTOTUNE, _AUTOTUNING),
+    PhaseMark(Phase.UNATTRIBUTED, _AUTOTUNED, _from(Phase.AUTOTUNE)),
+    PhaseMark(Phase.GRAPHS, rf"Rank \d+: Torch profiler disabled for CUDA graph capture|{_CAPTURING}"),
+    PhaseMark(Phase.JIT, _WARMING),
+    PhaseMark(Phase.UNATTRIBUTED, _WARM, _from(Phase.JIT)),
+    PhaseMark(Phase.API, r"init engine \(profile, create kv cache, warmup model\) took "),
+    PhaseMark(Phase.UP, r"Application startup complete\.$"),
 )
 
 # Name, unit and pattern of each figure; the groups of a pattern are the figures, in the order of the names.

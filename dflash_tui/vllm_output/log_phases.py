@@ -25,7 +25,7 @@ _WORKING = 5
 _UP = 7
 
 
-class Phases:
+class PhaseReader:
     """Follows one start through its lines and says when it enters another phase."""
 
     def __init__(self) -> None:

@@ -16,9 +16,9 @@ from functools import lru_cache
 from dflash_tui.common.own_secrets import redact_env_values
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
 from dflash_tui.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem
-from dflash_tui.vllm_output.known_failures import recognise
-from dflash_tui.vllm_output.log_facts import Facts, progress
-from dflash_tui.vllm_output.log_phases import Phases
+from dflash_tui.vllm_output.known_failures import recognize_failure
+from dflash_tui.vllm_output.log_facts import FactReader, parse_progress
+from dflash_tui.vllm_output.log_phases import PhaseReader
 
 _BUFFER_LIMIT = 1 << 20
 _PROCESS = r"(?:\((?:[^()=]* )?pid=\d+[^()]*\)\s*)"
@@ -33,7 +33,7 @@ _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w]*\.)*[A-Z]\w*(?:Error|Exception|NotFo
 
 _TROUBLE = frozenset({"", "ERROR", "CRITICAL"})
 # A server that fails says the same lines over and over; 512 that are as long as can be take 1 MB.
-_recognise = lru_cache(maxsize=512)(recognise)
+_recognise = lru_cache(maxsize=512)(recognize_failure)
 # Thousands of lines are kept, and they have a few levels and files: one copy of each.
 _name = lru_cache(maxsize=256)(str)
 
@@ -52,7 +52,7 @@ class LogReader:
         self._rest = b""
         self._stamp = ""
         self._begun = self._exception_ignored = False
-        self._phases, self._facts = Phases(), Facts()
+        self._phases, self._facts = PhaseReader(), FactReader()
 
     def feed(self, chunk: bytes) -> list[AnyEvent]:
         """Return the events of the lines that `chunk` completes."""
@@ -111,7 +111,7 @@ class LogReader:
         """Append what a line says while the server starts; a bar is kept in the log only when it is complete."""
         if phase := self._phases.take(body):
             events.append(PhaseStarted(self._at, phase))
-        bar = progress(body, self._at, self._phases.now)
+        bar = parse_progress(body, self._at, self._phases.now)
         if bar is None or bar.done == bar.total:
             events.append(LogLine(self._at, body, _name(level), _name(source)))
         if bar is not None:

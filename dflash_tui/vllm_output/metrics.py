@@ -74,13 +74,13 @@ class _Sample(NamedTuple):
     value: float
 
 
-def parse(text: str) -> Counters | None:
+def parse_counters(text: str) -> Counters | None:
     """Return the counters in a /metrics body; see `scrape`."""
-    found = scrape(text)
+    found = parse_metrics(text)
     return found.counters if found else None
 
 
-def scrape(text: str) -> Scrape | None:
+def parse_metrics(text: str) -> Scrape | None:
     """Return what a /metrics body says, summed over engines (`kv_usage`: the fullest engine's).
 
     Only the lines of the families used here reach the parser: the whole text costs six times as much.
@@ -159,7 +159,7 @@ def _sample(line: str) -> tuple[_Sample, ...]:
         return ()
 
 
-def rates(before: Counters, after: Counters, seconds: float) -> Rates | None:
+def compute_rates(before: Counters, after: Counters, seconds: float) -> Rates | None:
     """Return the rates between two readings `seconds` apart.
 
     Returns None when no time passed or a counter fell (another server answered on the port).

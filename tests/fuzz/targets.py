@@ -44,7 +44,7 @@ def log(data: bytes) -> None:
 def metrics(data: bytes) -> None:
     """A body of /metrics, of which the first half was there a second before: finite figures, or none."""
     lines = data.decode(errors="replace").split("\n")
-    before, after = (vllm_output_metrics.scrape("\n".join(part)) for part in (lines[: len(lines) // 2], lines))
+    before, after = (vllm_output_metrics.parse_metrics("\n".join(part)) for part in (lines[: len(lines) // 2], lines))
     if not after:
         return
     told: list[Sampled | LatenciesSampled] = [
@@ -52,7 +52,7 @@ def metrics(data: bytes) -> None:
         LatenciesSampled(_STARTED + 1, after.ttft, after.tpot),
     ]
     if before:
-        vllm_output_metrics.rates(before.counters, after.counters, 1.0)
+        vllm_output_metrics.compute_rates(before.counters, after.counters, 1.0)
         told.insert(0, Sampled(_STARTED, before.counters))
     _finite(msgspec.to_builtins(after))
     _folded(told)

@@ -78,7 +78,7 @@ def test_any_metrics_give_counters_that_can_be_reckoned_with(data):
             odd_texts.map('vllm:spec_decode_num_drafts_total{{position="{}"}} 1'.format),
         )
         lines[place] = data.draw(change)
-    found = metrics.scrape("\n".join(lines))
+    found = metrics.parse_metrics("\n".join(lines))
     if found:
         for figure in msgspec.to_builtins(found.counters).values():
             figures = figure if isinstance(figure, list) else [figure]

@@ -66,7 +66,7 @@ def samples(folder: Path, log: str, summary: dict[str, Any], start: float) -> li
         last = row["t"]
         events.append(MemorySampled(start + last, row["mem"]["used"], row["mem"]["total"], "GPU, all"))
         text = "\n".join(f"{name} {value}" for name, value in (row.get("m") or {}).items())
-        if counters := metrics.parse(text):
+        if counters := metrics.parse_counters(text):
             events.append(Sampled(start + last, counters))
     # The access log names a streamed request when its answer begins, which is at once.
     begun = [at for at, line in timed(log) if at is not None and '"POST /v1/chat/completions HTTP/1.1" 200' in line]

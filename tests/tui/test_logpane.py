@@ -9,7 +9,7 @@ from dflash_tui.events import LogLine, Problem
 from dflash_tui.run_state.retention import KEPT_BYTES, KEPT_LINES
 from dflash_tui.tui.widgets.log_pane import LogPane
 from dflash_tui.vllm_output import log_reader
-from dflash_tui.vllm_output.benign_warnings import why_benign
+from dflash_tui.vllm_output.benign_warnings import explain_benign_warning
 from tests.support import recordings
 from tests.tui.conftest import HOSTILE, a_run
 from tests.tui.panel import app, feed, text
@@ -36,7 +36,9 @@ def warnings(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", [name for name in recordings.names() if "fail" not in name and "kill" not in name])
 def test_every_warning_of_a_run_that_worked_is_explained(name):
-    assert [line for line in warnings(name) if not why_benign(line) and not any(told in line for told in TOLD)] == []
+    assert [
+        line for line in warnings(name) if not explain_benign_warning(line) and not any(told in line for told in TOLD)
+    ] == []
 
 
 @pytest.mark.parametrize("name", [name for name in recordings.names() if "fail" in name])
@@ -45,7 +47,7 @@ def test_no_cause_of_a_failure_is_called_harmless(name):
     events = reader.feed(recordings.raw(name) + b"\n")
     problems = [event.text for event in events if isinstance(event, Problem)]
     assert problems
-    assert not [text for text in problems if why_benign(text)]
+    assert not [text for text in problems if explain_benign_warning(text)]
 
 
 async def test_what_looks_bad_is_marked_and_explained_once(live):

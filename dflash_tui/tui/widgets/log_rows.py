@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dflash_tui.events import LogLine
 from dflash_tui.tui.render import status
-from dflash_tui.vllm_output.benign_warnings import why_benign
+from dflash_tui.vllm_output.benign_warnings import explain_benign_warning
 
 _NOTE = f"{'':11}↳ no harm: "
 _RANKS = {"WARNING": 1, "ERROR": 2, "CRITICAL": 2}
@@ -74,7 +74,7 @@ class LogRows(Sequence[str]):
             self._rank = _RANKS.get(line.level, 0)
         elif line.text.startswith("Traceback (most recent call last)"):
             self._rank = 2  # what follows it has no level of its own
-        why = why_benign(line.text) if self._rank or not line.level else ""
+        why = explain_benign_warning(line.text) if self._rank or not line.level else ""
         if (min(self._rank, 1) if why else self._rank) < self.level:
             return []
         if not why:

@@ -17,7 +17,7 @@ from dflash_tui.run_state.counters import LONGEST_GAP, CounterReading
 from dflash_tui.run_state.published_range import choose_published_figures, compare_with_published
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.widgets.basic import MUTED
-from dflash_tui.vllm_output.histogram import Quantile, quantile
+from dflash_tui.vllm_output.histogram import Quantile, estimate_quantile
 from dflash_tui.vllm_output.metrics import Rates
 
 RECENT = 10.0
@@ -114,7 +114,7 @@ def _expected(state: RunState, plan: Plan | None, mean: Rates | None) -> Tile:
 
 def _latency(name: str, share: int, histogram: Histogram | None) -> Tile:
     """Return the median and the 95th percentile of a histogram, and of how many requests."""
-    middle, high = (quantile(histogram, part) if histogram else None for part in (0.5, 0.95))
+    middle, high = (estimate_quantile(histogram, part) if histogram else None for part in (0.5, 0.95))
     if histogram is None or middle is None or high is None:
         return Tile(f"{name} p50/p95", UNKNOWN, "", name, share)
     (one, unit), (other, same) = format_quantile(middle), format_quantile(high)

@@ -8,7 +8,7 @@ from dflash_tui.diagnosis.cause import UNKNOWN, diagnose_run
 from dflash_tui.events import Autopsy, Exited, Health, HealthChanged, Launched, MemorySampled, Stopping
 from dflash_tui.planning.recipe import RecipeFailure
 from dflash_tui.run_state.state import RunState
-from dflash_tui.vllm_output.known_failures import KNOWN, SYMPTOMS, explain
+from dflash_tui.vllm_output.known_failures import KNOWN, SYMPTOMS, explain_failure
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
 
@@ -277,7 +277,7 @@ def test_every_failure_but_a_symptom_says_why_and_what_to_do():
 
 def test_braces_in_a_log_are_only_text():
     """What a log says is put into our words, never read as one of them."""
-    found = explain("vllm: error: unrecognized arguments: --{flag}{0.__class__}")
+    found = explain_failure("vllm: error: unrecognized arguments: --{flag}{0.__class__}")
     assert found is not None
     assert found.cause == "this vLLM has no flag --{flag}{0.__class__}"
 

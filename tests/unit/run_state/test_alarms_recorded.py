@@ -51,7 +51,7 @@ def logged(name: str) -> Iterable[AnyEvent]:
 
 def sample(name: str, which: str, at: float) -> Iterable[AnyEvent]:
     if (recordings.FOLDER / name / f"metrics_{which}.txt").exists():
-        counters = metrics.parse(recordings.metrics(name, which))
+        counters = metrics.parse_counters(recordings.metrics(name, which))
         assert counters is not None
         yield Sampled(at, counters)
 

@@ -9,8 +9,8 @@ from dflash_tui.events import Counters, Histogram, LatenciesSampled
 from dflash_tui.run_state.counters import CounterSeries
 from dflash_tui.run_state.retention import DENSE, LONGEST, THIN_EVERY, THIN_STEP, ThinnedSeries
 from dflash_tui.run_state.state import RunState
-from dflash_tui.vllm_output.histogram import difference, mean, quantile
-from dflash_tui.vllm_output.metrics import scrape
+from dflash_tui.vllm_output.histogram import compute_mean, estimate_quantile, subtract_histograms
+from dflash_tui.vllm_output.metrics import parse_metrics
 from tests.support import recordings
 
 BOUNDS = (0.1, 0.2, 0.4)
@@ -88,13 +88,13 @@ def test_values_of_the_past_are_held_and_then_forgotten():
 def test_a_quantile_lies_in_its_bucket():
     """Inside a bucket values are spread evenly; above the last bound only the bound is known."""
     histogram = Histogram(BOUNDS, (0.0, 4.0, 4.0, 2.0), 5.0)
-    assert mean(histogram) == pytest.approx(0.5)
-    middle = quantile(histogram, 0.5)
+    assert compute_mean(histogram) == pytest.approx(0.5)
+    middle = estimate_quantile(histogram, 0.5)
     assert middle is not None
     assert list(middle[:2]) == pytest.approx([0.25, 0.2])
-    assert quantile(histogram, 0.95) == (0.4, 0.4, None)
-    assert quantile(histogram, 0.0) == (0.1, 0.1, 0.2)
-    assert quantile(Histogram(BOUNDS, (0.0,) * 4), 0.5) is None
+    assert estimate_quantile(histogram, 0.95) == (0.4, 0.4, None)
+    assert estimate_quantile(histogram, 0.0) == (0.1, 0.1, 0.2)
+    assert estimate_quantile(Histogram(BOUNDS, (0.0,) * 4), 0.5) is None
 
 
 def test_quantiles_of_many_values_are_near_the_true_ones():
@@ -105,7 +105,7 @@ def test_quantiles_of_many_values_are_near_the_true_ones():
     for value in values:
         counts[sum(value > bound for bound in bounds)] += 1
     for share in (0.05, 0.5, 0.95, 0.99):
-        found = quantile(Histogram(bounds, tuple(counts)), share)
+        found = estimate_quantile(Histogram(bounds, tuple(counts)), share)
         true = sorted(values)[math.ceil(share * 1000) - 1]
         assert found is not None
         assert found.low <= true <= (found.high or math.inf)
@@ -129,16 +129,16 @@ def test_a_window_holds_only_its_own_requests():
 def test_histograms_of_two_servers_have_no_difference():
     """Other bounds or fallen counts are of another server."""
     one, less = Histogram(BOUNDS, (1.0, 1.0, 0.0, 0.0)), Histogram(BOUNDS, (0.0, 5.0, 0.0, 0.0))
-    assert difference(one, less) is None
-    assert difference(one, Histogram((1.0,), (3.0, 3.0))) is None
-    assert difference(None, one) is None
+    assert subtract_histograms(one, less) is None
+    assert subtract_histograms(one, Histogram((1.0,), (3.0, 3.0))) is None
+    assert subtract_histograms(None, one) is None
 
 
 @pytest.mark.parametrize("name", ["cpu-vllm-0.32.0/dflash", "h200-vllm-0.26.0/g26-dflash-compile"])
 def test_histograms_are_those_of_the_body(name):
     """Bucket by bucket as recorded: their sum is the count that the server states itself."""
     text = recordings.metrics(name, "end")
-    found = scrape(text)
+    found = parse_metrics(text)
     assert found is not None
     assert found.ttft is not None
     assert found.tpot is not None

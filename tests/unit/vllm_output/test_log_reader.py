@@ -10,7 +10,7 @@ import pytest
 
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
 from dflash_tui.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem, Progressed, Stated
-from dflash_tui.vllm_output.known_failures import root_cause
+from dflash_tui.vllm_output.known_failures import find_root_cause
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
 
@@ -96,7 +96,7 @@ def test_carriage_returns_split_lines():
 )
 def test_the_cause_of_a_failure_is_the_first_line_that_says_more_than_see_above(name, kind, text):
     """The root cause of each provoked failure is found among tracebacks, warnings and follow-up errors."""
-    cause = root_cause(e for e in replay(f"cpu-vllm-0.32.0/{name}") if isinstance(e, Problem))
+    cause = find_root_cause(e for e in replay(f"cpu-vllm-0.32.0/{name}") if isinstance(e, Problem))
     assert cause is not None
     assert (cause.kind, text in cause.text) == (kind, True), cause.text
 
@@ -104,7 +104,7 @@ def test_the_cause_of_a_failure_is_the_first_line_that_says_more_than_see_above(
 def test_a_gpu_fault_is_named():
     """An illegal memory access on a real H200 is the cause, not the initialisation error that follows."""
     events = replay("h200-vllm-0.26.0/fail-illegal-memory-access")
-    cause = root_cause(e for e in events if isinstance(e, Problem))
+    cause = find_root_cause(e for e in events if isinstance(e, Problem))
     assert cause is not None
     assert cause.kind == "device_fault"
 

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dflash_tui.events import Counters
-from dflash_tui.vllm_output.metrics import parse, rates
+from dflash_tui.vllm_output.metrics import compute_rates, parse_counters
 from tests.support import recordings
 
 PAIRS = ["cpu-vllm-0.32.0/dflash", "h200-vllm-0.26.0/g26-dflash-compile"]
@@ -22,7 +22,7 @@ def whole(text: str, name: str) -> float:
 def test_counters_are_those_of_the_body(name):
     """The few lines parsed give the same sums as parsing everything."""
     text = recordings.metrics(name, "end")
-    counters = parse(text)
+    counters = parse_counters(text)
     assert counters is not None
     assert counters.generated == whole(text, "vllm:generation_tokens_total") > 0
     assert counters.steps == whole(text, "vllm:spec_decode_num_drafts_total") > 0
@@ -34,13 +34,13 @@ def test_counters_are_those_of_the_body(name):
 @pytest.mark.parametrize("name", PAIRS)
 def test_rates_follow_the_definitions(name):
     """Acceptance is accepted / proposed, the acceptance length 1 + accepted / steps, tok/s = steps/s x AL."""
-    before, after = parse(recordings.metrics(name, "start")), parse(recordings.metrics(name, "end"))
+    before, after = parse_counters(recordings.metrics(name, "start")), parse_counters(recordings.metrics(name, "end"))
     assert before
     assert after
     assert after.steps
     assert after.accepted
     assert after.proposed
-    found = rates(before, after, 10.0)
+    found = compute_rates(before, after, 10.0)
     assert found is not None
     assert found.acceptance_length
     assert found.steps_s
@@ -53,10 +53,10 @@ def test_rates_follow_the_definitions(name):
 
 def test_without_speculation_its_figures_are_unknown():
     """A server without a drafter has no acceptance, rather than one of zero."""
-    counters = parse(recordings.metrics("cpu-vllm-0.32.0/eager", "end"))
+    counters = parse_counters(recordings.metrics("cpu-vllm-0.32.0/eager", "end"))
     assert counters is not None
     assert (counters.steps, counters.per_position) == (None, ())
-    found = rates(counters, counters, 1.0)
+    found = compute_rates(counters, counters, 1.0)
     assert found is not None
     assert (found.tok_s, found.steps_s, found.acceptance, found.acceptance_length) == (0.0, None, None, None)
 
@@ -64,7 +64,7 @@ def test_without_speculation_its_figures_are_unknown():
 def test_a_window_without_traffic_has_no_acceptance():
     """Nothing generated is 0 tok/s, but acceptance is unknown."""
     counters = Counters(generated=5, steps=2, proposed=14, accepted=3, per_position=(2, 1))
-    found = rates(counters, counters, 1.0)
+    found = compute_rates(counters, counters, 1.0)
     assert found is not None
     assert (found.tok_s, found.acceptance, found.acceptance_length) == (0.0, None, None)
 
@@ -76,7 +76,7 @@ def test_engines_are_summed_and_the_fullest_cache_counts():
         f'vllm:kv_cache_usage_perc{{engine="{e}",model_name="m"}} {n / 100}\n'
         for e, n in ((0, 10.0), (1, 30.0))
     )
-    counters = parse(text)
+    counters = parse_counters(text)
     assert counters is not None
     assert (counters.generated, counters.kv_usage) == (40.0, 0.3)
 
@@ -84,18 +84,20 @@ def test_engines_are_summed_and_the_fullest_cache_counts():
 @pytest.mark.parametrize("text", ["", "<html>", "vllm:generation_tokens_total{engine=", "x 1\n" * 1000])
 def test_what_is_not_a_vllm_body_is_none(text):
     """Another program on the port, or half a body, gives no counters and no exception."""
-    assert parse(text) is None
+    assert parse_counters(text) is None
 
 
 def test_a_counter_that_fell_gives_no_rate():
     """Counters that go backwards belong to another server."""
-    assert rates(Counters(generated=10), Counters(generated=4), 1.0) is None
-    assert rates(Counters(generated=10), Counters(generated=40), 0.0) is None
+    assert compute_rates(Counters(generated=10), Counters(generated=4), 1.0) is None
+    assert compute_rates(Counters(generated=10), Counters(generated=40), 0.0) is None
 
 
 def test_not_a_number_is_left_out():
     """NaN and infinity never reach a chart."""
-    counters = parse("vllm:generation_tokens_total 3\nvllm:kv_cache_usage_perc NaN\nvllm:num_requests_running +Inf\n")
+    counters = parse_counters(
+        "vllm:generation_tokens_total 3\nvllm:kv_cache_usage_perc NaN\nvllm:num_requests_running +Inf\n"
+    )
     assert counters is not None
     assert counters.kv_usage is None
     assert math.isfinite(counters.running)
@@ -115,14 +117,14 @@ HUGE = "1.7e308"
 )
 def test_figures_that_cannot_be_are_left_out(line, other):
     """No sum of what a server tells is infinite, negative or beyond what anybody counts."""
-    counters = parse(f"vllm:generation_tokens_total 5\n{line}\n{other}\n")
+    counters = parse_counters(f"vllm:generation_tokens_total 5\n{line}\n{other}\n")
     assert counters == Counters(generated=5.0)
 
 
 def test_a_generation_counter_that_cannot_be_is_none():
     """Two engines whose tokens add up to infinity are no server to measure."""
     lines = [f'vllm:generation_tokens_total{{engine="{engine}"}} {HUGE}\n' for engine in range(2)]
-    assert parse("".join(lines)) is None
+    assert parse_counters("".join(lines)) is None
 
 
 def test_only_positions_that_can_be_drafted_count():
@@ -130,7 +132,7 @@ def test_only_positions_that_can_be_drafted_count():
     name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
     places = ["9" * 5000, *map(str, range(40_000))]
     body = "".join(f'{name}{{position="{place}"}} 1\n' for place in places[:2000])
-    counters = parse(f"vllm:generation_tokens_total 5\n{body}")
+    counters = parse_counters(f"vllm:generation_tokens_total 5\n{body}")
     assert counters is not None
     assert counters.per_position == (1.0,) * 64
 
@@ -138,6 +140,6 @@ def test_only_positions_that_can_be_drafted_count():
 def test_a_family_whose_name_begins_as_one_of_ours_is_passed_over():
     """A release may add a histogram whose name only begins as a counter's; the others are still read."""
     text = 'vllm:generation_tokens_total 1\nvllm:prompt_tokens_total_bucket{le="1"} 2\nvllm:prompt_tokens_total 3\n'
-    found = parse(text)
+    found = parse_counters(text)
     assert found
     assert (found.generated, found.prompt) == (1, 3)
