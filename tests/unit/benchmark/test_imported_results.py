@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests import DATA
 from dflash_tui.benchmark import imported_results
 from dflash_tui.common.errors import UsageError
 

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 import yaml
 
+from tests import DATA
 from dflash_tui.common import paths
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import plan as plans
