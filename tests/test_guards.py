@@ -15,8 +15,8 @@ import dflash_tui
 EVERYTHING_BUT_THE_PANEL = (
     "import importlib, pkgutil, sys, dflash_tui\n"
     "for module in pkgutil.walk_packages(dflash_tui.__path__, 'dflash_tui.', onerror=print):\n"
-    "    panel = module.name.startswith(('dflash_tui.tui', 'dflash_tui.in_engine')) or module.name.endswith('__main__')\n"
-    "    panel or importlib.import_module(module.name)\n"
+    "    if not module.name.startswith(('dflash_tui.tui', 'dflash_tui.in_engine')) and '__main__' not in module.name:\n"
+    "        importlib.import_module(module.name)\n"
     "print(*sorted(sys.modules))"
 )
 

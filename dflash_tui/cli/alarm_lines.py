@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from dflash_tui.cli.console import print_data, print_status
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import format_duration
 from dflash_tui.events import Event, encode
 from dflash_tui.run_state.alarms import Alarm, find_alarms
 from dflash_tui.run_state.state import RunState
@@ -53,6 +53,6 @@ def _say(alarm: Alarm, now: float, *, over: bool, as_json: bool) -> None:
     if as_json:
         print_data(encode(Alarmed(now, *alarm, over=over)).decode())
     elif over:
-        print_status(f"✓ {alarm.kind}: over after {formatting.format_duration(now - alarm.since)}")
+        print_status(f"✓ {alarm.kind}: over after {format_duration(now - alarm.since)}")
     else:
         print_status(f"! {alarm.kind}: {alarm.what}: {alarm.evidence}\n  → {alarm.do}")

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.common import sanitizer
+from dflash_tui.common.sanitizer import escape_control_characters
 
 
 def print_data(line: str) -> None:
     """Write a line of data to stdout at once."""
-    sys.stdout.write(f"{sanitizer.escape_control_characters(line)}\n")
+    sys.stdout.write(f"{escape_control_characters(line)}\n")
     sys.stdout.flush()
 
 
@@ -23,5 +23,5 @@ def print_json(value: Any) -> None:
 
 def print_status(line: str) -> None:
     """Write a line of narration to stderr at once."""
-    sys.stderr.write(f"{sanitizer.escape_control_characters(line)}\n")
+    sys.stderr.write(f"{escape_control_characters(line)}\n")
     sys.stderr.flush()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from dflash_tui.cli.console import print_data, print_status
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, format_number, format_percent
 from dflash_tui.events import (
     WARM_UP,
     AnyEvent,
@@ -20,7 +20,7 @@ from dflash_tui.events import (
     RequestDone,
     encode,
 )
-from dflash_tui.launch.preflight.runner import Check
+from dflash_tui.launch.preflight.check import Check
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.counters import LONGEST_GAP
 from dflash_tui.run_state.state import RunState
@@ -77,11 +77,11 @@ class WindowFigures(Event, frozen=True, tag="figures"):
     def line(self, state: RunState) -> str:
         """Return the figures under `HEADER`; the time is since the launch."""
         age = self.at - state.started_at if state.started_at else None
-        queue = [formatting.UNKNOWN if n is None else str(n) for n in (self.running, self.waiting)]
+        queue = [UNKNOWN if n is None else str(n) for n in (self.running, self.waiting)]
         return (
-            f"{formatting.format_duration(age):>8}  {formatting.format_number(self.tok_s):>8}  {formatting.format_percent(self.acceptance, 1):>7}  "
-            f"{formatting.format_number(self.acceptance_length, 2):>5}  {formatting.format_number(self.steps_s):>8}  "
-            f"{formatting.format_gib(self.memory):>9}  {queue[0]:>7}  {queue[1]:>7}"
+            f"{format_duration(age):>8}  {format_number(self.tok_s):>8}  {format_percent(self.acceptance, 1):>7}  "
+            f"{format_number(self.acceptance_length, 2):>5}  {format_number(self.steps_s):>8}  "
+            f"{format_gib(self.memory):>9}  {queue[0]:>7}  {queue[1]:>7}"
         )
 
 
@@ -127,14 +127,14 @@ class EventLines:
                 self._entered(event)
             case HealthChanged(health=health, detail=detail):
                 ready = (
-                    f", ready after {formatting.format_duration(self._state.time_to_ready)}"
+                    f", ready after {format_duration(self._state.time_to_ready)}"
                     if health is Health.WARM and not detail
                     else ""
                 )
                 print_status(f"● {health.value}{': ' + detail if detail else ''}{ready}")
             case RequestDone(kind=kind, error=error) if kind == WARM_UP:
                 print_status(
-                    f"  first request {'failed: ' + error if error else 'took ' + formatting.format_number(event.total, 1, 's')}"
+                    f"  first request {'failed: ' + error if error else 'took ' + format_number(event.total, 1, 's')}"
                 )
             case _:
                 pass
@@ -148,8 +148,6 @@ class EventLines:
         """Say how long the phase before took; a moment that the log does not explain is not worth a line."""
         before, self._phase = self._phase, event
         if before is not None and (before.phase is not Phase.UNATTRIBUTED or event.at - before.at >= 1):
-            print_status(f"  {before.phase.value:<12} {formatting.format_duration(event.at - before.at):>8}")
+            print_status(f"  {before.phase.value:<12} {format_duration(event.at - before.at):>8}")
         if event.phase is Phase.UP and (began := self._state.started_at) is not None:
-            print_status(
-                f"  up after {formatting.format_duration(event.at - began)}; it is ready when it has answered a request"
-            )
+            print_status(f"  up after {format_duration(event.at - began)}; it is ready when it has answered a request")

@@ -16,8 +16,8 @@ from __future__ import annotations
 import errno
 import os
 
-from dflash_tui.common import sanitizer
 from dflash_tui.common.own_secrets import redact_text
+from dflash_tui.common.sanitizer import clean_lines
 
 
 class DflashError(Exception):
@@ -30,9 +30,9 @@ class DflashError(Exception):
 
     def __init__(self, what: str, *, evidence: str = "", do: str = "") -> None:
         self.what, self.evidence, self.do = (
-            sanitizer.clean_lines(what),
-            sanitizer.clean_lines(redact_text(evidence)),
-            sanitizer.clean_lines(do),
+            clean_lines(what),
+            clean_lines(redact_text(evidence)),
+            clean_lines(do),
         )
         super().__init__(self.what)
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from dflash_tui.common import sanitizer
+from dflash_tui.common.sanitizer import clean_json_value
 
 T = TypeVar("T")
 # What texts in JSON can hold that is not plain; quoted quotes, backslashes and slashes are.
@@ -24,7 +24,7 @@ def decode_untrusted(data: bytes, decoder: msgspec.json.Decoder[T], *, one_line:
         if not _SUSPECT.search(data):  # nearly all that is read, and some is every second
             return decoder.decode(data)
         return msgspec.convert(
-            sanitizer.clean_json_value(msgspec.json.decode(data), one_line=one_line), decoder.type, str_keys=True
+            clean_json_value(msgspec.json.decode(data), one_line=one_line), decoder.type, str_keys=True
         )
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from None

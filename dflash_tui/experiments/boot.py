@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dflash_tui.common import sanitizer
 from dflash_tui.common.errors import DflashError
+from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import WARM_UP, Event, Health, Preparing, RequestDone
 from dflash_tui.experiments import (
@@ -215,4 +215,4 @@ def log_preparing(event: Preparing) -> None:
 def write_driver_log(line: str) -> None:
     """Write a line into the driver's log, which its output is; a full disk costs the line and nothing else."""
     with contextlib.suppress(OSError):
-        print(f"{time.strftime('%H:%M:%S')} {sanitizer.escape_control_characters(line)}", flush=True)  # noqa: T201
+        print(f"{time.strftime('%H:%M:%S')} {escape_control_characters(line)}", flush=True)  # noqa: T201

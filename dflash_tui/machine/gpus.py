@@ -10,8 +10,8 @@ import msgspec
 import psutil
 import pynvml
 
-from dflash_tui.common import sanitizer
 from dflash_tui.common.errors import UsageError
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.machine import nvml
 from dflash_tui.machine.hardware import Hardware, classify_gpu
 
@@ -189,7 +189,7 @@ def _look() -> tuple[Gpu, ...]:
 
 def _describe(index: int) -> Gpu:
     device = nvml.Device(index)
-    name = sanitizer.clean_line(device.get(pynvml.nvmlDeviceGetName) or "")
+    name = clean_line(device.get(pynvml.nvmlDeviceGetName) or "")
     version = device.get(pynvml.nvmlDeviceGetCudaComputeCapability)
     capability = "{}.{}".format(*version) if version else ""
     total, used = device.memory()
@@ -226,6 +226,6 @@ def _describe(index: int) -> Gpu:
 
 def _holder(pid: int, memory: int | None) -> GpuProcess:
     try:
-        return GpuProcess(pid, sanitizer.clean_line(psutil.Process(pid).name()), memory)
+        return GpuProcess(pid, clean_line(psutil.Process(pid).name()), memory)
     except psutil.Error:
         return GpuProcess(pid, memory=memory)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import psutil
 
-from dflash_tui.common import sanitizer
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.machine import processes
 
 _ROOT = Path("/")
@@ -187,7 +187,7 @@ def find_port_listener(port: int) -> str:
             if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
                 if connection.pid is None:
                     return "a process of another user"
-                return f"{sanitizer.clean_line(psutil.Process(connection.pid).name())} (pid {connection.pid})"
+                return f"{clean_line(psutil.Process(connection.pid).name())} (pid {connection.pid})"
     except (psutil.Error, OSError):
         return ""
     return ""

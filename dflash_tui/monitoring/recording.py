@@ -16,9 +16,9 @@ from typing import IO
 
 import msgspec
 
-from dflash_tui.common import own_secrets, paths, sanitizer
+from dflash_tui.common import own_secrets, paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.sanitizer import clean_json_value, clean_line
 from dflash_tui.common.type_registration import register_type
 from dflash_tui.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
 from dflash_tui.runs import registry, run_files, server_process
@@ -173,7 +173,7 @@ def read_recording(path: Path) -> Recording:
         if len(told) > _RUN_LIMIT:
             raise UsageError(what, evidence=f"{RUN} is larger than {_RUN_LIMIT >> 20} MiB")
         # A run that nobody bore is nobody's: no pid in it is ever taken for a process of ours.
-        fields = sanitizer.clean_json_value(msgspec.json.decode(told)) | {"born": "", "where": str(path.resolve())}
+        fields = clean_json_value(msgspec.json.decode(told)) | {"born": "", "where": str(path.resolve())}
         recording = msgspec.convert(fields, Recording)
     except (*_BROKEN, KeyError, TypeError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         do = "dflash-tui export RUN writes one; dflash-tui ps --all lists the runs"

@@ -8,7 +8,7 @@ from statistics import fmean
 from dflash_tui.benchmark.stats import LEVEL
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread
 from dflash_tui.benchmark.vllm_bench import VllmBenchCompared
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import UNKNOWN, format_number, format_percent, format_table, truncate
 from dflash_tui.events import RequestDone
 
 KIND_WIDTH = 12
@@ -21,9 +21,9 @@ def format_request(request: RequestDone | None) -> str:
         return f"{'prompt':<{KIND_WIDTH}} {columns}"
     end = f"failed: {request.error}" if request.error else request.finish
     return (
-        f"{formatting.truncate(request.kind, KIND_WIDTH):<{KIND_WIDTH}} {formatting.format_number(request.ttft, 3, 's'):>8} "
-        f"{formatting.format_number(request.decode_tok_s):>7} {formatting.format_number(request.acceptance_length, 2):>5} "
-        f"{formatting.format_number(request.steps_s):>7} {formatting.format_number(request.total, 1, 's'):>8} {request.tokens:>6}  {end}"
+        f"{truncate(request.kind, KIND_WIDTH):<{KIND_WIDTH}} {format_number(request.ttft, 3, 's'):>8} "
+        f"{format_number(request.decode_tok_s):>7} {format_number(request.acceptance_length, 2):>5} "
+        f"{format_number(request.steps_s):>7} {format_number(request.total, 1, 's'):>8} {request.tokens:>6}  {end}"
     )
 
 
@@ -35,16 +35,16 @@ def tabulate_kinds(measured: LevelSummary) -> str:
     rows = [_figures_row(kind, figures) for kind, figures in measured.kinds.items()]
     if measured.figures and len(rows) > 1:
         rows.append(_figures_row("all", measured.figures))
-    return formatting.format_table(header, rows, right=(1, 2, 3, 4, 5, 6, 7))
+    return format_table(header, rows, right=(1, 2, 3, 4, 5, 6, 7))
 
 
 def _figures_row(kind: str, figures: RequestFigures) -> tuple[str, ...]:
     speed = figures.tok_s
     return (
-        formatting.truncate(kind, KIND_WIDTH),
+        truncate(kind, KIND_WIDTH),
         f"{figures.n}" + (f"/{figures.n + figures.failed}" if figures.failed else ""),
         _median(speed),
-        f"{speed.low:.1f} to {speed.high:.1f}" if speed else formatting.UNKNOWN,
+        f"{speed.low:.1f} to {speed.high:.1f}" if speed else UNKNOWN,
         _median(figures.acceptance_length, 2),
         _median(figures.steps_s),
         _median(figures.ttft, 3, "s"),
@@ -53,7 +53,7 @@ def _figures_row(kind: str, figures: RequestFigures) -> tuple[str, ...]:
 
 
 def _median(spread: Spread | None, digits: int = 1, unit: str = "") -> str:
-    return formatting.format_number(spread.median if spread else None, digits, unit)
+    return format_number(spread.median if spread else None, digits, unit)
 
 
 def format_level(measured: LevelSummary) -> str:
@@ -69,8 +69,8 @@ def format_level(measured: LevelSummary) -> str:
     if measured.acceptance is not None:
         positions = " ".join(f"{share:.0%}" for share in measured.per_position)
         lines.append(
-            f"acceptance {formatting.format_percent(measured.acceptance, 1)}, acceptance length "
-            f"{formatting.format_number(measured.acceptance_length, 2)} with the bonus token, over {measured.steps:.0f} steps"
+            f"acceptance {format_percent(measured.acceptance, 1)}, acceptance length "
+            f"{format_number(measured.acceptance_length, 2)} with the bonus token, over {measured.steps:.0f} steps"
         )
         lines.append(f"by position {positions}")
     if measured.synthetic:
@@ -92,14 +92,14 @@ def tabulate_levels(levels: Sequence[LevelSummary]) -> str:
         rows.append((
             str(level.streams),
             f"{figures.n}" + (f"/{level.requests}" if level.failed else ""),
-            formatting.format_number(level.tok_s),
+            format_number(level.tok_s),
             _median(figures.ttft, 3, "s"),
-            formatting.format_number(figures.ttft.high if figures.ttft else None, 3, "s"),
-            formatting.format_number(figures.tpot.median * 1000 if figures.tpot else None, 1, "ms"),
-            formatting.format_percent(level.acceptance, 1),
-            formatting.format_number(level.acceptance_length, 2),
+            format_number(figures.ttft.high if figures.ttft else None, 3, "s"),
+            format_number(figures.tpot.median * 1000 if figures.tpot else None, 1, "ms"),
+            format_percent(level.acceptance, 1),
+            format_number(level.acceptance_length, 2),
         ))  # fmt: skip
-    return formatting.format_table(header, rows, right=range(8))
+    return format_table(header, rows, right=range(8))
 
 
 def tabulate_with_vllm(ours: Sequence[LevelSummary], compared: VllmBenchCompared) -> str:
@@ -110,9 +110,9 @@ def tabulate_with_vllm(ours: Sequence[LevelSummary], compared: VllmBenchCompared
         low, high = (f"{(bound - 1) * 100:+.1f}" for bound in (compared.tok_s.low, compared.tok_s.high))
         speed = f"{(compared.tok_s.ratio - 1) * 100:+.1f} % ({low} to {high})"
     else:
-        speed = f"{(mine / other - 1) * 100:+.1f} %" if mine and other else formatting.UNKNOWN
+        speed = f"{(mine / other - 1) * 100:+.1f} %" if mine and other else UNKNOWN
     rows = (
-        ("output tok/s", formatting.format_number(mine), formatting.format_number(other), speed),
+        ("output tok/s", format_number(mine), format_number(other), speed),
         _acceptance(_mean(one.acceptance for one in ours), _mean(one.acceptance for one in theirs)),
         _length(_mean(one.acceptance_length for one in ours), _mean(one.acceptance_length for one in theirs)),
         ("requests", _out_of([(one.requests - one.failed, one.failed) for one in ours]),
@@ -121,7 +121,7 @@ def tabulate_with_vllm(ours: Sequence[LevelSummary], compared: VllmBenchCompared
     streams = "one stream" if compared.streams == 1 else f"{compared.streams} streams"
     what = streams if len(ours) == 1 else f"{streams}, {len(ours)} turns"
     between = "difference" if compared.tok_s is None else f"difference ({LEVEL:.0%})"
-    return formatting.format_table((what, "dflash-tui", compared.theirs[0].source, between), rows, right=(1, 2, 3))
+    return format_table((what, "dflash-tui", compared.theirs[0].source, between), rows, right=(1, 2, 3))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -131,13 +131,13 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _acceptance(mine: float | None, other: float | None) -> tuple[str, ...]:
-    points = formatting.UNKNOWN if mine is None or other is None else f"{(mine - other) * 100:+.1f} points"
-    return "acceptance", formatting.format_percent(mine, 1), formatting.format_percent(other, 1), points
+    points = UNKNOWN if mine is None or other is None else f"{(mine - other) * 100:+.1f} points"
+    return "acceptance", format_percent(mine, 1), format_percent(other, 1), points
 
 
 def _length(mine: float | None, other: float | None) -> tuple[str, ...]:
-    apart = formatting.UNKNOWN if mine is None or other is None else f"{mine - other:+.2f}"
-    return "AL", formatting.format_number(mine, 2), formatting.format_number(other, 2), apart
+    apart = UNKNOWN if mine is None or other is None else f"{mine - other:+.2f}"
+    return "AL", format_number(mine, 2), format_number(other, 2), apart
 
 
 def _out_of(turns: Sequence[tuple[int, int]]) -> str:

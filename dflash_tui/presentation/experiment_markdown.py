@@ -5,13 +5,43 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import (
+    UNKNOWN,
+    format_duration,
+    format_gib,
+    format_number,
+    format_time,
+    format_usage,
+    pluralize,
+    truncate,
+)
 from dflash_tui.common.redaction import LEFT_OUT, is_secret
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
 from dflash_tui.experiments.design import Boot, Conditions
 from dflash_tui.planning import request
-from dflash_tui.presentation import experiment_tables, verdict_text
+from dflash_tui.presentation import verdict_text
+from dflash_tui.presentation.experiment_tables import (
+    ARMS_HEADER,
+    arm_letter,
+    axis_scale,
+    count_requests,
+    describe_certainty,
+    describe_variation,
+    draw_axis,
+    draw_interval,
+    format_boot_order,
+    format_clocks,
+    format_factor,
+    list_other_details,
+    list_start_bars,
+    name_arm,
+    name_prompt,
+    synthetic_label,
+    tabulate_arms,
+    tabulate_prompts,
+    total_seconds,
+)
 from dflash_tui.presentation.markdown import escape_text, quote_block, quote_code, render_bullets, render_table
 
 _AXIS = 41
@@ -27,11 +57,12 @@ def render_experiment(report: ExperimentReport) -> str:
 
 def _parts(report: ExperimentReport) -> Iterator[str]:
     design = report.design
-    yield f"# {'A/B' if design.suite else 'Side by side'} of {quote_code(design.recipe)}: {escape_text(experiment_tables.describe_variation(design))}"
-    if label := experiment_tables.synthetic_label(design):
+    title = f"{'A/B' if design.suite else 'Side by side'} of {quote_code(design.recipe)}"
+    yield f"# {title}: {escape_text(describe_variation(design))}"
+    if label := synthetic_label(design):
         yield f"> **{escape_text(label)}.** What is compared holds for this set-up of the engine, not for such a model."
-    how = f"{experiment_tables.describe_certainty(design)}, order {experiment_tables.format_boot_order(design)}"
-    yield f"{formatting.format_time(design.made_at)}, {how}, told by dflash-tui {escape_text(design.version)}."
+    how = f"{describe_certainty(design)}, order {format_boot_order(design)}"
+    yield f"{format_time(design.made_at)}, {how}, told by dflash-tui {escape_text(design.version)}."
     if not report.complete:
         yield f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over."
     for one in report.comparisons:
@@ -42,8 +73,8 @@ def _parts(report: ExperimentReport) -> Iterator[str]:
         yield _sweep(report)
     yield "## Arms"
     yield render_table(
-        experiment_tables.ARMS_HEADER,
-        [[escape_text(cell) for cell in row] for row in experiment_tables.tabulate_arms(report)],
+        ARMS_HEADER,
+        [[escape_text(cell) for cell in row] for row in tabulate_arms(report)],
         range(1, 9),
     )
     yield "Medians of a boot's requests, then of the boots, with the least and the greatest; a verdict pairs prompts."
@@ -56,16 +87,16 @@ def _parts(report: ExperimentReport) -> Iterator[str]:
 
 def _verdict(report: ExperimentReport, one: Comparison) -> Iterator[str]:
     design = report.design
-    yield f"## Verdict: {escape_text(experiment_tables.name_arm(design, one.b))} against {escape_text(experiment_tables.name_arm(design, one.a))}"
+    yield f"## Verdict: {escape_text(name_arm(design, one.b))} against {escape_text(name_arm(design, one.a))}"
     yield f"**{escape_text(verdict_text.format_headline(report, one))}**"
-    yield render_bullets(escape_text(line) for line in experiment_tables.list_other_details(report, one))
+    yield render_bullets(escape_text(line) for line in list_other_details(report, one))
     if one.prompts:
-        a, b = (experiment_tables.name_arm(design, arm, 16) for arm in (one.a, one.b))
+        a, b = (name_arm(design, arm, 16) for arm in (one.a, one.b))
         measure = escape_text(one.measure)
         header = ("prompt", f"{escape_text(a)}, {measure}", f"{escape_text(b)}, {measure}", "ratio and interval", "n")
         yield render_table(
             header,
-            [[escape_text(cell) for cell in row] for row in experiment_tables.tabulate_prompts(report, one)],
+            [[escape_text(cell) for cell in row] for row in tabulate_prompts(report, one)],
             range(1, 5),
         )
         yield quote_block(*render_ranges(one))
@@ -73,16 +104,14 @@ def _verdict(report: ExperimentReport, one: Comparison) -> Iterator[str]:
 
 def render_ranges(one: Comparison) -> list[str]:
     """Return the interval of each prompt and of all, drawn around 1, with an axis below."""
-    rows = [(experiment_tables.name_prompt(row), row.ratio) for row in one.prompts] + (
-        [("all", one.ratio)] if one.ratio else []
-    )
-    most = experiment_tables.axis_scale([ratio for _, ratio in rows])
-    width = max((len(formatting.truncate(kind, 24)) for kind, _ in rows), default=0)
+    rows = [(name_prompt(row), row.ratio) for row in one.prompts] + ([("all", one.ratio)] if one.ratio else [])
+    most = axis_scale([ratio for _, ratio in rows])
+    width = max((len(truncate(kind, 24)) for kind, _ in rows), default=0)
     drawn = [
-        f"{formatting.truncate(kind, 24):<{width}}  {experiment_tables.draw_interval(ratio, most, _AXIS)}  {experiment_tables.format_factor(ratio.ratio)}"
+        f"{truncate(kind, 24):<{width}}  {draw_interval(ratio, most, _AXIS)}  {format_factor(ratio.ratio)}"
         for kind, ratio in rows
     ]
-    return [*drawn, f"{'':{width}}  {experiment_tables.draw_axis(most, _AXIS)}"]
+    return [*drawn, f"{'':{width}}  {draw_axis(most, _AXIS)}"]
 
 
 def _sweep(report: ExperimentReport) -> str:
@@ -90,13 +119,13 @@ def _sweep(report: ExperimentReport) -> str:
         return ""
     rows = []
     for point in report.sweep.points:
-        interval = f"{formatting.format_number(point.tok_s)} ({formatting.format_number(point.low)} to {formatting.format_number(point.high)})"
+        interval = f"{format_number(point.tok_s)} ({format_number(point.low)} to {format_number(point.high)})"
         standing = report.sweep.standing(point.arm)
         rows.append(
             [
-                escape_text(experiment_tables.name_arm(report.design, point.arm)),
+                escape_text(name_arm(report.design, point.arm)),
                 interval,
-                formatting.format_number(point.al, 2),
+                format_number(point.al, 2),
                 standing,
             ]
         )
@@ -104,15 +133,15 @@ def _sweep(report: ExperimentReport) -> str:
 
 
 def _starts(report: ExperimentReport) -> Iterator[str]:
-    bars = experiment_tables.list_start_bars(report.boots, range(len(report.design.arms)))
+    bars = list_start_bars(report.boots, range(len(report.design.arms)))
     if not bars:
         return
     longest = max(bar.seconds for bar in bars) or 1.0
     yield "## Start-up"
     yield quote_block(
         *(
-            f"{bar.what:<14}{experiment_tables.arm_letter(bar.arm)}  {'█' * max(1, round(bar.seconds / longest * _BAR)):<{_BAR}}"
-            f"  {formatting.format_number(bar.seconds, 1, 's') if bar.seconds < 60 else formatting.format_duration(bar.seconds)}"
+            f"{bar.what:<14}{arm_letter(bar.arm)}  {'█' * max(1, round(bar.seconds / longest * _BAR)):<{_BAR}}"
+            f"  {format_number(bar.seconds, 1, 's') if bar.seconds < 60 else format_duration(bar.seconds)}"
             for bar in bars
         )
     )
@@ -134,7 +163,7 @@ def _how(report: ExperimentReport) -> Iterator[str]:
     yield render_bullets(
         [
             f"suite {quote_code(design.suite)}, SHA-256 {quote_code(design.digest)}",
-            f"{formatting.pluralize(design.rounds, 'round')} of every prompt in each boot, in an order shuffled from seed "
+            f"{pluralize(design.rounds, 'round')} of every prompt in each boot, in an order shuffled from seed "
             f"{design.seed}; answers {design.scale:g} times their usual length; {streams} at a time"
             f"{', more rounds where one would not keep them busy twice' if max(design.concurrency) > 1 else ''}",
             f"temperature {temperature}; warm-ups are not counted; the first real request is measured alone",
@@ -142,8 +171,8 @@ def _how(report: ExperimentReport) -> Iterator[str]:
             if _full(report.boots)
             else "some answers ended before their full length",
             f"each arm has a compile cache of its own, empty at its first boot: {'yes' if design.own_cache else 'no'}",
-            f"{experiment_tables.count_requests(report.boots)} requests in {formatting.pluralize(len(report.boots), 'boot')}; "
-            f"the boots took {experiment_tables.total_seconds(report.boots)} together",
+            f"{count_requests(report.boots)} requests in {pluralize(len(report.boots), 'boot')}; "
+            f"the boots took {total_seconds(report.boots)} together",
         ]
     )
 
@@ -157,26 +186,24 @@ def _machine(report: ExperimentReport) -> Iterator[str]:
     gpus = sorted({gpu for boot in boots for gpu in boot.gpus})
     drivers = sorted({boot.driver for boot in boots if boot.driver})
     yield "## Machine"
-    driver = ", ".join(map(escape_text, drivers)) or formatting.UNKNOWN
-    nothing = "none" if report.design.arms[0].plan.on_cpu else formatting.UNKNOWN
+    driver = ", ".join(map(escape_text, drivers)) or UNKNOWN
+    nothing = "none" if report.design.arms[0].plan.on_cpu else UNKNOWN
     yield render_bullets(
-        [
-            f"GPU: {', '.join(map(escape_text, gpus)) or nothing}, driver {driver}, clock {experiment_tables.format_clocks(boots)}"
-        ]
+        [f"GPU: {', '.join(map(escape_text, gpus)) or nothing}, driver {driver}, clock {format_clocks(boots)}"]
     )
     header = ("boot", "arm", "cache", "up", "ready", "took", "before", "after", "")
     yield render_table(header, [_boot(boot) for boot in boots], (0, 3, 4, 5))
 
 
 def _boot(boot: Boot) -> list[str]:
-    seconds = [formatting.format_duration(value) for value in (boot.up, boot.ready, boot.took)]
+    seconds = [format_duration(value) for value in (boot.up, boot.ready, boot.took)]
     again_ = f"attempt {boot.attempt}" if boot.attempt > 1 else ""
     remark = ", ".join(filter(None, (again_, escape_text(boot.error))))
     state = [render_conditions(boot.before), render_conditions(boot.after)]
     return [
         str(boot.number + 1),
-        experiment_tables.arm_letter(boot.arm),
-        escape_text(boot.cache) or formatting.UNKNOWN,
+        arm_letter(boot.arm),
+        escape_text(boot.cache) or UNKNOWN,
         *seconds,
         *map(escape_text, state),
         remark,
@@ -186,25 +213,25 @@ def _boot(boot: Boot) -> list[str]:
 def render_conditions(at: Conditions | None) -> str:
     """Return how the machine was, as far as somebody said."""
     if at is None:
-        return formatting.UNKNOWN
+        return UNKNOWN
     parts = [
         at.power,
-        formatting.format_number(at.clock_mhz, 0, "MHz") if at.clock_mhz is not None else "",
-        formatting.format_number(at.temperature_c, 0, "°C") if at.temperature_c is not None else "",
-        formatting.format_usage(at.power_w, at.power_limit_w, "W") if at.power_w is not None else "",
+        format_number(at.clock_mhz, 0, "MHz") if at.clock_mhz is not None else "",
+        format_number(at.temperature_c, 0, "°C") if at.temperature_c is not None else "",
+        format_usage(at.power_w, at.power_limit_w, "W") if at.power_w is not None else "",
         f"throttled: {', '.join(at.throttle)}" if at.throttle else "",
         f"foreign: {', '.join(at.foreign)}" if at.foreign else "",
         f"load {at.load:.1f}" if at.load is not None else "",
-        f"{formatting.format_gib(at.available)} free" if at.available is not None else "",
+        f"{format_gib(at.available)} free" if at.available is not None else "",
     ]
-    return ", ".join(part for part in parts if part) or formatting.UNKNOWN
+    return ", ".join(part for part in parts if part) or UNKNOWN
 
 
 def _launched(report: ExperimentReport) -> Iterator[str]:
     yield "## What was launched"
     for arm, made in enumerate(report.design.arms):
         boot = next((boot for boot in report.boots if boot.arm == arm and boot.argv), None)
-        yield f"### {escape_text(experiment_tables.name_arm(report.design, arm))}"
+        yield f"### {escape_text(name_arm(report.design, arm))}"
         yield quote_block(request.command(made.plan, made.options), "", *_command(made.plan.argv, made.plan.env, boot))
         if boot:
             patches = ", ".join(f"{quote_code(name)} {quote_code(sha[:_DIGITS])}" for name, sha in boot.patches.items())
@@ -216,17 +243,15 @@ def _launched(report: ExperimentReport) -> Iterator[str]:
                     f"environment that was there before: {_inherited(boot)}",
                     f"engine: {escape_text(boot.engine)}",
                     f"patches: {patches or 'none'}",
-                    f"versions: {versions or formatting.UNKNOWN}",
+                    f"versions: {versions or UNKNOWN}",
                 ]
             )
 
 
 def _inherited(boot: Boot) -> str:
     if not boot.inherited:
-        return formatting.UNKNOWN if boot.inherited is None else "nothing that an engine heeds"
-    return ", ".join(
-        quote_code(formatting.truncate(f"{name}={value}", _WIDEST)) for name, value in boot.inherited.items()
-    )
+        return UNKNOWN if boot.inherited is None else "nothing that an engine heeds"
+    return ", ".join(quote_code(truncate(f"{name}={value}", _WIDEST)) for name, value in boot.inherited.items())
 
 
 def _command(argv: Sequence[str], env: dict[str, str], boot: Boot | None) -> list[str]:
@@ -257,15 +282,12 @@ def _samples(report: ExperimentReport) -> Iterator[str]:
         found = ([("cold", boot.cold_request)] if boot.cold_request else []) + [
             (str(d.round + 1), d) for d in boot.requests
         ]
-        rows += [
-            [str(boot.number + 1), experiment_tables.arm_letter(boot.arm), *_request(stage, done)]
-            for stage, done in found
-        ]
+        rows += [[str(boot.number + 1), arm_letter(boot.arm), *_request(stage, done)] for stage, done in found]
     yield render_table(header, rows, (0, 3, 4, 5, 6, 7, 8, 9))
 
 
 def _request(stage: str, done: RequestDone) -> list[str]:
-    figures = [formatting.format_number(value, digits) for value, digits in (
+    figures = [format_number(value, digits) for value, digits in (
         (done.ttft, 3), (done.decode_tok_s, 1), (done.steps_s, 2), (done.acceptance_length, 2))]  # fmt: skip
     ended = escape_text(done.error) if done.error else escape_text(done.finish)
     digest = quote_code(done.digests[-1][:_DIGITS]) if done.digests else ""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dflash_tui.benchmark.stats import Ratio
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize, truncate_middle
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis import arm_summary
 from dflash_tui.experiments.analysis.arm_summary import ArmSummary, MedianFigure
@@ -51,12 +51,12 @@ def arm_mark(arm: int) -> str:
 
 def name_arm(design: Design, arm: int, width: int = _NAME) -> str:
     """Return letter and name of an arm, the name cut in the middle."""
-    return f"{arm_letter(arm)} {formatting.truncate_middle(clean_line(verdict_text.label_arm(design, arm)), width)}"
+    return f"{arm_letter(arm)} {truncate_middle(clean_line(verdict_text.label_arm(design, arm)), width)}"
 
 
 def describe_variation(design: Design) -> str:
     """Return what is varied, as `mode: eager against compile`."""
-    names = [formatting.truncate_middle(clean_line(arm.name), _NAME) for arm in design.arms]
+    names = [truncate_middle(clean_line(arm.name), _NAME) for arm in design.arms]
     joined = " against ".join(names) if len(names) == 2 else ", ".join(names)
     return f"{clean_line(design.vary)}: {joined}"
 
@@ -64,8 +64,8 @@ def describe_variation(design: Design) -> str:
 def describe_certainty(design: Design) -> str:
     """Return how sure an experiment can be: `honest, 4 boots`, `quick, 2 boots`, or `measured apart, 2 boots`."""
     if not design.suite:
-        return f"measured apart, {formatting.pluralize(len(design.order), 'boot')}"
-    return f"{'honest' if design.honest else 'quick'}, {formatting.pluralize(len(design.order), 'boot')}"
+        return f"measured apart, {pluralize(len(design.order), 'boot')}"
+    return f"{'honest' if design.honest else 'quick'}, {pluralize(len(design.order), 'boot')}"
 
 
 def format_boot_order(design: Design) -> str:
@@ -107,23 +107,23 @@ def _cells(arm: ArmSummary) -> list[str]:
 def format_figure(figure: MedianFigure | None, digits: int = 1, unit: str = "") -> str:
     """Return `35.9 (34.1 to 36.6, n=4)`, or a dash."""
     if figure is None:
-        return formatting.UNKNOWN
-    middle, low, high = (formatting.format_number(value, digits) for value in (figure.median, figure.low, figure.high))
+        return UNKNOWN
+    middle, low, high = (format_number(value, digits) for value in (figure.median, figure.low, figure.high))
     return f"{middle}{unit} (n=1)" if figure.n == 1 else f"{middle}{unit} ({low} to {high}, n={figure.n})"
 
 
 def format_times(figure: MedianFigure | None) -> str:
     """Return `9:31 (9:20 to 9:40, n=2)`, or a dash."""
     if figure is None:
-        return formatting.UNKNOWN
-    middle, low, high = (formatting.format_duration(value) for value in (figure.median, figure.low, figure.high))
+        return UNKNOWN
+    middle, low, high = (format_duration(value) for value in (figure.median, figure.low, figure.high))
     return f"{middle} (n=1)" if figure.n == 1 else f"{middle} ({low} to {high}, n={figure.n})"
 
 
 def format_ratio(value: Ratio | None) -> str:
     """Return `1.85 (1.79 to 1.92)`, or a dash."""
     if value is None:
-        return formatting.UNKNOWN
+        return UNKNOWN
     return f"{format_factor(value.ratio)} ({format_factor(value.low)} to {format_factor(value.high)})"
 
 
@@ -137,8 +137,8 @@ def tabulate_prompts(report: ExperimentReport, one: Comparison) -> list[tuple[st
     rows = [
         (
             name_prompt(row),
-            formatting.format_number(row.a),
-            formatting.format_number(row.b),
+            format_number(row.a),
+            format_number(row.b),
             format_ratio(row.ratio),
             str(row.n),
         )
@@ -150,14 +150,14 @@ def tabulate_prompts(report: ExperimentReport, one: Comparison) -> list[tuple[st
 def _both(report: ExperimentReport, one: Comparison) -> tuple[str, str]:
     found = (arm_summary.summarize_arm(report.boots, one.a), arm_summary.summarize_arm(report.boots, one.b))
     figures = [arm.steps_s if one.measure == "steps/s" else arm.tok_s for arm in found]
-    low, high = (formatting.format_number(figure.median if figure else None) for figure in figures)
+    low, high = (format_number(figure.median if figure else None) for figure in figures)
     return low, high
 
 
 def name_prompt(row: PromptRatio) -> str:
     """Return the name of a prompt, with how many were under way at a time where that is not one."""
     streams = f" ×{row.streams}" if row.streams != 1 else ""
-    return formatting.truncate_middle(clean_line(row.kind), _NAME) + streams
+    return truncate_middle(clean_line(row.kind), _NAME) + streams
 
 
 def axis_scale(ratios: Iterable[Ratio]) -> float:
@@ -213,12 +213,10 @@ def count_requests(boots: Iterable[Boot]) -> int:
 def total_seconds(boots: Sequence[Boot]) -> str:
     """Return how long the boots took together."""
     known = [boot.took for boot in boots if boot.took is not None]
-    return formatting.format_duration(sum(known)) if known else formatting.UNKNOWN
+    return format_duration(sum(known)) if known else UNKNOWN
 
 
 def format_clocks(boots: Iterable[Boot]) -> str:
     """Return the GPU clocks that were seen before and after the boots, their median and ends; or a dash."""
     seen = [at.clock_mhz for boot in boots for at in (boot.before, boot.after) if at and at.clock_mhz is not None]
-    return (
-        f"{statistics.median(seen):.0f} MHz ({min(seen)} to {max(seen)}, n={len(seen)})" if seen else formatting.UNKNOWN
-    )
+    return f"{statistics.median(seen):.0f} MHz ({min(seen)} to {max(seen)}, n={len(seen)})" if seen else UNKNOWN

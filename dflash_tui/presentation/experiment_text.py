@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, format_table, pluralize
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Event, RequestDone
 from dflash_tui.experiments import store
@@ -41,10 +41,10 @@ class Reported(Event, frozen=True, tag="ab report"):
 def describe_experiment(design: Design, estimate: DurationEstimate, stopped: Sequence[str] = ()) -> str:
     """Return what an experiment is going to do, for somebody who decides whether it may."""
     names = " ".join(clean_line(design.arms[arm].name) for arm in design.order)
-    boots = f"{formatting.pluralize(len(design.order), 'boot')}: {names}"
+    boots = f"{pluralize(len(design.order), 'boot')}: {names}"
     caches = "each arm its own, empty at its first boot" if design.own_cache else "yours, as it is"
     first, least = design.arms[0].plan, "at least " if max(design.concurrency) > 1 else ""
-    rounds = f"{least}{formatting.pluralize(design.rounds, 'round')} per boot"
+    rounds = f"{least}{pluralize(design.rounds, 'round')} per boot"
     rows = [
         ("recipe", design.recipe),
         ("varies", f"{clean_line(design.vary)}: {', '.join(clean_line(arm.name) for arm in design.arms)}"),
@@ -63,7 +63,7 @@ def describe_experiment(design: Design, estimate: DurationEstimate, stopped: Seq
 def _at_a_time(design: Design) -> str:
     """Return how many requests are under way at a time, and how many a boot sends: short suites go several times."""
     count, streams = store.count_measured_requests(design), ", ".join(map(str, design.concurrency))
-    return f"{streams} at a time" + (f", {formatting.pluralize(count, 'request')} per boot" if count else "")
+    return f"{streams} at a time" + (f", {pluralize(count, 'request')} per boot" if count else "")
 
 
 def _heat(design: Design) -> str:
@@ -73,7 +73,7 @@ def _heat(design: Design) -> str:
 def _takes(estimate: DurationEstimate) -> str:
     if estimate.seconds is None:
         return "unknown until the first boot is over"
-    told = f"about {formatting.format_duration(estimate.seconds)}"
+    told = f"about {format_duration(estimate.seconds)}"
     return (
         f"{told}, {estimate.source}" if estimate.whole else f"{told} for the starts, {estimate.source}; and the answers"
     )
@@ -101,21 +101,21 @@ def format_event(design: Design, event: Happened) -> str:
 
 
 def _arm(design: Design, arm: int) -> str:
-    return clean_line(design.arms[arm].name) if arm < len(design.arms) else formatting.UNKNOWN
+    return clean_line(design.arms[arm].name) if arm < len(design.arms) else UNKNOWN
 
 
 def _request(request: RequestDone) -> str:
     if request.error:
         return f"failed: {clean_line(request.error)}"
-    return f"{formatting.format_number(request.decode_tok_s, 1, 'tok/s'):>12}  {request.tokens} tokens in {request.total:.1f} s"
+    return f"{format_number(request.decode_tok_s, 1, 'tok/s'):>12}  {request.tokens} tokens in {request.total:.1f} s"
 
 
 def _ended(boot: Boot) -> str:
     if boot.error:
         again = "; it is tried once more" if boot.attempt < ATTEMPTS else "; the others go on without it"
         return f"  failed{again}\n    " + "\n    ".join(map(clean_line, boot.error.splitlines()))
-    start = f"ready after {formatting.format_duration(boot.ready)}{f' ({boot.cache})' if boot.cache else ''}"
-    return f"  {start}, {formatting.format_number(median_speed(boot), 1, 'tok/s')}, over after {formatting.format_duration(boot.took)}"
+    start = f"ready after {format_duration(boot.ready)}{f' ({boot.cache})' if boot.cache else ''}"
+    return f"  {start}, {format_number(median_speed(boot), 1, 'tok/s')}, over after {format_duration(boot.took)}"
 
 
 def median_speed(boot: Boot) -> float | None:
@@ -141,12 +141,12 @@ def _boots(report: ExperimentReport) -> str:
         (
             str(boot.number + 1),
             _arm(report.design, boot.arm),
-            boot.cache or formatting.UNKNOWN,
-            formatting.format_duration(boot.ready),
-            formatting.format_number(boot.cold_request.decode_tok_s if boot.cold_request else None, 1, "tok/s"),
-            formatting.format_number(median_speed(boot)),
+            boot.cache or UNKNOWN,
+            format_duration(boot.ready),
+            format_number(boot.cold_request.decode_tok_s if boot.cold_request else None, 1, "tok/s"),
+            format_number(median_speed(boot)),
             str(len(boot.requests)),
         )
         for boot in report.boots
     ]
-    return formatting.format_table(header, rows, right=(0, 3, 4, 5, 6))
+    return format_table(header, rows, right=(0, 3, 4, 5, 6))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from dflash_tui.benchmark.imported_results import ImportedMeasurement, ImportedResult
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import UNKNOWN, format_number, format_percent
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.run_report import RunReport
@@ -53,17 +53,13 @@ def render_comparison(sides: SideBySide) -> str:
 
 
 def _row(one: ImportedMeasurement) -> tuple[str, ...]:
-    streams = formatting.UNKNOWN if one.streams is None else str(one.streams)
-    ttft = (
-        f"{formatting.format_number(one.ttft, 3)} ({escape_text(one.ttft_is)})"
-        if one.ttft is not None
-        else formatting.UNKNOWN
-    )
+    streams = UNKNOWN if one.streams is None else str(one.streams)
+    ttft = f"{format_number(one.ttft, 3)} ({escape_text(one.ttft_is)})" if one.ttft is not None else UNKNOWN
     figures = (
-        formatting.format_number(one.tok_s),
+        format_number(one.tok_s),
         ttft,
-        formatting.format_percent(one.acceptance, 1),
-        formatting.format_number(one.acceptance_length, 2),
+        format_percent(one.acceptance, 1),
+        format_number(one.acceptance_length, 2),
     )
     return (escape_text(one.what), str(one.n), streams, *figures, str(one.failed))
 

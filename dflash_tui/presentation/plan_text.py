@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import format_megabytes
 from dflash_tui.engines import inventory
 from dflash_tui.launch.planner import PlannedLaunch, estimate_planned_memory
 from dflash_tui.machine.hardware import Hardware
@@ -18,7 +18,9 @@ def describe_plan(made: PlannedLaunch) -> str:
     setup, plan = made.setup, made.plan
     spec, recipe = setup.engine, setup.recipe
     engine = inventory.find_any_engine(Path(plan.engine_folder))
-    fetched = f"to install: ≈ {formatting.format_megabytes(spec.download_mb)} to download, {formatting.format_megabytes(spec.disk_mb)} on disk"
+    fetched = (
+        f"to install: ≈ {format_megabytes(spec.download_mb)} to download, {format_megabytes(spec.disk_mb)} on disk"
+    )
     drafter = f"{plan.drafter}, {plan.num_speculative_tokens} tokens per step"
     rows = [("recipe", f"{plan.recipe}: {plan.title}")]
     if not plan.on_cpu:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, pluralize
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import PublishedFigures, RestartPolicy
 from dflash_tui.planning.resolution import ResolvedRecipe
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint is spared
-    from dflash_tui.launch.preflight.runner import Check, PreflightReport
+    from dflash_tui.launch.preflight.check import Check
+    from dflash_tui.launch.preflight.runner import PreflightReport
     from dflash_tui.monitoring.startup_history import TimeToReady
 
 MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
@@ -19,23 +20,21 @@ MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 
 def format_memory(fit: MemoryEstimate) -> str:
     """Return the memory arithmetic in a line; what is unknown is named."""
-    parts = [f"{share.name} {formatting.format_gib(share.size)}" for share in fit.shares]
-    parts.append(f"KV for {fit.max_model_len or formatting.UNKNOWN} tokens {formatting.format_gib(fit.kv_needed)}")
+    parts = [f"{share.name} {format_gib(share.size)}" for share in fit.shares]
+    parts.append(f"KV for {fit.max_model_len or UNKNOWN} tokens {format_gib(fit.kv_needed)}")
     kind = "unified memory" if fit.unified else "GPU memory"
-    return (
-        f"≈ {', '.join(parts)}; {formatting.format_gib(fit.budget)} of {formatting.format_gib(fit.total)} {kind} taken"
-    )
+    return f"≈ {', '.join(parts)}; {format_gib(fit.budget)} of {format_gib(fit.total)} {kind} taken"
 
 
 def format_time_to_ready(plan: Plan, setup: ResolvedRecipe, before: TimeToReady | None) -> str:
     """Return how long a start will take, by earlier runs here or else by what was published; empty when unknown."""
     if before:
         often = "the last time" if before.runs == 1 else f"the last {before.runs} times (median)"
-        return f"after about {formatting.format_duration(before.seconds)}, as {often} here"
+        return f"after about {format_duration(before.seconds)}, as {often} here"
     bands = [band for band in setup.expected if band.ready_s and band.mode in {None, plan.mode}]
     if not bands or not bands[0].ready_s:
         return ""
-    low, high = (formatting.format_duration(seconds) for seconds in bands[0].ready_s)
+    low, high = (format_duration(seconds) for seconds in bands[0].ready_s)
     return f"after {low if low == high else f'{low} to {high}'} elsewhere ({bands[0].source})"
 
 
@@ -48,7 +47,7 @@ def format_restart(policy: RestartPolicy) -> str:
 
 def format_restart_limit(policy: RestartPolicy) -> str:
     """Return how often a server that dies is launched again."""
-    return f"at most {formatting.pluralize(policy.times, 'time')} within {formatting.format_duration(policy.within_s)}"
+    return f"at most {pluralize(policy.times, 'time')} within {format_duration(policy.within_s)}"
 
 
 def format_published(band: PublishedFigures) -> str:
@@ -84,7 +83,7 @@ def format_check(check: Check) -> str:
 def format_verdict(report: PreflightReport) -> str:
     """Return what the checks come to."""
     warnings = sum(check.level.value == "warn" for check in report.checks)
-    noted = f", {formatting.pluralize(warnings, 'warning')}" if warnings else ""
+    noted = f", {pluralize(warnings, 'warning')}" if warnings else ""
     if failed := len(report.failed):
         return f"{failed} of {len(report.checks)} checks failed{noted}: it would not start"
     return f"{len(report.checks)} checks, none failed{noted}"

@@ -6,7 +6,7 @@ import shlex
 import statistics
 from collections.abc import Iterator
 
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import format_duration, format_number, format_percent, format_time
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.presentation.markdown import escape_text, quote_block, quote_code, render_bullets, render_table
@@ -23,14 +23,14 @@ def _parts(report: RunReport) -> Iterator[str]:
     if plan.synthetic:
         yield f"> **Not a real model's figures: {escape_text(plan.synthetic)}.**"
     drafts = f"{plan.num_speculative_tokens} drafts per step" if plan.num_speculative_tokens else "no speculation"
-    launched = f"launched {formatting.format_time(report.at)}, {escape_text(report.status)}"
+    launched = f"launched {format_time(report.at)}, {escape_text(report.status)}"
     yield f"{escape_text(plan.title or plan.recipe)}: {plan.mode.value}, {drafts}, {launched}."
     yield "One launch, so nothing here tells what another launch would measure."
     yield "## Start"
     cache = f", compile cache {escape_text(report.cache)}" if report.cache else ""
-    yield f"Up after {formatting.format_duration(report.up)}, ready (first answer) after {formatting.format_duration(report.ready)}{cache}."
+    yield f"Up after {format_duration(report.up)}, ready (first answer) after {format_duration(report.ready)}{cache}."
     if report.phases:
-        rows = [(escape_text(name), formatting.format_duration(seconds)) for name, seconds in report.phases.items()]
+        rows = [(escape_text(name), format_duration(seconds)) for name, seconds in report.phases.items()]
         yield render_table(("phase", "took"), rows, (1,))
     yield from _measured(report)
     yield "## What ran"
@@ -57,10 +57,10 @@ def _measured(report: RunReport) -> Iterator[str]:
     yield "## Measured"
     rates = report.rates
     if rates and rates.acceptance is not None:
-        shares = ", ".join(formatting.format_percent(share) for share in rates.per_position)
+        shares = ", ".join(format_percent(share) for share in rates.per_position)
         yield (
-            f"Acceptance length {formatting.format_number(rates.acceptance_length, 2)} (the bonus token counted), acceptance "
-            f"{formatting.format_percent(rates.acceptance, 1)}, over {formatting.format_number(rates.steps, 0)} steps of all traffic"
+            f"Acceptance length {format_number(rates.acceptance_length, 2)} (the bonus token counted), acceptance "
+            f"{format_percent(rates.acceptance, 1)}, over {format_number(rates.steps, 0)} steps of all traffic"
             f"{f'; by position {shares}' if shares else ''}."
         )
     if not report.requests:
@@ -77,9 +77,9 @@ def _measured(report: RunReport) -> Iterator[str]:
 
 def _request(done: RequestDone) -> list[str]:
     figures = (
-        formatting.format_number(done.ttft, 3),
-        formatting.format_number(done.decode_tok_s),
-        formatting.format_number(done.steps_s, 2),
-        formatting.format_number(done.acceptance_length, 2),
+        format_number(done.ttft, 3),
+        format_number(done.decode_tok_s),
+        format_number(done.steps_s, 2),
+        format_number(done.acceptance_length, 2),
     )
     return [escape_text(done.kind), str(done.tokens), *figures, escape_text(done.error or done.finish)]

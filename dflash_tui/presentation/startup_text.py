@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import UNKNOWN, format_duration, format_megabytes, pluralize
 from dflash_tui.events import Health, Phase, Step
 from dflash_tui.run_state.eta import ExpectedStart, MedianSeconds, estimate_time_to_launch, estimate_time_to_ready
 from dflash_tui.run_state.stall import Silence, detect_silence
@@ -42,14 +42,14 @@ class StartupRow(NamedTuple):
 
 def format_expected(expected: MedianSeconds | None) -> str:
     """Return `≈ 35 s (n=3)`, or a dash without history."""
-    return f"≈ {formatting.format_duration(expected.seconds)} (n={expected.n})" if expected else formatting.UNKNOWN
+    return f"≈ {format_duration(expected.seconds)} (n={expected.n})" if expected else UNKNOWN
 
 
 def format_spread(kind: StartKind) -> str:
     """Return the shortest and the longest time until ready; a dash where there are not two to tell apart."""
     if len(kind.answered) < 2:
-        return formatting.UNKNOWN
-    return f"{formatting.format_duration(min(kind.answered))} – {formatting.format_duration(max(kind.answered))}"
+        return UNKNOWN
+    return f"{format_duration(min(kind.answered))} – {format_duration(max(kind.answered))}"
 
 
 def build_startup_rows(state: RunState, now: float, expected: ExpectedStart | None) -> list[StartupRow]:
@@ -85,7 +85,7 @@ def _of(state: RunState, span: PhaseSpan, expected: ExpectedStart | None, quiet:
         mark = RowMark.FAILED
     elif running and quiet:
         mark = RowMark.STALLED if quiet.warning else mark
-        note = f"no line for {formatting.format_duration(quiet.seconds)}"
+        note = f"no line for {format_duration(quiet.seconds)}"
     return StartupRow(mark, span.phase.value, span.seconds, expected.phases.get(span.phase) if expected else None, note)
 
 
@@ -95,7 +95,7 @@ def format_silence(quiet: Silence) -> str:
     if quiet.cores is not None and quiet.disk is not None:
         idle = "no CPU or disk in use" if quiet.warning else f"{quiet.cores:.1f} cores busy"
         work = f", {idle}" + (f", disk {quiet.disk / 1e6:.0f} MB/s" if quiet.disk >= 1e6 else "")
-    return f"no line for {formatting.format_duration(quiet.seconds)}{work}: probably {quiet.probably}"
+    return f"no line for {format_duration(quiet.seconds)}{work}: probably {quiet.probably}"
 
 
 def _after_up(state: RunState, now: float, expected: ExpectedStart | None, quiet: Silence | None) -> list[StartupRow]:
@@ -150,13 +150,13 @@ def _weights(state: RunState, phase: Phase) -> str:
     bar = state.startup.bars.get((phase, ""))
     of = "drafter " if phase is Phase.DRAFTER else ""
     size, took = _stated(state, f"{of}checkpoint_size"), _stated(state, f"{of}weights_loading")
-    parts = [f"{bar.done}/{formatting.pluralize(bar.total, 'shard')}"] if bar else []
+    parts = [f"{bar.done}/{pluralize(bar.total, 'shard')}"] if bar else []
     share = 1.0 if took is not None or bar is None else bar.done / bar.total if bar.total else 0.0
     seconds = took if took is not None else bar.seconds if bar else None
     if size:
         parts.append(f"{size * share:.1f} of {size:.1f} GiB" if share < 1 else f"{size:.1f} GiB")
         if seconds and seconds >= _MEASURABLE and share:
-            parts.append(f"{formatting.format_megabytes(round(size * share * _GIB_IN_GB * 1000 / seconds))}/s")
+            parts.append(f"{format_megabytes(round(size * share * _GIB_IN_GB * 1000 / seconds))}/s")
     return " · ".join(parts)
 
 
@@ -188,7 +188,7 @@ def _graphs(state: RunState) -> str:
     memory = _stated(state, "graph_memory")
     if memory is None:
         return f"{bars[-1].done}/{bars[-1].total} {bars[-1].what}" if bars else ""
-    return " · ".join([formatting.pluralize(sum(bar.done for bar in bars), "graph"), f"{memory:.2f} GiB"])
+    return " · ".join([pluralize(sum(bar.done for bar in bars), "graph"), f"{memory:.2f} GiB"])
 
 
 def list_facts(state: RunState) -> list[tuple[str, str]]:
@@ -233,9 +233,9 @@ def format_ready_in(
         return "no start like this was answered here yet: no estimate"
     often = f"the {found.n} starts" if found.n > 1 else "the one start"
     if found.seconds is None:
-        return f"longer than {often} before (longest {formatting.format_duration(found.longest)})"
+        return f"longer than {often} before (longest {format_duration(found.longest)})"
     kind = f"{expected.cache} " if expected.cache else ""
-    return f"ready in ≈ {formatting.format_duration(found.seconds)} (estimate from {formatting.pluralize(found.n, f'{kind}start')})"
+    return f"ready in ≈ {format_duration(found.seconds)} (estimate from {pluralize(found.n, f'{kind}start')})"
 
 
 def _before_launch(
@@ -245,7 +245,7 @@ def _before_launch(
     if expected is None or expected.ready is None:
         return ""
     left, (seconds, n) = estimate_time_to_launch(state.preparing, state.begun, usual, now), expected.ready
-    said = f"ready ≈ {formatting.format_duration(seconds)} after its launch"
+    said = f"ready ≈ {format_duration(seconds)} after its launch"
     if left is not None:
-        said = f"ready in ≈ {formatting.format_duration(left + seconds)}"
-    return f"{said} (estimate from {formatting.pluralize(n, 'start')})"
+        said = f"ready in ≈ {format_duration(left + seconds)}"
+    return f"{said} (estimate from {pluralize(n, 'start')})"

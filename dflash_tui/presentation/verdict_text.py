@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dflash_tui.benchmark.stats import UNSEEN, Ratio
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import format_duration, format_percent, pluralize
 from dflash_tui.experiments.analysis.measures import select_measured_boots
 from dflash_tui.experiments.analysis.report import BreakEven, Comparison, ExperimentReport, StartComparison, Verdict
 from dflash_tui.experiments.design import Design
@@ -68,7 +68,7 @@ def list_details(report: ExperimentReport, comparison: Comparison) -> list[str]:
         where = "between boots of an arm" if again else "within a boot"
         lines.append(f"variation {where}: {_rounded(comparison.cv)}")
     if comparison.agreement is not None:
-        lines.append(f"answers that begin alike at temperature 0: {formatting.format_percent(comparison.agreement)}")
+        lines.append(f"answers that begin alike at temperature 0: {format_percent(comparison.agreement)}")
     lines += _start(report, comparison)
     lines += [_break_even(report, comparison, each) for each in comparison.break_even]
     return lines
@@ -106,7 +106,7 @@ def describe_sweep(report: ExperimentReport) -> list[str]:
 
 def _boots(comparison: Comparison) -> str:
     a, b = comparison.boots
-    count = f"{formatting.pluralize(a, 'boot')} each" if a == b else f"{a} and {formatting.pluralize(b, 'boot')}"
+    count = f"{pluralize(a, 'boot')} each" if a == b else f"{a} and {pluralize(b, 'boot')}"
     return f"{count} (suggestive)" if comparison.suggestive else count
 
 
@@ -129,14 +129,14 @@ def _times(value: float) -> str:
 def _rounded(share: float | None) -> str:
     if share is not None and share > 2:
         return f"a factor of {_times(1 + share)}"
-    return formatting.format_percent(share, 0 if share is not None and share >= 0.1 else 1)
+    return format_percent(share, 0 if share is not None and share >= 0.1 else 1)
 
 
 def _start(report: ExperimentReport, comparison: Comparison) -> list[str]:
     a, b = label_arm(report.design, comparison.a), label_arm(report.design, comparison.b)
     start: StartComparison = comparison.start
     return [
-        f"{what}: {a} {formatting.format_duration(ours)}, {b} {formatting.format_duration(theirs)}"
+        f"{what}: {a} {format_duration(ours)}, {b} {format_duration(theirs)}"
         for what, (ours, theirs) in (
             ("first answer after a cold start", start.cold),
             (f"first answer after {_cached(comparison)}", start.cached),
@@ -154,7 +154,7 @@ def _cached(comparison: Comparison) -> str:
 def _break_even(report: ExperimentReport, comparison: Comparison, found: BreakEven) -> str:
     name, start = label_arm(report.design, found.by), "a cold start" if found.cold else _cached(comparison)
     once = " (seen once each, and starts differ)" if found.starts == (1, 1) else ""
-    behind = f"{name} is {formatting.format_duration(found.seconds)} behind after {start}{once}"
+    behind = f"{name} is {format_duration(found.seconds)} behind after {start}{once}"
     if found.tokens is not None and found.requests is not None:
         bounds = f"{_tokens(found.low)} to {_tokens(found.high)}"
         return f"{behind} and pays back after {_tokens(found.tokens)} tokens ({bounds}), {found.requests:.0f} requests"

@@ -21,10 +21,11 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.worker import Worker, WorkerError
 
-from dflash_tui.common import private_files, sanitizer
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, explain_resource_limit
 from dflash_tui.common.formatting import describe_attach_and_stop, format_duration
 from dflash_tui.common.own_secrets import redact_text
+from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.monitoring.player import Player
@@ -118,7 +119,7 @@ class DflashApp(App[str]):
         if said := explain_resource_limit(sys.exc_info()[1]):
             self.panic(Text(f"dflash-tui: error: {said}"))
         else:
-            self.panic(Text(sanitizer.escape_control_characters(redact_text(traceback.format_exc()))))
+            self.panic(Text(escape_control_characters(redact_text(traceback.format_exc()))))
 
     def _check_resize(self) -> None:
         """Hold a size of the terminal back until the screens have taken the one before.
@@ -464,7 +465,8 @@ def format_farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
         if run.id not in measured
     ]
     told += [
-        f"the A/B of {progress.design.recipe} goes on\n{experiment_text.describe_experiment_commands(progress.design.id)}"
+        f"the A/B of {progress.design.recipe} goes on\n"
+        + experiment_text.describe_experiment_commands(progress.design.id)
         for progress in driven
     ]
     return "\n".join(told)

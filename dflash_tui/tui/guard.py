@@ -7,7 +7,7 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 
-from dflash_tui.common import sanitizer
+from dflash_tui.common.sanitizer import ACTS
 
 
 class Guard(LineFilter):
@@ -23,4 +23,4 @@ class Guard(LineFilter):
 
 
 def _plain(text: str) -> str:
-    return sanitizer.ACTS.sub(lambda found: " " * cell_len(found[0]), text)
+    return ACTS.sub(lambda found: " " * cell_len(found[0]), text)

@@ -1,4 +1,4 @@
-"""Where the figures of `dflash_tui/releases.yaml` come from: `python -m tests.benchmarks.releases dates|sizes [version...]`.
+"""Measure the figures of `dflash_tui/releases.yaml`: `python -m tests.benchmarks.releases dates|sizes [version...]`.
 
 dates   when the wheels of vLLM, torch and transformers were uploaded, and the newest wheel of all that are installed,
         for x86-64 and aarch64; a date that is too early for one of the two shows as a failed resolution

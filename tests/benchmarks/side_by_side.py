@@ -1,4 +1,4 @@
-"""Our live screen beside nvitop and plain textual-plotext charts: `python -m tests.benchmarks.side_by_side [--seconds N]`.
+"""Measure our live screen beside nvitop and textual-plotext: `python -m tests.benchmarks.side_by_side [--seconds N]`.
 
 All three draw once a second in a pseudo-terminal of 120x36 at the same time: we replay a recorded run of an H200 at its
 own speed, nvitop asks a stand-in driver, and a bare Textual program draws four charts of two curves with

@@ -31,8 +31,15 @@ COMMANDS = (
     ("patch", "diff", "raw"),
     ("stop", escapes.all_of_them()),
 )
-AS_JSON = (("ps", "--all"), ("why", hostile_home.RUN), ("attach", hostile_home.RUN), ("report", hostile_home.AB), ("ab", "list"),
-           ("ab", "attach", hostile_home.AB), ("plan", "quoted"))  # fmt: skip
+AS_JSON = (
+    ("ps", "--all"),
+    ("why", hostile_home.RUN),
+    ("attach", hostile_home.RUN),
+    ("report", hostile_home.AB),
+    ("ab", "list"),
+    ("ab", "attach", hostile_home.AB),
+    ("plan", "quoted"),
+)
 
 
 def told(*words: str) -> str:

@@ -11,7 +11,7 @@ import time
 
 import pyte
 
-from dflash_tui.common import sanitizer
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Health
 from dflash_tui.monitoring import observer
 from tests.support import escapes, hostile_home
@@ -26,7 +26,7 @@ SEQUENCE = re.compile(
 _DRAWING = re.compile(r"[0-9;:]*(?=[HmKJ]$)")
 SAID = escapes.all_of_them()
 # A log's line ends at a carriage return, which names and answers lose.
-HARMLESS = "\r".join(sanitizer.clean_line(part) for part in SAID.split("\r"))
+HARMLESS = "\r".join(clean_line(part) for part in SAID.split("\r"))
 
 
 class Seen:

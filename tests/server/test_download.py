@@ -139,7 +139,8 @@ def test_it_ends_with_whoever_started_it(server, python):
     """A panel that is killed leaves nobody fetching."""
     server.rate = 100_000
     code = (
-        "import asyncio, os, sys; from pathlib import Path; from dflash_tui.engines.hub import model_lookup as hub, download\n"
+        "import asyncio, os, sys; from pathlib import Path\n"
+        "from dflash_tui.engines.hub import model_lookup as hub, download\n"
         "async def main():\n"
         "    await download.download(await hub.look('owner/m'), Path(sys.argv[1]), lambda e: print(e, flush=True))\n"
         "asyncio.run(main())"

@@ -10,7 +10,7 @@ import time
 from dflash_tui.cli.commands import ab_follow
 from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.cli.event_lines import PreparingLines
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import format_duration, format_table
 from dflash_tui.events import Preparing
 from dflash_tui.experiments import controller, estimate, runner, store
 from dflash_tui.experiments.builder import build_experiment
@@ -91,13 +91,11 @@ def list_all(args: argparse.Namespace) -> int:
         if args.json:
             fields = {"id": design.id, "recipe": design.recipe, "vary": design.vary, "status": progress.status}
             print_json(fields | {"boots_done": done, "boots": boots, "made_at": design.made_at})
-        age = formatting.format_duration(time.time() - design.made_at)
+        age = format_duration(time.time() - design.made_at)
         rows.append((design.id, progress.status, design.vary, f"{done} of {boots}", age, _remark(design)))
     if not args.json:
         if rows:
-            print_data(
-                formatting.format_table(("EXPERIMENT", "STATUS", "VARIES", "BOOTS", "AGE", ""), rows, right=(3, 4))
-            )
+            print_data(format_table(("EXPERIMENT", "STATUS", "VARIES", "BOOTS", "AGE", ""), rows, right=(3, 4)))
         else:
             print_status("no experiment yet; `dflash-tui ab RECIPE` begins one")
     return 0

@@ -12,7 +12,8 @@ import msgspec
 
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.event_lines import PreparingLines
-from dflash_tui.common import formatting, paths
+from dflash_tui.common import paths
+from dflash_tui.common.formatting import format_gib, format_table
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import environments as engines
 from dflash_tui.engines import inventory
@@ -38,12 +39,10 @@ def listed(args: argparse.Namespace) -> int:
             print_data(json.dumps(msgspec.to_builtins(found) | {"bytes": size, "patches": patched}))
         kind = "adopted" if found.adopted else time.strftime("%Y-%m-%d", time.localtime(found.installed_at))
         patched_text = ", ".join(patched) or "none"
-        rows.append(
-            (f"{found.distribution} {found.vllm}", kind, formatting.format_gib(size), patched_text, found.folder)
-        )
+        rows.append((f"{found.distribution} {found.vllm}", kind, format_gib(size), patched_text, found.folder))
     if not args.json:
         print_status("no engine yet; launching a recipe installs its own") if not rows else print_data(
-            formatting.format_table(("ENGINE", "MADE", "SIZE", "PATCHES", "FOLDER"), rows, right=(2,))
+            format_table(("ENGINE", "MADE", "SIZE", "PATCHES", "FOLDER"), rows, right=(2,))
         )
     for folder in inventory.list_leftovers():
         clears = f"was left half-way; `dflash-tui engine remove {folder.name}` clears it"

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 
 from dflash_tui.cli.console import print_data, print_json, print_status
-from dflash_tui.common import formatting
 from dflash_tui.common.errors import UsageError
+from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, format_table
 from dflash_tui.monitoring import startup_history
 from dflash_tui.presentation.startup_text import format_spread
 from dflash_tui.run_state import startup_comparison
@@ -48,14 +48,14 @@ def _list(starts: Sequence[RecordedStart]) -> str:
             start.run,
             time.strftime("%Y-%m-%d %H:%M", time.localtime(start.at)),
             start.mode,
-            start.cache or formatting.UNKNOWN,
-            formatting.format_duration(start.up),
-            formatting.format_number(start.first_request, 1, "s"),
-            formatting.format_duration(start.ready),
+            start.cache or UNKNOWN,
+            format_duration(start.up),
+            format_number(start.first_request, 1, "s"),
+            format_duration(start.ready),
         )
         for start in starts
     ]
-    return formatting.format_table(header, rows, right=(4, 5, 6))
+    return format_table(header, rows, right=(4, 5, 6))
 
 
 def _medians(kinds: Sequence[StartKind]) -> str:
@@ -64,21 +64,21 @@ def _medians(kinds: Sequence[StartKind]) -> str:
     header = ("MEDIANS", "SETUP", "ENGINE", "MODE", "CACHE", "N", *parts, "FIRST", "READY", "FROM TO")
     rows = []
     for kind in kinds:
-        seconds = [formatting.format_duration(kind.part(phases)) for _, phases in startup_comparison.PARTS]
+        seconds = [format_duration(kind.part(phases)) for _, phases in startup_comparison.PARTS]
         times = (
             *seconds,
-            formatting.format_number(kind.first, 1, "s"),
-            formatting.format_duration(kind.ready),
+            format_number(kind.first, 1, "s"),
+            format_duration(kind.ready),
             format_spread(kind),
         )
-        rows.append((*kind.pair, kind.mode, kind.cache or formatting.UNKNOWN, str(len(kind.starts)), *times))
-    return formatting.format_table(header, rows, right=tuple(range(5, len(header))))
+        rows.append((*kind.pair, kind.mode, kind.cache or UNKNOWN, str(len(kind.starts)), *times))
+    return format_table(header, rows, right=tuple(range(5, len(header))))
 
 
 def _sentence(difference: StartDifference) -> str:
     """Return what is ready sooner and by how much, and of how many starts that is said."""
     one, other, seconds = difference
     recipe, setup, engine = one.pair
-    more = f"{formatting.format_duration(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"
+    more = f"{format_duration(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"
     sides = f"{one.name} (n={len(one.answered)}) is ready {more} after its launch than {other.name}"
     return f"{recipe} ({setup}) on {engine}: {sides} (n={len(other.answered)})"

@@ -10,8 +10,8 @@ import msgspec
 import psutil
 
 from dflash_tui.cli.console import print_data, print_status
-from dflash_tui.common import formatting
 from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.formatting import format_gib, format_table
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.machine import processes, system
 from dflash_tui.machine.system import Orphan
@@ -32,8 +32,8 @@ def orphans(args: argparse.Namespace) -> int:
                 ).decode()
             )
     elif found:
-        rows = [(str(orphan.pid), clean_line(orphan.name), formatting.format_gib(orphan.resident)) for orphan in found]
-        print_data(formatting.format_table(("PID", "NAME", "MEMORY"), rows, right=(0, 2)))
+        rows = [(str(orphan.pid), clean_line(orphan.name), format_gib(orphan.resident)) for orphan in found]
+        print_data(format_table(("PID", "NAME", "MEMORY"), rows, right=(0, 2)))
         print_status("dflash-tui orphans PID ends one of them; `dflash-tui gpus` shows what they hold on a GPU")
     else:
         print_status("no engine process without its server")
@@ -51,7 +51,7 @@ def _end(pid: int, found: list[Orphan], *, sure: bool) -> int:
     if orphan is None:
         raise UsageError(f"pid {pid} is no engine without its server", do="dflash-tui orphans lists them")
     process = psutil.Process(pid)  # knows its create time, so that another with this pid is never signalled
-    what = f"{clean_line(orphan.name)} (pid {pid}), which holds {formatting.format_gib(orphan.resident)}"
+    what = f"{clean_line(orphan.name)} (pid {pid}), which holds {format_gib(orphan.resident)}"
     if not sure:
         if not sys.stdin.isatty():
             raise UsageError("nobody can be asked here", do=f"dflash-tui orphans {pid} --yes ends it unasked")

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from dflash_tui.cli.console import print_data, print_json, print_status
-from dflash_tui.common import formatting
 from dflash_tui.common.errors import UsageError
+from dflash_tui.common.formatting import format_table
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
@@ -133,7 +133,7 @@ def status(args: argparse.Namespace) -> int:
     print_data(f"{scope.engine.distribution} {scope.engine.vllm} in {scope.engine.folder}")
     rows = [(one.name, one.state.value, _why(patch, one)) for patch, one in zip(scope.patches, found, strict=True)]
     if not half:
-        print_data(formatting.format_table(("PATCH", "STATE", "WHY"), rows) if rows else "no patches")
+        print_data(format_table(("PATCH", "STATE", "WHY"), rows) if rows else "no patches")
     for name, why in scope.unusable.items():
         print_status(f"! {name} is unusable: {clean_line(why)}")
     for one in found:

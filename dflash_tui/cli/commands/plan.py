@@ -9,9 +9,10 @@ import json
 import msgspec
 
 from dflash_tui.cli.console import print_data, print_status
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import format_gib
 from dflash_tui.launch.planner import estimate_planned_memory, plan_launch
 from dflash_tui.launch.preflight import runner
+from dflash_tui.launch.preflight.check import list_local_files
 from dflash_tui.machine import system
 from dflash_tui.presentation.plan_text import describe_plan
 from dflash_tui.presentation.plan_words import format_check, format_verdict
@@ -39,8 +40,8 @@ def doctor(args: argparse.Namespace) -> int:
         made = plan_launch(args)
         if args.release_page_cache:
             models = asyncio.run(runner.survey_launch(made.setup, made.plan)).models
-            freed = system.release_page_cache(runner.local_files(models))
-            print_status(f"{formatting.format_gib(freed)} of page cache given back")
+            freed = system.release_page_cache(list_local_files(models))
+            print_status(f"{format_gib(freed)} of page cache given back")
         report = asyncio.run(runner.run_preflight(made.setup, made.plan, thorough=True))
     for check in report.checks:
         print_data(msgspec.json.encode(check).decode() if args.json else format_check(check))

@@ -9,8 +9,9 @@ import re
 import msgspec
 
 from dflash_tui.cli.console import print_data, print_json, print_status
-from dflash_tui.common import formatting, paths
+from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError, UsageError
+from dflash_tui.common.formatting import format_table, pluralize
 from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.planning.recipe import Recipe
 
@@ -40,7 +41,7 @@ def listed(args: argparse.Namespace) -> int:
         for entry in broken:
             print_data(json.dumps(entry))
         return 0
-    print_data(formatting.format_table(("RECIPE", "STATUS", "N", "VLLM", "FOR", "TITLE"), rows, right=(2,)))
+    print_data(format_table(("RECIPE", "STATUS", "N", "VLLM", "FOR", "TITLE"), rows, right=(2,)))
     for entry in broken:
         print_status(f"! {entry['name']}: {entry['error']}")
     return 0
@@ -61,7 +62,7 @@ def check(args: argparse.Namespace) -> int:
             continue
         count = len(resolution.list_profiles(recipe)) * max(1, len(recipe.hardware)) * (1 + len(recipe.variants))
         says = {"file": str(path), "error": "", "plans": count}
-        print_data(json.dumps(says) if args.json else f"✓ {path}: {formatting.pluralize(count, 'plan')}")
+        print_data(json.dumps(says) if args.json else f"✓ {path}: {pluralize(count, 'plan')}")
     return 2 if wrong else 0
 
 

@@ -8,8 +8,18 @@ import time
 from typing import TYPE_CHECKING
 
 from dflash_tui.cli.console import print_data, print_json, print_status
-from dflash_tui.common import formatting, private_files
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.formatting import (
+    GIB,
+    UNKNOWN,
+    format_duration,
+    format_gib,
+    format_number,
+    format_percent,
+    format_table,
+    format_usage,
+)
 from dflash_tui.common.own_secrets import read_env_secrets, redact_env_values
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.machine import processes
@@ -35,34 +45,34 @@ def gpus(args: argparse.Namespace) -> int:
         print_data(found.why_none)
         print_status("the recipe demo-cpu runs on the CPU")
         return 0
-    print_data(f"driver {found.driver or formatting.UNKNOWN}, CUDA {found.cuda or formatting.UNKNOWN}")
+    print_data(f"driver {found.driver or UNKNOWN}, CUDA {found.cuda or UNKNOWN}")
     header = ("GPU", "NAME", "CLASS", "MEMORY", "BUSY", "HEAT", "POWER", "CLOCK", "THROTTLE")
-    print_data(formatting.format_table(header, [_gpu_row(card) for card in found.gpus]))
+    print_data(format_table(header, [_gpu_row(card) for card in found.gpus]))
     for card in found.gpus:
         if card.trouble:
             print_data(f"! {card.index}: {card.trouble}")
     held = [
-        (str(card.index), str(holder.pid), holder.name or formatting.UNKNOWN, formatting.format_gib(holder.memory))
+        (str(card.index), str(holder.pid), holder.name or UNKNOWN, format_gib(holder.memory))
         for card in found.gpus
         for holder in card.processes or ()
     ]
     if held:
         print_data("")
-        print_data(formatting.format_table(("GPU", "PID", "PROCESS", "MEMORY"), held, right=(1, 3)))
+        print_data(format_table(("GPU", "PID", "PROCESS", "MEMORY"), held, right=(1, 3)))
     return 0
 
 
 def _gpu_row(card: machine_gpus.Gpu) -> tuple[str, ...]:
     return (
         str(card.index),
-        card.name or formatting.UNKNOWN,
+        card.name or UNKNOWN,
         card.hardware.value,
-        f"{formatting.format_usage(card.memory_used, card.memory_total, 'GiB', formatting.GIB)}{' unified' if card.unified else ''}",
-        formatting.format_percent(card.utilisation),
-        formatting.format_number(card.temperature_c, 0, "°C"),
-        formatting.format_usage(card.power_w, card.power_limit_w, "W"),
-        formatting.format_usage(card.sm_clock_mhz, card.sm_clock_max_mhz, "MHz"),
-        formatting.UNKNOWN if card.throttle is None else ", ".join(card.throttle) or "no",
+        f"{format_usage(card.memory_used, card.memory_total, 'GiB', GIB)}{' unified' if card.unified else ''}",
+        format_percent(card.utilisation),
+        format_number(card.temperature_c, 0, "°C"),
+        format_usage(card.power_w, card.power_limit_w, "W"),
+        format_usage(card.sm_clock_mhz, card.sm_clock_max_mhz, "MHz"),
+        UNKNOWN if card.throttle is None else ", ".join(card.throttle) or "no",
     )
 
 
@@ -89,8 +99,8 @@ def ps(args: argparse.Namespace) -> int:
                 state.status,
                 str(run.plan.port),
                 str(run.pid),
-                formatting.format_duration(age),
-                formatting.format_gib(held),
+                format_duration(age),
+                format_gib(held),
                 _remark(run),
             )
         )
@@ -100,9 +110,7 @@ def ps(args: argparse.Namespace) -> int:
         print_status(f"! {what}; if its server still runs, end it by hand")
     if not args.json:
         if rows:
-            print_data(
-                formatting.format_table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", ""), rows, right=(2, 3, 4, 5))
-            )
+            print_data(format_table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", ""), rows, right=(2, 3, 4, 5)))
         else:
             print_status("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists the ended ones")
     return 0

@@ -18,14 +18,14 @@ from dflash_tui.cli.commands.panel import panel
 from dflash_tui.cli.commands.restart import Restarts
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.event_lines import CheckDone, EventLines, PlanMade, PreparingLines, WindowFigures
-from dflash_tui.common import formatting
 from dflash_tui.common.errors import ServerFailed, UsageError
+from dflash_tui.common.formatting import describe_attach_and_stop
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Health, encode
 from dflash_tui.launch import preparation, shutdown
 from dflash_tui.launch.planner import PlannedLaunch, plan_launch
 from dflash_tui.launch.preflight import runner
-from dflash_tui.launch.preflight.runner import Level
+from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.monitoring import observer
 from dflash_tui.planning.recipe import RestartPolicy
 from dflash_tui.presentation.plan_text import describe_plan
@@ -102,7 +102,7 @@ async def _owned(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
 
 
 def _left_alone(args: argparse.Namespace, run: Run) -> int:
-    print_status(formatting.describe_attach_and_stop(run.id))
+    print_status(describe_attach_and_stop(run.id))
     if args.json:
         EventLines(RunState(), as_json=True).show_all((*run.prepared, run.launched))
     else:
@@ -116,7 +116,7 @@ async def _launched(args: argparse.Namespace, made: PlannedLaunch, died: Run | N
     for check in report.checks:
         if args.json:
             print_data(encode(CheckDone(time.time(), check)).decode())
-        elif check.level is Level.WARN or (check.level is Level.FAIL and args.force):
+        elif check.level is CheckLevel.WARN or (check.level is CheckLevel.FAIL and args.force):
             print_status(format_check(check))
     if not args.force:
         report.raise_failed()
@@ -167,13 +167,13 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
             await run_bench(quick)
             await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
             if args.detach:
-                print_status(formatting.describe_attach_and_stop(run.id))
+                print_status(describe_attach_and_stop(run.id))
                 return 0
         await _one_of(beat, alarm, following, aside=telling)
         return _after_end(run, state, as_json=args.json)
     except asyncio.CancelledError:
         if not args.foreground:
-            print_status(f"\nno longer watching; the server goes on\n{formatting.describe_attach_and_stop(run.id)}")
+            print_status(f"\nno longer watching; the server goes on\n{describe_attach_and_stop(run.id)}")
         raise
     finally:
         for task in (following, beat, alarm, telling):

@@ -16,11 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common import formatting, paths
+from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError
+from dflash_tui.common.formatting import format_duration, format_megabytes
 from dflash_tui.common.type_registration import register_type
 from dflash_tui.engines.hub import cache, client, model_lookup
-from dflash_tui.engines.hub.model_lookup import Access, ModelAvailability
+from dflash_tui.engines.hub.client import Access
+from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.processes import build_clean_environment
 
@@ -113,15 +115,15 @@ class _DownloadProgress:
         rate = (held - before) / (now - began) if now > began else 0.0
         words = [f"{self._model.repo}: {_size(held)} of {_size(self._total)}"]
         if now - self._moved >= _STALLED:
-            words.append(f"no byte for {formatting.format_duration(now - self._moved)}")
+            words.append(f"no byte for {format_duration(now - self._moved)}")
         elif rate > 0:
-            words += [f"{rate / 1e6:.1f} MB/s", f"{formatting.format_duration((self._total - held) / rate)} left"]
+            words += [f"{rate / 1e6:.1f} MB/s", f"{format_duration((self._total - held) / rate)} left"]
         fraction = min(0.99, held / self._total) if self._total else None
         self._report(Preparing(time.time(), Step.MODELS, " · ".join(words), fraction))
 
     def finish(self) -> None:
         """Report the end."""
-        fetched, took = _size(self._total - self._before), formatting.format_duration(time.monotonic() - self._began)
+        fetched, took = _size(self._total - self._before), format_duration(time.monotonic() - self._began)
         words = f"{self._model.repo}: {_size(self._total)}, {fetched} fetched in {took}"
         self._report(Preparing(time.time(), Step.MODELS, words, 1.0, done=True))
 
@@ -209,4 +211,4 @@ def _failure(model: ModelAvailability, code: int | None, output: str) -> DflashE
 
 
 def _size(amount: int) -> str:
-    return formatting.format_megabytes(round(amount / 1e6))
+    return format_megabytes(round(amount / 1e6))

@@ -11,8 +11,6 @@ from dflash_tui.engines.hub import cache, client
 from dflash_tui.engines.hub.cache import HubFile
 from dflash_tui.engines.hub.client import Access, HubAccessError, RepositoryFile, RepositoryInfo
 
-__all__ = ["Access", "Model", "advice", "look"]
-
 _REPO = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?", re.ASCII)
 _ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _GIVE_TOKEN = "`export HF_TOKEN=…` or `hf auth login`"  # noqa: S105

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from dflash_tui.common import formatting, paths
+from dflash_tui.common import paths
 from dflash_tui.common.errors import EngineError, UsageError
+from dflash_tui.common.formatting import format_gigabytes, format_megabytes
 from dflash_tui.engines import cli_flags, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import cache, model_lookup
@@ -54,8 +55,8 @@ def _standing(situation: Situation) -> Iterator[Check]:
     if oldest and Version(plan.vllm) < Version(oldest) and not patched:
         known = sorted(map(Version, releases.load_releases()))
         newer = next((version for version in known if version >= Version(oldest)), oldest)
-        yield fail_check("vLLM", f"{plan.vllm} runs this pair wrong; {oldest} is the first release that runs it unpatched",
-                   f"--vllm {newer}")  # fmt: skip
+        problem = f"{plan.vllm} runs this pair wrong; {oldest} is the first release that runs it unpatched"
+        yield fail_check("vLLM", problem, f"--vllm {newer}")
 
 
 def _carried(situation: Situation) -> bool:
@@ -93,7 +94,7 @@ def _engine(situation: Situation) -> Iterator[Check]:
         yield fail_check("engine", f"{situation.plan.engine_folder} is not an engine we know",
                    f"dflash-tui engine adopt {situation.plan.engine_folder}")  # fmt: skip
         return
-    size = f"{formatting.format_megabytes(spec.download_mb)} to download, {formatting.format_megabytes(spec.disk_mb)} on disk"
+    size = f"{format_megabytes(spec.download_mb)} to download, {format_megabytes(spec.disk_mb)} on disk"
     yield pass_check("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}")
 
 
@@ -207,10 +208,10 @@ def _models(situation: Situation) -> Iterator[Check]:
             said = f"{model.repo}: no config.json there, no weights beside it, or it may not be read"
             yield fail_check(role, said, "name a folder that holds a model")
         elif model.complete:
-            yield pass_check(role, f"{model.repo}, {formatting.format_gigabytes(model.total_bytes)}, here")
+            yield pass_check(role, f"{model.repo}, {format_gigabytes(model.total_bytes)}, here")
         elif model.access.ok and not model.detail:
-            yield pass_check(role, f"{model.repo}, {formatting.format_gigabytes(model.missing_bytes)} of "
-                     f"{formatting.format_gigabytes(model.total_bytes)} to download")  # fmt: skip
+            yield pass_check(role, f"{model.repo}, {format_gigabytes(model.missing_bytes)} of "
+                     f"{format_gigabytes(model.total_bytes)} to download")  # fmt: skip
         else:
             evidence = f" ({model.detail})" if model.detail else ""
             fix = model_lookup.advise_access(model) or "choose a repository that holds a model"
@@ -232,7 +233,7 @@ def _disk(situation: Situation) -> Iterator[Check]:
         if not amount:
             continue
         free = shutil.disk_usage(there).free
-        said = f"{formatting.format_gigabytes(amount)} to write, {formatting.format_gigabytes(free)} free on the disk of {there}"
+        said = f"{format_gigabytes(amount)} to write, {format_gigabytes(free)} free on the disk of {there}"
         fix = "free some space, or move the folders with XDG_DATA_HOME and HF_HOME"
         yield pass_check("disk", said) if free > amount + _SPARE else fail_check("disk", said, fix)
 

@@ -7,7 +7,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import format_gib, pluralize
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import cache
@@ -59,7 +59,7 @@ def _enough(situation: Situation) -> Iterator[Check]:
     there = sum(not card.trouble for card in situation.probe.gpus)
     if wanted > there and flags.get("distributed-executor-backend") != "ray":
         fix = f"--set tensor-parallel-size={there}" if there else "see what is the matter with the GPUs"
-        yield fail_check("GPU", f"{wanted} are needed, and {formatting.pluralize(there, 'GPU')} here", fix)
+        yield fail_check("GPU", f"{wanted} are needed, and {pluralize(there, 'GPU')} here", fix)
 
 
 def _card(situation: Situation, card: Gpu) -> Iterator[Check]:
@@ -105,7 +105,7 @@ def _foreign(card: Gpu, name: str) -> Iterator[Check]:
     """Everything on the GPU is foreign before a launch, servers of ours included."""
     heavy = [holder for holder in card.processes or () if holder.memory is None or holder.memory >= _FOREIGN]
     if heavy:
-        said = ", ".join(f"{h.name or 'a process'} (pid {h.pid}) {formatting.format_gib(h.memory)}" for h in heavy)
+        said = ", ".join(f"{h.name or 'a process'} (pid {h.pid}) {format_gib(h.memory)}" for h in heavy)
         yield warn_check(f"{name} is shared", said, "end what is not needed: it takes memory and spoils measurements")
 
 

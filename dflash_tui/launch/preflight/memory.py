@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import format_gib, format_number
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.machine import system
 from dflash_tui.planning.memory import MemoryEstimate
@@ -24,7 +24,7 @@ def check_memory(situation: Situation) -> Iterator[Check]:
     """Yield the checks of memory for a plan."""
     if situation.plan.on_cpu:
         available = system.read_system_memory().available
-        said = f"{formatting.format_gib(available)} available, about {formatting.format_gib(_OF_DEMO)} wanted"
+        said = f"{format_gib(available)} available, about {format_gib(_OF_DEMO)} wanted"
         yield (
             pass_check("memory", said)
             if available >= _OF_DEMO
@@ -40,24 +40,22 @@ def check_memory(situation: Situation) -> Iterator[Check]:
 def _gpu_memory(situation: Situation, fit: MemoryEstimate) -> Check:
     kind = "unified memory" if fit.unified else "GPU memory"
     lacking = f" (without {', '.join(fit.unknown)}, whose size is unknown)" if fit.unknown else ""
-    wanted = f"vLLM will take {formatting.format_gib(fit.budget)} ({fit.utilization:.0%} of {formatting.format_gib(fit.total)})"
+    wanted = f"vLLM will take {format_gib(fit.budget)} ({fit.utilization:.0%} of {format_gib(fit.total)})"
     request = f"one request of {fit.max_model_len or 'unknown many'} tokens"
     if fit.certain > fit.budget:
-        need = f"weights, drafter and the KV cache of {request} need {formatting.format_gib(fit.certain)}{lacking}"
+        need = f"weights, drafter and the KV cache of {request} need {format_gib(fit.certain)}{lacking}"
         return fail_check(kind, f"{need}; {wanted}", _remedy(situation, fit))
     if _too_much(fit):
-        said = f"{wanted}, and {formatting.format_gib(fit.free)} are free"
+        said = f"{wanted}, and {format_gib(fit.free)} are free"
         return fail_check(kind, said, f"end what uses the rest, or {_remedy(situation, fit)}")
     if fit.kv_needed is not None and fit.kv_left < fit.kv_needed:
-        left = f"it may not fit: by our estimate {formatting.format_gib(fit.kv_left)} are left for the KV cache"
-        return warn_check(
-            kind, f"{left}, and {request} takes {formatting.format_gib(fit.kv_needed)}", _remedy(situation, fit)
-        )
+        left = f"it may not fit: by our estimate {format_gib(fit.kv_left)} are left for the KV cache"
+        return warn_check(kind, f"{left}, and {request} takes {format_gib(fit.kv_needed)}", _remedy(situation, fit))
     if "weights" in fit.unknown:
-        said = f"{wanted}; whether the weights fit beside {formatting.format_gib(fit.certain)} cannot be told without their size"
+        said = f"{wanted}; whether the weights fit beside {format_gib(fit.certain)} cannot be told without their size"
         return warn_check(kind, said, "the hub says it once it can be reached")
-    room = f"about {formatting.format_gib(fit.kv_left)} for the KV cache"
-    many = f": {formatting.format_number(fit.requests, 1)} times {request}" if fit.requests else ""
+    room = f"about {format_gib(fit.kv_left)} for the KV cache"
+    many = f": {format_number(fit.requests, 1)} times {request}" if fit.requests else ""
     return pass_check(kind, f"{wanted}; {room}{many}{lacking}")
 
 
@@ -90,11 +88,11 @@ def _unified(situation: Situation, fit: MemoryEstimate) -> Iterator[Check]:
     """What counts where the GPU has no memory of its own: page cache and swap."""
     memory = system.read_system_memory()
     if memory.cached > _MUCH_CACHE and fit.budget > fit.free - memory.cached:
-        said = f"{formatting.format_gib(memory.cached)} of the unified memory hold file pages, and CUDA may not count them as free"
+        said = f"{format_gib(memory.cached)} of the unified memory hold file pages, and CUDA may not count them as free"
         give_back = f"dflash-tui doctor {situation.plan.recipe} --release-page-cache gives those of the models back"
         yield warn_check("page cache", said, give_back)
     if memory.swap_used > _MUCH_SWAP:
-        said = f"{formatting.format_gib(memory.swap_used)} in use; a GB10 that swaps stalls"
+        said = f"{format_gib(memory.swap_used)} in use; a GB10 that swaps stalls"
         yield warn_check("swap", said, "end what uses much memory, then sudo swapoff -a")
 
 
@@ -103,7 +101,5 @@ def _orphans() -> Iterator[Check]:
     if not lost:
         yield pass_check("orphans", "no engine process without its server")
     for orphan in lost:
-        found = (
-            f"{orphan.name} (pid {orphan.pid}) outlived its server and holds {formatting.format_gib(orphan.resident)}"
-        )
+        found = f"{orphan.name} (pid {orphan.pid}) outlived its server and holds {format_gib(orphan.resident)}"
         yield warn_check("orphans", found, f"if nobody needs it: dflash-tui orphans {orphan.pid}")

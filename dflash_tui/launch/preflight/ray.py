@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common import formatting, paths
+from dflash_tui.common import paths
+from dflash_tui.common.formatting import pluralize
 from dflash_tui.common.type_registration import register_type
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.machine.processes import build_clean_environment
@@ -51,7 +52,7 @@ def check_ray(situation: Situation) -> Iterator[Check]:
         yield fail_check("Ray", found.error, f"{_START} (with the ray of {situation.engine.folder}/bin)")
         return
     gpus, versions = sum(node.gpus for node in found.nodes), sorted({node.vllm or "none" for node in found.nodes})
-    said = f"{formatting.pluralize(len(found.nodes), 'host')}, {formatting.pluralize(gpus, 'GPU')}, vLLM {', '.join(versions)}"
+    said = f"{pluralize(len(found.nodes), 'host')}, {pluralize(gpus, 'GPU')}, vLLM {', '.join(versions)}"
     if gpus < wanted:
         yield fail_check("Ray", f"{said}; the launch needs {wanted} GPUs", _START)
     elif len(versions) > 1 or "none" in versions:

@@ -12,13 +12,11 @@ from dflash_tui.engines import engine_python, inventory
 from dflash_tui.engines.hub import model_lookup
 from dflash_tui.launch.preflight import launch as preflight_launch
 from dflash_tui.launch.preflight import machine as preflight_machine
-from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation, list_local_files
+from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation
 from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning.plan import Plan, count_gpus_needed
 from dflash_tui.planning.resolution import ResolvedRecipe
-
-__all__ = ["Check", "Level", "Report", "local_files", "look", "run", "run_machine"]
 
 
 class PreflightReport(msgspec.Struct, frozen=True):

@@ -18,7 +18,8 @@ from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.tui.widgets.basic import MUTED
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared
-    from dflash_tui.launch.preflight.runner import Check, PreflightReport
+    from dflash_tui.launch.preflight.check import Check
+    from dflash_tui.launch.preflight.runner import PreflightReport
 
 _STYLES = {"ok": ("✓ ", "$success"), "warn": ("! ", "bold $warning"), "fail": ("✗ ", "bold $error")}
 

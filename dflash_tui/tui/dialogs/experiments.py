@@ -19,7 +19,7 @@ from dflash_tui.common.formatting import truncate, truncate_middle
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.presentation import experiment_tables
+from dflash_tui.presentation.experiment_tables import describe_variation
 from dflash_tui.tui.render.experiment import STATUS
 from dflash_tui.tui.widgets.basic import MUTED
 
@@ -44,7 +44,7 @@ def render_experiment_row(progress: Progress, width: int) -> Content:
         (f"{mark} ", color),
         (f"{progress.status:<12}", "bold"),
         f"{truncate_middle(clean_line(design.recipe), room):<{room}} {began}  {boots:>5}  ",
-        (truncate(experiment_tables.describe_variation(design), max(0, width - room - 36)), MUTED),
+        (truncate(describe_variation(design), max(0, width - room - 36)), MUTED),
     )
 
 

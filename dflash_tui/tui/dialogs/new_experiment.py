@@ -47,11 +47,7 @@ def plan_experiment(plan: Plan, vary: str, boots: int) -> PlannedExperiment:
         UsageError: it cannot be varied so, or another experiment runs.
     """
     from dflash_tui.cli.parser import build_parser  # noqa: PLC0415 - as above
-    from dflash_tui.experiments import (  # noqa: PLC0415 - as above
-        builder,  # noqa: PLC0415 - pynvml costs 80 ms at the first paint
-        controller,
-        estimate,
-    )
+    from dflash_tui.experiments import builder, controller, estimate  # noqa: PLC0415 - as above
     from dflash_tui.presentation import experiment_text  # noqa: PLC0415 - pynvml costs 80 ms at the first paint
 
     words = ["ab", "run", *request.words(plan)[1:], "--vary", vary, "--boots", str(boots)]

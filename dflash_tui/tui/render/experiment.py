@@ -8,14 +8,27 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import UNKNOWN, format_duration, pluralize, truncate, truncate_middle
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments.analysis import arm_summary
 from dflash_tui.experiments.analysis.arm_summary import MedianFigure
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Verdict
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.presentation import experiment_tables, verdict_text
+from dflash_tui.presentation import verdict_text
+from dflash_tui.presentation.experiment_tables import (
+    arm_letter,
+    arm_mark,
+    axis_scale,
+    describe_variation,
+    draw_axis,
+    draw_interval,
+    format_ratio,
+    list_other_details,
+    list_start_bars,
+    name_arm,
+    name_prompt,
+)
 from dflash_tui.tui.widgets.basic import MUTED, draw_bar
 
 _COLOURS = ("$series-a", "$series-b", "$series-c")
@@ -46,8 +59,8 @@ def arm_color(arm: int) -> str:
 def render_arm_name(design: Design, arm: int, width: int = 20) -> Content:
     """Return an arm as `● A eager`."""
     return Content.assemble(
-        (f"{experiment_tables.arm_mark(arm)} ", arm_color(arm)),
-        (experiment_tables.name_arm(design, arm, width), "bold"),
+        (f"{arm_mark(arm)} ", arm_color(arm)),
+        (name_arm(design, arm, width), "bold"),
     )
 
 
@@ -56,16 +69,16 @@ def render_progress(progress: Progress, now: float, width: int) -> Content:
     design, word = progress.design, progress.status
     sign, color = STATUS[word]
     done = len(progress.boots)
-    facts = f"  {done} of {formatting.pluralize(len(design.order), 'boot')}  {formatting.truncate_middle(clean_line(design.recipe), 28)}"
+    facts = f"  {done} of {pluralize(len(design.order), 'boot')}  {truncate_middle(clean_line(design.recipe), 28)}"
     synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
-    rest = f"  {experiment_tables.describe_variation(design)} · {'honest' if design.honest else 'quick'}"
-    since = f" · for {formatting.format_duration(max(0.0, now - design.made_at))}" if word == "running" else ""
+    rest = f"  {describe_variation(design)} · {'honest' if design.honest else 'quick'}"
+    since = f" · for {format_duration(max(0.0, now - design.made_at))}" if word == "running" else ""
     return Content.assemble(
         (f"{sign} ", color),
         (f"A/B {word.upper()}", "bold"),
         *synthetic,
         facts,
-        (formatting.truncate(rest + since, width), MUTED),
+        (truncate(rest + since, width), MUTED),
     )
 
 
@@ -80,7 +93,7 @@ def render_timeline(progress: Progress, now: float, width: int, rows: int) -> Co
         boot = over.get(number)
         sign = ("✗" if boot.error else "✓") if boot else live if current and number == here else "·"
         style = "bold reverse" if current and number == here else arm_color(arm) if boot else MUTED
-        signs += [(f" {experiment_tables.arm_letter(arm)}{sign} ", style), " "]
+        signs += [(f" {arm_letter(arm)}{sign} ", style), " "]
     first = max(0, min(here - rows // 2, len(design.order) - rows))
     lines = [Content.assemble(("order  ", MUTED), *signs)]
     shown = range(first, min(len(design.order), first + rows))
@@ -98,24 +111,24 @@ def _boot(progress: Progress, number: int, boot: Boot | None, now: float, width:
     again = f", attempt {tried + 1}" if tried else ""
     room = max(0, width - 32)
     if boot and boot.error:
-        return head + Content.assemble(("✗ ", "$error"), (formatting.truncate(clean_line(boot.error), room), "$error"))
+        return head + Content.assemble(("✗ ", "$error"), (truncate(clean_line(boot.error), room), "$error"))
     if boot:
         cache = f"{boot.cache} start, " if boot.cache else ""
-        said = f"{formatting.format_duration(boot.took):>7}  {cache}ready in {formatting.format_duration(boot.ready)}, "
-        said += f"{formatting.pluralize(len(boot.requests), 'request')}{again}"
-        return head + Content.assemble(("✓ ", "$success"), formatting.truncate(said, room))
+        said = f"{format_duration(boot.took):>7}  {cache}ready in {format_duration(boot.ready)}, "
+        said += f"{pluralize(len(boot.requests), 'request')}{again}"
+        return head + Content.assemble(("✓ ", "$success"), truncate(said, room))
     if current and current.number == number:
         stage = _STAGES.get(current.stage, current.stage)
         share = f" {current.requests} of {progress.due}" if current.stage == "round" and progress.due else ""
         attempt = f", attempt {current.attempt}" if current.attempt > 1 else ""
-        said = f"{formatting.format_duration(max(0.0, now - current.began)):>7}  {stage}{share}{attempt}"
+        said = f"{format_duration(max(0.0, now - current.began)):>7}  {stage}{share}{attempt}"
         mark = ("◐ ", "$warning") if progress.driven else ("! ", "$error")
-        return head + Content.assemble(mark, (formatting.truncate(said, room), "bold"))
+        return head + Content.assemble(mark, (truncate(said, room), "bold"))
     return head + Content.assemble(("· ", MUTED), ("to come" + again, MUTED))
 
 
 def _length(design: Design, arm: int) -> int:
-    return len(experiment_tables.name_arm(design, arm, 16))
+    return len(name_arm(design, arm, 16))
 
 
 def render_remaining(progress: Progress, width: int) -> Content:
@@ -124,19 +137,19 @@ def render_remaining(progress: Progress, width: int) -> Content:
         said = "all boots are over"
     elif progress.status == "running":
         left = progress.left
-        boots = formatting.pluralize(sum(boot.took is not None for boot in progress.boots), "boot")
-        said = f"about {formatting.format_duration(left)} left (estimate from {boots})" if left is not None else \
+        boots = pluralize(sum(boot.took is not None for boot in progress.boots), "boot")
+        said = f"about {format_duration(left)} left (estimate from {boots})" if left is not None else \
             "no boot is over yet, so there is no estimate"  # fmt: skip
         said += "; q leaves it running"
     else:
         why = f": {clean_line(progress.halted)}" if progress.halted else ": its driver ended without a word"
         said = f"{progress.status}{why}; r goes on where it stopped"
-    return Content.assemble(("→ ", "$primary"), (formatting.truncate(said, width - 2), "bold"))
+    return Content.assemble(("→ ", "$primary"), (truncate(said, width - 2), "bold"))
 
 
 def render_arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
     """Return a row per arm: medians of its boots, and half their range where there are several."""
-    longest = min(20, max(len(experiment_tables.name_arm(design, arm)) for arm in range(len(design.arms))))
+    longest = min(20, max(len(name_arm(design, arm)) for arm in range(len(design.arms))))
     wide = width >= longest + 2 + sum(_WIDE)
     names = ["arm", "boots", "steps/s", "tok/s", "AL", *(["TTFT"] if wide else []), "cold", "cached", "first"]
     name_width = longest if wide else min(14, longest)
@@ -169,14 +182,14 @@ def _columns(cells: Sequence[str], first: int, wide: bool, style: str) -> Conten
 
 def _cell(figure: MedianFigure | None, digits: int, wide: bool, unit: str = "") -> str:
     if figure is None:
-        return formatting.UNKNOWN
+        return UNKNOWN
     return f"{figure.median:.{digits}f}{unit}{_spread(figure) if wide else ''}"
 
 
 def _time(figure: MedianFigure | None, wide: bool) -> str:
     if figure is None:
-        return formatting.UNKNOWN
-    shown = f"{figure.median:.1f} s" if figure.median < 60 else formatting.format_duration(figure.median)
+        return UNKNOWN
+    shown = f"{figure.median:.1f} s" if figure.median < 60 else format_duration(figure.median)
     return shown + (_spread(figure) if wide else "")
 
 
@@ -189,7 +202,7 @@ def _spread(figure: MedianFigure) -> str:
 def render_verdict(report: ExperimentReport, one: Comparison, width: int) -> Content:
     """Return the verdict in words: what a sweep comes to, the mark and the sentence, then what belongs to it."""
     sign, color = _WORDS[one.word]
-    swept, details = verdict_text.describe_sweep(report), experiment_tables.list_other_details(report, one)
+    swept, details = verdict_text.describe_sweep(report), list_other_details(report, one)
     lines = [
         _hung(("  " if place else "★ ", "bold $accent"), clean_line(line), "" if place else "bold", width)
         for place, line in enumerate(swept)
@@ -210,41 +223,39 @@ def _hung(head: tuple[str, str], said: str, style: str, width: int) -> Content:
 
 def render_intervals(one: Comparison, width: int) -> Content:
     """Return a row per prompt with its interval drawn around 1, then all of them, and the axis."""
-    rows = [(experiment_tables.name_prompt(row), row.ratio, MUTED) for row in one.prompts]
+    rows = [(name_prompt(row), row.ratio, MUTED) for row in one.prompts]
     rows += [("all", one.ratio, "bold")] if one.ratio else []
     if not rows:
         return Content.assemble(("no prompt was answered in both arms", MUTED))
     name = min(_PROMPT, max(len(kind) for kind, _, _ in rows))
-    most = experiment_tables.axis_scale([ratio for _, ratio, _ in rows])
-    figures = {kind: experiment_tables.format_ratio(ratio) for kind, ratio, _ in rows}
+    most = axis_scale([ratio for _, ratio, _ in rows])
+    figures = {kind: format_ratio(ratio) for kind, ratio, _ in rows}
     room = max(9, width - name - 2 - max(len(said) for said in figures.values()))
     room -= 1 - room % 2  # so that 1 has a cell of its own in the middle
     lines = []
     for kind, ratio, style in rows:
         color = arm_color(one.b) if ratio.excludes_one else "$foreground 70%"
-        drawn = experiment_tables.draw_interval(ratio, most, room)
-        head = f"{formatting.truncate_middle(kind, name):<{name}} "
+        drawn = draw_interval(ratio, most, room)
+        head = f"{truncate_middle(kind, name):<{name}} "
         parts = [(part, MUTED if part == "│" else color) for part in re.split("(│)", drawn)]
         lines.append(Content.assemble((head, style), *parts, (f" {figures[kind]}", style)))
-    return Content("\n").join(
-        [*lines, Content.assemble((f"{'':{name}} {experiment_tables.draw_axis(most, room)}", MUTED))]
-    )
+    return Content("\n").join([*lines, Content.assemble((f"{'':{name}} {draw_axis(most, room)}", MUTED))])
 
 
 def render_start_bars(report: ExperimentReport, shown: Sequence[int], width: int) -> Content:
     """Return bars of the starts and of the first requests, arm by arm on one scale."""
-    bars = experiment_tables.list_start_bars(report.boots, shown)
+    bars = list_start_bars(report.boots, shown)
     if not bars:
         return Content.assemble(("no start was measured", MUTED))
     longest = max(row.seconds for row in bars) or 1.0
     room = max(4, width - 27)
     lines, before = [], ""
     for row in bars:
-        said = f"{row.seconds:.1f} s" if row.seconds < 60 else formatting.format_duration(row.seconds)
+        said = f"{row.seconds:.1f} s" if row.seconds < 60 else format_duration(row.seconds)
         title = row.what if row.what != before else ""
         before = row.what
         drawn = (draw_bar(row.seconds / longest, room) or "▏").ljust(room)
-        mark = f"{experiment_tables.arm_mark(row.arm)} {experiment_tables.arm_letter(row.arm)} "
+        mark = f"{arm_mark(row.arm)} {arm_letter(row.arm)} "
         lines.append(
             Content.assemble(
                 (f"{title:<14}", MUTED), (mark, f"bold {arm_color(row.arm)}"), (drawn, arm_color(row.arm)), f"{said:>8}"

@@ -9,8 +9,16 @@ from textual.content import Content
 
 from dflash_tui.common.formatting import format_duration, format_percent, truncate
 from dflash_tui.events import Preparing, Step
-from dflash_tui.presentation import startup_text
-from dflash_tui.presentation.startup_text import RowMark, StartupRow
+from dflash_tui.presentation.startup_text import (
+    RowMark,
+    StartupRow,
+    build_startup_rows,
+    find_silence,
+    format_expected,
+    format_ready_in,
+    format_silence,
+    list_facts,
+)
 from dflash_tui.run_state.eta import WORTH_IT, ExpectedStart, MedianSeconds, list_coming_steps
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.widgets.basic import MUTED, draw_bar
@@ -44,20 +52,20 @@ def render_startup(
     steps took in earlier runs.
     """
     steps = _steps(state, now, width, usual or {})
-    rows = startup_text.build_startup_rows(state, now, expected)
+    rows = build_startup_rows(state, now, expected)
     if not rows:
-        when = startup_text.format_ready_in(state, now, expected, usual)
+        when = format_ready_in(state, now, expected, usual)
         below = [Content.assemble(("→ ", "$primary"), (truncate(when, width - 2), "bold"))] if when else []
         return Content("\n").join([*(steps or [Content.assemble(("preparing …", MUTED))]), *below])
     below = [*_facts(state, width, 1 if height < _TALL else 3)]
-    if quiet := None if state.exit else startup_text.find_silence(state, now, expected):
+    if quiet := None if state.exit else find_silence(state, now, expected):
         colour = "$warning" if quiet.warning else MUTED
-        lines = textwrap.wrap(startup_text.format_silence(quiet), max(20, width - 2))[:3]
+        lines = textwrap.wrap(format_silence(quiet), max(20, width - 2))[:3]
         below += [
             Content.assemble(("! " if not i else "  ", f"bold {colour}"), (line, colour))
             for i, line in enumerate(lines)
         ]
-    if when := startup_text.format_ready_in(state, now, expected):
+    if when := format_ready_in(state, now, expected):
         below.append(Content.assemble(("→ ", "$primary"), (truncate(when, width - 2), "bold")))
     room = max(3, height - len(below))
     longest = max((row.seconds or 0.0 for row in rows), default=0.0)
@@ -87,7 +95,7 @@ def _facts(state: RunState, width: int, most: int) -> list[Content]:
     """Return what the server uses, as many facts per line as fit."""
     lines: list[list[tuple[str, str]]] = [[]]
     free = width
-    for label, value in startup_text.list_facts(state):
+    for label, value in list_facts(state):
         needed = len(label) + len(value) + 4
         if needed > free and lines[-1]:
             lines.append([])
@@ -109,14 +117,14 @@ def _steps(state: RunState, now: float, width: int, usual: Mapping[Step, MedianS
     """Return a row for each step before the launch, and for those that are known to come."""
     took = {step: event.at - state.begun[step] for step, event in state.preparing.items()}
     busy = {step for step, event in state.preparing.items() if not event.done or took[step] >= WORTH_IT}
-    known = {step: startup_text.format_expected(guess) for step, guess in usual.items() if step in busy}
+    known = {step: format_expected(guess) for step, guess in usual.items() if step in busy}
     to_come = list_coming_steps(state.preparing, state.begun, usual) if state.started_at is None else []
     timed = bool(known or to_come)  # a column that would stay empty has no room
     rows = [
         _step(event, state.begun[step], now, width, known.get(step, ""), timed=timed)
         for step, event in state.preparing.items()
     ]
-    later = [f"· {step.value:<{_NAME}}{'':7}  {startup_text.format_expected(usual[step])}" for step in to_come]
+    later = [f"· {step.value:<{_NAME}}{'':7}  {format_expected(usual[step])}" for step in to_come]
     return [*rows, *(Content.assemble((row, MUTED)) for row in later)]
 
 
@@ -154,7 +162,7 @@ def _row(row: StartupRow, longest: float, width: int) -> Content:
         (f"{row.mark.value} ", _COLOURS[row.mark]),
         (row.name.ljust(_NAME), MUTED if row.mark is RowMark.TO_COME else "bold"),
         f"{'' if row.seconds is None else format_duration(row.seconds):>7}  ",
-        (startup_text.format_expected(row.expected).ljust(_EXPECTED), MUTED),
+        (format_expected(row.expected).ljust(_EXPECTED), MUTED),
         (drawn + "  " if cells else "", "$series-a" if running else "$series-dim"),
         (
             truncate(row.note, room - (cells + 2 if cells else 0)),

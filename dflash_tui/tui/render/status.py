@@ -60,7 +60,8 @@ def render_probe(state: RunState, now: float) -> str:
     """Return what is done to see that a resting server still answers, or when it last was."""
     last = next((done for done in reversed(state.requests) if done.kind == PROBE), None)
     if last is not None:
-        return f"at rest it was asked for a token {format_duration(now - last.at)} ago and took {format_number(last.total, 2, 's')}"
+        age, took = format_duration(now - last.at), format_number(last.total, 2, "s")
+        return f"at rest it was asked for a token {age} ago and took {took}"
     after = idle_probe.idle_seconds_before_probe()
     return f"at rest it is asked for a token every {format_duration(after)}" if math.isfinite(after) else ""
 

@@ -24,7 +24,7 @@ from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import Design, RequestMeasured
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.presentation import experiment_tables
+from dflash_tui.presentation.experiment_tables import name_arm, synthetic_label
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
@@ -166,7 +166,7 @@ class ExperimentScreen(Screen[None]):
     def _draw(self, seen: ExperimentView, progress: Progress) -> None:
         now, width, design = self.now(), self.size.width - 4, progress.design
         self.query_one("#status", Display).show(experiment.render_progress(progress, now, self.size.width))
-        label = experiment_tables.synthetic_label(design)
+        label = synthetic_label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}" if label else "", "$accent")))
         self.query_one("#label").display = bool(label)
         rows = _ROWS[self.has_class("-short")]
@@ -187,7 +187,7 @@ class ExperimentScreen(Screen[None]):
             )
             start.show(Content.assemble((word or "nothing runs", MUTED)))
             return
-        arm, count = experiment_tables.name_arm(progress.design, current.arm), len(progress.design.order)
+        arm, count = name_arm(progress.design, current.arm), len(progress.design.order)
         pane.border_title = Content(f"boot {current.number + 1} of {count}: {arm}")
         if starting:
             height = max(3, pane.size.height)

@@ -17,7 +17,7 @@ from textual.widgets import Static
 
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize, truncate_middle
 from dflash_tui.monitoring import startup_history
-from dflash_tui.presentation import startup_text
+from dflash_tui.presentation.startup_text import format_spread
 from dflash_tui.run_state import startup_comparison
 from dflash_tui.run_state.startup_comparison import StartDifference, StartKind
 from dflash_tui.tui.widgets.basic import MUTED
@@ -92,7 +92,7 @@ def render_kind(kind: StartKind, longest: float, width: int) -> list[Content]:
     n, ready = len(kind.answered), f"ready in {format_duration(kind.ready)}"
     if not n:
         n, ready = len(kind.starts), "never answered a request"
-    spread = startup_text.format_spread(kind)
+    spread = format_spread(kind)
     said = f" ({spread})" if spread != UNKNOWN else ""
     head = Content.assemble((f"  {kind.name:<{_NAME}}", "bold"), (f"n={n:<4}", MUTED), ready, (said, MUTED))
     bar, drawn, seconds = Content("  "), 0, 0.0

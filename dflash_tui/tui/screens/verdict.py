@@ -15,12 +15,20 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from dflash_tui.common import formatting, private_files
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
+from dflash_tui.common.formatting import truncate_middle
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Sweep, SweepStanding, Verdict
-from dflash_tui.presentation import experiment_markdown, experiment_tables
+from dflash_tui.presentation import experiment_markdown
+from dflash_tui.presentation.experiment_tables import (
+    count_requests,
+    describe_certainty,
+    describe_variation,
+    name_arm,
+    synthetic_label,
+)
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.render import experiment
 from dflash_tui.tui.widgets.basic import Display, TooSmall
@@ -106,7 +114,7 @@ class VerdictScreen(Screen[None]):
             return
         report, one, design = self.report, self.comparison, self.report.design
         self.query_one("#status", Display).show(render_head(report, self.place))
-        label = experiment_tables.synthetic_label(design)
+        label = synthetic_label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
         arms = experiment.render_arms(design, report.boots, self._width("arms"))
@@ -132,7 +140,7 @@ class VerdictScreen(Screen[None]):
         self._say("verdict", experiment.render_verdict(report, one, self._width("verdict")))
         self.query_one("#verdict").set_class(one.word is Verdict.REFUSED, "-refused")
         self._say("ranges", experiment.render_intervals(one, self._width("ranges")))
-        a, b = (experiment_tables.name_arm(report.design, arm, 16) for arm in (one.a, one.b))
+        a, b = (name_arm(report.design, arm, 16) for arm in (one.a, one.b))
         self.query_one("#ranges").border_title = Content(f"{one.measure} of {b} as a multiple of {a}")
 
     def _draw_sweep(self, sweep: Sweep | None) -> None:
@@ -144,7 +152,7 @@ class VerdictScreen(Screen[None]):
         values = [("tok/s", "series-a", [point.tok_s for point in sweep.points])]
         values += [("", "series-dim", [getattr(point, end) for point in sweep.points]) for end in ("low", "high")]
         names = [
-            f"{formatting.truncate_middle(clean_line(design.arms[point.arm].name), 8)}{_MARKS[sweep.standing(point.arm)]}"
+            f"{truncate_middle(clean_line(design.arms[point.arm].name), 8)}{_MARKS[sweep.standing(point.arm)]}"
             for point in sweep.points
         ]
         chart.title = f"by {clean_line(design.vary)}: = as fast as the best, ? not decided, ★ recommended"
@@ -205,14 +213,14 @@ def render_head(report: ExperimentReport, place: int) -> Content:
     which = f"  {place + 1} of {len(report.comparisons)}" if len(report.comparisons) > 1 else ""
     engine = next((boot.engine for boot in report.boots if boot.engine), "")
     facts = [
-        experiment_tables.describe_variation(design),
-        experiment_tables.describe_certainty(design),
-        f"{experiment_tables.count_requests(report.boots)} requests",
+        describe_variation(design),
+        describe_certainty(design),
+        f"{count_requests(report.boots)} requests",
         clean_line(engine),
     ]
     synthetic = [(" SYNTHETIC", "bold $accent")] if design.synthetic else []
     incomplete = [] if report.complete else [(" NOT COMPLETE", "bold $error")]
     return Content.assemble(
-        ("A/B ", "bold"), (formatting.truncate_middle(clean_line(design.recipe), 28), "bold $primary"), *synthetic, *incomplete,
+        ("A/B ", "bold"), (truncate_middle(clean_line(design.recipe), 28), "bold $primary"), *synthetic, *incomplete,
         (which, "bold"), f"  {' · '.join(filter(None, facts))}",
     )  # fmt: skip

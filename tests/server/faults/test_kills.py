@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 from tests import ROOT
-from tests.benchmarks import mortal
 
 PHASES = ("install", "apply", "launch", "serve", "observe", "stop")
 

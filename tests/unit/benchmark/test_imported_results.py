@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from tests import DATA
 from dflash_tui.benchmark import imported_results
 from dflash_tui.common.errors import UsageError
+from tests import DATA
 
 IMPORTED = DATA / "imported"
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dflash_tui.common import sanitizer, untrusted_json
+from dflash_tui.common import untrusted_json
 from dflash_tui.common.errors import DflashError
+from dflash_tui.common.sanitizer import clean_line, clean_lines, escape_control_characters
 from dflash_tui.events import Health, HealthChanged, decode_recorded, encode
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import escapes
@@ -26,9 +27,9 @@ def test_the_terminal_of_these_tests_notices():
 def test_a_text_stays_in_its_line(name):
     """Cleaned or written as it is, it changes its own line and nothing else; nothing is rung, named or answered."""
     for text in (
-        sanitizer.clean_line(TEXTS[name]),
-        sanitizer.escape_control_characters(TEXTS[name]),
-        sanitizer.clean_lines(TEXTS[name]),
+        clean_line(TEXTS[name]),
+        escape_control_characters(TEXTS[name]),
+        clean_lines(TEXTS[name]),
     ):
         assert not escapes.acting(text)
         rows, asked = escapes.shown(f"one\n[{text}]\ntwo")
@@ -47,20 +48,20 @@ def test_bytes_that_are_no_text_are_lines_of_a_log(name):
 
 def test_marks_do_not_pile_up():
     """Three on a letter are all that a language needs; those of a language stay."""
-    assert len(sanitizer.clean_line(TEXTS["combining"])) == 4
+    assert len(clean_line(TEXTS["combining"])) == 4
     for seen in ("Việt Nam", "ế", "กำลัง", "שָׁלוֹם", "नमस्ते", "❤️"):
-        assert sanitizer.clean_line(seen) == seen
+        assert clean_line(seen) == seen
 
 
 @settings(max_examples=300, deadline=None, database=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
 def test_json_that_is_shown_is_the_same_json(text):
     """What is escaped for the terminal is what JSON means by it; a text is not changed twice."""
-    written = sanitizer.escape_control_characters(msgspec.json.encode([text]).decode())
+    written = escape_control_characters(msgspec.json.encode([text]).decode())
     assert not escapes.acting(written)
     assert json.loads(written) == [text]
-    assert sanitizer.clean_line(sanitizer.clean_line(text)) == sanitizer.clean_line(text)
-    assert not escapes.acting(sanitizer.clean_line(text))
+    assert clean_line(clean_line(text)) == clean_line(text)
+    assert not escapes.acting(clean_line(text))
 
 
 def test_what_is_recorded_is_plain_when_it_is_read():

@@ -12,7 +12,8 @@ import pytest
 
 from dflash_tui.engines.hub import cache as hub_cache
 from dflash_tui.engines.hub import client, model_lookup
-from dflash_tui.engines.hub.model_lookup import Access, ModelAvailability
+from dflash_tui.engines.hub.client import Access
+from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from tests.support import hub_server
 from tests.support.hub_server import COMMIT, Hub
 

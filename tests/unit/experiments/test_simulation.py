@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from dflash_tui.benchmark.stats import ArmDifference, Logs, PromptCell, compare_arms
-from dflash_tui.common import formatting
+from dflash_tui.common.formatting import pluralize
 from dflash_tui.experiments import variation
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import Verdict
@@ -78,7 +78,7 @@ def rates(reading: str, boots: int, runs: int = RUNS) -> Rates:
     held = [apart.ratio().low <= 1 <= apart.ratio().high for apart in found]
     rate = Rates(fmean(x.shown for x in found), fmean(x.shown and x.log > 0 for x in stepped), fmean(held))
     print(
-        f"\n{reading}, {formatting.pluralize(boots, 'boot')} per arm: false verdicts {rate.wrong:.1%}, "
+        f"\n{reading}, {pluralize(boots, 'boot')} per arm: false verdicts {rate.wrong:.1%}, "
         f"10 % found {rate.found:.1%}, intervals hold {rate.held:.1%}",
         end="",
     )
@@ -125,7 +125,7 @@ def test_prompts_that_arms_treat_differently_are_in_the_interval(prompts, boots,
         found.append(apart)
     held = fmean(apart.ratio().low <= 1 <= apart.ratio().high for apart in found)
     wrong = fmean(apart.shown for apart in found)
-    what = f"{formatting.pluralize(prompts, 'prompt')} at {formatting.pluralize(len(levels), 'level')}, {boots} boots per arm"
+    what = f"{pluralize(prompts, 'prompt')} at {pluralize(len(levels), 'level')}, {boots} boots per arm"
     print(f"\n{what}, 5 % between prompt and arm: false verdicts {wrong:.1%}, intervals hold {held:.1%}", end="")
     assert wrong <= 0.06
     assert held >= (0.89 if prompts == 2 else 0.925)
@@ -148,7 +148,7 @@ def test_the_luck_of_one_text_is_no_difference(boots, rounds):
         (found,) = verdict.judge_arms(of, measured)
         wrong += found.word is not Verdict.NO_DIFFERENCE
     print(
-        f"\none prompt, {formatting.pluralize(rounds, 'round')}, {boots} boots per arm: false {wrong / runs:.1%}",
+        f"\none prompt, {pluralize(rounds, 'round')}, {boots} boots per arm: false {wrong / runs:.1%}",
         end="",
     )
     assert wrong / runs <= 0.06

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from dflash_tui.launch.preflight import runner
-from dflash_tui.launch.preflight.runner import Check, Level
+from dflash_tui.launch.preflight.check import Check, CheckLevel
 from dflash_tui.machine import gpus
 from dflash_tui.planning import plan, recipe_loader, resolution
 from tests.support import fake_nvml
@@ -31,9 +31,9 @@ def doctor(stand_in_nvml) -> Doctor:
     def run(machine: str, *words: str, **env: str) -> list[Check]:
         done = fake_nvml.dflash(stand_in_nvml, machine, "doctor", "--json", *words, **env)
         checks = [msgspec.json.decode(line, type=Check) for line in done.stdout.splitlines()]
-        failed = [check for check in checks if check.level is Level.FAIL]
+        failed = [check for check in checks if check.level is CheckLevel.FAIL]
         assert done.returncode == (4 if failed else 0), done.stderr
-        assert all(check.found and (check.fix or check.level is not Level.FAIL) for check in checks)
+        assert all(check.found and (check.fix or check.level is not CheckLevel.FAIL) for check in checks)
         assert "Traceback" not in done.stderr
         return checks
 
@@ -41,7 +41,7 @@ def doctor(stand_in_nvml) -> Doctor:
 
 
 def failed(checks: list[Check]) -> dict[str, Check]:
-    return {check.name: check for check in checks if check.level is Level.FAIL}
+    return {check.name: check for check in checks if check.level is CheckLevel.FAIL}
 
 
 def named(checks: list[Check], name: str) -> Check:
@@ -71,7 +71,7 @@ def test_a_gpu_that_is_lost_fails(doctor):
     checks = doctor("lost")
     assert set(failed(checks)) == {"GPU 1"}
     assert "a reboot brings it back" in named(checks, "GPU 1").found
-    assert named(checks, "GPU 0").level is Level.OK
+    assert named(checks, "GPU 0").level is CheckLevel.OK
 
 
 def test_what_holds_a_gpu_back_is_said(doctor):
@@ -120,7 +120,7 @@ def test_a_model_that_is_too_large(doctor, gemma_hub):
     gemma_hub.more = [{"rfilename": "model-2.safetensors", "size": 52 * 10**9}]
     checks = doctor("laptop", RECIPE, "--set", "gpu-memory-utilization=0.8")
     memory = named(checks, "GPU memory")
-    assert memory.level is Level.FAIL
+    assert memory.level is CheckLevel.FAIL
     assert "weights, drafter and the KV cache" in memory.found
     assert "smaller or quantized target" in memory.fix
     assert "--set gpu-memory" not in memory.fix
@@ -131,19 +131,19 @@ def test_requests_that_are_too_long(doctor, gemma_hub):
     gemma_hub.more = [{"rfilename": "model-2.safetensors", "size": 8 * 10**9}]
     words = [RECIPE, "--set", "gpu-memory-utilization=0.8", "--set", "max-model-len=262144"]
     memory = named(doctor("laptop", *words), "GPU memory")
-    assert memory.level is Level.FAIL
+    assert memory.level is CheckLevel.FAIL
     fix = settings(memory)
-    assert named(doctor("laptop", *words, *fix), "GPU memory").level is Level.OK
+    assert named(doctor("laptop", *words, *fix), "GPU memory").level is CheckLevel.OK
     length = int(fix[-1].partition("=")[2])
     longer = [*fix[:-1], f"max-model-len={length + 8192}"]
-    assert named(doctor("laptop", *words, *longer), "GPU memory").level is not Level.OK
+    assert named(doctor("laptop", *words, *longer), "GPU memory").level is not CheckLevel.OK
 
 
 def test_without_a_gpu_a_recipe_fails(doctor, gemma_hub):
     """The driver says why, and the demo needs none."""
     for machine, why in (("no-gpu", "shows none"), ("failing", "not loaded; `sudo modprobe nvidia`")):
         gpu = named(doctor(machine, RECIPE), "GPU")
-        assert gpu.level is Level.FAIL
+        assert gpu.level is CheckLevel.FAIL
         assert why in gpu.found
         assert "demo-cpu" in gpu.fix
 
@@ -199,10 +199,10 @@ def test_a_port_that_somebody_holds(doctor, gemma_hub):
         held.listen()
         port = held.getsockname()[1]
         found = named(doctor("two-h200", RECIPE, "--port", str(port)), "port")
-        assert found.level is Level.WARN
+        assert found.level is CheckLevel.WARN
         assert f"held by {psutil.Process().name()} (pid {os.getpid()})" in found.found
         proposed = found.fix.split()[-1]
-        assert named(doctor("two-h200", RECIPE, "--port", proposed), "port").level is Level.OK
+        assert named(doctor("two-h200", RECIPE, "--port", proposed), "port").level is CheckLevel.OK
 
 
 def test_an_orphan_is_shown_with_its_memory(doctor, tree):
@@ -212,7 +212,7 @@ def test_an_orphan_is_shown_with_its_memory(doctor, tree):
     os.waitpid(server, 0)
     found = [check for check in doctor("no-gpu") if check.name == "orphans"]
     (ours,) = [check for check in found if check.fix.endswith(f"dflash-tui orphans {engine}")]
-    assert ours.level is Level.WARN
+    assert ours.level is CheckLevel.WARN
     assert f"VLLM::EngineCore (pid {engine}) outlived its server and holds 0.1 GiB" in ours.found
 
 

@@ -1,6 +1,7 @@
 """What `dflash-tui plan` says of every shipped recipe, on each class of GPU that it names, in each profile.
 
-`pytest tests/unit/planning/test_plan_files.py --update-plans` writes the texts anew; read the difference before you keep it.
+`pytest tests/unit/planning/test_plan_files.py --update-plans` writes the texts anew; read the difference
+before you keep it.
 """
 
 import re

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 import yaml
 
-from tests import DATA
 from dflash_tui.common import paths
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.planning.recipe import iterate_layers
+from tests import DATA
 
 PUBLISHED = DATA / "published.yaml"
 

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport
-from dflash_tui.presentation import experiment_markdown, experiment_tables
+from dflash_tui.presentation import experiment_markdown
+from dflash_tui.presentation.experiment_tables import axis_scale, draw_axis, draw_interval
 from dflash_tui.presentation.markdown import escape_text
 from tests.support.experiment_factories import a_boot, a_design, a_plan, boots
 from tests.tui.conftest import HOSTILE
@@ -152,17 +153,17 @@ def test_boots_without_a_verdict_are_told_too():
 
 def test_intervals_are_drawn_around_one():
     """On one scale, each end at its place, and never off the paper."""
-    most = experiment_tables.axis_scale([Ratio(2.0, 1.5, 2.5), Ratio(0.9, 0.8, 1.0)])
+    most = axis_scale([Ratio(2.0, 1.5, 2.5), Ratio(0.9, 0.8, 1.0)])
     right, left = (
-        experiment_tables.draw_interval(Ratio(2.0, 1.5, 2.5), most, 41),
-        experiment_tables.draw_interval(Ratio(0.9, 0.8, 1.0), most, 41),
+        draw_interval(Ratio(2.0, 1.5, 2.5), most, 41),
+        draw_interval(Ratio(0.9, 0.8, 1.0), most, 41),
     )
     assert right.index("│") == 20 < right.index("━") < right.index("◆")
     assert left.index("◆") < 20
     assert left[20] == "┿"
-    wild = experiment_tables.draw_interval(Ratio(1.0, 0.0, float("inf")), most, 41)
+    wild = draw_interval(Ratio(1.0, 0.0, float("inf")), most, 41)
     assert wild == "━" * 20 + "◆" + "━" * 20
-    assert all(len(line) == 41 for line in (right, left, wild, experiment_tables.draw_axis(most, 41)))
+    assert all(len(line) == 41 for line in (right, left, wild, draw_axis(most, 41)))
 
 
 def test_what_the_environment_had_beside_the_plan_is_told():

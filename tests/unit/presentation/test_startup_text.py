@@ -3,8 +3,15 @@
 import pytest
 
 from dflash_tui.events import WARM_UP, Exited, Health, HealthChanged, RequestDone
-from dflash_tui.presentation import startup_text as words
-from dflash_tui.presentation.startup_text import RowMark
+from dflash_tui.presentation.startup_text import (
+    RowMark,
+    build_startup_rows,
+    find_silence,
+    format_expected,
+    format_ready_in,
+    format_silence,
+    list_facts,
+)
 from dflash_tui.run_state.eta import expect_startup
 from tests.support.recorded_startups import COMPILED, SILENT, start, state
 
@@ -12,7 +19,7 @@ DEAD = "h200-vllm-0.26.0/fail-engine-dead-first-request"
 
 
 def notes(name: str, second: float) -> dict[str, str]:
-    return {row.name: row.note for row in words.build_startup_rows(state(name, second), second, None)}
+    return {row.name: row.note for row in build_startup_rows(state(name, second), second, None)}
 
 
 def test_weights_say_shards_size_and_speed():
@@ -42,65 +49,65 @@ def test_graphs_count_while_they_are_captured_and_say_their_memory():
 def test_rows_before_with_and_after_history():
     """Phases to come are known from history only; each row says what was expected and from how many starts."""
     now = state(COMPILED, 52.5)
-    plain = words.build_startup_rows(now, 52.5, None)
+    plain = build_startup_rows(now, 52.5, None)
     assert [row.name for row in plain] == ["import", "resolve", "engine", "weights", "healthy", "warm"]
-    assert {words.format_expected(row.expected) for row in plain} == {"—"}
+    assert {format_expected(row.expected) for row in plain} == {"—"}
     expected = expect_startup([start(COMPILED, factor) for factor in (1.0, 0.9, 1.1)])
-    full = words.build_startup_rows(now, 52.5, expected)
+    full = build_startup_rows(now, 52.5, expected)
     assert [row.name for row in full][4:] == [
         "drafter", "compile", "profile", "kv cache", "autotune", "graphs", "jit", "api", "healthy", "warm",
     ]  # fmt: skip
     assert [row.mark for row in full][:5] == [RowMark.DONE] * 3 + [RowMark.RUNNING, RowMark.TO_COME]
-    assert words.format_expected(full[5].expected) == "≈ 1:02 (n=3)"
+    assert format_expected(full[5].expected) == "≈ 1:02 (n=3)"
 
 
 def test_unattributed_time_is_a_row_of_its_own():
     """What the log does not explain is neither hidden nor given to a phase; moments are not worth a row."""
     assert "unattributed" not in notes(COMPILED, 1e9)
-    rows = {row.name: row for row in words.build_startup_rows(state(SILENT, 162.3), 164.0, None)}
+    rows = {row.name: row for row in build_startup_rows(state(SILENT, 162.3), 164.0, None)}
     assert rows["unattributed"].seconds == pytest.approx(0.006 + 164.0 - 162.162)
 
 
 def test_the_recorded_silence_is_told_in_the_row_and_in_full():
     """The stalled row has a mark that needs no colour, and the full line says what is probably happening."""
     now = state(SILENT, 120.0)
-    row = next(row for row in words.build_startup_rows(now, 120.0, None) if row.name == "jit")
+    row = next(row for row in build_startup_rows(now, 120.0, None) if row.name == "jit")
     assert (row.mark, row.note) == (RowMark.STALLED, "no line for 50 s")
-    quiet = words.find_silence(now, 120.0, None)
+    quiet = find_silence(now, 120.0, None)
     assert quiet is not None
-    assert words.format_silence(quiet).startswith("no line for 50 s: probably FlashInfer compiles its sampling kernels")
+    assert format_silence(quiet).startswith("no line for 50 s: probably FlashInfer compiles its sampling kernels")
 
 
 def test_a_server_that_dies_on_its_first_request_was_never_ready():
     """It was up and healthy; the row of the first request failed and says why."""
     healthy, refused = HealthChanged(86.0, Health.HEALTHY), RequestDone(86.3, WARM_UP, error="HTTP 500")
     dead = state(DEAD, 1e9, healthy, refused, Exited(90.0, 0))
-    by_name = {row.name: row for row in words.build_startup_rows(dead, 90.0, None)}
+    by_name = {row.name: row for row in build_startup_rows(dead, 90.0, None)}
     assert by_name["api"].mark is RowMark.DONE
     assert by_name["healthy"].mark is RowMark.DONE
     assert (by_name["warm"].mark, by_name["warm"].note) == (RowMark.FAILED, "first request failed: HTTP 500")
-    assert words.format_ready_in(dead, 90.0, None) == ""
+    assert format_ready_in(dead, 90.0, None) == ""
 
 
 def test_the_cost_of_the_first_request_is_told_apart():
     """The row of the first request has its own seconds, which are no part of any phase."""
     done = RequestDone(166.0, WARM_UP, tokens=8, ttft=2.25, total=3.4)
     warm = state(COMPILED, 162.7, HealthChanged(162.6, Health.HEALTHY), done, HealthChanged(166.0, Health.WARM))
-    last = words.build_startup_rows(warm, 170.0, None)[-1]
+    last = build_startup_rows(warm, 170.0, None)[-1]
     assert (last.name, last.seconds, last.note) == ("warm", 3.4, "first request, 8 tokens, first token after 2.25 s")
 
 
 def test_a_phase_that_died_is_marked():
     """The phase in which the server ended has failed; nothing is to come any more."""
     dead = state("h200-vllm-0.26.0/fail-illegal-memory-access", 1e9, Exited(90.0, 1))
-    rows = words.build_startup_rows(dead, 90.0, expect_startup([start(COMPILED)]))
+    rows = build_startup_rows(dead, 90.0, expect_startup([start(COMPILED)]))
     assert [row.name for row in rows if row.mark is RowMark.FAILED] == ["jit"]
     assert [row.name for row in rows if row.mark is RowMark.TO_COME] == ["healthy", "warm"]
 
 
 def test_facts_of_a_compiled_start():
     """Attention of target and drafter, runner, kernels and memory, in the order of a launch."""
-    assert words.list_facts(state(COMPILED)) == [
+    assert list_facts(state(COMPILED)) == [
         ("attention", "TRITON_ATTN"),
         ("drafter attention", "FLASH_ATTN (version 3)"),
         ("runner", "V1"),
@@ -110,17 +117,15 @@ def test_facts_of_a_compiled_start():
         ("graphs", "0.56 GiB"),
         ("drafter reads layers", "2, 7, 12, 18, 23, 28"),
     ]
-    assert ("graphs", "0.34 GiB estimated") in words.list_facts(state(COMPILED, 143.7))
-    assert words.list_facts(state(COMPILED, 10.0)) == []
+    assert ("graphs", "0.34 GiB estimated") in list_facts(state(COMPILED, 143.7))
+    assert list_facts(state(COMPILED, 10.0)) == []
 
 
 def test_the_estimate_in_words():
     """An estimate says that it is one and from how many starts; without history there is none."""
-    assert words.format_ready_in(state(COMPILED, 80.0), 80.0, None).endswith("no estimate")
+    assert format_ready_in(state(COMPILED, 80.0), 80.0, None).endswith("no estimate")
     one, three = expect_startup([start(COMPILED)]), expect_startup([start(COMPILED, f) for f in (1.0, 0.8, 0.9)])
-    assert words.format_ready_in(state(COMPILED, 80.0), 80.0, one) == "ready in ≈ 1:24 (estimate from 1 cold start)"
-    assert (
-        words.format_ready_in(state(COMPILED, 150.0), 170.0, three) == "longer than the 3 starts before (longest 2:45)"
-    )
+    assert format_ready_in(state(COMPILED, 80.0), 80.0, one) == "ready in ≈ 1:24 (estimate from 1 cold start)"
+    assert format_ready_in(state(COMPILED, 150.0), 170.0, three) == "longer than the 3 starts before (longest 2:45)"
     unanswered = expect_startup([start(COMPILED, first_request=None)])
-    assert words.format_ready_in(state(COMPILED, 80.0), 80.0, unanswered).endswith("no estimate")
+    assert format_ready_in(state(COMPILED, 80.0), 80.0, unanswered).endswith("no estimate")
