@@ -1,4 +1,4 @@
-"""Measure how fast the panel opens and answers keys beside a large log: `python -m tests.benchmarks.replay [MEGABYTES]`.
+"""Measure how fast the panel opens and answers keys beside a big log: `python -m tests.benchmarks.replay [MEGABYTES]`.
 
 It runs in a pseudo-terminal, as a user's does. A key press is timed from the write of the key until the screen shows
 what it did; between two presses the panel goes on reading.
