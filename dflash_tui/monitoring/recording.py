@@ -21,12 +21,12 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_json_value, clean_line
 from dflash_tui.common.type_registration import register_type
 from dflash_tui.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
-from dflash_tui.runs import registry, run_files, server_process
-from dflash_tui.runs.run import Run
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import LOG_NAME, Run, find_log
 from dflash_tui.vllm_output.log_reader import LogReader
 
 SAMPLE = "sample"
-RUN, LOG, SAMPLES = "run.json", run_files.NAME, "samples.jsonl"
+RUN, LOG, SAMPLES = "run.json", LOG_NAME, "samples.jsonl"
 # A log packs to a tenth or a fiftieth; what claims more than this is made to fill memory or time.
 MOST_PACKED = 200
 _SMALL = 16 << 20
@@ -126,7 +126,7 @@ class Recording(Run, frozen=True):
     def open(self, part: str) -> IO[bytes]:
         """Open one of the three parts for reading."""
         if self.folder.is_dir():
-            return (run_files.find_log(self.folder) if part == LOG else self.folder / part).open("rb")
+            return (find_log(self.folder) if part == LOG else self.folder / part).open("rb")
         with zipfile.ZipFile(self.folder) as archive:  # the part keeps the file open
             return archive.open(part)
 

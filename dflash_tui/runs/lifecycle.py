@@ -25,7 +25,7 @@ from dflash_tui.planning.plan import HOST, Plan
 from dflash_tui.runs import registry, run_files, server_process
 from dflash_tui.runs.gated_process import GatedProcess
 from dflash_tui.runs.registry import RUN_FILE
-from dflash_tui.runs.run import KEY_VARIABLE, Run
+from dflash_tui.runs.run import KEY_VARIABLE, LOG_NAME, Run
 
 # vLLM ends within 5 s when it ends at all; SIGTERM during a stream hung in 7 of 15 tries on 0.32.0.
 STOP_GRACE = 15.0
@@ -59,7 +59,7 @@ def launch_server(
     env |= {KEY_VARIABLE: key} if key else {}
     try:
         # Appended to, so that a log which somebody cuts goes on at its start, not behind a hole.
-        with open(folder / run_files.NAME, "ab", opener=private_files.open_private) as log:
+        with open(folder / LOG_NAME, "ab", opener=private_files.open_private) as log:
             held = GatedProcess(plan.argv, env, folder, log)
     except OSError as error:
         raise _not_started(plan, folder, error) from None

@@ -11,12 +11,12 @@ import msgspec
 from dflash_tui.common import paths
 from dflash_tui.events import Launched, Preparing
 from dflash_tui.planning.plan import HOST, Plan
-from dflash_tui.runs import run_files
 
 # Where vLLM itself looks for the key that requests must have.
 KEY_VARIABLE = "VLLM_API_KEY"
 # Fields that a later release adds are passed over; what it records otherwise gets another version.
 VERSION = 1
+LOG_NAME = "server.log"
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def log(self) -> Path:
         """The file that holds all the server printed, by the name that it has now."""
-        return run_files.find_log(self.folder, self.pid)
+        return find_log(self.folder, self.pid)
 
     @property
     def samples(self) -> Path:
@@ -82,3 +82,31 @@ class Run(msgspec.Struct, frozen=True):
             synthetic=plan.synthetic,
             num_speculative_tokens=plan.num_speculative_tokens,
         )
+
+
+def find_log(folder: Path, pid: int = 0) -> Path:
+    """Return the file that the process `pid` writes its output to when it is in `folder`, else the log there.
+
+    That is `server.log`, or when there is none, or an empty one in its place, the newest `server.log.*`.
+    """
+    log = folder / LOG_NAME
+    try:
+        written = Path(f"/proc/{pid}/fd/1").readlink()
+        if written.parent == folder.resolve() and written.is_file():  # a deleted one is no file
+            return folder / written.name
+    except OSError:
+        pass
+    try:
+        if log.stat().st_size:
+            return log
+    except OSError:
+        pass
+    others = [path for path in folder.glob(f"{LOG_NAME}.*") if path.is_file() and not path.is_symlink()]
+    return max(others, key=_modified_at, default=log)
+
+
+def _modified_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
