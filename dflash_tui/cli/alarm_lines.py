@@ -29,7 +29,7 @@ async def print_alarms(state: RunState, *, as_json: bool) -> None:
     """Print the alarms of `state` as they come and go, for ever."""
     told = AlarmLines(state, as_json=as_json)
     while True:
-        told.look(time.time())
+        told.refresh(time.time())
         await asyncio.sleep(INTERVAL)
 
 
@@ -40,7 +40,7 @@ class AlarmLines:
         self._state, self._json = state, as_json
         self._known: dict[str, Alarm] = {}
 
-    def look(self, now: float) -> None:
+    def refresh(self, now: float) -> None:
         """Print what is new at `now`; an alarm that had its say is not repeated."""
         there = {alarm.kind: alarm for alarm in find_alarms(self._state, now)}
         for kind, alarm in {**self._known, **there}.items():

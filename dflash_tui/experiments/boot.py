@@ -25,7 +25,7 @@ from dflash_tui.experiments import (
 from dflash_tui.experiments.design import Boot, BootBegan, Design, RequestMeasured
 from dflash_tui.launch import preparation
 from dflash_tui.launch.preflight import runner
-from dflash_tui.monitoring import observer
+from dflash_tui.monitoring import observer, recorder
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.run_state.state import RunState
@@ -133,14 +133,14 @@ async def _measure(what: PreparedBoot, made: Boot, run: Run, tell: Tell) -> Boot
 
         cold = await take("cold", boot_requests.send_cold_request(design, suite, run))
         await take("warm-up", boot_requests.send_warm_up(design, suite, run))
-        since, before = time.time(), await observer.read_counters(run)
+        since, before = time.time(), await recorder.read_counters(run)
         made = replace(made, cold_request=cold[0], before=conditions.measure_conditions(run, state, since))
         worked = await asyncio.to_thread(conditions.read_processor_times, run)
         requests = await take("round", boot_requests.send_measured_rounds(design, suite, run))
         others = conditions.count_foreign_processors(
             worked, await asyncio.to_thread(conditions.read_processor_times, run)
         )
-        after = await observer.read_counters(run)
+        after = await recorder.read_counters(run)
         made = replace(made, requests=requests, others=others, after=conditions.measure_conditions(run, state, since))
         if all(request.error for request in requests):
             raise _Failed(requests[-1].error)

@@ -7,7 +7,6 @@ Everything comes from `server.log`, which the server writes, and `samples.jsonl`
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import operator
 import os
@@ -16,16 +15,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
-
-from dflash_tui.common import bounded_http, own_secrets
-from dflash_tui.events import AnyEvent, Autopsy, Counters, Exited, Stopping, decode_recorded
+from dflash_tui.common import own_secrets
+from dflash_tui.events import AnyEvent, Autopsy, Exited, Stopping, decode_recorded
 from dflash_tui.machine import processes
-from dflash_tui.monitoring import kernel_log, recorder
+from dflash_tui.monitoring import kernel_log
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.vllm_output import metrics
 from dflash_tui.vllm_output.log_reader import LogReader
 
 LOG_INTERVAL = 0.25
@@ -111,16 +107,6 @@ def replay_run(run: Run) -> RunState:
     return state
 
 
-async def read_counters(run: Run) -> Counters | None:
-    """Return the server's counters now, or None when it does not answer."""
-    with contextlib.suppress(bounded_http.BadResponse, *bounded_http.FAILED):
-        async with httpx.AsyncClient(base_url=run.url, timeout=5.0, trust_env=False) as client:
-            return metrics.parse_counters(
-                (await bounded_http.fetch_bounded(client, "/metrics")).decode(errors="replace")
-            )
-    return None
-
-
 @asynccontextmanager
 async def observe_run(run: Run) -> AsyncIterator[AsyncIterator[AnyEvent]]:
     """Yield the events of `run` from its launch on; they end after `Exited`, and `Autopsy` when nobody wanted the end.
@@ -151,7 +137,9 @@ async def fold_run(run: Run) -> AsyncIterator[tuple[RunState, asyncio.Task[None]
 
 @asynccontextmanager
 async def observe_batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent]]]:
-    """Yield the events of `run` as `observe` does, those together that were read at once."""
+    """Yield the events of `run` as `observe_run` does, those together that were read at once."""
+    from dflash_tui.monitoring import recorder  # noqa: PLC0415 - httpx costs 200 ms that reading files is spared
+
     queue: _Queue = asyncio.Queue()
 
     async def events() -> AsyncIterator[list[AnyEvent]]:

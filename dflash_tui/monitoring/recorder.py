@@ -53,7 +53,17 @@ async def record_when_free(run: Run, tell: Callable[[LogLine], None]) -> None:
                 await _Recorder(run, lease).run()
             await asyncio.sleep(SAMPLE_INTERVAL)
     finally:
-        lease.give_back()
+        lease.release()
+
+
+async def read_counters(run: Run) -> Counters | None:
+    """Return the server's counters now, or None when it does not answer."""
+    with contextlib.suppress(bounded_http.BadResponse, *bounded_http.FAILED):
+        async with httpx.AsyncClient(base_url=run.url, timeout=5.0, trust_env=False) as client:
+            return metrics.parse_counters(
+                (await bounded_http.fetch_bounded(client, "/metrics")).decode(errors="replace")
+            )
+    return None
 
 
 def _known(run: Run) -> tuple[Health, str, bool]:
@@ -93,7 +103,7 @@ class _Recorder:
             asking: asyncio.Task[None] | None = None
             while await asyncio.to_thread(server_process.is_alive, self._run) and self._lease.renew():
                 due = time.monotonic() + SAMPLE_INTERVAL
-                await self._watch.look(starting=not self._warm)
+                await self._watch.sample(starting=not self._warm)
                 answers = await self._ask(client)
                 if answers and (asking is None or asking.done()):
                     if not self._warm and time.monotonic() >= self._warm_up_due:

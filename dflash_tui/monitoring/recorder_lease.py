@@ -36,7 +36,7 @@ class RecorderLease:
         except (OSError, UnicodeDecodeError):
             return False
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Let the next observer have it at once."""
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if self._path.read_text() == self._me:

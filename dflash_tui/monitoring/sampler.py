@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
-from dflash_tui.events import GpusSampled, MemorySampled, Suspended
+from dflash_tui.events import Activity, GpusSampled, MemorySampled, Suspended
 from dflash_tui.machine import gpus, processes
-from dflash_tui.monitoring import activity, gpu_load
+from dflash_tui.monitoring import gpu_load
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
 
@@ -31,14 +33,14 @@ class Sampler:
         # Intervals are measured by a clock that nobody sets.
         self._memory_at = self._gpus_at = self._members_at = self._activity_at = -math.inf
 
-    async def look(self, *, starting: bool) -> None:
-        """Look once; what the processes have done is of interest while the server is `starting`."""
+    async def sample(self, *, starting: bool) -> None:
+        """Sample once; CPU time and disk bytes only while the server is `starting`, when its log may be silent."""
         now = time.monotonic()
         if now - self._members_at >= _MEMBERS_INTERVAL:
             self.members, self._members_at = await asyncio.to_thread(server_process.list_processes, self._run), now
         if starting and now - self._activity_at >= _ACTIVITY_INTERVAL:
             self._activity_at = now
-            did = await asyncio.to_thread(activity.sample_activity, self.members, self._run.log, time.time())
+            did = await asyncio.to_thread(sample_activity, self.members, self._run.log, time.time())
             run_files.record_event(self._run, did)
         suspended = tuple(process.pid for process in self.members if processes.is_suspended(process))
         if suspended != self._suspended:
@@ -72,3 +74,25 @@ class Sampler:
         return MemorySampled(
             time.time(), processes.measure_resident_memory(self.members), machine.total, "resident", left
         )
+
+
+def sample_activity(members: Iterable[psutil.Process], log: Path, at: float) -> Activity:
+    """Return the sums over `members` that still exist, with the CPU time of their ended children, and the log's size.
+
+    Memory-mapped weights count as disk bytes when they come from a disk (proc(5), io: read_bytes). Of processes of
+    other users nothing is known.
+    """
+    cpu, disk = 0.0, 0
+    for process in members:
+        try:
+            times = process.cpu_times()
+            cpu += times.user + times.system + times.children_user + times.children_system
+            io = process.io_counters()
+            disk += io.read_bytes + io.write_bytes
+        except (psutil.Error, RuntimeError, ValueError):  # the latter two when /proc has no io for it
+            continue
+    try:
+        size = log.stat().st_size
+    except OSError:
+        size = 0
+    return Activity(at, round(cpu, 2), disk, size)

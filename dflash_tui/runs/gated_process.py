@@ -32,7 +32,7 @@ except OSError as error:
 
 
 class GatedProcess:
-    """A process in a session of its own that waits until `go`; `close` without it ends it."""
+    """A process in a session of its own that waits until `release`; `close` without it ends it."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], folder: Path, output: IO[bytes]) -> None:
         wait, self._go = os.pipe()
@@ -57,7 +57,7 @@ class GatedProcess:
             os.close(wait)
             os.close(tell)
 
-    def go(self) -> None:
+    def release(self) -> None:
         """Let the program begin.
 
         Raises:

@@ -86,7 +86,7 @@ def launch_server(
         process.wait()
         raise DflashError(f"{folder} cannot be written, so nothing was launched", evidence=str(error)) from None
     try:
-        held.go()
+        held.release()
     except OSError as error:
         raise _not_started(plan, folder, error) from None
     return run

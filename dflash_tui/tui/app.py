@@ -28,6 +28,7 @@ from dflash_tui.common.own_secrets import redact_text
 from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
+from dflash_tui.monitoring.observer import observe_run
 from dflash_tui.monitoring.player import Player
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import ResolvedRecipe
@@ -167,8 +168,6 @@ class DflashApp(App[str]):
     @work(exclusive=True, group="observe")
     async def follow(self, run: Run) -> None:
         """Feed the run screen with the events of `run`."""
-        from dflash_tui.monitoring.observer import observe_run  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
-
         try:
             async with observe_run(run) as events:
                 async for event in events:

@@ -43,7 +43,7 @@ class Bench(NamedTuple):
     async def level(self, streams: int) -> LevelSummary:
         """Send the suite with so many requests under way, print and record each, and return what they sum up to."""
         run, done = self.run, list[RequestDone]()
-        before = await observer.read_counters(run)
+        before = await recorder.read_counters(run)
         if not self.as_json:
             print_data(benchmark_text.format_request(None))
         requests = client.send_suite(
@@ -58,7 +58,7 @@ class Bench(NamedTuple):
                     print_data(benchmark_text.format_request(request))
                 elif not self.watched:
                     print_data(encode(request).decode())
-        measured = LevelSummary.of(run, done, before, await observer.read_counters(run), self.suite)
+        measured = LevelSummary.of(run, done, before, await recorder.read_counters(run), self.suite)
         if self.as_json:
             print_data(encode(measured).decode())
         else:

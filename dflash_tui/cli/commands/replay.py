@@ -54,7 +54,7 @@ def _lines(args: argparse.Namespace, found: Recording) -> int:
             due = event.at if event.at - due > _LONG_SILENCE else due + args.every
         while looked <= event.at and state.exit is None:
             _wait(args.speed, began, looked - begin)
-            watch.look(looked)
+            watch.refresh(looked)
             looked = event.at if event.at - looked > _LONG_SILENCE else looked + _ALARMS_EVERY
         state.apply(event)
         if event.at >= begin:

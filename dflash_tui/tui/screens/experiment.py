@@ -24,6 +24,7 @@ from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import Design, RequestMeasured
 from dflash_tui.experiments.progress import Progress
+from dflash_tui.monitoring import observer
 from dflash_tui.presentation.experiment_tables import name_arm, synthetic_label
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
@@ -55,8 +56,6 @@ def read_experiment(folder: Path) -> ExperimentView:
     if current is None:
         return ExperimentView(progress, None, ())
     if current.stage == "starting" and (run := next((r for r in registry.list_runs() if r.id == current.run), None)):
-        from dflash_tui.monitoring import observer  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
-
         start = observer.replay_run(run)
     events = [
         event for event in store.read_events(folder) if isinstance(event, RequestMeasured) and event.at >= current.began

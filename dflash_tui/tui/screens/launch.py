@@ -21,6 +21,7 @@ from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.engines import inventory
+from dflash_tui.monitoring import startup_history
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.plan import Plan
@@ -155,8 +156,6 @@ class LaunchScreen(Screen[None]):
 
     async def _look_back(self) -> None:
         """Find out how long such a launch took before; an ended run is read once."""
-        from dflash_tui.monitoring import startup_history  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
-
         if isinstance(recipe := self.chosen, Recipe):
             plan = self.choice.plan(recipe)
             self.before[plan.kind] = await asyncio.to_thread(startup_history.estimate_ready, plan)

@@ -59,7 +59,7 @@ def test_a_program_begins_with_nothing_of_what_held_it(tmp_path):
     with (tmp_path / "log").open("wb") as log:
         held = GatedProcess(argv, {"X": "`id`"}, tmp_path, log)
     assert (tmp_path / "log").read_bytes() == b""
-    held.go()
+    held.release()
     assert held.process.wait() == 0
     ignored, null, *rest = (tmp_path / "log").read_text().splitlines()
     of_python = 1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1

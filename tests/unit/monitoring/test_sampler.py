@@ -7,7 +7,7 @@ import time
 import psutil
 
 from dflash_tui.events import Activity, decode_recorded, encode
-from dflash_tui.monitoring import activity
+from dflash_tui.monitoring import sampler
 
 WORK = """
 import os, subprocess, sys, time
@@ -30,16 +30,16 @@ def test_work_of_a_process_and_of_its_ended_child_is_seen(tmp_path):
             members = [psutil.Process(process.pid)]
             assert process.stdout is not None
             assert process.stdout.readline() == b"done\n"
-            after = activity.sample_activity(members, log, 1000.0)
+            after = sampler.sample_activity(members, log, 1000.0)
             time.sleep(1.0)
-            idle = activity.sample_activity(members, log, 1001.0)
+            idle = sampler.sample_activity(members, log, 1001.0)
         finally:
             process.kill()
     assert after.cpu >= 0.5
     assert after.disk >= 8 << 20
     assert (after.at, after.log) == (1000.0, 7)
     assert idle.cpu - after.cpu < 0.5
-    gone = activity.sample_activity(members, tmp_path / "none", 1002.0)
+    gone = sampler.sample_activity(members, tmp_path / "none", 1002.0)
     assert gone == Activity(1002.0, 0.0, 0, 0)
 
 
