@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.common.type_registration import register_type
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import Amount, Whole
 
 SIZE_LIMIT = 64 << 20  # with --save-detailed every gap between two chunks is in it

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.common.own_secrets import redact_text
+from dflash_tui.common.redaction import redact_text
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.common.type_registration import register_type
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import MOST, RequestDone
 
 _SAID_LIMIT = 300

@@ -15,7 +15,7 @@ from msgspec import Meta
 from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.common.type_registration import register_type
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import PROBE, WARM_UP
 from dflash_tui.planning.recipe import PLAIN_TEXT
 

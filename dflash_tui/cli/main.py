@@ -28,7 +28,7 @@ _HANDLERS = {
     "report": ("report", "report"),
     "history": ("history", "history"),
     "service": ("service", "service"),
-    "gpus": ("servers", "gpus"),
+    "gpus": ("gpus", "gpus"),
     "plan": ("plan", "plan"),
     "doctor": ("plan", "doctor"),
     "recipes": ("recipes", "recipes"),

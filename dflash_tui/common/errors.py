@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 
-from dflash_tui.common.own_secrets import redact_text
+from dflash_tui.common.redaction import redact_text
 from dflash_tui.common.sanitizer import clean_lines
 
 

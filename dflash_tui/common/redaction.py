@@ -1,14 +1,19 @@
-"""What is secret, and texts without it: access tokens, keys and passwords, and the prompts and answers in a log. Pure.
+"""Remove secrets from text: access tokens, keys and passwords, and the prompts and answers in a log.
 
-Whatever leaves this machine passes through here: exported runs and reports for a public tracker.
+Whatever leaves this machine passes through here: exported runs and reports for a public tracker. Secrets are known by
+their form, by the name beside them, and those of our own environment by their value.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 LEFT_OUT = "[left out]"
+# A shorter value of a variable may stand anywhere in a text by chance.
+_SHORTEST = 8
 _NAME = re.compile(r"(?i)TOKEN(?!S|IZ)|KEY|SECRET|PASSW|CREDENTIAL|AUTHORIZATION")
 _IS = r"(?:\\?['\"])?\s*[:=]\s*(?!(?i:none|null|true|false)\b)"
 _FIGURE = r"[\d.]+(?:[mu]?s)?(?:[\s,;)}\]]|$)"
@@ -46,8 +51,8 @@ def is_secret(name: str) -> bool:
 
 def looks_secret(value: object) -> bool:
     """Whether a value has the form of an access token, or is an address with a password in it."""
-    told = str(value)
-    return any(pattern.search(told) for words, pattern in _FORMS if any(word in told.lower() for word in words))
+    text = str(value)
+    return any(pattern.search(text) for words, pattern in _FORMS if any(word in text.lower() for word in words))
 
 
 def redact_secrets(text: str, instead: str = LEFT_OUT) -> str:
@@ -66,11 +71,11 @@ def redact_variables(env: Mapping[str, str], instead: str = LEFT_OUT) -> dict[st
 
 def redact_argv(argv: Sequence[str], instead: str = LEFT_OUT) -> tuple[str, ...]:
     """Return a command without tokens, keys and passwords: also without the word after a flag that names one."""
-    told = [redact_secrets(word, instead) for word in argv]
+    redacted = [redact_secrets(word, instead) for word in argv]
     for place, flag in enumerate(argv[:-1]):
         if flag.startswith("--") and "=" not in flag and is_secret(flag) and not argv[place + 1].startswith("--"):
-            told[place + 1] = instead
-    return tuple(told)
+            redacted[place + 1] = instead
+    return tuple(redacted)
 
 
 def redact_prompts(text: str) -> str:
@@ -81,5 +86,34 @@ def redact_prompts(text: str) -> str:
 def _without_quote(line: str) -> str:
     head = _QUOTED.search(line)
     start = line.find(": ", head.end()) if head else -1
-    told = start >= 0 and ("prompt" in line[start:] or "output" in line[start:])
-    return f"{line[:start]}: {LEFT_OUT}" if told else line
+    quotes = start >= 0 and ("prompt" in line[start:] or "output" in line[start:])
+    return f"{line[:start]}: {LEFT_OUT}" if quotes else line
+
+
+def read_env_secrets() -> tuple[bytes, ...]:
+    """Return the values of our variables that have the names of secrets, longest first; no paths and short words.
+
+    A server may have inherited them and write them to its log.
+    """
+    return _select_values(tuple(sorted((name, value) for name, value in os.environ.items() if is_secret(name))))
+
+
+@cache
+def _select_values(env: tuple[tuple[str, str], ...]) -> tuple[bytes, ...]:
+    values = {value.strip() for _, value in env}
+    secrets = [value for value in values if len(value) >= _SHORTEST and not value.startswith(("/", "~"))]
+    return tuple(os.fsencode(value) for value in sorted(secrets, key=len, reverse=True))
+
+
+def redact_env_values(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
+    """Return `data` without the secrets that `read_env_secrets` gave."""
+    for secret in secrets:
+        if secret in data:
+            data = data.replace(secret, LEFT_OUT.encode())
+    return data
+
+
+def redact_text(text: str) -> str:
+    """Return `text` without our own secrets, and without what looks like one."""
+    data = text.encode(errors="surrogatepass")
+    return redact_secrets(redact_env_values(data, read_env_secrets()).decode(errors="surrogatepass"))

@@ -1,4 +1,4 @@
-"""JSON that others may have written -> values whose texts do nothing to a terminal."""
+"""Decode JSON from untrusted files and strip terminal control characters from its strings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,18 @@ T = TypeVar("T")
 _SUSPECT = re.compile(rb"\\[bfnrtu]|[\x7f-\xff]")
 
 
+def register_type(kind: type[msgspec.Struct]) -> None:
+    """Let msgspec inspect a type, and all types in it, while its module is imported.
+
+    Otherwise it does so when the first text is read, and msgspec 0.22 shows a type that one thread is halfway through
+    to the next one, which then reads a null pointer. For every type that `msgspec.json.decode` or `msgspec.convert`
+    is given anywhere.
+    """
+    msgspec.json.Decoder(kind)
+
+
 def decode_untrusted(data: bytes, decoder: msgspec.json.Decoder[T], *, one_line: bool = False) -> T:
-    """Return what JSON holds, with its texts plain: each as one line, or with the lines that it has.
+    """Return the value that JSON holds, with clean strings: each as one line, or with the lines that it has.
 
     Raises:
         msgspec.MsgspecError: it is not JSON, not UTF-8, nested too deeply, or not what the decoder is for.

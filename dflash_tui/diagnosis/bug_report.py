@@ -14,7 +14,7 @@ from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.redaction import is_secret, redact_prompts, redact_secrets
 from dflash_tui.diagnosis.cause import Diagnosis, find_logged_cause, find_problem_line
-from dflash_tui.machine import gpus
+from dflash_tui.machine import nvml
 from dflash_tui.planning import plan as plans
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
@@ -76,7 +76,7 @@ def _versions(run: Run) -> Iterable[tuple[str, str]]:
     plan = run.plan
     yield "engine", f"{run.engine}; {', '.join(_packages(Path(plan.engine_folder))) or 'its packages are unknown'}"
     yield "patches of vLLM's files", ", ".join(run.patches) or "none"
-    probe = None if plan.on_cpu else gpus.probe_gpus()
+    probe = None if plan.on_cpu else nvml.probe_gpus()
     cards = ", ".join(card.name for card in probe.gpus) if probe else ""
     yield "device", f"{cards or plan.hardware.value}{f', driver {probe.driver}' if probe and probe.driver else ''}"
     yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"

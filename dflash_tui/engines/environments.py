@@ -18,7 +18,7 @@ import msgspec
 import uv
 
 from dflash_tui.common.errors import EngineError
-from dflash_tui.common.type_registration import register_type
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.processes import build_clean_environment
 from dflash_tui.planning.recipe import EngineSpec

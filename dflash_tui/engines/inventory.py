@@ -14,7 +14,7 @@ import msgspec
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.type_registration import register_type
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import environments as engines
 from dflash_tui.engines.engine_python import IMPORT_PATIENCE, run_script
 from dflash_tui.engines.environments import Engine

@@ -13,7 +13,7 @@ from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger
 from dflash_tui.experiments.design import Arm, Boot
-from dflash_tui.machine import gpus, processes
+from dflash_tui.machine import gpus, nvml, processes
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs.run import Run
@@ -51,7 +51,7 @@ def tag_plan(plan: Plan, arm: Arm, experiment: str, cache: Path | None) -> Plan:
 def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
     """Return the boot with all that it was launched with; asks the engine and the driver, for seconds at most."""
     engine = inventory.find_any_engine(Path(run.plan.engine_folder))
-    probe = gpus.GpuProbe() if run.plan.on_cpu else gpus.probe_visible_gpus()
+    probe = gpus.GpuProbe() if run.plan.on_cpu else nvml.probe_visible_gpus()
     cards = [card for card in probe.gpus if not run.plan.gpus or card.uuid in run.plan.gpus]
     return replace(
         boot,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dflash_tui.events import GpuLoad, GpusSampled
 from dflash_tui.experiments.design import Conditions
-from dflash_tui.machine import gpus, system
+from dflash_tui.machine import nvml, system
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.counters import LONGEST_GAP
 from dflash_tui.run_state.retention import ThinnedSeries
@@ -121,7 +121,7 @@ def _disturbs(other: Run, run: Run) -> bool:
 
 def measure_free_memory(plan: Plan) -> FreeMemory:
     """Return the memory of the machine, and that of the plan's GPUs."""
-    cards = () if plan.on_cpu else gpus.read_gpus() or ()
+    cards = () if plan.on_cpu else nvml.read_gpus() or ()
     ours = [card for card in cards if not plan.gpus or card.uuid in plan.gpus]
     used = {card.uuid: card.memory_used for card in ours if card.memory_used is not None and not card.unified}
     return FreeMemory(psutil.virtual_memory().available, used)

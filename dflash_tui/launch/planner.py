@@ -18,7 +18,7 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import model_lookup
 from dflash_tui.engines.patching import status
 from dflash_tui.launch.preflight import check
-from dflash_tui.machine import gpus
+from dflash_tui.machine import gpus, nvml
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning import plan as plans
@@ -48,7 +48,7 @@ def plan_launch(args: argparse.Namespace) -> PlannedLaunch:
     found = inventory.find_engine_by_name(args.engine) if args.engine else None
     spec = _spec(found) if found else recipe_loader.engine_for_release(args.vllm) if args.vllm else None
     settings = parse_settings(args.settings or [])
-    probe = GpuProbe() if recipe.for_cpu else gpus.probe_visible_gpus()
+    probe = GpuProbe() if recipe.for_cpu else nvml.probe_visible_gpus()
     hardware, cards = _where(args.gpu, recipe, probe)
 
     def resolve() -> ResolvedRecipe:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dflash_tui.common.formatting import format_gib
-from dflash_tui.machine import gpus
+from dflash_tui.machine import gpus, nvml
 from dflash_tui.runs import lifecycle, server_process
 from dflash_tui.runs.run import Run
 
@@ -52,14 +52,14 @@ async def stop_and_release_memory(run: Run, tell: Callable[[str], None]) -> tupl
 
 def _look(run: Run) -> _Held | None:
     pids = frozenset(process.pid for process in server_process.list_processes(run))
-    cards = gpus.read_gpus() or ()
+    cards = nvml.read_gpus() or ()
     ours = _listed(cards, pids)
     return _Held(pids, ours, _used(cards)) if ours else None
 
 
 def _left(held: _Held) -> int:
     """Return the bytes that are not back: those still listed as ours, or by which the whole has not fallen."""
-    cards = gpus.read_gpus()
+    cards = nvml.read_gpus()
     if cards is None:  # the driver does not answer, or is gone
         return 0
     return max(_listed(cards, held.pids), held.ours - (held.all - _used(cards)))

@@ -1,19 +1,17 @@
-"""The NVIDIA GPUs of this machine through NVML; no query raises, what is not known is None."""
+"""GPUs as values: what is known of each, which of them CUDA_VISIBLE_DEVICES allows, and which to choose.
+
+`nvml` fills these values in. This module imports no pynvml, which costs 80 ms.
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
-import psutil
-import pynvml
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.machine import nvml
-from dflash_tui.machine.hardware import Hardware, classify_gpu
+from dflash_tui.machine.hardware import Hardware
 
 
 class GpuProcess(msgspec.Struct, frozen=True):
@@ -25,32 +23,44 @@ class GpuProcess(msgspec.Struct, frozen=True):
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One GPU, or what is known of it.
-
-    Memory is in bytes; where it is `unified` (GB10) it is the machine's: MemTotal, and what is not MemAvailable.
-    `utilisation` is a share of one, `mig` None where the GPU has no such mode, `throttle` what keeps the clocks down
-    (idling does not count), `trouble` a sentence when the GPU does not work. The uuid names it to CUDA, whose indices
-    may be others.
-    """
+    """One GPU and its state when it was read; what NVML does not say is None or empty."""
 
     index: int
+    """Its number by NVML, in the order of the PCI bus; CUDA may count otherwise."""
     name: str = ""
+    """Its name by the driver, e.g. `NVIDIA H100 80GB HBM3`."""
     uuid: str = ""
+    """What names it to CUDA, e.g. `GPU-8a1f…`."""
     capability: str = ""
+    """Its compute capability, e.g. `9.0`."""
     hardware: Hardware = Hardware.UNKNOWN
+    """The class of hardware that recipes know it by."""
     memory_total: int | None = None
+    """Bytes of memory; of a `unified` GPU the machine's MemTotal."""
     memory_used: int | None = None
+    """Bytes of memory in use; of a `unified` GPU what is not MemAvailable."""
     unified: bool = False
+    """Whether it shares the machine's memory (GB10)."""
     temperature_c: int | None = None
+    """Degrees Celsius."""
     power_w: float | None = None
+    """Watts that it draws."""
     power_limit_w: float | None = None
+    """Watts that it may draw."""
     utilisation: float | None = None
+    """Share of the time in which a kernel ran, 0 to 1."""
     sm_clock_mhz: int | None = None
+    """Clock of its multiprocessors in MHz."""
     sm_clock_max_mhz: int | None = None
+    """Highest clock of its multiprocessors in MHz."""
     throttle: tuple[str, ...] | None = None
+    """What keeps its clocks down, in words; being idle does not count."""
     mig: bool | None = None
+    """Whether it is split by MIG; None where it has no such mode."""
     processes: tuple[GpuProcess, ...] | None = None
+    """The processes that use it; None when NVML gives no list."""
     trouble: str = ""
+    """Why it does not work and what to do, as a sentence; empty when it works."""
 
 
 class GpuMemoryUse(NamedTuple):
@@ -62,31 +72,12 @@ class GpuMemoryUse(NamedTuple):
 
 
 class GpuProbe(msgspec.Struct, frozen=True):
-    """What NVML says: the GPUs, the versions of the driver and of its CUDA ("13.0"), and why there are none."""
+    """The answer of NVML: the GPUs, the versions of the driver and of its CUDA ("13.0"), and why there are none."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str = ""
     cuda: str = ""
     why_none: str = ""
-
-
-def probe_gpus(patience: float | None = None) -> GpuProbe:
-    """Return the GPUs that NVML shows now; without any, `why_none` says what is the matter and what to do.
-
-    Waits at most `patience` seconds for the driver, by default what `nvml.ask` waits.
-    """
-    try:
-        return nvml.run_nvml_query(_probe, patience)
-    except nvml.UnavailableError as why:
-        return GpuProbe(why_none=str(why))
-
-
-def read_gpus(patience: float | None = None) -> tuple[Gpu, ...] | None:
-    """Return the GPUs as they are now, or None when the driver does not answer or does not work."""
-    try:
-        return nvml.run_nvml_query(_look, patience)
-    except nvml.UnavailableError:
-        return None
 
 
 def measure_gpu_memory_use(cards: Sequence[Gpu], pids: set[int]) -> GpuMemoryUse | None:
@@ -95,8 +86,8 @@ def measure_gpu_memory_use(cards: Sequence[Gpu], pids: set[int]) -> GpuMemoryUse
     Where NVML does not say which process uses what (unified memory, containers with their own pids) it is the
     use of all processes on all GPUs, and `source` says so.
     """
-    held = [(card, _held(card, pids)) for card in cards]
-    ours = [(card, used) for card, used in held if used is not None]
+    uses = [(card, _memory_of_processes(card, pids)) for card in cards]
+    ours = [(card, used) for card, used in uses if used is not None]
     if ours and all(used for _, used in ours):
         return GpuMemoryUse(sum(used for _, used in ours), sum(card.memory_total or 0 for card, _ in ours), "GPU")
     known = [card for card in cards if card.memory_total]
@@ -106,25 +97,17 @@ def measure_gpu_memory_use(cards: Sequence[Gpu], pids: set[int]) -> GpuMemoryUse
     return GpuMemoryUse(used, total, "unified, all" if known[0].unified else "GPU, all")
 
 
-def probe_visible_gpus() -> GpuProbe:
-    """Return what `probe` does, with the GPUs only that whoever called us may use by CUDA_VISIBLE_DEVICES."""
-    found = probe_gpus()
-    mine = filter_visible_gpus(found.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    why = found.why_none or ("" if mine else "CUDA_VISIBLE_DEVICES of this shell names no GPU that is here")
-    return msgspec.structs.replace(found, gpus=mine, why_none=why)
-
-
 def filter_visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES, `visible`, lets us use; NVML itself does not heed it.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES, `visible`, allows; NVML itself ignores that variable.
 
     Numbers are taken as NVML counts, in the order of the PCI bus.
     """
     if visible is None:
         return tuple(gpus)
     names = [name.strip() for name in visible.split(",")]
-    named = {str(card.index): card for card in gpus}
-    found = [named.get(name) or next((c for c in gpus if name and c.uuid.startswith(name)), None) for name in names]
-    return tuple(card for card in found if card)
+    by_index = {str(card.index): card for card in gpus}
+    cards = [by_index.get(name) or next((c for c in gpus if name and c.uuid.startswith(name)), None) for name in names]
+    return tuple(card for card in cards if card)
 
 
 def choose_gpus(gpus: Sequence[Gpu], wanted: str | None, count: int = 1) -> tuple[Gpu, ...]:
@@ -136,96 +119,42 @@ def choose_gpus(gpus: Sequence[Gpu], wanted: str | None, count: int = 1) -> tupl
     Raises:
         UsageError: There are no such GPUs, or not as many.
     """
-    well = [card for card in gpus if not card.trouble]
+    usable = [card for card in gpus if not card.trouble]
     if wanted is None or wanted in set(Hardware):
-        kinds = dict.fromkeys(card.hardware for card in well if wanted in {None, card.hardware})
-        groups = [[card for card in well if card.hardware is kind] for kind in kinds]
+        kinds = dict.fromkeys(card.hardware for card in usable if wanted in {None, card.hardware})
+        groups = [[card for card in usable if card.hardware is kind] for kind in kinds]
         group = next((group for group in groups if len(group) >= count), max(groups, key=len, default=[]))
-        found = sorted(group, key=lambda card: (card.memory_total or 0) - (card.memory_used or 0), reverse=True)[:count]
+        chosen = sorted(group, key=_free_memory, reverse=True)[:count]
     else:
-        found = list(dict.fromkeys(_named(gpus, name.strip()) for name in wanted.split(",")))
-    if len(found) != count:
-        wish = f"as '{wanted}'" if wanted else "of one class"
-        raise UsageError(f"GPUs needed: {count}, found {wish}: {len(found)}", do=_choice(gpus))
-    return tuple(sorted(found, key=lambda card: card.index))
+        chosen = list(dict.fromkeys(_find_gpu(gpus, name.strip()) for name in wanted.split(",")))
+    if len(chosen) != count:
+        selection = f"as '{wanted}'" if wanted else "of one class"
+        raise UsageError(f"GPUs needed: {count}, found {selection}: {len(chosen)}", do=_list_choices(gpus))
+    return tuple(sorted(chosen, key=lambda card: card.index))
 
 
-def _named(gpus: Sequence[Gpu], name: str) -> Gpu:
+def _free_memory(card: Gpu) -> int:
+    return (card.memory_total or 0) - (card.memory_used or 0)
+
+
+def _find_gpu(gpus: Sequence[Gpu], name: str) -> Gpu:
     """Return the one GPU with this index or start of a UUID."""
-    found = [card for card in gpus if name == str(card.index) or (len(name) > 4 and card.uuid.startswith(name))]
-    if len(found) != 1:
-        what = f"{len(found)} GPUs have a UUID that starts with" if found else "there is no GPU called"
-        raise UsageError(f"{what} '{name}'", do=_choice(gpus))
-    if found[0].trouble:
-        raise UsageError(f"GPU {found[0].index} cannot be used", evidence=found[0].trouble, do=_choice(gpus))
-    return found[0]
+    matches = [card for card in gpus if name == str(card.index) or (len(name) > 4 and card.uuid.startswith(name))]
+    if len(matches) != 1:
+        problem = f"{len(matches)} GPUs have a UUID that starts with" if matches else "there is no GPU called"
+        raise UsageError(f"{problem} '{name}'", do=_list_choices(gpus))
+    if matches[0].trouble:
+        raise UsageError(f"GPU {matches[0].index} cannot be used", evidence=matches[0].trouble, do=_list_choices(gpus))
+    return matches[0]
 
 
-def _choice(gpus: Sequence[Gpu]) -> str:
-    """Return what there is to choose from."""
-    there = ", ".join(f"{card.index} ({card.hardware.value}, {card.uuid})" for card in gpus if not card.trouble)
-    return f"there is: {there}" if there else "no GPU here can be used; `dflash-tui gpus` says why"
+def _list_choices(gpus: Sequence[Gpu]) -> str:
+    """Return a sentence that lists the GPUs that can be chosen."""
+    usable = ", ".join(f"{card.index} ({card.hardware.value}, {card.uuid})" for card in gpus if not card.trouble)
+    return f"available: {usable}" if usable else "no GPU here can be used; `dflash-tui gpus` says why"
 
 
-def _held(card: Gpu, pids: set[int]) -> int | None:
+def _memory_of_processes(card: Gpu, pids: set[int]) -> int | None:
     """Return the bytes that `pids` hold on a GPU, 0 where NVML does not say; None if none of them is there."""
-    memory = [holder.memory or 0 for holder in card.processes or () if holder.pid in pids]
-    return sum(memory) if memory else None
-
-
-def _probe() -> GpuProbe:
-    gpus = _look()
-    driver, cuda = (
-        nvml.query_or_none(pynvml.nvmlSystemGetDriverVersion),
-        nvml.query_or_none(pynvml.nvmlSystemGetCudaDriverVersion),
-    )
-    why = "no NVIDIA GPU: the driver runs but shows none; `lspci` shows whether the machine has one"
-    return GpuProbe(gpus, driver or "", f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "", "" if gpus else why)
-
-
-def _look() -> tuple[Gpu, ...]:
-    return tuple(_describe(index) for index in range(nvml.count_gpus()))
-
-
-def _describe(index: int) -> Gpu:
-    device = nvml.Device(index)
-    name = clean_line(device.get(pynvml.nvmlDeviceGetName) or "")
-    version = device.get(pynvml.nvmlDeviceGetCudaComputeCapability)
-    capability = "{}.{}".format(*version) if version else ""
-    total, used = device.memory()
-    hardware = classify_gpu(name, capability, total)
-    # Drivers of the GB10 support no memory query, or answer 0; one that answers would still mean the machine's.
-    unified = hardware is Hardware.GB10 or total == 0
-    if unified:
-        system = psutil.virtual_memory()
-        total, used = system.total, system.total - system.available
-    power, limit = device.get(pynvml.nvmlDeviceGetPowerUsage), device.get(pynvml.nvmlDeviceGetEnforcedPowerLimit)
-    busy = device.get(pynvml.nvmlDeviceGetUtilizationRates)
-    mig, held = device.get(pynvml.nvmlDeviceGetMigMode), device.processes()
-    return Gpu(
-        index=index,
-        name=name,
-        uuid=device.get(pynvml.nvmlDeviceGetUUID) or "",
-        capability=capability,
-        hardware=hardware,
-        memory_total=total,
-        memory_used=used,
-        unified=unified,
-        temperature_c=device.get(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
-        power_w=None if power is None else power / 1000,
-        power_limit_w=None if limit is None else limit / 1000,
-        utilisation=None if busy is None else busy.gpu / 100,
-        sm_clock_mhz=device.get(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
-        sm_clock_max_mhz=device.get(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
-        throttle=device.throttle(),
-        mig=None if mig is None else bool(mig[0]),
-        processes=None if held is None else tuple(_holder(*one) for one in held.items()),
-        trouble=device.trouble,
-    )
-
-
-def _holder(pid: int, memory: int | None) -> GpuProcess:
-    try:
-        return GpuProcess(pid, clean_line(psutil.Process(pid).name()), memory)
-    except psutil.Error:
-        return GpuProcess(pid, memory=memory)
+    amounts = [process.memory or 0 for process in card.processes or () if process.pid in pids]
+    return sum(amounts) if amounts else None

@@ -1,25 +1,33 @@
-"""The door to NVML: asked in a thread of its own, since a call into the driver may never come back.
+"""Read GPUs from the NVIDIA driver through NVML; the only module that imports pynvml, which costs 80 ms.
 
-A call that hangs can neither be ended nor waited for. So one question is asked at a time, askers have patience, and
-as long as one hangs the others are turned away at once. The thread is a daemon: it does not keep the program alive.
+No query raises: what is not known is None. A call into the driver that hangs can neither be ended nor waited for, so
+one query runs at a time, in a daemon thread of its own, and callers have a timeout. As long as a query hangs, others
+fail at once.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import msgspec
+import psutil
 import pynvml
+
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.machine.gpus import Gpu, GpuProbe, GpuProcess, filter_visible_gpus
+from dflash_tui.machine.hardware import Hardware, classify_gpu
 
 T = TypeVar("T")
 
 # Until the driver has answered once: it may have to wake the GPUs, which takes seconds where nothing uses them.
-WAKING = 5.0
-ANSWERING = 1.0
-# Only a new session shows that an ailing GPU or driver was mended; not too often, GPUs may fall asleep in between.
+FIRST_TIMEOUT = 5.0
+TIMEOUT = 1.0
+# Only a new session shows that a GPU or a driver was repaired; not too often, GPUs may fall asleep in between.
 RENEWAL = 30.0
 
 _ERRORS = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, UnicodeDecodeError)
@@ -53,95 +61,98 @@ _THROTTLE = (
 )
 
 
-class UnavailableError(Exception):
-    """NVML cannot be asked now; the message is a sentence for the user."""
+class NvmlUnavailableError(Exception):
+    """NVML cannot be queried now; the message is a sentence for the user."""
 
 
-class _Door:
-    """Whose turn it is, the question that is asked, and the session with the driver, ailing once something failed."""
+class _Connection:
+    """The session with the driver: one query at a time, each in a thread of its own.
+
+    `failing` is set once a call has failed; the session is then renewed after `RENEWAL` seconds.
+    """
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
-        self._answer: Future[Any] | None = None
-        self._asked_at = 0.0
+        self._lock = threading.Lock()
+        self._result: Future[Any] | None = None
+        self._queried_at = 0.0
         self._session_at: float | None = None
-        self.ailing = False
-        self._awake = False
+        self.failing = False
+        self._answered = False
 
-    def ask(self, question: Callable[[], T], patience: float | None = None) -> T:
-        """Return what `question` returns; see the function of this name."""
-        patience = patience if patience is not None else ANSWERING if self._awake else WAKING
-        if not self._turn.acquire(timeout=patience):
-            raise self._silent()
+    def run_query(self, query: Callable[[], T], timeout: float | None = None) -> T:
+        """Return what `query` returns; see `run_nvml_query`."""
+        timeout = timeout if timeout is not None else TIMEOUT if self._answered else FIRST_TIMEOUT
+        if not self._lock.acquire(timeout=timeout):
+            raise self._silent_error()
         try:
-            if self._answer and not self._answer.done():
-                raise self._silent()
-            answer: Future[T] = Future()
-            self._answer, self._asked_at = answer, time.monotonic()
+            if self._result and not self._result.done():
+                raise self._silent_error()
+            result: Future[T] = Future()
+            self._result, self._queried_at = result, time.monotonic()
             try:
-                threading.Thread(target=_settle, args=(question, answer), name="nvml", daemon=True).start()
+                threading.Thread(target=_settle, args=(query, result), name="nvml", daemon=True).start()
             except RuntimeError as error:
-                self._answer = None
-                raise UnavailableError(f"the NVIDIA driver could not be asked: {error}; see `ulimit -u`") from None
-            found = answer.result(patience)
-            self._awake = True
-            return found
+                self._result = None
+                raise NvmlUnavailableError(f"the NVIDIA driver could not be asked: {error}; see `ulimit -u`") from None
+            answer = result.result(timeout)
+            self._answered = True
+            return answer
         except TimeoutError:
-            raise self._silent() from None
+            raise self._silent_error() from None
         finally:
-            self._turn.release()
+            self._lock.release()
 
-    def _silent(self) -> UnavailableError:
-        return UnavailableError(
-            f"the NVIDIA driver has not answered for {time.monotonic() - self._asked_at:.0f} s; "
+    def _silent_error(self) -> NvmlUnavailableError:
+        return NvmlUnavailableError(
+            f"the NVIDIA driver has not answered for {time.monotonic() - self._queried_at:.0f} s; "
             "if it stays silent, look for Xid in `sudo dmesg` and reboot"
         )
 
-    def count(self) -> int:
+    def count_gpus(self) -> int:
         """Return how many GPUs the driver shows; see the function of this name."""
         try:
-            if self.ailing and self._session_at is not None and time.monotonic() - self._session_at >= RENEWAL:
+            if self.failing and self._session_at is not None and time.monotonic() - self._session_at >= RENEWAL:
                 self._session_at = None
                 query_or_none(pynvml.nvmlShutdown)
             if self._session_at is None:
                 pynvml.nvmlInit()
-                self.ailing = False
+                self.failing = False
                 self._session_at = time.monotonic()
             return int(pynvml.nvmlDeviceGetCount())
         except _ERRORS as error:
-            self.ailing = True
-            answer = f"the NVIDIA driver does not work, it answers '{error}'; see whether `nvidia-smi` works, or reboot"
-            raise UnavailableError(_WHY.get(getattr(error, "value", None), answer)) from error
+            self.failing = True
+            other = f"the NVIDIA driver does not work, it answers '{error}'; see whether `nvidia-smi` works, or reboot"
+            raise NvmlUnavailableError(_WHY.get(getattr(error, "value", None), other)) from error
 
 
-def _settle(question: Callable[[], T], answer: Future[T]) -> None:
+def _settle(query: Callable[[], T], result: Future[T]) -> None:
     try:
-        answer.set_result(question())
-    except BaseException as error:  # noqa: BLE001 - whoever asked gets it
-        answer.set_exception(error)
+        result.set_result(query())
+    except BaseException as error:  # noqa: BLE001 - the caller gets it
+        result.set_exception(error)
 
 
-_door = _Door()
+_connection = _Connection()
 
 
-def run_nvml_query(question: Callable[[], T], patience: float | None = None) -> T:
-    """Return what `question` returns, which alone may call the functions below.
+def run_nvml_query(query: Callable[[], T], timeout: float | None = None) -> T:
+    """Run `query`, which alone may use `count_gpus` and `Device`, in the thread for NVML and return what it returns.
 
-    Waits at most `patience` seconds, by default WAKING before the first answer and ANSWERING after it.
+    Waits at most `timeout` seconds, by default FIRST_TIMEOUT before the first answer and TIMEOUT after it.
 
     Raises:
-        UnavailableError: The driver has not answered in time, or does not work.
+        NvmlUnavailableError: The driver has not answered in time, or does not work.
     """
-    return _door.ask(question, patience)
+    return _connection.run_query(query, timeout)
 
 
 def count_gpus() -> int:
     """Return how many GPUs the driver shows, having started NVML if need be.
 
     Raises:
-        UnavailableError: There is no driver, or it does not work.
+        NvmlUnavailableError: There is no driver, or it does not work.
     """
-    return _door.count()
+    return _connection.count_gpus()
 
 
 def query_or_none(query: Callable[..., Any], *args: Any) -> Any:
@@ -153,7 +164,7 @@ def query_or_none(query: Callable[..., Any], *args: Any) -> Any:
 
 
 class Device:
-    """One GPU to query. `trouble` is a sentence once it has failed as a whole; it is not asked any further then."""
+    """One GPU to query. `trouble` is a sentence once it has failed as a whole; it is not queried any further then."""
 
     def __init__(self, index: int) -> None:
         self.trouble = ""
@@ -168,8 +179,8 @@ class Device:
         """Return the bytes of memory in all and in use: zeros where the GPU has none of its own, None if unknown."""
         # The second version leaves out what the driver reserves for itself, as nvidia-smi does; old drivers lack it.
         for version in (pynvml.nvmlMemory_v2, None):
-            if found := self.get(pynvml.nvmlDeviceGetMemoryInfo, version):
-                return int(found.total), int(found.used)
+            if memory := self.get(pynvml.nvmlDeviceGetMemoryInfo, version):
+                return int(memory.total), int(memory.used)
         return (0, 0) if self._unsupported else (None, None)
 
     def throttle(self) -> tuple[str, ...] | None:
@@ -188,9 +199,9 @@ class Device:
             self.get(query)
             for query in (pynvml.nvmlDeviceGetGraphicsRunningProcesses, pynvml.nvmlDeviceGetComputeRunningProcesses)
         ]
-        if all(found is None for found in lists):
+        if all(processes is None for processes in lists):
             return None
-        return {process.pid: process.usedGpuMemory or None for found in lists for process in found or ()}
+        return {process.pid: process.usedGpuMemory or None for processes in lists for process in processes or ()}
 
     def _try(self, query: Callable[..., Any], *args: Any) -> Any:
         self._unsupported = False
@@ -202,5 +213,88 @@ class Device:
             self.trouble = _TROUBLE.get(code, "")
             if query is pynvml.nvmlDeviceGetHandleByIndex and not self.trouble:
                 self.trouble = f"the driver gives no access to this GPU: '{error}'; `nvidia-smi` may say more"
-            _door.ailing = _door.ailing or bool(self.trouble)
+            _connection.failing = _connection.failing or bool(self.trouble)
             return None
+
+
+def probe_gpus(timeout: float | None = None) -> GpuProbe:
+    """Return the GPUs that NVML shows now; without any, `why_none` says why and what to do.
+
+    Waits at most `timeout` seconds for the driver, by default as `run_nvml_query` does.
+    """
+    try:
+        return run_nvml_query(_probe, timeout)
+    except NvmlUnavailableError as error:
+        return GpuProbe(why_none=str(error))
+
+
+def probe_visible_gpus() -> GpuProbe:
+    """Return what `probe_gpus` does, with the GPUs only that CUDA_VISIBLE_DEVICES of our environment allows."""
+    probe = probe_gpus()
+    visible = filter_visible_gpus(probe.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    why_none = probe.why_none or ("" if visible else "CUDA_VISIBLE_DEVICES of this shell names no GPU of this machine")
+    return msgspec.structs.replace(probe, gpus=visible, why_none=why_none)
+
+
+def read_gpus(timeout: float | None = None) -> tuple[Gpu, ...] | None:
+    """Return the GPUs as they are now, or None when the driver does not answer or does not work."""
+    try:
+        return run_nvml_query(_read_all, timeout)
+    except NvmlUnavailableError:
+        return None
+
+
+def _probe() -> GpuProbe:
+    gpus = _read_all()
+    driver = query_or_none(pynvml.nvmlSystemGetDriverVersion) or ""
+    cuda = query_or_none(pynvml.nvmlSystemGetCudaDriverVersion)
+    why_none = "no NVIDIA GPU: the driver runs but shows none; `lspci` shows whether the machine has one"
+    return GpuProbe(gpus, driver, f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "", "" if gpus else why_none)
+
+
+def _read_all() -> tuple[Gpu, ...]:
+    return tuple(_read_gpu(index) for index in range(count_gpus()))
+
+
+def _read_gpu(index: int) -> Gpu:
+    device = Device(index)
+    name = clean_line(device.get(pynvml.nvmlDeviceGetName) or "")
+    version = device.get(pynvml.nvmlDeviceGetCudaComputeCapability)
+    capability = "{}.{}".format(*version) if version else ""
+    total, used = device.memory()
+    hardware = classify_gpu(name, capability, total)
+    # Drivers of the GB10 support no memory query, or answer 0; one that answers would still mean the machine's.
+    unified = hardware is Hardware.GB10 or total == 0
+    if unified:
+        system = psutil.virtual_memory()
+        total, used = system.total, system.total - system.available
+    power, limit = device.get(pynvml.nvmlDeviceGetPowerUsage), device.get(pynvml.nvmlDeviceGetEnforcedPowerLimit)
+    rates = device.get(pynvml.nvmlDeviceGetUtilizationRates)
+    mig, processes = device.get(pynvml.nvmlDeviceGetMigMode), device.processes()
+    return Gpu(
+        index=index,
+        name=name,
+        uuid=device.get(pynvml.nvmlDeviceGetUUID) or "",
+        capability=capability,
+        hardware=hardware,
+        memory_total=total,
+        memory_used=used,
+        unified=unified,
+        temperature_c=device.get(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+        power_w=None if power is None else power / 1000,
+        power_limit_w=None if limit is None else limit / 1000,
+        utilisation=None if rates is None else rates.gpu / 100,
+        sm_clock_mhz=device.get(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+        sm_clock_max_mhz=device.get(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+        throttle=device.throttle(),
+        mig=None if mig is None else bool(mig[0]),
+        processes=None if processes is None else tuple(_read_process(*one) for one in processes.items()),
+        trouble=device.trouble,
+    )
+
+
+def _read_process(pid: int, memory: int | None) -> GpuProcess:
+    try:
+        return GpuProcess(pid, clean_line(psutil.Process(pid).name()), memory)
+    except psutil.Error:
+        return GpuProcess(pid, memory=memory)

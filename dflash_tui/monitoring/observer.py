@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from dflash_tui.common import own_secrets
+from dflash_tui.common import redaction
 from dflash_tui.events import AnyEvent, Autopsy, Exited, Stopping, decode_recorded
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import kernel_log
@@ -78,7 +78,7 @@ class _Source:
 
     def __init__(self, run: Run) -> None:
         self._log, self._samples = _Tail(lambda: run.log, LONG_LOG), _Tail(lambda: run.samples)
-        self._reader = LogReader(run.started_at, run.utc_offset, own_secrets.read_env_secrets())
+        self._reader = LogReader(run.started_at, run.utc_offset, redaction.read_env_secrets())
         self._rest = b""
 
     def read(self) -> tuple[list[AnyEvent], bool]:

@@ -16,10 +16,10 @@ from typing import IO
 
 import msgspec
 
-from dflash_tui.common import own_secrets, paths
+from dflash_tui.common import paths, redaction
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_json_value, clean_line
-from dflash_tui.common.type_registration import register_type
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import LOG_NAME, Run, find_log
@@ -77,7 +77,7 @@ class Recording(Run, frozen=True):
 
     def end(self) -> float:
         """Return the time of the last event, by the ends of both files."""
-        reader = LogReader(self.started_at, self.utc_offset, own_secrets.read_env_secrets())
+        reader = LogReader(self.started_at, self.utc_offset, redaction.read_env_secrets())
         logged = [event.at for event in reader.feed(self._tail(LOG) + b"\n")]
         return max([self.started_at, *logged, *(event.at for event in self.last())])
 
@@ -87,7 +87,7 @@ class Recording(Run, frozen=True):
         return [event for line in lines if (event := decode_recorded(line))]
 
     def _logged(self) -> Iterator[AnyEvent]:
-        reader = LogReader(self.started_at, self.utc_offset, own_secrets.read_env_secrets())
+        reader = LogReader(self.started_at, self.utc_offset, redaction.read_env_secrets())
         for chunk in self._chunks(LOG):
             yield from reader.feed(chunk)
         yield from reader.feed(b"\n")

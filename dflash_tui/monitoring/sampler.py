@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from dflash_tui.events import Activity, GpusSampled, MemorySampled, Suspended
-from dflash_tui.machine import gpus, processes
+from dflash_tui.machine import gpus, nvml, processes
 from dflash_tui.monitoring import gpu_load
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
@@ -46,7 +46,7 @@ class Sampler:
         if suspended != self._suspended:
             self._suspended = suspended
             run_files.record_event(self._run, Suspended(time.time(), suspended))
-        cards = None if self._run.plan.on_cpu else await asyncio.to_thread(gpus.read_gpus)
+        cards = None if self._run.plan.on_cpu else await asyncio.to_thread(nvml.read_gpus)
         if cards:
             self._take_gpus(cards, now)
         if sample := self._memory_now(cards):

@@ -14,7 +14,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
-from dflash_tui.common.type_registration import register_type
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipe import EnvName, Link, Name, Prose, Text
 

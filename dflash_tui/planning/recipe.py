@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from dflash_tui.common.type_registration import register_type
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.machine.hardware import Hardware
 
 # `$` alone would let a line feed pass at the end; JSON Schema has no `\Z`.

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from dflash_tui.common import paths, yaml_loader
-from dflash_tui.common.type_registration import register_type
+from dflash_tui.common.untrusted_json import register_type
 
 _FILE = paths.PACKAGE_ROOT / "releases.yaml"
 

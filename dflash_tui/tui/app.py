@@ -24,7 +24,7 @@ from textual.worker import Worker, WorkerError
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, explain_resource_limit
 from dflash_tui.common.formatting import describe_attach_and_stop, format_duration
-from dflash_tui.common.own_secrets import redact_text
+from dflash_tui.common.redaction import redact_text
 from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress

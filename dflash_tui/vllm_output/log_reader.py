@@ -13,7 +13,7 @@ import re
 import time
 from functools import lru_cache
 
-from dflash_tui.common.own_secrets import redact_env_values
+from dflash_tui.common.redaction import redact_env_values
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
 from dflash_tui.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem
 from dflash_tui.vllm_output.known_failures import recognize_failure

@@ -19,7 +19,7 @@ from dflash_tui.engines.patching import patch_set, patcher, transaction
 from dflash_tui.engines.patching import status as patching_status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.launch.planner import plan_launch
-from dflash_tui.machine import gpus
+from dflash_tui.machine import gpus, nvml
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
@@ -95,8 +95,8 @@ def _hardware(wanted: str | None) -> Hardware | None:
     if wanted in set(Hardware):
         return Hardware(wanted)
     if wanted:
-        return gpus.choose_gpus(gpus.probe_visible_gpus().gpus, wanted, 1)[0].hardware
-    kinds = {card.hardware for card in gpus.probe_visible_gpus().gpus if not card.trouble}
+        return gpus.choose_gpus(nvml.probe_visible_gpus().gpus, wanted, 1)[0].hardware
+    kinds = {card.hardware for card in nvml.probe_visible_gpus().gpus if not card.trouble}
     return kinds.pop() if len(kinds) == 1 else None
 
 

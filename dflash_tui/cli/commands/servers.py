@@ -1,79 +1,26 @@
-"""The commands that answer and return: lists, plans, logs, stop."""
+"""`ps`, `logs` and `stop`: list the servers, print a log, stop a server."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
 from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import (
-    GIB,
-    UNKNOWN,
     format_duration,
     format_gib,
-    format_number,
-    format_percent,
     format_table,
-    format_usage,
 )
-from dflash_tui.common.own_secrets import read_env_secrets, redact_env_values
+from dflash_tui.common.redaction import read_env_secrets, redact_env_values
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.machine import processes
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 
-if TYPE_CHECKING:  # pynvml costs 80 ms that `ps` does not owe
-    from dflash_tui.machine import gpus as machine_gpus
-
-
 _LONGEST_LINE = 1 << 20
-
-
-def gpus(args: argparse.Namespace) -> int:
-    """`gpus`: print the GPUs, or the sentence that says why there are none."""
-    from dflash_tui.machine import gpus as machine_gpus
-
-    found = machine_gpus.probe_gpus()
-    if args.json:
-        print_json(found)
-        return 0
-    if not found.gpus:
-        print_data(found.why_none)
-        print_status("the recipe demo-cpu runs on the CPU")
-        return 0
-    print_data(f"driver {found.driver or UNKNOWN}, CUDA {found.cuda or UNKNOWN}")
-    header = ("GPU", "NAME", "CLASS", "MEMORY", "BUSY", "HEAT", "POWER", "CLOCK", "THROTTLE")
-    print_data(format_table(header, [_gpu_row(card) for card in found.gpus]))
-    for card in found.gpus:
-        if card.trouble:
-            print_data(f"! {card.index}: {card.trouble}")
-    held = [
-        (str(card.index), str(holder.pid), holder.name or UNKNOWN, format_gib(holder.memory))
-        for card in found.gpus
-        for holder in card.processes or ()
-    ]
-    if held:
-        print_data("")
-        print_data(format_table(("GPU", "PID", "PROCESS", "MEMORY"), held, right=(1, 3)))
-    return 0
-
-
-def _gpu_row(card: machine_gpus.Gpu) -> tuple[str, ...]:
-    return (
-        str(card.index),
-        card.name or UNKNOWN,
-        card.hardware.value,
-        f"{format_usage(card.memory_used, card.memory_total, 'GiB', GIB)}{' unified' if card.unified else ''}",
-        format_percent(card.utilisation),
-        format_number(card.temperature_c, 0, "°C"),
-        format_usage(card.power_w, card.power_limit_w, "W"),
-        format_usage(card.sm_clock_mhz, card.sm_clock_max_mhz, "MHz"),
-        UNKNOWN if card.throttle is None else ", ".join(card.throttle) or "no",
-    )
 
 
 def ps(args: argparse.Namespace) -> int:

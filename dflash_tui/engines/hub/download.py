@@ -19,7 +19,7 @@ import msgspec
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_duration, format_megabytes
-from dflash_tui.common.type_registration import register_type
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines.hub import cache, client, model_lookup
 from dflash_tui.engines.hub.client import Access
 from dflash_tui.engines.hub.model_lookup import ModelAvailability

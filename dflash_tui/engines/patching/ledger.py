@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common.errors import PatchError
-from dflash_tui.common.type_registration import register_type
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import engine_python
 from dflash_tui.engines.environments import Engine
 from dflash_tui.planning.patch_file import RelativePath

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from dflash_tui.common.errors import PatchError
-from dflash_tui.common.type_registration import register_type
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger, permissions
 from dflash_tui.engines.patching.atomic_write import (

@@ -10,7 +10,7 @@ import msgspec
 
 from dflash_tui.common import paths
 from dflash_tui.common.formatting import pluralize
-from dflash_tui.common.type_registration import register_type
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
 from dflash_tui.machine.processes import build_clean_environment
 from dflash_tui.planning.plan import count_gpus_needed

@@ -13,7 +13,7 @@ from dflash_tui.engines.hub import model_lookup
 from dflash_tui.launch.preflight import launch as preflight_launch
 from dflash_tui.launch.preflight import machine as preflight_machine
 from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation
-from dflash_tui.machine import gpus
+from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning.plan import Plan, count_gpus_needed
 from dflash_tui.planning.resolution import ResolvedRecipe
@@ -44,7 +44,7 @@ class PreflightReport(msgspec.Struct, frozen=True):
 
 async def survey_launch(setup: ResolvedRecipe, plan: Plan, *, bare: bool = False) -> Situation:
     """Return what launching `plan` would meet here; the hub is asked about the models, for ten seconds at most."""
-    ask = gpus.probe_gpus if bare else gpus.probe_visible_gpus
+    ask = nvml.probe_gpus if bare else nvml.probe_visible_gpus
     probing = asyncio.to_thread(ask) if bare or not plan.on_cpu else asyncio.sleep(0, GpuProbe())
     finding = asyncio.to_thread(inventory.find_any_engine, Path(plan.engine_folder))
     asking = asyncio.gather(*(model_lookup.look_up_model(model.name, model.revision) for model in plan.models))

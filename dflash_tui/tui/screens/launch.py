@@ -345,6 +345,6 @@ def list_living_runs() -> list[Run]:
 
 def probe_machine() -> GpuProbe:
     """Return what NVML says."""
-    from dflash_tui.machine import gpus  # noqa: PLC0415 - 80 ms that the first paint need not wait for
+    from dflash_tui.machine import nvml  # noqa: PLC0415 - 80 ms that the first paint need not wait for
 
-    return gpus.probe_visible_gpus()
+    return nvml.probe_visible_gpus()

@@ -9,7 +9,7 @@ from dflash_tui.diagnosis import postmortem, remedies
 from dflash_tui.diagnosis.cause import diagnose_run
 from dflash_tui.events import Exited, Launched
 from dflash_tui.launch import planner
-from dflash_tui.machine import gpus
+from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning import recipe_loader, request
 from dflash_tui.planning.plan import Plan
@@ -20,7 +20,7 @@ from tests.unit.diagnosis.test_cause import CPU, GPU, of
 
 @pytest.fixture(autouse=True)
 def no_gpu(folders, monkeypatch):
-    monkeypatch.setattr(gpus, "probe_gpus", GpuProbe)
+    monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
 
 
 def planned(*words: str) -> Plan:

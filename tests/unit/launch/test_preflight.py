@@ -13,7 +13,7 @@ import pytest
 
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import Check, CheckLevel
-from dflash_tui.machine import gpus
+from dflash_tui.machine import nvml
 from dflash_tui.planning import plan, recipe_loader, resolution
 from tests.support import fake_nvml
 
@@ -218,7 +218,7 @@ def test_an_orphan_is_shown_with_its_memory(doctor, tree):
 
 def test_the_demo_asks_nothing_of_a_gpu(monkeypatch):
     """Neither the driver nor the hub: its launch waits for nothing that it does not need."""
-    monkeypatch.setattr(gpus, "probe_gpus", None)
+    monkeypatch.setattr(nvml, "probe_gpus", None)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     made = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))
     report = asyncio.run(runner.run_preflight(made, plan.build_plan(made)))

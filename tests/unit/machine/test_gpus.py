@@ -130,8 +130,8 @@ def test_the_table(stand_in_nvml):
 
 USE = f"""
 import json
-from dflash_tui.machine import gpus as gpu
-print(json.dumps([gpu.use_of(gpu.look() or (), pids) for pids in ({{{PID}}}, {{1 << 30}})]))
+from dflash_tui.machine import gpus, nvml
+print(json.dumps([gpus.measure_gpu_memory_use(nvml.read_gpus() or (), pids) for pids in ({{{PID}}}, {{1 << 30}})]))
 """
 
 
@@ -160,15 +160,15 @@ def test_memory_of_processes_that_share_it(stand_in_nvml):
 
 HANG = """
 import json, os, pathlib, threading
-from dflash_tui.machine import gpus
-first = gpus.probe_gpus(patience=0.3).why_none
+from dflash_tui.machine import nvml
+first = nvml.probe_gpus(timeout=0.3).why_none
 # Without being turned away at once these would wait for an hour, and the test with them.
-turned_away = [gpus.probe_gpus(patience=3600).why_none, gpus.read_gpus(patience=3600)]
+turned_away = [nvml.probe_gpus(timeout=3600).why_none, nvml.read_gpus(timeout=3600)]
 threads = threading.active_count()
 pathlib.Path(os.environ["STAND_IN_UNTIL"]).touch()
-while gpus.probe_gpus().why_none:
+while nvml.probe_gpus().why_none:
     pass
-print(json.dumps([first, *turned_away, threads, gpus.probe_gpus().gpus[0].name, threading.active_count()]))
+print(json.dumps([first, *turned_away, threads, nvml.probe_gpus().gpus[0].name, threading.active_count()]))
 """
 
 
@@ -183,13 +183,13 @@ def test_a_driver_that_hangs_keeps_nobody(stand_in_nvml, tmp_path):
 
 MENDED = """
 import json, os
-from dflash_tui.machine import gpus, nvml
+from dflash_tui.machine import nvml
 nvml.RENEWAL = 0.0
-seen = [gpus.probe_gpus().why_none]
+seen = [nvml.probe_gpus().why_none]
 for machine in ("lost", "two-h200"):
     os.environ["STAND_IN_NVML"] = machine
-    gpus.probe_gpus()
-    seen.append([bool(card.trouble) for card in gpus.probe_gpus().gpus])
+    nvml.probe_gpus()
+    seen.append([bool(card.trouble) for card in nvml.probe_gpus().gpus])
 print(json.dumps(seen))
 """
 
@@ -227,12 +227,12 @@ def test_what_is_printed_is_json(stand_in_nvml):
 
 def test_a_question_that_no_thread_may_ask_is_not_waited_for(monkeypatch):
     """At the limit of threads it is said, and once there is room the next question is asked as any."""
-    door = nvml._Door()
+    connection = nvml._Connection()
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(nvml.UnavailableError, match=r"could not be asked.*ulimit -u"):
-            door.ask(lambda: 1)
-    assert door.ask(lambda: 1) == 1
+        with pytest.raises(nvml.NvmlUnavailableError, match=r"could not be asked.*ulimit -u"):
+            connection.run_query(lambda: 1)
+    assert connection.run_query(lambda: 1) == 1
 
 
 def refuse(_: threading.Thread) -> None:

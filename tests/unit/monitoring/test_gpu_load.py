@@ -11,10 +11,10 @@ from tests.support import fake_nvml
 PID = str(psutil.Process().pid)
 ASK = """
 import json, sys
-from dflash_tui.machine import gpus
+from dflash_tui.machine import nvml
 from dflash_tui.monitoring import gpu_load
 import msgspec
-print(msgspec.json.encode(gpu_load.read_gpu_loads(gpus.read_gpus(), {pids}, {uuids})).decode())
+print(msgspec.json.encode(gpu_load.read_gpu_loads(nvml.read_gpus(), {pids}, {uuids})).decode())
 """
 
 

@@ -10,7 +10,7 @@ from _pytest.mark.structures import ParameterSet
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.launch import planner
-from dflash_tui.machine import gpus
+from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import recipe_loader
@@ -47,7 +47,7 @@ def machine(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def has(*cards: Gpu) -> None:
-        monkeypatch.setattr(gpus, "probe_gpus", lambda: GpuProbe(cards, "580.95"))
+        monkeypatch.setattr(nvml, "probe_gpus", lambda: GpuProbe(cards, "580.95"))
 
     return has
 
@@ -59,7 +59,7 @@ def by_command(name: str, variant: str) -> Plan:
 
 def by_panel(name: str, variant: str) -> Plan:
     recipe, choice = recipe_loader.find_recipe(name), LaunchSelection()
-    choice.probe = gpus.probe_visible_gpus()
+    choice.probe = nvml.probe_visible_gpus()
     choice.changes(recipe).variant = variant
     return choice.plan(recipe)
 

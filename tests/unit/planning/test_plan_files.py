@@ -14,7 +14,7 @@ from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.launch import planner
-from dflash_tui.machine import gpus
+from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file, recipe_loader, resolution
@@ -50,7 +50,7 @@ def described(words: list[str]) -> str:
 @pytest.mark.parametrize(("recipe", "hardware", "profile", "variant"), CHOICES)
 def test_a_plan_reads_as_it_did(recipe, hardware, profile, variant, monkeypatch, pytestconfig):  # noqa: PLR0917
     """A machine without a GPU plans for any; the whole text is compared, the command above all."""
-    monkeypatch.setattr(gpus, "probe_gpus", GpuProbe)
+    monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
     choice = ["--gpu", hardware, "--profile", profile, *(["--variant", variant] if variant else [])]
     text = described([recipe, *choice])
     path = PLANS / f"{'.'.join([recipe, hardware, profile, *([variant] if variant else [])])}.txt"
