@@ -35,7 +35,7 @@ from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.presentation import experiment_text
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui import ending, threads
+from dflash_tui.tui import terminal, threads
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, Help, list_keys
 from dflash_tui.tui.dialogs.experiments import ExperimentList
 from dflash_tui.tui.dialogs.remedies import Launch, RemedyDialog
@@ -151,7 +151,7 @@ class DflashApp(App[str]):
         self.register_theme(LIGHT)
         self.theme = DARK.name
         if not self.is_headless:
-            ending.leave_on_signals(self._end)
+            terminal.leave_on_signals(self._end)
         if self._foreign:
             from dflash_tui.tui.screens.foreign import ForeignScreen  # noqa: PLC0415 - as in `follow`
 

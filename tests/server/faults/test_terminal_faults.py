@@ -112,9 +112,9 @@ def test_a_panel_that_stands_still_over_its_terminal_ends():
     """Its loop waits to write, as to a terminal that takes no more; SIGTERM ends it all the same."""
     program = (
         "import asyncio, queue\n"
-        "from dflash_tui.tui import ending\n"
+        "from dflash_tui.tui import terminal\n"
         "async def main():\n"
-        "    ending.on_signals(print)\n"
+        "    terminal.leave_on_signals(print)\n"
         "    print('ready', flush=True)\n"
         "    full = queue.Queue(1)\n"
         "    full.put(1)\n"
