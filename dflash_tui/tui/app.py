@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from signal import SIGHUP
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.text import Text
 from textual import on, work
-from textual.app import App, ScreenError
 from textual.binding import Binding
-from textual.filter import LineFilter
-from textual.screen import Screen
 from textual.worker import Worker, WorkerError
 
-from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, explain_resource_limit
 from dflash_tui.common.formatting import describe_attach_and_stop, format_duration
-from dflash_tui.common.redaction import redact_text
-from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.monitoring.observer import observe_run
@@ -33,20 +24,19 @@ from dflash_tui.monitoring.player import Player
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.presentation import experiment_text
-from dflash_tui.runs import run_files, server_process
+from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui import terminal, threads
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, Help, list_keys
 from dflash_tui.tui.dialogs.experiments import ExperimentList
 from dflash_tui.tui.dialogs.remedies import Launch, RemedyDialog
 from dflash_tui.tui.dialogs.runs import RunList
-from dflash_tui.tui.guard import Guard
 from dflash_tui.tui.palette import Places
 from dflash_tui.tui.screens.experiment import ExperimentScreen
 from dflash_tui.tui.screens.launch import LaunchScreen, list_living_runs, load_recipes, probe_machine
 from dflash_tui.tui.screens.replay import ReplayScreen, build_player
 from dflash_tui.tui.screens.run import RunScreen
 from dflash_tui.tui.screens.verdict import VerdictScreen
+from dflash_tui.tui.terminal import TerminalApp, leave_on_signals, start_threads
 from dflash_tui.tui.theme import DARK, LIGHT, SERIES
 from dflash_tui.tui.widgets.basic import NEEDS
 from dflash_tui.tui.widgets.recipe_list import Entries
@@ -56,18 +46,15 @@ if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
     from dflash_tui.monitoring.foreign_server import ForeignServer
     from dflash_tui.tui.palette import Panel
 
-_GUARD = Guard()
-_OPEN = ("healthy", "warm", "unhealthy")
 
-
-class DflashApp(App[str]):
+class DflashApp(TerminalApp):
     """The panel; it ends with the text to print afterwards.
 
     `now`, `probe` and `load` are where time, GPUs and recipes come from, `pool` the threads for what may take long.
     """
 
     TITLE = "dflash-tui"
-    COMMANDS = App.COMMANDS | {Places}
+    COMMANDS = TerminalApp.COMMANDS | {Places}
     CSS_PATH = "app.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (NEEDS[0], "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual's type
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (NEEDS[1], "-short"), (30, "-tall")]  # noqa: RUF012
@@ -91,7 +78,6 @@ class DflashApp(App[str]):
     ) -> None:
         super().__init__()
         self._pool = pool
-        self._fitting: set[Screen[object]] = set()
         self._attach_to, self._player, self._foreign = run, player, foreign
         self.launch_screen, self.run_screen = LaunchScreen(now, probe, load), RunScreen(now)
         self.replay_screen = ReplayScreen()
@@ -103,46 +89,10 @@ class DflashApp(App[str]):
         self.add_mode("replay", lambda: self.replay_screen)
         self._last_ab = ""
         self._bringing: Worker[None] | None = None
-        self._sending: Worker[None] | None = None
         self._stopping: Worker[None] | None = None
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return SERIES
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        return [*super().get_line_filters(), _GUARD]
-
-    def _fatal_error(self) -> None:
-        """End over a mistake of ours, or where no thread may be started.
-
-        Textual itself would show local variables, and secrets may be among them.
-        """
-        if said := explain_resource_limit(sys.exc_info()[1]):
-            self.panic(Text(f"dflash-tui: error: {said}"))
-        else:
-            self.panic(Text(escape_control_characters(redact_text(traceback.format_exc()))))
-
-    def _check_resize(self) -> None:
-        """Hold a size of the terminal back until the screens have taken the one before.
-
-        Two in a screen's queue follow each other for ever: for each it lays itself out anew, and tells itself so.
-        """
-        if self._resize_timer is not None:
-            self._resize_timer.stop()
-            self._resize_timer = None
-        if self._resize_event is None or self._fitting:
-            return
-        try:
-            screens = [self.screen, *self._background_screens]
-        except ScreenError:  # there is none yet
-            return
-        super()._check_resize()
-        self._fitting = {screen for screen in screens if screen.call_later(self._fitted, screen)}
-
-    def _fitted(self, screen: Screen[object]) -> None:
-        self._fitting.discard(screen)
-        if not self._fitting:
-            self._check_resize()
 
     async def on_mount(self) -> None:
         if self._pool:
@@ -151,7 +101,7 @@ class DflashApp(App[str]):
         self.register_theme(LIGHT)
         self.theme = DARK.name
         if not self.is_headless:
-            terminal.leave_on_signals(self._end)
+            leave_on_signals(self._end)
         if self._foreign:
             from dflash_tui.tui.screens.foreign import ForeignScreen  # noqa: PLC0415 - as in `follow`
 
@@ -294,40 +244,10 @@ class DflashApp(App[str]):
         return self._bringing is not None and self._bringing.is_running
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        if action == "send_prompts":
-            return self.run_screen.has_server and self.run_screen.stage == "live"
-        if action in {"fix", "report"}:
-            found = self.run_screen.found
-            return found is not None and (action == "report" or bool(found.remedies))
+        if action == "fix":
+            failure = self.run_screen.failure
+            return failure is not None and bool(failure.remedies)
         return self.run_screen.has_server if action == "stop" else True
-
-    def action_send_prompts(self) -> None:
-        run = self.run_screen.run
-        if self._sending and self._sending.is_running:
-            self.notify("the five prompts are on their way", severity="warning")
-        elif run is None or self.run_screen.state.status not in _OPEN:
-            self.notify("no server answers yet", severity="warning")
-        else:
-            self._sending = self.send_prompts(run)
-
-    @work(group="prompts")
-    async def send_prompts(self, run: Run) -> None:
-        """Send the five prompts and record each result, so that every observer of the run sees it."""
-        from dflash_tui.benchmark import client, suites  # noqa: PLC0415 - as above
-
-        suite, scale = suites.load_suite("quick"), run.plan.bench_scale
-        kinds = [*(prompt.kind for prompt, _ in client.order_requests(suite)), ""]
-        try:
-            self.run_screen.send(run, kinds.pop(0))
-            sent = client.send_suite(
-                run.url, run.plan.served_name, suite, key=run.key, scale=scale, temperature=None, fixed=False
-            )
-            async with aclosing(sent):
-                async for done in sent:
-                    run_files.record_event(run, done)
-                    self.run_screen.send(run, kinds.pop(0))
-        finally:
-            self.run_screen.send(run, "")
 
     def action_stop(self) -> None:
         if self.preparing and self._bringing:
@@ -370,31 +290,13 @@ class DflashApp(App[str]):
             self.switch_mode("launch")
 
     def action_fix(self) -> None:
-        run, found = self.run_screen.run, self.run_screen.found
-        if run and found and found.remedies:
-            self.push_screen(RemedyDialog(run, found), self._launch_again)
+        run, failure = self.run_screen.run, self.run_screen.failure
+        if run and failure and failure.remedies:
+            self.push_screen(RemedyDialog(run, failure), self._launch_again)
 
     def _launch_again(self, chosen: Launch | None) -> None:
         if chosen:
             self.post_message(LaunchScreen.Launch(*chosen))
-
-    def action_report(self) -> None:
-        """Write the report beside the log, and copy it."""
-        from dflash_tui.diagnosis import bug_report  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
-
-        run, found = self.run_screen.run, self.run_screen.found
-        if run and found:
-            text = bug_report.build_bug_report(run, self.run_screen.state, found.diagnosis)
-            path = run.folder / "report.md"
-            self.copy_to_clipboard(text)
-            try:
-                private_files.write_private_file(path, text.encode())
-            except OSError as error:
-                do = "the clipboard has the report, if the terminal allows OSC 52"
-                failed = DflashError(f"{path} cannot be written", evidence=error.strerror or str(error), do=do)
-                self.push_screen(ErrorDialog(failed))
-                return
-            self.notify(f"{path}; in the clipboard, too, if the terminal allows OSC 52", markup=False, timeout=10)
 
     def action_show(self, mode: str) -> None:
         if mode == "live" and self.run_screen.plan is None:  # what is watched instead of a run of ours
@@ -481,6 +383,6 @@ def run_panel(
     Raises:
         RuntimeError: no more threads may be started.
     """
-    panel = DflashApp(run, player=player, foreign=foreign, pool=threads.start_threads())
+    panel = DflashApp(run, player=player, foreign=foreign, pool=start_threads())
     gc.freeze()  # modules stay; to look through them again would hold up a key press by 40 ms, at any time
     return panel.run() or "", panel.return_code or 0

@@ -1,4 +1,4 @@
-"""A panel that a signal or the loss of its terminal ends gives up what it prepares and leaves all as it found it."""
+"""The panel and its terminal: threads, signals, control characters, changes of size, and how a crash is reported."""
 
 from __future__ import annotations
 
@@ -9,37 +9,140 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TextIO
 
-# Textual waits for a terminal that takes no more, as one that is gone does.
-_PATIENCE = 3.0
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.text import Text
+from textual.app import App, ScreenError
+from textual.color import Color
+from textual.filter import LineFilter
+from textual.screen import Screen
+
+from dflash_tui.common.errors import explain_resource_limit
+from dflash_tui.common.redaction import redact_text
+from dflash_tui.common.sanitizer import ACTS, escape_control_characters
+
+_POOL_THREADS = 8
+# Textual reads keys in one and writes in another, the driver is asked in a third, the terminal is watched in a fourth.
+_OTHER_THREADS = 4
+# Textual waits for ever for a terminal that takes no more output, as one that is gone does.
+_SECONDS_TO_EXIT = 3.0
+
+
+class ControlCharacterFilter(LineFilter):
+    """Replaces control characters in each drawn line by spaces, as the last line of defence; the width stays."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - Textual's interface
+        if all(segment.text.isprintable() for segment in segments):
+            return segments
+        return [
+            segment if segment.text.isprintable() else Segment(_blank(segment.text), segment.style, segment.control)
+            for segment in segments
+        ]
+
+
+def _blank(text: str) -> str:
+    return ACTS.sub(lambda match: " " * cell_len(match[0]), text)
+
+
+_FILTER = ControlCharacterFilter()
+
+
+class TerminalApp(App[str]):
+    """A Textual app that writes no control characters, reports a crash without secrets and survives fast resizing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._resizing: set[Screen[object]] = set()
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), _FILTER]
+
+    def _fatal_error(self) -> None:
+        """Exit over a bug, or because no thread may be started.
+
+        Textual itself would show local variables, and secrets may be among them.
+        """
+        if message := explain_resource_limit(sys.exc_info()[1]):
+            self.panic(Text(f"dflash-tui: error: {message}"))
+        else:
+            self.panic(Text(escape_control_characters(redact_text(traceback.format_exc()))))
+
+    def _check_resize(self) -> None:
+        """Hold a new size of the terminal back until every screen has taken the one before.
+
+        Two in a screen's queue follow each other for ever: for each the screen lays itself out and posts its size.
+        """
+        if self._resize_timer is not None:
+            self._resize_timer.stop()
+            self._resize_timer = None
+        if self._resize_event is None or self._resizing:
+            return
+        try:
+            screens = [self.screen, *self._background_screens]
+        except ScreenError:  # there is none yet
+            return
+        super()._check_resize()
+        self._resizing = {screen for screen in screens if screen.call_later(self._resized, screen)}
+
+    def _resized(self, screen: Screen[object]) -> None:
+        self._resizing.discard(screen)
+        if not self._resizing:
+            self._check_resize()
+
+
+def start_threads() -> ThreadPoolExecutor:
+    """Start all threads before Textual takes over the terminal, so that a thread limit is reported as a normal error.
+
+    Raises:
+        RuntimeError: the system does not let so many be started as the panel needs.
+    """
+    pool, all_started = ThreadPoolExecutor(_POOL_THREADS), threading.Event()
+    try:
+        for _ in range(_POOL_THREADS):
+            pool.submit(all_started.wait)
+        for _ in range(_OTHER_THREADS):
+            threading.Thread(target=all_started.wait).start()
+    except RuntimeError:
+        pool.shutdown(wait=False)
+        raise
+    finally:
+        all_started.set()
+    return pool
 
 
 def leave_on_signals(leave: Callable[[int], object]) -> None:
-    """Call `leave` with the exit code when SIGTERM, or SIGHUP of a lost connection, comes; then end in any case.
+    """Call `leave` with the exit code on SIGTERM, SIGHUP or a lost connection, and exit soon after in any case.
 
-    The loop itself may stand still, as over writes to a terminal that has vanished. So it is not the loop that is told.
+    The event loop may be blocked, for instance in writing to a terminal that has vanished, so a timer of its own ends
+    the process.
     """
     loop = asyncio.get_running_loop()
 
-    def end(number: int, _frame: object) -> None:
+    def on_signal(number: int, _frame: object) -> None:
         code = 128 + number
-        deadline = threading.Timer(_PATIENCE, os._exit, (code,))
+        deadline = threading.Timer(_SECONDS_TO_EXIT, os._exit, (code,))
         deadline.daemon = True
         with contextlib.suppress(RuntimeError):  # no more threads may be started
             deadline.start()
         loop.call_soon_threadsafe(leave, code)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, end)
-    threading.Thread(target=_until_gone, args=(sys.__stdin__,), name="terminal", daemon=True).start()
+        signal.signal(number, on_signal)
+    threading.Thread(target=_watch_terminal, args=(sys.__stdin__,), name="terminal", daemon=True).start()
 
 
-def _until_gone(terminal: TextIO | None) -> None:
-    """Wait until the terminal is gone, then do as SIGHUP: it may belong to a session of others, who alone get that."""
+def _watch_terminal(terminal: TextIO | None) -> None:
+    """Wait until the terminal is closed, then send SIGHUP to ourselves.
+
+    The kernel sends it to the session's leader only, which may be another process.
+    """
     if terminal is not None and terminal.isatty():
-        gone = select.poll()
-        gone.register(terminal, 0)  # a hang-up is told unasked
-        gone.poll()
+        hang_up = select.poll()
+        hang_up.register(terminal, 0)  # a hang-up is always reported
+        hang_up.poll()
         os.kill(os.getpid(), signal.SIGHUP)

@@ -67,13 +67,13 @@ async def failure_of(run: Run) -> tuple[Postmortem, str, str]:
     """
     panel = DflashApp(run, probe=lambda: NO_GPU)
     async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: panel.run_screen.found is not None)
+        await wait_for(pilot, lambda: panel.run_screen.failure is not None)
         # What the system says of the end comes last.
         await wait_for(pilot, lambda: all(worker.is_finished for worker in panel.workers if worker.group == "observe"))
         panel.run_screen.draw()
         await wait_for(pilot, lambda: "✗ FAILED" in text(panel) and "cause" in text(panel))
         await pilot.pause()
-        found, seen, offered = panel.run_screen.found, words(panel), ""
+        found, seen, offered = panel.run_screen.failure, words(panel), ""
         assert found is not None
         if found.remedies:
             await pilot.press("f")

@@ -108,7 +108,7 @@ async def test_no_key_of_a_replay_reaches_a_server(clock, monkeypatch):
         assert panel.screen is panel.replay_screen
         assert not touched
         panel.action_stop()  # as from the palette
-        panel.action_send_prompts()
+        panel.replay_screen.action_send_prompts()
         await pilot.pause()
         assert not touched
 

@@ -174,8 +174,8 @@ async def test_prompts_are_not_sent_before_the_server_answers(starting):
         await feed(pilot, a_run(), starting[0])
         await pilot.press("b")
         assert "Send prompts" not in text(panel)
-        assert panel._sending is None
-        panel.action_send_prompts()  # as from the palette
+        assert panel.run_screen._sending is None
+        panel.run_screen.action_send_prompts()  # as from the palette
         await pilot.pause()
         assert {notice.message for notice in panel._notifications} == {"no server answers yet"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import ClassVar
 
 from textual import work
@@ -12,7 +13,9 @@ from textual.binding import Binding
 from textual.containers import Container, VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Footer
+from textual.worker import Worker
 
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import PROBE, AnyEvent, Step
@@ -22,9 +25,11 @@ from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.draft_advice import advise_draft_length
 from dflash_tui.run_state.eta import MedianSeconds, RecordedStart, expect_startup
 from dflash_tui.run_state.state import RunState
+from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.alarms import AlarmDialog
 from dflash_tui.tui.dialogs.alarms import render_alarms as alarm_lines
+from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.render import charts, status
 from dflash_tui.tui.render.startup import render_startup
 from dflash_tui.tui.widgets.basic import REQUESTS_SHOWN, Display, Positions, Requests, Timeline, TooSmall
@@ -37,6 +42,7 @@ from dflash_tui.tui.widgets.tiles import Tiles, build_tiles
 WINDOWS = (120.0, 600.0, 3600.0)
 LOG_INTERVAL = 0.25
 ALARMS_SHOWN = 3
+_ANSWERING = ("healthy", "warm", "unhealthy")
 _EDGES = 4
 _DRAW_EVERY = 4
 # Without any event the figures still grow old: after this many ticks they are drawn again.
@@ -50,7 +56,7 @@ class RunScreen(Screen[None]):
     """
 
     BINDINGS: ClassVar = [
-        Binding("b", "app.send_prompts", "Send prompts", tooltip="Send the five prompts"),
+        Binding("b", "send_prompts", "Send prompts", tooltip="Send the five prompts"),
         Binding("space", "freeze", "Pause", tooltip="Hold the display still; nothing is lost"),
         Binding(
             "left_square_bracket",
@@ -65,7 +71,7 @@ class RunScreen(Screen[None]):
         Binding("exclamation_mark", "alarms", "Alarms", key_display="!", show=False, tooltip="Every alarm in full"),
         Binding("S", "app.stop", "Stop", key_display="S", tooltip="Stop the server, after asking"),
         Binding("f", "app.fix", "Fix", tooltip="Launch again with what may help, after showing the command"),
-        Binding("u", "app.report", "Report", tooltip="A text for vLLM's issue tracker about the failure"),
+        Binding("u", "report", "Report", tooltip="A text for vLLM's issue tracker about the failure"),
         Binding("1", "app.show('launch')", "Launch"),
         Binding("2", "app.show('live')", "Live screen", show=False),
         Binding("question_mark", "app.keys", "Help", key_display="?"),
@@ -81,6 +87,7 @@ class RunScreen(Screen[None]):
         self.window = self.chart = 0
         self.frozen = False
         self._ticks = 0
+        self._sending: Worker[None] | None = None
         self._keys = ("", False, False)
 
     def clear(self, plan: Plan | None = None) -> None:
@@ -125,8 +132,8 @@ class RunScreen(Screen[None]):
         """Show why the run could not be prepared, launched or watched."""
         self.error, self.changed = error, True
 
-    def send(self, run: Run, kind: str) -> None:
-        """Note that a prompt of this kind is on its way to `run`, or none when it is empty."""
+    def show_sending(self, run: Run, kind: str) -> None:
+        """Show that a prompt of this kind is being sent to `run`, or none when it is empty."""
         if self.run is run:
             self.sending, self.changed = kind, True
 
@@ -197,9 +204,9 @@ class RunScreen(Screen[None]):
         return self.plan is not None and self.error is None and self.state.exit is None
 
     @property
-    def found(self) -> Postmortem | None:
+    def failure(self) -> Postmortem | None:
         """Why the run failed, or None while it did not."""
-        return self.query_one(FailurePane).found if self.is_mounted else None
+        return self.query_one(FailurePane).postmortem if self.is_mounted else None
 
     @property
     def drafted(self) -> int:
@@ -248,7 +255,7 @@ class RunScreen(Screen[None]):
 
     def _show_keys(self) -> None:
         """Offer the keys of a server only while there is one."""
-        keys = (self.stage, self.has_server, self.found is not None)
+        keys = (self.stage, self.has_server, self.failure is not None)
         if keys != self._keys:
             self._keys = keys
             self.refresh_bindings()
@@ -258,6 +265,10 @@ class RunScreen(Screen[None]):
             return self.stage == "live" and (self.has_class("-narrow") or self.has_class("-short"))
         if action in {"freeze", "window", "alarms"}:
             return self.stage == "live"
+        if action == "send_prompts":
+            return self.has_server and self.stage == "live"
+        if action == "report":
+            return self.failure is not None
         return self.stage != "idle" or action != "log"
 
     def _draw_live(self, now: float) -> None:
@@ -294,6 +305,51 @@ class RunScreen(Screen[None]):
     def action_alarms(self) -> None:
         now = self.now()
         self.app.push_screen(AlarmDialog(find_alarms(self.state, now), now))
+
+    def action_send_prompts(self) -> None:
+        if self._sending and self._sending.is_running:
+            self.notify("the five prompts are being sent already", severity="warning")
+        elif not self.has_server or self.run is None or self.state.status not in _ANSWERING:
+            self.notify("no server answers yet", severity="warning")
+        else:
+            self._sending = self.send_prompts(self.run)
+
+    @work(group="prompts")
+    async def send_prompts(self, run: Run) -> None:
+        """Send the five prompts and record each result, so that every observer of the run sees it."""
+        from dflash_tui.benchmark import client, suites  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
+
+        suite, scale = suites.load_suite("quick"), run.plan.bench_scale
+        kinds = [*(prompt.kind for prompt, _ in client.order_requests(suite)), ""]
+        try:
+            self.show_sending(run, kinds.pop(0))
+            requests = client.send_suite(
+                run.url, run.plan.served_name, suite, key=run.key, scale=scale, temperature=None, fixed=False
+            )
+            async with aclosing(requests):
+                async for done in requests:
+                    run_files.record_event(run, done)
+                    self.show_sending(run, kinds.pop(0))
+        finally:
+            self.show_sending(run, "")
+
+    def action_report(self) -> None:
+        """Write a report of the failure beside the log, and copy it."""
+        from dflash_tui.diagnosis import bug_report  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+
+        if self.run is None or self.failure is None:
+            return
+        text = bug_report.build_bug_report(self.run, self.state, self.failure.diagnosis)
+        path = self.run.folder / "report.md"
+        self.app.copy_to_clipboard(text)
+        try:
+            private_files.write_private_file(path, text.encode())
+        except OSError as error:
+            do = "the clipboard has the report, if the terminal allows OSC 52"
+            failure = DflashError(f"{path} cannot be written", evidence=error.strerror or str(error), do=do)
+            self.app.push_screen(ErrorDialog(failure))
+            return
+        self.notify(f"{path}; copied, too, if the terminal allows OSC 52", markup=False, timeout=10)
 
     def action_freeze(self) -> None:
         self.frozen = not self.frozen

@@ -1,4 +1,4 @@
-"""A failure in plain words: what happened, why, what shows it, what to do and what one key would change."""
+"""The failure pane: what happened, the cause, the evidence, what to do, and which remedies a key would launch."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import truncate_middle
-from dflash_tui.diagnosis import postmortem
-from dflash_tui.diagnosis.postmortem import Postmortem
+from dflash_tui.diagnosis.postmortem import Postmortem, build_postmortem
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.widgets.basic import MUTED
 
 _LABEL = 10
 _QUOTED_LINES = 2
-_RAGGED = 8  # what a line loses where a long word wraps
+_RAGGED = 8  # cells that a line loses where a long word wraps
 _NARROWEST = 20
 _EDGES = 6
 
 
 class FailurePane(VerticalScroll):
-    """Shows why a run could not be prepared or launched, or why it failed; nothing while it did not."""
+    """Shows why a run could not be prepared or launched, or why it failed; hidden while there is no failure."""
 
     def __init__(self) -> None:
         super().__init__(id="failure")
         self.border_title = "failure"
-        self.found: Postmortem | None = None
+        self.postmortem: Postmortem | None = None
         self._error: DflashError | None = None
         self._known: tuple[object, ...] = ()
 
@@ -39,8 +38,8 @@ class FailurePane(VerticalScroll):
 
     def show(self, run: Run | None, state: RunState, error: DflashError | None) -> bool:
         """Show what is wrong with `run`; return whether something is."""
-        self._look(run, state, error)
-        if error is None and self.found is None:
+        self._find_cause(run, state, error)
+        if error is None and self.postmortem is None:
             return False
         self._error = error
         self._write()
@@ -53,21 +52,21 @@ class FailurePane(VerticalScroll):
     def _write(self) -> None:
         width = self.scrollable_content_region.width or self.app.size.width - _EDGES
         if error := self._error:
-            told = render_error(error.what, error.evidence, error.do)
-        elif self.found:
-            told = render_postmortem(self.found, width)
+            shown = render_error(error.what, error.evidence, error.do)
+        elif self.postmortem:
+            shown = render_postmortem(self.postmortem, width)
         else:
             return
         reason = self.query_one("#reason", Static)
-        if told != reason.content:
-            reason.update(told)
+        if shown != reason.content:
+            reason.update(shown)
 
-    def _look(self, run: Run | None, state: RunState, error: DflashError | None) -> None:
-        """Look for the cause only when there is something new, since that looks for processes and ports, too."""
+    def _find_cause(self, run: Run | None, state: RunState, error: DflashError | None) -> None:
+        """Find the cause again only when something changed, since that scans processes and ports, too."""
         known = (run.id if run else "", state.status, state.exit, state.autopsy, tuple(state.problems), error)
         if known != self._known:
             self._known = known
-            self.found = postmortem.build_postmortem(run, state) if run and error is None else None
+            self.postmortem = build_postmortem(run, state) if run and error is None else None
 
 
 def render_error(what: str, evidence: str, do: str) -> Content:
@@ -78,21 +77,21 @@ def render_error(what: str, evidence: str, do: str) -> Content:
     return Content("\n").join(rows)
 
 
-def render_postmortem(found: Postmortem, width: int) -> Content:
+def render_postmortem(postmortem: Postmortem, width: int) -> Content:
     """Return a post-mortem in rows of `width` cells: the cause first, and what the keys would do."""
-    diagnosis, quoted = found.diagnosis, _QUOTED_LINES * max(_NARROWEST, width - _LABEL - _RAGGED)
+    diagnosis, quoted = postmortem.diagnosis, _QUOTED_LINES * max(_NARROWEST, width - _LABEL - _RAGGED)
     rows = [_hung(("✗ ", "bold $error"), diagnosis.what, width, "bold")]
     rows.append(_row("cause", diagnosis.cause, width, "bold"))
-    for place, line in enumerate(line for line in (*diagnosis.evidence, found.left) if line):
+    for place, line in enumerate(line for line in (*diagnosis.evidence, postmortem.left) if line):
         rows.append(_row("" if place else "evidence", truncate_middle(line, quoted), width))
     for place, step in enumerate(diagnosis.fix):
         rows.append(_row("" if place else "to do", step, width))
     if diagnosis.link:
         rows.append(_row("", diagnosis.link, width))
-    for place, remedy in enumerate(found.remedies, 1):
+    for place, remedy in enumerate(postmortem.remedies, 1):
         key = "f" if place == 1 else f"f {place}"
         rows.append(_hung((f"{key:>{_LABEL - 2}}  ", "bold $primary"), remedy.words, width))
-    rows.append(_row("log", found.log, width))
+    rows.append(_row("log", postmortem.log, width))
     return Content("\n").join(rows)
 
 

@@ -1,0 +1,22 @@
+"""The style sheet names classes as text, which no rename and no type checker follows."""
+
+import importlib.resources
+import pkgutil
+import re
+
+from textual.dom import DOMNode
+
+from dflash_tui import tui
+from dflash_tui.tui.app import DflashApp
+
+
+def _names(kind: type[DOMNode]) -> set[str]:
+    return {kind.__name__}.union(*(_names(child) for child in kind.__subclasses__()))
+
+
+def test_each_type_in_the_style_sheet_is_a_class():
+    for module in pkgutil.walk_packages(tui.__path__, f"{tui.__name__}."):
+        importlib.import_module(module.name)
+    sheet = importlib.resources.files(tui).joinpath(DflashApp.CSS_PATH).read_text()
+    sheet = re.sub(r"/\*.*?\*/|\{[^}]*\}", "", sheet, flags=re.DOTALL)
+    assert set(re.findall(r"\b[A-Z]\w+", sheet)) - _names(DOMNode) == set()
