@@ -7,42 +7,26 @@ from collections.abc import Iterator, Sequence
 
 from dflash_tui.common.formatting import (
     UNKNOWN,
-    format_duration,
-    format_gib,
     format_number,
     format_time,
-    format_usage,
     pluralize,
     truncate,
 )
 from dflash_tui.common.redaction import LEFT_OUT, is_secret
 from dflash_tui.events import RequestDone
-from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport
-from dflash_tui.experiments.design import Boot, Conditions
+from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Sweep
+from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.planning import request
+from dflash_tui.presentation import experiment_tables as tables
 from dflash_tui.presentation import verdict_text
-from dflash_tui.presentation.experiment_tables import (
-    ARMS_HEADER,
-    arm_letter,
-    axis_scale,
-    count_requests,
-    describe_certainty,
-    describe_variation,
-    draw_axis,
-    draw_interval,
-    format_boot_order,
-    format_clocks,
-    format_factor,
-    list_other_details,
-    list_start_bars,
-    name_arm,
-    name_prompt,
-    synthetic_label,
-    tabulate_arms,
-    tabulate_prompts,
-    total_seconds,
+from dflash_tui.presentation.markdown import (
+    escape_cells,
+    escape_text,
+    quote_block,
+    quote_code,
+    render_bullets,
+    render_table,
 )
-from dflash_tui.presentation.markdown import escape_text, quote_block, quote_code, render_bullets, render_table
 
 _AXIS = 41
 _BAR = 40
@@ -58,10 +42,10 @@ def render_experiment(report: ExperimentReport) -> str:
 def _parts(report: ExperimentReport) -> Iterator[str]:
     design = report.design
     title = f"{'A/B' if design.suite else 'Side by side'} of {quote_code(design.recipe)}"
-    yield f"# {title}: {escape_text(describe_variation(design))}"
-    if label := synthetic_label(design):
+    yield f"# {title}: {escape_text(tables.describe_variation(design))}"
+    if label := tables.synthetic_label(design):
         yield f"> **{escape_text(label)}.** What is compared holds for this set-up of the engine, not for such a model."
-    how = f"{describe_certainty(design)}, order {format_boot_order(design)}"
+    how = f"{tables.describe_certainty(design)}, order {tables.format_boot_order(design)}"
     yield f"{format_time(design.made_at)}, {how}, told by dflash-tui {escape_text(design.version)}."
     if not report.complete:
         yield f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over."
@@ -70,13 +54,13 @@ def _parts(report: ExperimentReport) -> Iterator[str]:
     if report.sweep:
         yield "## Sweep"
         yield render_bullets(escape_text(line) for line in verdict_text.describe_sweep(report))
-        yield _sweep(report)
+        yield _sweep(design, report.sweep)
     yield "## Arms"
-    yield render_table(
-        ARMS_HEADER,
-        [[escape_text(cell) for cell in row] for row in tabulate_arms(report)],
-        range(1, 9),
-    )
+    rows = [
+        (tables.name_arm(design, row.arm), _count(row), *(cell.with_range() for cell in row.figures))
+        for row in tables.list_arm_rows(design, report.boots)
+    ]
+    yield render_table(("arm", "boots", *tables.FIGURES), escape_cells(rows), range(1, 9))
     yield "Medians of a boot's requests, then of the boots, with the least and the greatest; a verdict pairs prompts."
     yield from _starts(report)
     yield from _how(report)
@@ -85,66 +69,59 @@ def _parts(report: ExperimentReport) -> Iterator[str]:
     yield from _samples(report)
 
 
+def _count(row: tables.ArmRow) -> str:
+    return f"{row.boots} of {row.boots + row.failed}" if row.failed else str(row.boots)
+
+
 def _verdict(report: ExperimentReport, one: Comparison) -> Iterator[str]:
     design = report.design
-    yield f"## Verdict: {escape_text(name_arm(design, one.b))} against {escape_text(name_arm(design, one.a))}"
+    yield f"## Verdict: {escape_text(f'{tables.name_arm(design, one.b)} against {tables.name_arm(design, one.a)}')}"
     yield f"**{escape_text(verdict_text.format_headline(report, one))}**"
-    yield render_bullets(escape_text(line) for line in list_other_details(report, one))
+    yield render_bullets(escape_text(str(line)) for line in verdict_text.list_details(report, one, labelled=True))
     if one.prompts:
-        a, b = (name_arm(design, arm, 16) for arm in (one.a, one.b))
-        measure = escape_text(one.measure)
-        header = ("prompt", f"{escape_text(a)}, {measure}", f"{escape_text(b)}, {measure}", "ratio and interval", "n")
-        yield render_table(
-            header,
-            [[escape_text(cell) for cell in row] for row in tabulate_prompts(report, one)],
-            range(1, 5),
-        )
-        yield quote_block(*render_ranges(one))
+        rows = tables.list_prompt_rows(report, one)
+        a, b = (escape_text(f"{tables.name_arm(design, arm, 16)}, {one.measure}") for arm in (one.a, one.b))
+        header = ("prompt", a, b, "ratio and interval", "n")
+        yield render_table(header, escape_cells(row.cells() for row in rows), range(1, 5))
+        yield quote_block(*_intervals(rows))
 
 
-def render_ranges(one: Comparison) -> list[str]:
+def _intervals(rows: Sequence[tables.PromptRow]) -> list[str]:
     """Return the interval of each prompt and of all, drawn around 1, with an axis below."""
-    rows = [(name_prompt(row), row.ratio) for row in one.prompts] + ([("all", one.ratio)] if one.ratio else [])
-    most = axis_scale([ratio for _, ratio in rows])
-    width = max((len(truncate(kind, 24)) for kind, _ in rows), default=0)
+    ratios = [(truncate(row.name, 24), row.ratio) for row in rows if row.ratio]
+    most = tables.axis_scale(ratio for _, ratio in ratios)
+    width = max((len(name) for name, _ in ratios), default=0)
     drawn = [
-        f"{truncate(kind, 24):<{width}}  {draw_interval(ratio, most, _AXIS)}  {format_factor(ratio.ratio)}"
-        for kind, ratio in rows
+        f"{name:<{width}}  {tables.draw_interval(ratio, most, _AXIS)}  {verdict_text.format_factor(ratio.ratio)}"
+        for name, ratio in ratios
     ]
-    return [*drawn, f"{'':{width}}  {draw_axis(most, _AXIS)}"]
+    return [*drawn, f"{'':{width}}  {tables.draw_axis(most, _AXIS)}"]
 
 
-def _sweep(report: ExperimentReport) -> str:
-    if report.sweep is None:
-        return ""
-    rows = []
-    for point in report.sweep.points:
-        interval = f"{format_number(point.tok_s)} ({format_number(point.low)} to {format_number(point.high)})"
-        standing = report.sweep.standing(point.arm)
-        rows.append(
-            [
-                escape_text(name_arm(report.design, point.arm)),
-                interval,
-                format_number(point.al, 2),
-                standing,
-            ]
+def _sweep(design: Design, sweep: Sweep) -> str:
+    rows = [
+        (
+            tables.name_arm(design, point.arm),
+            f"{format_number(point.tok_s)} ({format_number(point.low)} to {format_number(point.high)})",
+            format_number(point.al, 2),
+            sweep.standing(point.arm),
         )
-    return render_table((escape_text(report.design.vary), "tok/s", "AL", ""), rows, (1, 2))
+        for point in sweep.points
+    ]
+    return render_table((escape_text(design.vary), "tok/s", "AL", ""), escape_cells(rows), (1, 2))
 
 
 def _starts(report: ExperimentReport) -> Iterator[str]:
-    bars = list_start_bars(report.boots, range(len(report.design.arms)))
-    if not bars:
-        return
-    longest = max(bar.seconds for bar in bars) or 1.0
-    yield "## Start-up"
-    yield quote_block(
-        *(
-            f"{bar.what:<14}{arm_letter(bar.arm)}  {'█' * max(1, round(bar.seconds / longest * _BAR)):<{_BAR}}"
-            f"  {format_number(bar.seconds, 1, 's') if bar.seconds < 60 else format_duration(bar.seconds)}"
-            for bar in bars
+    bars = tables.list_start_rows(report.boots, range(len(report.design.arms)))
+    if bars:
+        yield "## Start-up"
+        yield quote_block(
+            *(
+                f"{bar.what:<14}{tables.arm_letter(bar.arm)}  {'█' * max(1, round(bar.share * _BAR)):<{_BAR}}"
+                f"  {tables.format_seconds(bar.seconds)}"
+                for bar in bars
+            )
         )
-    )
 
 
 def _how(report: ExperimentReport) -> Iterator[str]:
@@ -171,8 +148,8 @@ def _how(report: ExperimentReport) -> Iterator[str]:
             if _full(report.boots)
             else "some answers ended before their full length",
             f"each arm has a compile cache of its own, empty at its first boot: {'yes' if design.own_cache else 'no'}",
-            f"{count_requests(report.boots)} requests in {pluralize(len(report.boots), 'boot')}; "
-            f"the boots took {total_seconds(report.boots)} together",
+            f"{tables.count_requests(report.boots)} requests in {pluralize(len(report.boots), 'boot')}; "
+            f"the boots took {tables.total_seconds(report.boots)} together",
         ]
     )
 
@@ -189,49 +166,21 @@ def _machine(report: ExperimentReport) -> Iterator[str]:
     driver = ", ".join(map(escape_text, drivers)) or UNKNOWN
     nothing = "none" if report.design.arms[0].plan.on_cpu else UNKNOWN
     yield render_bullets(
-        [f"GPU: {', '.join(map(escape_text, gpus)) or nothing}, driver {driver}, clock {format_clocks(boots)}"]
+        [f"GPU: {', '.join(map(escape_text, gpus)) or nothing}, driver {driver}, clock {tables.format_clocks(boots)}"]
     )
     header = ("boot", "arm", "cache", "up", "ready", "took", "before", "after", "")
-    yield render_table(header, [_boot(boot) for boot in boots], (0, 3, 4, 5))
-
-
-def _boot(boot: Boot) -> list[str]:
-    seconds = [format_duration(value) for value in (boot.up, boot.ready, boot.took)]
-    again_ = f"attempt {boot.attempt}" if boot.attempt > 1 else ""
-    remark = ", ".join(filter(None, (again_, escape_text(boot.error))))
-    state = [render_conditions(boot.before), render_conditions(boot.after)]
-    return [
-        str(boot.number + 1),
-        arm_letter(boot.arm),
-        escape_text(boot.cache) or UNKNOWN,
-        *seconds,
-        *map(escape_text, state),
-        remark,
+    rows = [
+        (row.number, tables.arm_letter(boot.arm), *row[1:5], row.before, row.after, row.remark)
+        for boot, row in zip(boots, tables.list_boot_rows(boots), strict=True)
     ]
-
-
-def render_conditions(at: Conditions | None) -> str:
-    """Return how the machine was, as far as somebody said."""
-    if at is None:
-        return UNKNOWN
-    parts = [
-        at.power,
-        format_number(at.clock_mhz, 0, "MHz") if at.clock_mhz is not None else "",
-        format_number(at.temperature_c, 0, "°C") if at.temperature_c is not None else "",
-        format_usage(at.power_w, at.power_limit_w, "W") if at.power_w is not None else "",
-        f"throttled: {', '.join(at.throttle)}" if at.throttle else "",
-        f"foreign: {', '.join(at.foreign)}" if at.foreign else "",
-        f"load {at.load:.1f}" if at.load is not None else "",
-        f"{format_gib(at.available)} free" if at.available is not None else "",
-    ]
-    return ", ".join(part for part in parts if part) or UNKNOWN
+    yield render_table(header, escape_cells(rows), (0, 3, 4, 5))
 
 
 def _launched(report: ExperimentReport) -> Iterator[str]:
     yield "## What was launched"
     for arm, made in enumerate(report.design.arms):
         boot = next((boot for boot in report.boots if boot.arm == arm and boot.argv), None)
-        yield f"### {escape_text(name_arm(report.design, arm))}"
+        yield f"### {escape_text(tables.name_arm(report.design, arm))}"
         yield quote_block(request.command(made.plan, made.options), "", *_command(made.plan.argv, made.plan.env, boot))
         if boot:
             patches = ", ".join(f"{quote_code(name)} {quote_code(sha[:_DIGITS])}" for name, sha in boot.patches.items())
@@ -263,32 +212,19 @@ def _command(argv: Sequence[str], env: dict[str, str], boot: Boot | None) -> lis
 
 def _samples(report: ExperimentReport) -> Iterator[str]:
     yield "## Every request"
-    header = (
-        "boot",
-        "arm",
-        "prompt",
-        "round",
-        "streams",
-        "tokens",
-        "TTFT s",
-        "tok/s",
-        "steps/s",
-        "AL",
-        "end",
-        "answer",
-    )
-    rows = []
-    for boot in report.boots:
-        found = ([("cold", boot.cold_request)] if boot.cold_request else []) + [
-            (str(d.round + 1), d) for d in boot.requests
-        ]
-        rows += [[str(boot.number + 1), arm_letter(boot.arm), *_request(stage, done)] for stage, done in found]
-    yield render_table(header, rows, (0, 3, 4, 5, 6, 7, 8, 9))
+    header = (*["boot", "arm", "prompt", "round", "streams", "tokens"], *tables.REQUEST_FIGURES, "end", "answer")
+    rows = [
+        [str(boot.number + 1), tables.arm_letter(boot.arm), *_request(stage, done)]
+        for boot in report.boots
+        for stage, done in (
+            *([("cold", boot.cold_request)] if boot.cold_request else []),
+            *((str(done.round + 1), done) for done in boot.requests),
+        )
+    ]
+    yield render_table(header, rows, (0, *range(3, 10)))
 
 
 def _request(stage: str, done: RequestDone) -> list[str]:
-    figures = [format_number(value, digits) for value, digits in (
-        (done.ttft, 3), (done.decode_tok_s, 1), (done.steps_s, 2), (done.acceptance_length, 2))]  # fmt: skip
-    ended = escape_text(done.error) if done.error else escape_text(done.finish)
     digest = quote_code(done.digests[-1][:_DIGITS]) if done.digests else ""
-    return [escape_text(done.kind), stage, str(done.streams), str(done.tokens), *figures, ended, digest]
+    figures = (str(done.streams), str(done.tokens), *tables.request_cells(done))
+    return [escape_text(done.kind), stage, *figures, escape_text(done.error or done.finish), digest]

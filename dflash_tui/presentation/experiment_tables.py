@@ -1,4 +1,4 @@
-"""An A/B as tables, bars and ranges of text; the same in reports and on the screens.
+"""The rows of an experiment's tables, bars and intervals: values with their text, which each renderer lays out.
 
 Names come from files that anybody may have written: here they lose their control characters, and no more.
 """
@@ -11,32 +11,26 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dflash_tui.benchmark.stats import Ratio
-from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize, truncate_middle
+from dflash_tui.common.formatting import (
+    UNKNOWN,
+    format_duration,
+    format_gib,
+    format_number,
+    format_usage,
+    pluralize,
+    truncate_middle,
+)
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.experiments.analysis import arm_summary
-from dflash_tui.experiments.analysis.arm_summary import ArmSummary, MedianFigure
+from dflash_tui.events import RequestDone
+from dflash_tui.experiments.analysis.arm_summary import MedianFigure, summarize_arm
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, PromptRatio
-from dflash_tui.experiments.design import Boot, Design
-from dflash_tui.presentation import verdict_text
+from dflash_tui.experiments.design import Boot, Conditions, Design
+from dflash_tui.presentation.verdict_text import format_factor, label_arm
 
 MARKS = "●◆▲■▼★"  # one per arm, so that colour is never alone
 _LEAST_SCALE = math.log(1.05)
 _MOST_SCALE = math.log(1000)
 _NAME = 24
-
-
-def list_other_details(report: ExperimentReport, one: Comparison) -> list[str]:
-    """Return what stands behind a verdict, less what the label says already."""
-    synthetic = f"! {report.design.synthetic}:" if report.design.synthetic else "\n"
-    return [line for line in verdict_text.list_details(report, one) if not line.startswith(synthetic)]
-
-
-class Bar(NamedTuple):
-    """A row of the start-up bars: what it is, the arm, and seconds."""
-
-    what: str
-    arm: int
-    seconds: float
 
 
 def arm_letter(arm: int) -> str:
@@ -51,7 +45,7 @@ def arm_mark(arm: int) -> str:
 
 def name_arm(design: Design, arm: int, width: int = _NAME) -> str:
     """Return letter and name of an arm, the name cut in the middle."""
-    return f"{arm_letter(arm)} {truncate_middle(clean_line(verdict_text.label_arm(design, arm)), width)}"
+    return f"{arm_letter(arm)} {truncate_middle(clean_line(label_arm(design, arm)), width)}"
 
 
 def describe_variation(design: Design) -> str:
@@ -63,9 +57,8 @@ def describe_variation(design: Design) -> str:
 
 def describe_certainty(design: Design) -> str:
     """Return how sure an experiment can be: `honest, 4 boots`, `quick, 2 boots`, or `measured apart, 2 boots`."""
-    if not design.suite:
-        return f"measured apart, {pluralize(len(design.order), 'boot')}"
-    return f"{'honest' if design.honest else 'quick'}, {pluralize(len(design.order), 'boot')}"
+    kind = "measured apart" if not design.suite else "honest" if design.honest else "quick"
+    return f"{kind}, {pluralize(len(design.order), 'boot')}"
 
 
 def format_boot_order(design: Design) -> str:
@@ -78,46 +71,178 @@ def synthetic_label(design: Design) -> str:
     return f"not a real model's figures: {clean_line(design.synthetic)}" if design.synthetic else ""
 
 
-ARMS_HEADER = ("arm", "boots", "steps/s", "tok/s", "AL", "TTFT", "ready cold", "ready cached", "first request")
+class FigureCell(NamedTuple):
+    """A figure of an arm: the median of its boots and their range, None where nothing was measured."""
+
+    figure: MedianFigure | None
+    digits: int = 1
+    is_seconds: bool = False
+    is_start: bool = False  # of minutes, so that a range is told to the second
+
+    def with_range(self) -> str:
+        """Return `35.9 (34.1 to 36.6, n=4)`, or a dash."""
+        if (figure := self.figure) is None:
+            return UNKNOWN
+        middle, low, high = (
+            format_duration(value) if self.is_start else format_number(value, self.digits) for value in figure[:3]
+        )
+        unit = " s" if self.is_seconds and not self.is_start else ""
+        return f"{middle}{unit} ({f'{low} to {high}, ' if figure.n > 1 else ''}n={figure.n})"
+
+    def with_spread(self, *, spread: bool = True) -> str:
+        """Return `35.9 ±3%`, the half of the range as a share of the median, or without it `35.9`; or a dash."""
+        if (figure := self.figure) is None:
+            return UNKNOWN
+        median = figure.median
+        text = format_seconds(median, self.digits) if self.is_seconds else f"{median:.{self.digits}f}"
+        share = (figure.high - figure.low) / 2 / median * 100 if median else 0.0
+        return text + (f" ±{share:.{0 if share >= 1 else 1}f}%" if spread and figure.n > 1 else "")
 
 
-def tabulate_arms(report: ExperimentReport) -> list[tuple[str, ...]]:
-    """Return a row per arm: medians of its boots, with least and greatest where there are several."""
-    found = [
-        (name_arm(report.design, arm), arm_summary.summarize_arm(report.boots, arm))
-        for arm in range(len(report.design.arms))
-    ]
-    return [(title, *_cells(summed)) for title, summed in found]
+class ArmRow(NamedTuple):
+    """An arm: how many of its boots measured something and how many failed, and its figures by `FIGURES`."""
+
+    arm: int
+    boots: int
+    failed: int
+    figures: tuple[FigureCell, ...]
 
 
-def _cells(arm: ArmSummary) -> list[str]:
-    boots = f"{arm.boots} of {arm.boots + arm.failed}" if arm.failed else str(arm.boots)
+FIGURES = ("steps/s", "tok/s", "AL", "TTFT", "ready cold", "ready cached", "first request")
+TTFT = FIGURES.index("TTFT")
+
+
+def list_arm_rows(design: Design, boots: Sequence[Boot]) -> list[ArmRow]:
+    """Return a row per arm: medians of its boots."""
+    rows = []
+    for arm in range(len(design.arms)):
+        of = summarize_arm(boots, arm)
+        starts = [FigureCell(figure, is_seconds=True, is_start=True) for figure in (of.cold, of.cached)]
+        ttft, first = FigureCell(of.ttft, 2, is_seconds=True), FigureCell(of.first, is_seconds=True)
+        figures = (FigureCell(of.steps_s), FigureCell(of.tok_s), FigureCell(of.al, 2), ttft, *starts, first)
+        rows.append(ArmRow(arm, of.boots, of.failed, figures))
+    return rows
+
+
+class BootRow(NamedTuple):
+    """A boot as cells: when it served and answered, what it measured, and how the machine was before and after."""
+
+    number: str
+    cache: str
+    up: str
+    ready: str
+    took: str
+    first_speed: str
+    speed: str
+    requests: str
+    before: str
+    after: str
+    remark: str
+
+
+def list_boot_rows(boots: Sequence[Boot]) -> list[BootRow]:
+    """Return a row per boot."""
     return [
-        boots,
-        format_figure(arm.steps_s),
-        format_figure(arm.tok_s),
-        format_figure(arm.al, 2),
-        format_figure(arm.ttft, 2, " s"),
-        format_times(arm.cold),
-        format_times(arm.cached),
-        format_figure(arm.first, 1, " s"),
+        BootRow(
+            number=str(boot.number + 1),
+            cache=boot.cache or UNKNOWN,
+            up=format_duration(boot.up),
+            ready=format_duration(boot.ready),
+            took=format_duration(boot.took),
+            first_speed=format_number(boot.cold_request.decode_tok_s if boot.cold_request else None, 1, "tok/s"),
+            speed=format_number(median_speed(boot)),
+            requests=str(len(boot.requests)),
+            before=format_conditions(boot.before),
+            after=format_conditions(boot.after),
+            remark=", ".join(filter(None, (f"attempt {boot.attempt}" if boot.attempt > 1 else "", boot.error))),
+        )
+        for boot in boots
     ]
 
 
-def format_figure(figure: MedianFigure | None, digits: int = 1, unit: str = "") -> str:
-    """Return `35.9 (34.1 to 36.6, n=4)`, or a dash."""
-    if figure is None:
-        return UNKNOWN
-    middle, low, high = (format_number(value, digits) for value in (figure.median, figure.low, figure.high))
-    return f"{middle}{unit} (n=1)" if figure.n == 1 else f"{middle}{unit} ({low} to {high}, n={figure.n})"
+def median_speed(boot: Boot) -> float | None:
+    """Return the median tok/s of a boot's measured requests, or None without any."""
+    known = [one.decode_tok_s for one in boot.requests if not one.error and one.decode_tok_s is not None]
+    return statistics.median(known) if known else None
 
 
-def format_times(figure: MedianFigure | None) -> str:
-    """Return `9:31 (9:20 to 9:40, n=2)`, or a dash."""
-    if figure is None:
+def format_conditions(at: Conditions | None) -> str:
+    """Return how the machine was, as far as somebody said."""
+    if at is None:
         return UNKNOWN
-    middle, low, high = (format_duration(value) for value in (figure.median, figure.low, figure.high))
-    return f"{middle} (n=1)" if figure.n == 1 else f"{middle} ({low} to {high}, n={figure.n})"
+    parts = [
+        at.power,
+        format_number(at.clock_mhz, 0, "MHz") if at.clock_mhz is not None else "",
+        format_number(at.temperature_c, 0, "°C") if at.temperature_c is not None else "",
+        format_usage(at.power_w, at.power_limit_w, "W") if at.power_w is not None else "",
+        f"throttled: {', '.join(at.throttle)}" if at.throttle else "",
+        f"foreign: {', '.join(at.foreign)}" if at.foreign else "",
+        f"load {at.load:.1f}" if at.load is not None else "",
+        f"{format_gib(at.available)} free" if at.available is not None else "",
+    ]
+    return ", ".join(part for part in parts if part) or UNKNOWN
+
+
+class PromptRow(NamedTuple):
+    """A prompt, or the sum of all: the figures of both arms in the judged measure, their ratio, and requests."""
+
+    name: str
+    a: float | None
+    b: float | None
+    ratio: Ratio | None
+    n: int
+    is_total: bool = False
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as text."""
+        return self.name, format_number(self.a), format_number(self.b), format_ratio(self.ratio), str(self.n)
+
+
+def list_prompt_rows(report: ExperimentReport, one: Comparison) -> list[PromptRow]:
+    """Return a row per prompt, and one of all."""
+    rows = [PromptRow(_name_prompt(row), row.a, row.b, row.ratio, row.n) for row in one.prompts]
+    arms = [summarize_arm(report.boots, arm) for arm in (one.a, one.b)]
+    figures = [arm.steps_s if one.measure == "steps/s" else arm.tok_s for arm in arms]
+    a, b = (figure.median if figure else None for figure in figures)
+    return [*rows, PromptRow("all", a, b, one.ratio, sum(row.n for row in rows), is_total=True)]
+
+
+def _name_prompt(row: PromptRatio) -> str:
+    streams = f" ×{row.streams}" if row.streams != 1 else ""
+    return truncate_middle(clean_line(row.kind), _NAME) + streams
+
+
+class StartRow(NamedTuple):
+    """A bar of the start-up: what it is, the arm, its seconds, and their share of the longest bar's."""
+
+    what: str
+    arm: int
+    seconds: float
+    share: float
+
+
+def list_start_rows(boots: Sequence[Boot], arms: Sequence[int]) -> list[StartRow]:
+    """Return the medians of cold and cached starts and of first requests, arm by arm, what is unknown left out."""
+    of = [(arm, summarize_arm(boots, arm)) for arm in arms]
+    bars = [("cold start", arm, each.cold) for arm, each in of]
+    bars += [("cached start", arm, each.cached) for arm, each in of]
+    bars += [("first request", arm, each.first) for arm, each in of]
+    longest = max((figure.median for _, _, figure in bars if figure), default=0.0) or 1.0
+    return [StartRow(what, arm, figure.median, figure.median / longest) for what, arm, figure in bars if figure]
+
+
+REQUEST_FIGURES = ("TTFT s", "tok/s", "steps/s", "AL")
+
+
+def request_cells(done: RequestDone) -> tuple[str, ...]:
+    """Return the figures of a request by `REQUEST_FIGURES`."""
+    figures = ((done.ttft, 3), (done.decode_tok_s, 1), (done.steps_s, 2), (done.acceptance_length, 2))
+    return tuple(format_number(value, digits) for value, digits in figures)
+
+
+def format_seconds(seconds: float, digits: int = 1) -> str:
+    """Return seconds with that many digits, from a minute on as a duration."""
+    return f"{seconds:.{digits}f} s" if seconds < 60 else format_duration(seconds)
 
 
 def format_ratio(value: Ratio | None) -> str:
@@ -125,39 +250,6 @@ def format_ratio(value: Ratio | None) -> str:
     if value is None:
         return UNKNOWN
     return f"{format_factor(value.ratio)} ({format_factor(value.low)} to {format_factor(value.high)})"
-
-
-def format_factor(value: float) -> str:
-    """Return a ratio with as many digits as tell something."""
-    return f"{value:.3g}" if value >= 10 else f"{value:.2f}"
-
-
-def tabulate_prompts(report: ExperimentReport, one: Comparison) -> list[tuple[str, ...]]:
-    """Return a row per prompt: both medians in the judged measure, their ratio with its interval, requests."""
-    rows = [
-        (
-            name_prompt(row),
-            format_number(row.a),
-            format_number(row.b),
-            format_ratio(row.ratio),
-            str(row.n),
-        )
-        for row in one.prompts
-    ]
-    return [*rows, ("all", *_both(report, one), format_ratio(one.ratio), str(sum(row.n for row in one.prompts)))]
-
-
-def _both(report: ExperimentReport, one: Comparison) -> tuple[str, str]:
-    found = (arm_summary.summarize_arm(report.boots, one.a), arm_summary.summarize_arm(report.boots, one.b))
-    figures = [arm.steps_s if one.measure == "steps/s" else arm.tok_s for arm in found]
-    low, high = (format_number(figure.median if figure else None) for figure in figures)
-    return low, high
-
-
-def name_prompt(row: PromptRatio) -> str:
-    """Return the name of a prompt, with how many were under way at a time where that is not one."""
-    streams = f" ×{row.streams}" if row.streams != 1 else ""
-    return truncate_middle(clean_line(row.kind), _NAME) + streams
 
 
 def axis_scale(ratios: Iterable[Ratio]) -> float:
@@ -188,21 +280,6 @@ def draw_axis(most: float, width: int) -> str:
     centre = _cell(1.0, most, width)
     line = left.ljust(centre) + "1"
     return line.ljust(width - len(right)) + right
-
-
-def list_start_bars(boots: Sequence[Boot], arms_shown: Sequence[int]) -> list[Bar]:
-    """Return the medians of cold and cached starts and of first requests, arm by arm, what is unknown left out."""
-    found = [(arm, arm_summary.summarize_arm(boots, arm)) for arm in arms_shown]
-    rows = []
-    for what, field in (
-        ("cold start", "cold"),
-        ("cached start", "cached"),
-        ("first request", "first"),
-    ):
-        for arm, figures in found:
-            if figure := getattr(figures, field):
-                rows.append(Bar(what, arm, figure.median))
-    return rows
 
 
 def count_requests(boots: Iterable[Boot]) -> int:

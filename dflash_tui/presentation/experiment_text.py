@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, format_table, pluralize
@@ -22,6 +21,7 @@ from dflash_tui.experiments.design import (
 from dflash_tui.experiments.estimate import DurationEstimate
 from dflash_tui.experiments.progress import ATTEMPTS
 from dflash_tui.presentation import verdict_text
+from dflash_tui.presentation.experiment_tables import list_boot_rows, median_speed
 
 _STAGES = {"cold": "the first request, alone", "warm-up": "warm-up, not counted", "round": "measured"}
 
@@ -118,12 +118,6 @@ def _ended(boot: Boot) -> str:
     return f"  {start}, {format_number(median_speed(boot), 1, 'tok/s')}, over after {format_duration(boot.took)}"
 
 
-def median_speed(boot: Boot) -> float | None:
-    """Return the median tok/s of a boot's measured requests, or None without any."""
-    known = [one.decode_tok_s for one in boot.requests if not one.error and one.decode_tok_s is not None]
-    return statistics.median(known) if known else None
-
-
 def format_report(report: ExperimentReport) -> str:
     """Return a report as lines: each verdict first, then what is behind it, and the boots as a table."""
     lines = [clean_line(verdict_text.format_headline(report, each)) for each in report.comparisons]
@@ -131,22 +125,14 @@ def format_report(report: ExperimentReport) -> str:
     for each in report.comparisons:
         versus = f"{verdict_text.label_arm(report.design, each.b)} to {verdict_text.label_arm(report.design, each.a)}"
         lines += ["", clean_line(versus)] if len(report.comparisons) > 1 else [""]
-        lines += [f"  {clean_line(line)}" for line in verdict_text.list_details(report, each)]
+        lines += [f"  {clean_line(str(line))}" for line in verdict_text.list_details(report, each)]
     return "\n".join([*lines, "", _boots(report)])
 
 
 def _boots(report: ExperimentReport) -> str:
     header = ("BOOT", "ARM", "START", "READY", "FIRST REQUEST", "TOK/S", "REQUESTS")
     rows = [
-        (
-            str(boot.number + 1),
-            _arm(report.design, boot.arm),
-            boot.cache or UNKNOWN,
-            format_duration(boot.ready),
-            format_number(boot.cold_request.decode_tok_s if boot.cold_request else None, 1, "tok/s"),
-            format_number(median_speed(boot)),
-            str(len(boot.requests)),
-        )
-        for boot in report.boots
+        (row.number, _arm(report.design, boot.arm), row.cache, row.ready, row.first_speed, row.speed, row.requests)
+        for boot, row in zip(report.boots, list_boot_rows(report.boots), strict=True)
     ]
     return format_table(header, rows, right=(0, 3, 4, 5, 6))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 
 import msgspec
 
 from dflash_tui.benchmark.imported_results import ImportedMeasurement, ImportedResult
+from dflash_tui.benchmark.summary import RequestFigures
 from dflash_tui.common.formatting import UNKNOWN, format_number, format_percent
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.report import ExperimentReport
@@ -85,20 +85,13 @@ def _measured(one: Told) -> Iterator[ImportedMeasurement]:
 def _by_prompt(head: str, requests: tuple[RequestDone, ...] | list[RequestDone]) -> Iterator[ImportedMeasurement]:
     """Yield the medians of each prompt; the speed is that of one stream while it decodes."""
     for kind, streams in dict.fromkeys((done.kind, done.streams) for done in requests):
-        mine = [done for done in requests if (done.kind, done.streams) == (kind, streams)]
-        good = [done for done in mine if not done.error]
-        speeds, ttfts, lengths = (
-            [value for value in values if value is not None]
-            for values in (
-                [done.decode_tok_s for done in good],
-                [done.ttft for done in good],
-                [done.acceptance_length for done in good],
-            )
-        )
+        figures = RequestFigures.of([done for done in requests if (done.kind, done.streams) == (kind, streams)])
         yield ImportedMeasurement(
-            what=f"{head}{kind}", n=len(good), streams=streams,
-            tok_s=statistics.median(speeds) if speeds else None,
-            ttft=statistics.median(ttfts) if ttfts else None,
-            acceptance_length=statistics.median(lengths) if lengths else None,
-            failed=len(mine) - len(good),
-        )  # fmt: skip
+            what=f"{head}{kind}",
+            n=figures.n,
+            streams=streams,
+            tok_s=figures.tok_s.median if figures.tok_s else None,
+            ttft=figures.ttft.median if figures.ttft else None,
+            acceptance_length=figures.acceptance_length.median if figures.acceptance_length else None,
+            failed=figures.failed,
+        )

@@ -50,6 +50,11 @@ def render_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Se
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
 
 
+def escape_cells(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Return the rows of a table with text of others escaped in every cell."""
+    return [[escape_text(cell) for cell in row] for row in rows]
+
+
 def render_bullets(lines: Iterable[str]) -> str:
     """Return a list of lines that are Markdown already."""
     return "\n".join(f"- {line}" for line in lines)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dflash_tui.common.formatting import format_duration, format_number, format_percent, format_time
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.run_report import RunReport
+from dflash_tui.presentation.experiment_tables import REQUEST_FIGURES, request_cells
 from dflash_tui.presentation.markdown import escape_text, quote_block, quote_code, render_bullets, render_table
 
 
@@ -71,15 +72,9 @@ def _measured(report: RunReport) -> Iterator[str]:
     if speeds:
         ends = f"{min(speeds):.1f} to {max(speeds):.1f}, n={len(speeds)}"
         yield f"Decode speed of a request: median {statistics.median(speeds):.1f} tok/s ({ends})."
-    header = ("prompt", "tokens", "TTFT s", "tok/s", "steps/s", "AL", "end")
+    header = ("prompt", "tokens", *REQUEST_FIGURES, "end")
     yield render_table(header, [_request(done) for done in report.requests], (1, 2, 3, 4, 5))
 
 
 def _request(done: RequestDone) -> list[str]:
-    figures = (
-        format_number(done.ttft, 3),
-        format_number(done.decode_tok_s),
-        format_number(done.steps_s, 2),
-        format_number(done.acceptance_length, 2),
-    )
-    return [escape_text(done.kind), str(done.tokens), *figures, escape_text(done.error or done.finish)]
+    return [escape_text(done.kind), str(done.tokens), *request_cells(done), escape_text(done.error or done.finish)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from dflash_tui.benchmark.stats import UNSEEN, Ratio
 from dflash_tui.common.formatting import format_duration, format_percent, pluralize
@@ -15,6 +16,16 @@ _SPEAKING = {"mode", "profile", "variant", "run"}
 _TIMES = 1.5
 _INTERVALS = "95 % intervals"
 _SUGGESTIVE = "suggestive only: one boot of an arm tells nothing of its next, which may differ by 10 %"
+
+
+class Detail(NamedTuple):
+    """A sentence behind a verdict; `mark` is `✗` where it refuses the verdict, `!` where it qualifies it, or empty."""
+
+    text: str
+    mark: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.mark} {self.text}" if self.mark else self.text
 
 
 def label_arm(design: Design, arm: int) -> str:
@@ -41,15 +52,25 @@ def format_headline(report: ExperimentReport, comparison: Comparison) -> str:
     return f"{b} is {comparison.word.value} than {a}: {much}{unit} in {comparison.measure}, {boots}"
 
 
-def list_details(report: ExperimentReport, comparison: Comparison) -> list[str]:
-    """Return what stands behind the verdict, a sentence each, what refuses or qualifies it first."""
+def list_details(report: ExperimentReport, comparison: Comparison, *, labelled: bool = False) -> list[Detail]:
+    """Return what stands behind the verdict, a sentence each, what refuses or qualifies it first.
+
+    Where the reader has the label of a synthetic model beside it (`labelled`), its sentence is left out.
+    """
     design = report.design
-    lines = [f"! {report.design.synthetic}: not a statement about real answers"] if design.synthetic else []
-    lines += [
-        f"{'✗' if each.refuses else '!'} {each.what}{f': {each.evidence}' if each.evidence else ''}"
+    synthetic = [Detail(f"{design.synthetic}: not a statement about real answers", "!")] if design.synthetic else []
+    confounds = [
+        Detail(f"{each.what}{f': {each.evidence}' if each.evidence else ''}", "✗" if each.refuses else "!")
         for each in comparison.confounds
         if each.evidence != design.synthetic or each.refuses
     ]
+    return [*([] if labelled else synthetic), *confounds, *map(Detail, _explain(report, comparison))]
+
+
+def _explain(report: ExperimentReport, comparison: Comparison) -> list[str]:
+    """Return the figures behind the verdict, a sentence each."""
+    design = report.design
+    lines = []
     if comparison.suggestive:
         lines.append(_SUGGESTIVE)
     if comparison.cv is None and comparison.ratio:
@@ -113,22 +134,23 @@ def _boots(comparison: Comparison) -> str:
 def _much(ratio: Ratio) -> tuple[str, str]:
     """Return how much more or less it is and the unit: times when that is far, else percent."""
     if ratio.ratio > _TIMES:
-        return f"{_times(ratio.ratio)}x ({_times(ratio.low)}–{_times(ratio.high)})", ""
+        return f"{format_factor(ratio.ratio)}x ({format_factor(ratio.low)}–{format_factor(ratio.high)})", ""
     values = [(value - 1) * 100 for value in (ratio.ratio, ratio.low, ratio.high)]
     return "{:+.1f} % ({:+.1f} to {:+.1f})".format(*values), ""
 
 
 def _interval(ratio: Ratio) -> str:
-    return f"{_times(ratio.ratio)} ({_times(ratio.low)}–{_times(ratio.high)})"
+    return f"{format_factor(ratio.ratio)} ({format_factor(ratio.low)}–{format_factor(ratio.high)})"
 
 
-def _times(value: float) -> str:
+def format_factor(value: float) -> str:
+    """Return a ratio with as many digits as tell something."""
     return f"{value:.3g}" if value >= 10 else f"{value:.2f}"
 
 
 def _rounded(share: float | None) -> str:
     if share is not None and share > 2:
-        return f"a factor of {_times(1 + share)}"
+        return f"a factor of {format_factor(1 + share)}"
     return format_percent(share, 0 if share is not None and share >= 0.1 else 1)
 
 

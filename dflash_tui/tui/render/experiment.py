@@ -8,15 +8,14 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from dflash_tui.common.formatting import UNKNOWN, format_duration, pluralize, truncate, truncate_middle
+from dflash_tui.common.formatting import format_duration, pluralize, truncate, truncate_middle
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.experiments.analysis import arm_summary
-from dflash_tui.experiments.analysis.arm_summary import MedianFigure
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Verdict
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation import verdict_text
 from dflash_tui.presentation.experiment_tables import (
+    TTFT,
     arm_letter,
     arm_mark,
     axis_scale,
@@ -24,10 +23,11 @@ from dflash_tui.presentation.experiment_tables import (
     draw_axis,
     draw_interval,
     format_ratio,
-    list_other_details,
-    list_start_bars,
+    format_seconds,
+    list_arm_rows,
+    list_prompt_rows,
+    list_start_rows,
     name_arm,
-    name_prompt,
 )
 from dflash_tui.tui.widgets.basic import MUTED, draw_bar
 
@@ -44,9 +44,10 @@ STATUS = {
     "halted": ("■", "$foreground"),
     "interrupted": ("!", "$error"),
 }
-_MARKED = {"✗ ": "bold $error", "! ": "bold $warning"}
+_DETAILS = {"✗": "bold $error", "!": "bold $warning", "": ""}
 _STAGES = {"starting": "starting", "cold": "first request", "warm-up": "warming up", "round": "measuring"}
 _PROMPT = 14
+_FIGURES = ("steps/s", "tok/s", "AL", "TTFT", "cold", "cached", "first")
 _WIDE = (6, 12, 12, 12, 13, 13, 13, 13)
 _TIGHT = (6, 8, 8, 6, 8, 8, 8)
 
@@ -151,68 +152,35 @@ def render_arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
     """Return a row per arm: medians of its boots, and half their range where there are several."""
     longest = min(20, max(len(name_arm(design, arm)) for arm in range(len(design.arms))))
     wide = width >= longest + 2 + sum(_WIDE)
-    names = ["arm", "boots", "steps/s", "tok/s", "AL", *(["TTFT"] if wide else []), "cold", "cached", "first"]
-    name_width = longest if wide else min(14, longest)
-    lines = [_columns(names, name_width + 2, wide, MUTED)]
-    for arm in range(len(design.arms)):
-        found = arm_summary.summarize_arm(boots, arm)
-        bad = f"+{found.failed}✗" if found.failed else ""
-        cells = [
-            f"{found.boots}{bad}",
-            _cell(found.steps_s, 1, wide),
-            _cell(found.tok_s, 1, wide),
-            _cell(found.al, 2, wide),
-        ]
-        cells += [_cell(found.ttft, 2, wide, " s")] if wide else []
-        cells += [_time(found.cold, wide), _time(found.cached, wide), _time(found.first, wide)]
-        name = render_arm_name(design, arm, name_width - 2)
+    widths, name_width = (_WIDE, longest) if wide else (_TIGHT, min(14, longest))
+
+    def columns(boots: str, figures: Sequence[str]) -> str:
+        shown = (figure for place, figure in enumerate(figures) if wide or place != TTFT)
+        return "".join(f"{cell:>{width}}" for cell, width in zip((boots, *shown), widths, strict=True))
+
+    lines = [Content.assemble((f"{'arm':<{name_width + 2}}{columns('boots', _FIGURES)}", MUTED))]
+    for row in list_arm_rows(design, boots):
+        failed = f"+{row.failed}✗" if row.failed else ""
+        name = render_arm_name(design, row.arm, name_width - 2)
+        cells = columns(f"{row.boots}{failed}", [cell.with_spread(spread=wide) for cell in row.figures])
         pad = " " * max(0, name_width + 2 - len(name.plain))
-        lines.append(name + Content(pad) + _columns(cells, 0, wide, "$foreground"))
+        lines.append(Content.assemble(name, pad, (cells, "$foreground")))
     return Content("\n").join(lines)
-
-
-def _columns(cells: Sequence[str], first: int, wide: bool, style: str) -> Content:
-    widths = _WIDE if wide else _TIGHT
-    head = [f"{cells[0]:<{first}}"] if first else []
-    rest = cells[1:] if first else cells
-    return Content.assemble(
-        (("".join([*head, *(f"{cell:>{w}}" for cell, w in zip(rest, widths, strict=True))])), style)
-    )
-
-
-def _cell(figure: MedianFigure | None, digits: int, wide: bool, unit: str = "") -> str:
-    if figure is None:
-        return UNKNOWN
-    return f"{figure.median:.{digits}f}{unit}{_spread(figure) if wide else ''}"
-
-
-def _time(figure: MedianFigure | None, wide: bool) -> str:
-    if figure is None:
-        return UNKNOWN
-    shown = f"{figure.median:.1f} s" if figure.median < 60 else format_duration(figure.median)
-    return shown + (_spread(figure) if wide else "")
-
-
-def _spread(figure: MedianFigure) -> str:
-    half = (figure.high - figure.low) / 2
-    share = half / figure.median * 100 if figure.median else 0.0
-    return f" ±{share:.{0 if share >= 1 else 1}f}%" if figure.n > 1 else ""
 
 
 def render_verdict(report: ExperimentReport, one: Comparison, width: int) -> Content:
     """Return the verdict in words: what a sweep comes to, the mark and the sentence, then what belongs to it."""
     sign, color = _WORDS[one.word]
-    swept, details = verdict_text.describe_sweep(report), list_other_details(report, one)
     lines = [
         _hung(("  " if place else "★ ", "bold $accent"), clean_line(line), "" if place else "bold", width)
-        for place, line in enumerate(swept)
+        for place, line in enumerate(verdict_text.describe_sweep(report))
     ]
-    lines.append(
-        _hung((f"{sign} ", f"bold {color}"), clean_line(verdict_text.format_headline(report, one)), "bold", width)
-    )
-    for line in map(clean_line, details):
-        mark = line[:2] if line[:2] in _MARKED else ""
-        lines.append(_hung((mark or "  ", _MARKED.get(mark, "")), line.removeprefix(mark), "", width))
+    headline = clean_line(verdict_text.format_headline(report, one))
+    lines.append(_hung((f"{sign} ", f"bold {color}"), headline, "bold", width))
+    lines += [
+        _hung((f"{detail.mark:<2}", _DETAILS[detail.mark]), clean_line(detail.text), "", width)
+        for detail in verdict_text.list_details(report, one, labelled=True)
+    ]
     return Content("\n").join(lines)
 
 
@@ -221,44 +189,35 @@ def _hung(head: tuple[str, str], said: str, style: str, width: int) -> Content:
     return Content.assemble(head, ("\n  ".join(lines), style))
 
 
-def render_intervals(one: Comparison, width: int) -> Content:
+def render_intervals(report: ExperimentReport, one: Comparison, width: int) -> Content:
     """Return a row per prompt with its interval drawn around 1, then all of them, and the axis."""
-    rows = [(name_prompt(row), row.ratio, MUTED) for row in one.prompts]
-    rows += [("all", one.ratio, "bold")] if one.ratio else []
+    rows = [(row, row.ratio) for row in list_prompt_rows(report, one) if row.ratio]
     if not rows:
         return Content.assemble(("no prompt was answered in both arms", MUTED))
-    name = min(_PROMPT, max(len(kind) for kind, _, _ in rows))
-    most = axis_scale([ratio for _, ratio, _ in rows])
-    figures = {kind: format_ratio(ratio) for kind, ratio, _ in rows}
-    room = max(9, width - name - 2 - max(len(said) for said in figures.values()))
+    name = min(_PROMPT, max(len(row.name) for row, _ in rows))
+    most = axis_scale(ratio for _, ratio in rows)
+    room = max(9, width - name - 2 - max(len(format_ratio(ratio)) for _, ratio in rows))
     room -= 1 - room % 2  # so that 1 has a cell of its own in the middle
     lines = []
-    for kind, ratio, style in rows:
+    for row, ratio in rows:
+        style = "bold" if row.is_total else MUTED
         color = arm_color(one.b) if ratio.excludes_one else "$foreground 70%"
-        drawn = draw_interval(ratio, most, room)
-        head = f"{truncate_middle(kind, name):<{name}} "
-        parts = [(part, MUTED if part == "│" else color) for part in re.split("(│)", drawn)]
-        lines.append(Content.assemble((head, style), *parts, (f" {figures[kind]}", style)))
+        drawn = re.split("(│)", draw_interval(ratio, most, room))
+        parts = [(part, MUTED if part == "│" else color) for part in drawn]
+        head = f"{truncate_middle(row.name, name):<{name}} "
+        lines.append(Content.assemble((head, style), *parts, (f" {format_ratio(ratio)}", style)))
     return Content("\n").join([*lines, Content.assemble((f"{'':{name}} {draw_axis(most, room)}", MUTED))])
 
 
 def render_start_bars(report: ExperimentReport, shown: Sequence[int], width: int) -> Content:
     """Return bars of the starts and of the first requests, arm by arm on one scale."""
-    bars = list_start_bars(report.boots, shown)
-    if not bars:
-        return Content.assemble(("no start was measured", MUTED))
-    longest = max(row.seconds for row in bars) or 1.0
     room = max(4, width - 27)
     lines, before = [], ""
-    for row in bars:
-        said = f"{row.seconds:.1f} s" if row.seconds < 60 else format_duration(row.seconds)
+    for row in list_start_rows(report.boots, shown):
         title = row.what if row.what != before else ""
         before = row.what
-        drawn = (draw_bar(row.seconds / longest, room) or "▏").ljust(room)
+        bar = (draw_bar(row.share, room) or "▏").ljust(room)
         mark = f"{arm_mark(row.arm)} {arm_letter(row.arm)} "
-        lines.append(
-            Content.assemble(
-                (f"{title:<14}", MUTED), (mark, f"bold {arm_color(row.arm)}"), (drawn, arm_color(row.arm)), f"{said:>8}"
-            )
-        )
-    return Content("\n").join(lines)
+        drawn = ((mark, f"bold {arm_color(row.arm)}"), (bar, arm_color(row.arm)), f"{format_seconds(row.seconds):>8}")
+        lines.append(Content.assemble((f"{title:<14}", MUTED), *drawn))
+    return Content("\n").join(lines) if lines else Content.assemble(("no start was measured", MUTED))

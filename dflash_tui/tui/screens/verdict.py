@@ -139,7 +139,7 @@ class VerdictScreen(Screen[None]):
             return
         self._say("verdict", experiment.render_verdict(report, one, self._width("verdict")))
         self.query_one("#verdict").set_class(one.word is Verdict.REFUSED, "-refused")
-        self._say("ranges", experiment.render_intervals(one, self._width("ranges")))
+        self._say("ranges", experiment.render_intervals(report, one, self._width("ranges")))
         a, b = (name_arm(report.design, arm, 16) for arm in (one.a, one.b))
         self.query_one("#ranges").border_title = Content(f"{one.measure} of {b} as a multiple of {a}")
 

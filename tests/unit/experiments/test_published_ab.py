@@ -51,7 +51,7 @@ def test_eight_and_a_half_minutes_are_never_paid_back():
     assert even.seconds == pytest.approx(1080 - 570 - 75, abs=1)
     assert even.low == pytest.approx(100_000, rel=0.1)
     assert found.start.cold == (570, 1080)
-    told = "\n".join(verdict_text.list_details(report, found))
+    told = "\n".join(map(str, verdict_text.list_details(report, found)))
     assert "never" in told
     assert "not before" in told
 

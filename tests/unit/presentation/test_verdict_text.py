@@ -17,7 +17,7 @@ def said(of: Design, measured: Sequence[Boot]) -> tuple[str, str]:
     """Headline and details of an experiment's first comparison."""
     report = verdict.build_report(of, measured)
     one = report.comparisons[0]
-    return verdict_text.format_headline(report, one), "\n".join(verdict_text.list_details(report, one))
+    return verdict_text.format_headline(report, one), "\n".join(map(str, verdict_text.list_details(report, one)))
 
 
 def test_the_headline_says_which_arm_and_how_much():
