@@ -16,6 +16,7 @@ from dflash_tui.events import Health
 from dflash_tui.monitoring import observer
 from tests.support import escapes, hostile_home
 from tests.support.pty_terminal import Terminal
+from tests.support.waiting import PATIENCE
 
 # What a terminal takes as more than text, by ECMA-48: sequences with parameters, strings, and single controls.
 SEQUENCE = re.compile(
@@ -41,7 +42,7 @@ class Seen:
         self.raw += data
         self._stream.feed(data)
 
-    def until(self, words: str, *, like: list[str] | None = None, quiet: int = 0, limit: float = 60.0) -> list[str]:
+    def until(self, words: str, *, like: list[str] | None = None, quiet: int = 0, limit: float = PATIENCE) -> list[str]:
         """Return the rows when they have these words, are `like` others, and stay for `quiet` tenths of a second."""
         deadline, since = time.monotonic() + limit, 0
         while since < quiet or words not in "\n".join(self.rows()) or like not in (None, self.rows()):
@@ -131,7 +132,7 @@ def test_a_hostile_server_is_drawn_as_text_only(terminal, launch, tmp_path):
     assert not escapes.acting(text(seen.raw))
     for words in (("bench", run.id), ("logs", run.id), ("why", run.id), ("ps",), ("report", run.id)):
         command = [sys.executable, "-m", "dflash_tui", *words]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240, check=False)
         said = done.stdout.decode()
         assert not escapes.acting(said), words
         assert "Traceback" not in said

@@ -2,12 +2,12 @@
 
 import os
 import signal
-import time
 
 import psutil
 import pytest
 
 from dflash_tui.machine import system
+from tests.support.waiting import wait_until
 
 MIB = 1 << 20
 
@@ -39,10 +39,7 @@ def test_the_workers_of_an_orphan_are_part_of_it(tree):
     assert worker not in lost()
     assert 128 * MIB < lost()[core].resident < 256 * MIB
     os.kill(core, signal.SIGKILL)
-    deadline = time.monotonic() + 30
-    while worker not in lost():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: worker in lost())
     assert core not in lost()
 
 

@@ -48,10 +48,10 @@ def verified(text: str, folder: Path) -> str:
     path.write_text(text)
     environ = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
     command = ["systemd-analyze", "--user", "verify", str(path)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=240)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     environ["SYSTEMD_LOG_LEVEL"] = "debug"
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=240)
     return (done.stdout + done.stderr).partition("Unit demo.service:")[2]
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from dflash_tui.runs.run import Run
 from tests.patching.conftest import CPU_FILE
 from tests.patching.pair import tree
 from tests.support.preflight_situations import situation
+from tests.support.waiting import until
 
 NAME = "cpu-expand-kernel"
 
@@ -199,10 +199,7 @@ def test_a_launch_that_is_given_up_writes_nothing(engine, monkeypatch):
 
     async def main() -> None:
         work = asyncio.create_task(preparation.bring_patches_up_to_date(made(engine), engine, lambda _event: None))
-        deadline = time.monotonic() + 30
-        while not sleeping():
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.05)
+        await until(sleeping)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work

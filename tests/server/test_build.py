@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -16,6 +15,7 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.events import Preparing
 from dflash_tui.launch import preparation
 from tests.support.experiment_factories import a_plan
+from tests.support.waiting import wait_until
 
 # It says that it has begun, and waits until it may go on.
 _BUILDER = """\
@@ -30,6 +30,7 @@ _BUILD = """\
 import asyncio, sys
 from pathlib import Path
 from tests.server.test_build import built
+from tests.support.waiting import wait_until
 asyncio.run(built(Path(sys.argv[1]), []))
 """
 
@@ -50,10 +51,7 @@ def test_a_build_that_is_killed_is_waited_for_and_cleared(tmp_path):
     script = tmp_path / "build.py"
     script.write_text(_BUILDER)
     with subprocess.Popen([sys.executable, "-c", _BUILD, str(script)]) as asking:
-        deadline = time.monotonic() + 60
-        while not list(paths.models_folder().glob(".mine-1.*/half")):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: list(paths.models_folder().glob(".mine-1.*/half")))
         [builder] = psutil.Process(asking.pid).children()
         os.kill(asking.pid, signal.SIGKILL)
     assert not (paths.models_folder() / "mine-1").exists()

@@ -8,9 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import distributions
@@ -24,6 +23,7 @@ from dflash_tui.common import paths
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.planning import plan, recipe_loader, resolution
+from tests.support.waiting import wait_until
 
 COMMAND = [sys.executable, "-m", "dflash_tui", "engine", "install"]
 # The same with a uv that leaves byte code out, which takes minutes of both cores for a real engine.
@@ -136,13 +136,6 @@ def told(process: subprocess.Popen[str], words: str) -> None:
         assert line, "it ended"
 
 
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def working_in(folder: Path) -> list[psutil.Process]:
     """Return the processes whose command names the folder."""
     found = []
@@ -190,7 +183,7 @@ def test_killed_while_it_downloads_and_while_it_compiles(index, tmp_path, monkey
     recipe.write_text(RECIPE)
     folder = plan.engine_folder_for(resolution.resolve_recipe(recipe_loader.find_recipe(str(recipe))).engine)
     with installing(str(recipe)) as process:
-        until(lambda: index.sending.is_set() or process.poll() is not None)
+        wait_until(lambda: index.sending.is_set() or process.poll() is not None)
         assert working_in(folder)
     assert inventory.list_engines() == []
     assert inventory.list_leftovers() == [folder]
@@ -216,7 +209,7 @@ def test_killed_while_it_installs_the_real_one(folders, demo_engine, tmp_path, m
     script.chmod(0o755)
     command = [sys.executable, "-c", WITHOUT_BYTE_CODE.format(script=str(script))]
     with installing("demo-cpu", command):
-        until(lambda: any(folder.glob("lib/python3.*/site-packages/torch")))
+        wait_until(lambda: any(folder.glob("lib/python3.*/site-packages/torch")))
     assert inventory.list_engines() == []
     assert inventory.list_leftovers() == [folder]
     engine = installed("demo-cpu", command)

@@ -18,6 +18,7 @@ from dflash_tui.runs import server_process
 from tests import ROOT
 from tests.server.faults.test_file_faults import ended
 from tests.support import fake_nvml
+from tests.support.waiting import PATIENCE
 
 STOP = """
 import asyncio, json, os, sys
@@ -62,7 +63,7 @@ def test_a_driver_that_is_silent_or_gone_is_not_waited_for(stand_in_nvml):
 
 def dflash(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dflash_tui", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, stdin=subprocess.DEVNULL)
 
 
 def asked(pid: int, answer: bytes) -> bytes:
@@ -70,7 +71,7 @@ def asked(pid: int, answer: bytes) -> bytes:
     child, master = pty.fork()
     if child == 0:
         os.execv(sys.executable, [sys.executable, "-m", "dflash_tui", "orphans", str(pid)])
-    seen, deadline = b"", time.monotonic() + 30
+    seen, deadline = b"", time.monotonic() + PATIENCE
     while b"[y/N]" not in seen:
         assert time.monotonic() < deadline
         if select.select([master], [], [], 0.1)[0]:

@@ -1,10 +1,9 @@
 """The stand-in for a server as a run of ours, and its observation."""
 
-import asyncio
+import contextlib
 import os
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +18,7 @@ from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
 from tests import ROOT
+from tests.support.waiting import wait_until
 
 FAKE = ROOT / "tests" / "support" / "fake_server.py"
 
@@ -45,22 +45,14 @@ async def watching(run: Run) -> AsyncIterator[RunState]:
 
 def wait_for_answer(url: str) -> None:
     """Wait until the stand-in that was just started listens."""
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            httpx.get(f"{url}/health")
-        except httpx.ConnectError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        else:
-            return
+    wait_until(lambda: _answers(url))
 
 
-async def until(true: Callable[[], bool], limit: float = 60.0) -> None:
-    deadline = time.monotonic() + limit
-    while not true():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
+def _answers(url: str) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        httpx.get(f"{url}/health")
+        return True
+    return False
 
 
 def recorded(run: Run, kind: type[Any]) -> list[Any]:

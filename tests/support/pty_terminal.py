@@ -12,6 +12,8 @@ import termios
 import time
 from collections.abc import Callable
 
+from tests.support.waiting import PATIENCE
+
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
 NO_MOUSE = b"\x1b[?1003l"
 PANEL = ("-m", "dflash_tui")
@@ -44,7 +46,7 @@ class Terminal:
             time.sleep(limit)
             return b""
 
-    def until(self, text: bytes, limit: float = 30.0) -> bytes:
+    def until(self, text: bytes, limit: float = PATIENCE) -> bytes:
         """Return what is written until `text` is."""
         seen, deadline = b"", time.monotonic() + limit
         while text not in seen:
@@ -52,7 +54,7 @@ class Terminal:
             seen += self.read()
         return seen
 
-    def reading_until(self, true: Callable[[], bool], limit: float = 30.0) -> bytes:
+    def reading_until(self, true: Callable[[], bool], limit: float = PATIENCE) -> bytes:
         """Return what is written until something is true elsewhere."""
         seen, deadline = b"", time.monotonic() + limit
         while not true():
@@ -60,7 +62,7 @@ class Terminal:
             seen += self.read()
         return seen
 
-    def ended(self, limit: float = 10.0) -> int:
+    def ended(self, limit: float = PATIENCE) -> int:
         """Return the exit code."""
         deadline = time.monotonic() + limit
         while not (found := os.waitpid(self.pid, os.WNOHANG))[0]:

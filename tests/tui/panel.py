@@ -1,5 +1,6 @@
 """Drives the panel in tests: start it, wait for something, read what is on the screen."""
 
+import time
 from collections.abc import Callable, Iterable
 
 from textual.pilot import Pilot
@@ -12,6 +13,7 @@ from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.recipe import Recipe
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
+from tests.support.waiting import PATIENCE
 
 NO_GPU = GpuProbe(why_none="no NVIDIA GPU: the driver is not installed")
 
@@ -41,11 +43,10 @@ async def feed(pilot: Pilot[str], run: Run, events: Iterable[AnyEvent]) -> None:
 
 async def wait_for(pilot: Pilot[str], true: Callable[[], bool]) -> None:
     """Let the panel work until something holds."""
-    for _ in range(200):
-        if true():
-            return
+    panel, deadline = pilot.app, time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline, text(panel) if isinstance(panel, DflashApp) else "it did not happen"
         await pilot.pause(0.05)
-    raise AssertionError("it did not happen")
 
 
 def text(panel: DflashApp) -> str:

@@ -12,8 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ from dflash_tui.planning.plan import Plan
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
+from tests.support.waiting import wait_until
 from tests.tui.panel import NO_GPU, failure_of, text, wait_for, words
 
 pytestmark = pytest.mark.vllm
@@ -100,13 +99,6 @@ def why(run: Run) -> dict[str, Any]:
     return found
 
 
-def until(true: Callable[[], object], limit: float = 240.0) -> None:
-    deadline = time.monotonic() + limit
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 def said(watcher: subprocess.Popen[str], words: str) -> None:
     """Read what a watching command tells until it has these words."""
     assert watcher.stderr is not None
@@ -142,7 +134,7 @@ def test_what_vllm_refuses_is_explained_with_what_helps(with_engine, tmp_path):
 
     def run(port: int, words: dict[str, str]) -> Run:
         started = launched(port, **words)
-        until(lambda: not server_process.is_alive(started))
+        wait_until(lambda: not server_process.is_alive(started))
         return started
 
     with ThreadPoolExecutor(2) as pool:
@@ -215,7 +207,7 @@ def test_a_killed_engine_and_a_taken_port(with_engine):
     assert refused.returncode == 2
     assert "--port 8822" in refused.stderr
     second = launched(8821)
-    until(lambda: not server_process.is_alive(second))
+    wait_until(lambda: not server_process.is_alive(second))
     found = why(second)
     assert found["diagnosis"]["kind"] == "port_in_use"
     assert "[Errno 98]" in found["diagnosis"]["evidence"][0]
@@ -228,7 +220,7 @@ def test_a_killed_engine_and_a_taken_port(with_engine):
         process for process in server_process.list_processes(first) if "EngineCore" in " ".join(process.cmdline())
     ]
     engine.kill()
-    _, told = watcher.communicate(timeout=120)
+    _, told = watcher.communicate(timeout=240)
     assert watcher.returncode == 6
     assert "the engine process was killed from outside" in told
     assert "died while serving (exit code 0)" in told
@@ -293,5 +285,5 @@ async def _its_port_is_taken_while_it_starts(pilot: Pilot[str], panel: DflashApp
             assert f"take port {run.plan.port + 1}, which is free" in words(panel)
         finally:
             watcher.send_signal(signal.SIGINT)
-            watcher.communicate(timeout=30)
+            watcher.communicate(timeout=240)
             await lifecycle.stop_server(run)

@@ -9,7 +9,8 @@ from dflash_tui.benchmark import client
 from dflash_tui.events import Counters, Health, Sampled
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
-from tests.support.fake_runs import recorded, until, watching
+from tests.support.fake_runs import recorded, watching
+from tests.support.waiting import until
 
 DAY = 86_400.0
 

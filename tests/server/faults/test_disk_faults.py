@@ -17,7 +17,8 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.events import Health, Sampled
 from dflash_tui.monitoring import observer
 from dflash_tui.runs import registry, server_process
-from tests.support.fake_runs import recorded, until, watching
+from tests.support.fake_runs import recorded, watching
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def small(tmp_path, monkeypatch) -> Iterator[Callable[[str], Path]]:
 
 def dflash(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dflash_tui", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
 
 def fill(folder: Path) -> Path:
@@ -63,7 +64,7 @@ async def test_a_full_disk_under_a_living_server(launch, small):
     async with watching(run) as state:
         await until(lambda: state.health is Health.WARM and len(state.readings) > 1)
         filler = fill(disk)
-        await until(lambda: any("nothing can be recorded" in line.text for line in state.lines), 20)
+        await until(lambda: any("nothing can be recorded" in line.text for line in state.lines))
         assert "No space left on device" in state.lines[-1].text
         assert server_process.is_alive(run)
         for words in (("ps",), ("logs", run.id), ("why", run.id), ("history",)):
@@ -77,7 +78,7 @@ async def test_a_full_disk_under_a_living_server(launch, small):
             launch("deaf")
         known = len(recorded(run, Sampled))
         filler.unlink()
-        await until(lambda: len(recorded(run, Sampled)) > known + 2, 20)
+        await until(lambda: len(recorded(run, Sampled)) > known + 2)
         assert any("recorded again" in line.text for line in state.lines)
     assert observer.replay_run(run).status == "warm"
     assert [run.id for run in registry.list_runs()] == [run.id]

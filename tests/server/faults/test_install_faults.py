@@ -110,14 +110,14 @@ def test_a_disk_that_is_full_in_the_middle_of_an_install(tmp_path, monkeypatch, 
     command = [sys.executable, "-m", "dflash_tui", "engine", "install", str(recipe)]
     with mounted(tmp_path / "small", "size=5m") as disk:
         monkeypatch.setenv(full, str(disk))
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
         assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr
         assert "No space left on device" in done.stderr
         assert "free some space" in done.stderr
         assert engines() == []
         assert inventory.list_leftovers() == []
         subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
-        again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
         assert again.returncode == 0, again.stderr
         [engine] = inventory.list_engines()
         assert (engine.site_packages / "large.bin").stat().st_size == 8 << 20

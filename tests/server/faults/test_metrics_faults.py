@@ -9,7 +9,8 @@ from dflash_tui.events import Health, Sampled
 from dflash_tui.monitoring import recorder
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.state import RunState
-from tests.support.fake_runs import recorded, until, watching
+from tests.support.fake_runs import recorded, watching
+from tests.support.waiting import until
 
 
 def told(state: RunState, reason: str) -> bool:
@@ -35,7 +36,7 @@ async def test_what_metrics_may_answer(launch, tmp_path, monkeypatch):
             ("page", "/metrics has no counter"),
         ):
             word.write_text(fault)
-            await until(partial(told, state, reason), 10)
+            await until(partial(told, state, reason))
             assert state.health is Health.WARM
             [alarm] = find_alarms(state, time.time())
             assert (alarm.kind, alarm.evidence) == ("metrics", state.health_detail)

@@ -5,7 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from tests.support import fake_engine, fake_runs, systemd_parser
 from tests.support.fake_runs import free_port
+from tests.support.waiting import until, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 DFLASH = (sys.executable, "-m", "dflash_tui")
@@ -40,11 +40,8 @@ class Up:
         return [event for event in told if event["event"] == kind]
 
     def until(self, true: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 120
-        while not true():
-            assert time.monotonic() < deadline
-            assert self.process.poll() is None, self.said()
-            time.sleep(0.05)
+        wait_until(lambda: true() or self.process.poll() is not None)
+        assert true(), self.said()
 
     def serving(self, number: int) -> Run:
         """Return the run of the launch of this number, once it has answered."""
@@ -75,7 +72,11 @@ def up(tmp_path) -> Iterator[Callable[..., Up]]:
 
 
 def dflash(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*DFLASH, *words], capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run([*DFLASH, *words], capture_output=True, text=True, check=False, timeout=240)
+
+
+def _is_warm(run: Run) -> bool:
+    return observer.replay_run(run).warm_at is not None
 
 
 def kill(run: Run) -> None:
@@ -169,7 +170,7 @@ def test_a_killed_command_in_the_foreground_leaves_a_run_like_any(up):
 async def _recorded_by_the_next(run: Run) -> None:
     before = len(fake_runs.recorded(run, Sampled))
     async with fake_runs.watching(run):
-        await fake_runs.until(lambda: len(fake_runs.recorded(run, Sampled)) > before, 20)
+        await until(lambda: len(fake_runs.recorded(run, Sampled)) > before)
 
 
 def test_what_a_unit_runs_serves_until_it_is_told_to_end(tmp_path):
@@ -180,16 +181,14 @@ def test_what_a_unit_runs_serves_until_it_is_told_to_end(tmp_path):
     environ = {"HOME": str(tmp_path)} | dict(pair.split("=", 1) for pair in unit["Environment"])
     command = systemd_parser.unquoted(unit["ExecStart"][0].removeprefix(":"))
     with subprocess.Popen(command, env=environ, cwd="/", stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        deadline = time.monotonic() + 120
-        while not (runs := registry.list_runs()) or observer.replay_run(runs[0]).warm_at is None:
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.1)
+        wait_until(lambda: process.poll() is not None or any(map(_is_warm, registry.list_runs())))
+        assert process.poll() is None
+        [run] = registry.list_runs()
         process.terminate()
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=240)
     assert [str(process.returncode)] == unit["SuccessExitStatus"], said.decode()
-    assert server_process.list_processes(runs[0]) == []
-    assert observer.replay_run(runs[0]).status == "stopped"
+    assert server_process.list_processes(run) == []
+    assert observer.replay_run(run).status == "stopped"
 
 
 def test_in_the_foreground_nothing_is_detached(up):

@@ -27,7 +27,7 @@ XDG = [f"XDG_{kind}_HOME" for kind in ("DATA", "STATE", "CACHE", "CONFIG")]
 def dflash(*words: str, without: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
     given = {name: value for name, value in (os.environ | env).items() if name not in without}
     command = [sys.executable, "-m", "dflash_tui", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=given, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=given, timeout=240)
 
 
 def test_without_a_home(tmp_path, monkeypatch):
@@ -90,7 +90,7 @@ def test_at_the_limit_of_processes(limited):
 
     def starved(*words: str) -> subprocess.CompletedProcess[str]:
         command = [*limited(1), sys.executable, "-m", "dflash_tui", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
     for words in (("doctor", "fake"), ("up", "fake", "--detach", "--force", "a test")):
         done = starved(*words)
@@ -154,7 +154,7 @@ def test_a_launch_from_a_panel_when_others_have_taken_all_processes(limited, ter
     panel.type("\r")
     seen.until("WARM")
     seen.leave()
-    stopped = subprocess.run([*limited(60), sys.executable, "-m", "dflash_tui", "stop"], check=False, timeout=60)
+    stopped = subprocess.run([*limited(60), sys.executable, "-m", "dflash_tui", "stop"], check=False, timeout=240)
     assert stopped.returncode == 0
 
 

@@ -15,8 +15,9 @@ from dflash_tui.benchmark import client
 from dflash_tui.events import Health, Sampled
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
-from tests.support.fake_runs import recorded, until, watching
+from tests.support.fake_runs import recorded, watching
 from tests.support.pty_terminal import ENTER, LEAVE, NO_MOUSE, PANEL
+from tests.support.waiting import until
 
 
 def test_stopped_resized_to_nothing_and_told_to_end(terminal):
@@ -72,7 +73,7 @@ async def goes_on(run: Run) -> None:
     before = len(recorded(run, Sampled))
     async with watching(run) as state:
         await client.send_first_request(run.url, "x")
-        await until(lambda: state.health is Health.WARM and len(recorded(run, Sampled)) > before, 20)
+        await until(lambda: state.health is Health.WARM and len(recorded(run, Sampled)) > before)
 
 
 async def test_a_headless_watcher_that_ends_takes_nothing_with_it(launch):
@@ -86,7 +87,7 @@ async def test_a_headless_watcher_that_ends_takes_nothing_with_it(launch):
             while json.loads(watcher.stdout.readline()).get("health") != "warm":
                 pass
             watcher.send_signal(number)
-            _, told = watcher.communicate(timeout=20)
+            _, told = watcher.communicate(timeout=240)
         assert (watcher.returncode, told) == (-number, "")
     await goes_on(run)
 

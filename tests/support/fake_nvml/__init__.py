@@ -42,4 +42,4 @@ def python(folder: Path, machine: str, code: str, **more: str) -> Any:
 def run(environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     """Run Python; what hangs for a minute is an error."""
     command = [sys.executable, *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=240)

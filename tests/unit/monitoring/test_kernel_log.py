@@ -70,12 +70,15 @@ def test_the_count_is_what_the_kernel_says():
 
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="the kernel's log is for root here")
 def test_the_log_of_this_kernel_is_read_with_its_times():
-    """Every record comes with a time between the boot and now, in order."""
+    """Every record comes with a time between the boot and now.
+
+    They come in the order of their numbers; two that were written at once on two processors may be timed the other
+    way round.
+    """
     lines = list(kernel_log.read_kernel_log(0.0))
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     assert lines
     assert all(booted - 5 <= at <= time.time() + 5 for at, _ in lines)
-    assert [at for at, _ in lines] == sorted(at for at, _ in lines)
 
 
 @pytest.fixture
@@ -106,7 +109,6 @@ def test_a_segfault_is_in_the_log_of_this_kernel():
     """A process that crashes is found by its pid, where this machine lets us see it."""
     crash = subprocess.Popen([sys.executable, "-c", "import ctypes; ctypes.string_at(0)"], stderr=subprocess.DEVNULL)
     crash.wait()
-    time.sleep(0.5)
     seen = [
         text
         for _, text in kernel_log.read_kernel_log(time.time() - 60)

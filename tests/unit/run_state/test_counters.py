@@ -56,6 +56,19 @@ def test_another_server_begins_a_new_track():
     assert (found.steps, found.seconds) == (10.0, 1.0)
 
 
+def test_a_window_is_exact_from_a_reading_and_known_to_a_second_between_two():
+    """A burst begins somewhere after the last reading of a rest: what of it is before an edge, nobody knows."""
+    track = CounterSeries()
+    for at, proposed, accepted in ((8.57, 0, 0), (9.56, 0, 0), (10.58, 112, 41), (11.57, 469, 182), (14.0, 469, 182)):
+        track.take(at, Counters(0.0, steps=proposed / 7, proposed=proposed, accepted=accepted))
+    whole, cut = track.between(9.56, 14.0), track.between(10.0, 14.0)
+    assert whole is not None
+    assert cut is not None
+    assert whole.acceptance == 182 / 469
+    assert cut.acceptance == pytest.approx(182 / 469, rel=0.01)
+    assert cut.acceptance != pytest.approx(182 / 469, rel=0.001)
+
+
 def test_columns_stand_still_between_their_bounds():
     """While a column has not passed, those before it do not move, whatever the time within it."""
     track = CounterSeries()

@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ from dflash_tui.common.errors import ServerFailed
 from dflash_tui.runs import lifecycle, registry
 from dflash_tui.runs.gated_process import GatedProcess
 from tests.support.fake_runs import free_port, made
+from tests.support.waiting import wait_until
 
 _KILLED = """
 import os, signal, sys
@@ -43,10 +43,7 @@ def test_a_launcher_that_is_killed_before_the_record_leaves_no_server():
     done = subprocess.run([sys.executable, "-c", _KILLED, str(port)], check=False)
     assert done.returncode == -9
     [folder] = paths.runs_folder().iterdir()
-    deadline = time.monotonic() + 20
-    while there(folder):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not there(folder))
     assert (folder / "server.log").read_bytes() == b""
     assert registry.list_runs() == []
 

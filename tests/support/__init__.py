@@ -1,0 +1,1 @@
+"""Helpers of the tests: stand-ins for servers, engines and GPUs, factories, recordings, waiting."""
