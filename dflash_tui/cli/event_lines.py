@@ -22,7 +22,7 @@ from dflash_tui.events import (
 )
 from dflash_tui.launch.preflight.check import Check
 from dflash_tui.planning.plan import Plan
-from dflash_tui.run_state.counters import LONGEST_GAP
+from dflash_tui.run_state.counters import MAX_GAP
 from dflash_tui.run_state.state import RunState
 
 
@@ -59,7 +59,7 @@ class WindowFigures(Event, frozen=True, tag="figures"):
         """Return the figures of the last `seconds` of `state`."""
         rates = state.window(seconds, now)
         counters = state.readings[-1].counters if rates else None
-        memory = state.memory.held(now, LONGEST_GAP)
+        memory = state.memory.held(now, MAX_GAP)
         return cls(
             at=now,
             synthetic=state.launched.synthetic if state.launched else "",

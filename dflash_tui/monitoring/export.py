@@ -19,11 +19,11 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.redaction import LEFT_OUT, is_secret, redact_prompts, redact_secrets
 from dflash_tui.events import Exited, encode
 from dflash_tui.monitoring import recording
-from dflash_tui.monitoring.recording import LOG, RUN, SAMPLES
+from dflash_tui.monitoring.recording import LOG_PART, RUN_PART, SAMPLES_PART
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 _LINE_ENDS = re.compile(rb"(?<=[\r\n])")
 
 
@@ -40,8 +40,11 @@ def export_run(run: Run, output: str | None = None, *, with_prompts: bool = Fals
         raise UsageError(f"{path} is there already", do="name another file with -o")
     try:
         with zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-            archive.writestr(RUN, msgspec.json.format(msgspec.json.encode(_told(run)), indent=1))
-            for name, lines in ((LOG, _log(run, with_prompts=with_prompts)), (SAMPLES, _samples(run))):
+            archive.writestr(RUN_PART, msgspec.json.format(msgspec.json.encode(_redact_run(run)), indent=1))
+            for name, lines in (
+                (LOG_PART, _redact_log(run, with_prompts=with_prompts)),
+                (SAMPLES_PART, _redact_samples(run)),
+            ):
                 with archive.open(name, "w", force_zip64=True) as member:
                     for line in lines:
                         member.write(line)
@@ -53,15 +56,15 @@ def export_run(run: Run, output: str | None = None, *, with_prompts: bool = Fals
     return path
 
 
-def _scrubbed(text: str) -> str:
+def _redact_text(text: str) -> str:
     """Return `text` without secrets, and with ~ for the home folder."""
     text, home = redact_secrets(text), str(Path.home())
     return text.replace(home, "~") if len(home) > 1 else text
 
 
-def _told(run: Run) -> Any:
+def _redact_run(run: Run) -> Any:
     """Return what `run.json` says, as JSON data without secrets."""
-    fields = _walked(msgspec.to_builtins(run))
+    fields = _redact_value(msgspec.to_builtins(run))
     # A flag may carry a secret as the next word, and a variable's name tells what its value is.
     argv = fields["plan"]["argv"]
     fields["plan"]["argv"] = [
@@ -73,29 +76,29 @@ def _told(run: Run) -> Any:
     return fields | {"born": ""}
 
 
-def _walked(value: Any) -> Any:
+def _redact_value(value: Any) -> Any:
     if isinstance(value, str):
-        return _scrubbed(value)
+        return _redact_text(value)
     if isinstance(value, list | tuple):
-        return [_walked(item) for item in value]
-    return {key: _walked(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return [_redact_value(item) for item in value]
+    return {key: _redact_value(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _log(run: Run, *, with_prompts: bool) -> Iterator[bytes]:
-    for line in _log_lines(run.log):
+def _redact_log(run: Run, *, with_prompts: bool) -> Iterator[bytes]:
+    for line in _read_log_lines(run.log):
         text = line.decode("utf-8", "surrogateescape")
         if not with_prompts:
             text = redact_prompts(text)
-        yield _scrubbed(text).encode("utf-8", "surrogateescape")
+        yield _redact_text(text).encode("utf-8", "surrogateescape")
 
 
-def _log_lines(path: Path) -> Iterator[bytes]:
+def _read_log_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a log with their ends, of one above a MiB its beginning: no part is judged without its head.
 
     No reader of a log shows more of a line.
     """
     rest, overlong = b"", False
-    for piece in _lines(path):
+    for piece in _read_lines(path):
         *lines, rest = _LINE_ENDS.split(rest + piece)
         for line in lines:
             if not overlong:
@@ -103,29 +106,29 @@ def _log_lines(path: Path) -> Iterator[bytes]:
             overlong = False
         if overlong:
             rest = b""
-        elif overlong := len(rest) > _PIECE:
-            yield rest[:_PIECE].rpartition(b" ")[0] + f" {LEFT_OUT}\n".encode()
+        elif overlong := len(rest) > _CHUNK:
+            yield rest[:_CHUNK].rpartition(b" ")[0] + f" {LEFT_OUT}\n".encode()
     if not overlong:
         yield rest
 
 
-def _samples(run: Run) -> Iterator[bytes]:
+def _redact_samples(run: Run) -> Iterator[bytes]:
     ended = False
-    for line in _lines(run.samples):
+    for line in _read_lines(run.samples):
         try:
             told = msgspec.json.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue  # half-written
         ended = ended or (isinstance(told, dict) and told.get("event") == "exited")
-        yield msgspec.json.encode(_walked(told)) + b"\n"
+        yield msgspec.json.encode(_redact_value(told)) + b"\n"
     if not ended and not server_process.is_alive(run):  # only this machine can tell, and nobody saw it
         yield encode(Exited(recording.open_recording(run).end(), None)) + b"\n"
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _read_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file with their ends, a very long one in pieces; there may be no file."""
     try:
         with path.open("rb") as file:
-            yield from iter(lambda: file.readline(_PIECE), b"")
+            yield from iter(lambda: file.readline(_CHUNK), b"")
     except FileNotFoundError:
         return

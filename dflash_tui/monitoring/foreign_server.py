@@ -30,7 +30,7 @@ INTERVAL = 1.0
 _TIMEOUT = httpx.Timeout(5.0)
 
 
-class ServerAbout(NamedTuple):
+class ForeignIdentity(NamedTuple):
     """What the server says of itself: its model and version, each empty when it does not say."""
 
     model: str = ""
@@ -45,7 +45,7 @@ class ForeignServer:
     """
 
     def __init__(self, url: str) -> None:
-        self.url, self.about = _address(url), ServerAbout()
+        self.url, self.about = _parse_address(url), ForeignIdentity()
         self._health = Health.STARTING
         self._latencies: tuple[Histogram | None, Histogram | None] = (None, None)
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
@@ -82,12 +82,12 @@ class ForeignServer:
             events.append(LatenciesSampled(now, *latencies))
         return events
 
-    async def _introduce(self, client: httpx.AsyncClient) -> ServerAbout:
+    async def _introduce(self, client: httpx.AsyncClient) -> ForeignIdentity:
         """Return what the server is; what it does not tell (a key may be wanted) stays empty."""
-        version = _text(await self._json(client, "/version"), "version")
+        version = _text_field(await self._json(client, "/version"), "version")
         models = await self._json(client, "/v1/models")
-        first = models["data"][0] if isinstance(models, dict) and _filled(models.get("data")) else None
-        return ServerAbout(_text(first, "id"), version or "version unknown")
+        first = models["data"][0] if isinstance(models, dict) and _is_filled_list(models.get("data")) else None
+        return ForeignIdentity(_text_field(first, "id"), version or "version unknown")
 
     async def _json(self, client: httpx.AsyncClient, path: str) -> Any:
         try:
@@ -110,7 +110,7 @@ class ForeignServer:
         return [HealthChanged(time.time(), health, detail)]
 
 
-def _address(url: str) -> str:
+def _parse_address(url: str) -> str:
     """Return the address of a server without the path of its API.
 
     Raises:
@@ -131,10 +131,10 @@ def _address(url: str) -> str:
     return f"{parts.scheme.lower()}://{host}{f':{port}' if port else ''}{path}"
 
 
-def _filled(value: Any) -> bool:
+def _is_filled_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value)
 
 
-def _text(value: Any, key: str) -> str:
+def _text_field(value: Any, key: str) -> str:
     found = value.get(key) if isinstance(value, dict) else None
     return clean_line(found)[:200] if isinstance(found, str) else ""

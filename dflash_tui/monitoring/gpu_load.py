@@ -16,10 +16,10 @@ def read_gpu_loads(cards: Sequence[Gpu], pids: set[int], uuids: Sequence[str] = 
     """
     ours = [card for card in cards if any(holder.pid in pids for holder in card.processes or ())]
     named = [card for card in cards if card.uuid in uuids]
-    return tuple(_load(card, pids if ours else None) for card in ours or named or cards)
+    return tuple(_gpu_load(card, pids if ours else None) for card in ours or named or cards)
 
 
-def _load(card: Gpu, pids: set[int] | None) -> GpuLoad:
+def _gpu_load(card: Gpu, pids: set[int] | None) -> GpuLoad:
     others = None if pids is None else tuple(h for h in card.processes or () if h.pid not in pids)
     return GpuLoad(
         index=card.index,
@@ -32,11 +32,11 @@ def _load(card: Gpu, pids: set[int] | None) -> GpuLoad:
         memory_used=card.memory_used,
         memory_total=card.memory_total,
         throttle=card.throttle,
-        foreign=None if others is None else tuple(map(_foreign, others)),
+        foreign=None if others is None else tuple(map(_foreign_process, others)),
     )
 
 
-def _foreign(holder: GpuProcess) -> Foreign:
+def _foreign_process(holder: GpuProcess) -> Foreign:
     # Anybody may call a process anything.
     return Foreign(holder.pid, "".join(c for c in holder.name if c.isprintable())[:40], holder.memory)
 
@@ -45,10 +45,10 @@ def has_load_changed(before: Sequence[GpuLoad], after: Sequence[GpuLoad]) -> boo
     """Whether something differs that a chart or an alarm would show: 3 % of power or clock, 2 °C, 1 % of the memory."""
     if len(before) != len(after):
         return True
-    return any(_differs(one, other) for one, other in zip(before, after, strict=True))
+    return any(_has_gpu_changed(one, other) for one, other in zip(before, after, strict=True))
 
 
-def _differs(one: GpuLoad, other: GpuLoad) -> bool:
+def _has_gpu_changed(one: GpuLoad, other: GpuLoad) -> bool:
     if (one.index, one.throttle) != (other.index, other.throttle):
         return True
     if one.foreign is None or other.foreign is None:
@@ -56,7 +56,7 @@ def _differs(one: GpuLoad, other: GpuLoad) -> bool:
     else:
         there = {process.pid for process in one.foreign} != {process.pid for process in other.foreign}
     return there or any(
-        _apart(a, b, step)
+        _differ_by(a, b, step)
         for a, b, step in (
             (one.power_w, other.power_w, (one.power_limit_w or 300) * 0.03),
             (one.clock_mhz, other.clock_mhz, (one.clock_max_mhz or 2000) * 0.03),
@@ -67,5 +67,5 @@ def _differs(one: GpuLoad, other: GpuLoad) -> bool:
     )
 
 
-def _apart(one: float | None, other: float | None, step: float) -> bool:
+def _differ_by(one: float | None, other: float | None, step: float) -> bool:
     return abs(one - other) >= step if one is not None and other is not None else one is not other

@@ -18,9 +18,9 @@ from dflash_tui.events import Autopsy
 from dflash_tui.runs.run import Run
 
 # printk's clock and ours drift apart by seconds in a month.
-_SLACK = 10.0
-_LOG_BYTES = 8 << 20
-_KEPT = 8
+_CLOCK_TOLERANCE = 10.0
+_MAX_LOG_BYTES = 8 << 20
+_MAX_KERNEL_LINES = 8
 _PID = re.compile(rb"\([\w :-]*pid=(\d+)")
 # mm/oom_kill.c; what vLLM calls its processes is cut to 15 letters.
 _OOM = re.compile(r"Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)")
@@ -43,15 +43,15 @@ def read_autopsy(run: Run, kills_before: int | None) -> Autopsy:
     """Return what the system says about the end of `run`; `kills_before` is what `oom_kills` said while it lived."""
     now = count_oom_kills()
     kills = None if kills_before is None or now is None else now - kills_before
-    lines = (text for at, text in read_kernel_log(run.started_at) if at >= run.started_at - _SLACK)
-    return Autopsy(time.time(), tuple(filter_kernel_lines(lines, parse_server_pids(run)))[-_KEPT:], kills)
+    lines = (text for at, text in read_kernel_log(run.started_at) if at >= run.started_at - _CLOCK_TOLERANCE)
+    return Autopsy(time.time(), tuple(filter_kernel_lines(lines, parse_server_pids(run)))[-_MAX_KERNEL_LINES:], kills)
 
 
 def parse_server_pids(run: Run) -> set[int]:
     """Return the pids of the server's processes: vLLM puts them before the lines of its log."""
     try:
         with run.log.open("rb") as log:
-            found = {int(pid) for pid in _PID.findall(log.read(_LOG_BYTES))}
+            found = {int(pid) for pid in _PID.findall(log.read(_MAX_LOG_BYTES))}
     except OSError:
         found = set()
     return found | {run.pid}
@@ -76,15 +76,15 @@ def read_kernel_log(since: float) -> Iterator[tuple[float, str]]:
     try:
         reader = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
-        yield from _journal(since)
+        yield from _read_journal(since)
         return
     try:
-        yield from _kmsg(reader)
+        yield from _read_kmsg(reader)
     finally:
         os.close(reader)
 
 
-def _kmsg(reader: int) -> Iterator[tuple[float, str]]:
+def _read_kmsg(reader: int) -> Iterator[tuple[float, str]]:
     """Yield the records of /dev/kmsg: `priority,number,microseconds since boot,flags;text`."""
     booted = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
     while True:
@@ -100,7 +100,7 @@ def _kmsg(reader: int) -> Iterator[tuple[float, str]]:
             yield booted + int(stamp[0]) / 1e6, text.partition("\n")[0]
 
 
-def _journal(since: float) -> Iterator[tuple[float, str]]:
+def _read_journal(since: float) -> Iterator[tuple[float, str]]:
     command = ["journalctl", "-k", "-q", "--no-pager", "-o", "short-unix", "--since", f"@{int(since)}"]
     try:
         done = subprocess.run(command, capture_output=True, timeout=5, check=False)

@@ -29,14 +29,14 @@ LOG_INTERVAL = 0.25
 _CHUNK = 1 << 16
 # A log larger than this is read at its start, which tells of the launch, and at its end: 15 MB a second are read, and
 # no more than the last lines are kept.
-LONG_LOG = 32 << 20
-_PART = 8 << 20
-_LONGEST_SAMPLE = 1 << 20
-_AT = operator.attrgetter("at")
+LONG_LOG_BYTES = 32 << 20
+_LOG_END_BYTES = 8 << 20
+_MAX_SAMPLE_BYTES = 1 << 20
+_EVENT_TIME = operator.attrgetter("at")
 _Queue = asyncio.Queue[list[AnyEvent] | BaseException | None]
 
 
-class _Tail:
+class _TailReader:
     """Reads what was added to a file since the last time; one that was cut or replaced is read from its start.
 
     `where` says what the file is called now. Of one that was larger than `long` when it was first seen, the middle is
@@ -69,15 +69,15 @@ class _Tail:
             return b""
         begun = b"\n" if self._position else b""
         self._file, self._position = (now.st_dev, now.st_ino), 0
-        self._gap = (_PART, now.st_size - _PART) if now.st_size > self._long else (0, 0)
+        self._gap = (_LOG_END_BYTES, now.st_size - _LOG_END_BYTES) if now.st_size > self._long else (0, 0)
         return begun
 
 
-class _Source:
+class _EventSource:
     """The events of a run in its two files, read bit by bit."""
 
     def __init__(self, run: Run) -> None:
-        self._log, self._samples = _Tail(lambda: run.log, LONG_LOG), _Tail(lambda: run.samples)
+        self._log, self._samples = _TailReader(lambda: run.log, LONG_LOG_BYTES), _TailReader(lambda: run.samples)
         self._reader = LogReader(run.started_at, run.utc_offset, redaction.read_env_secrets())
         self._rest = b""
 
@@ -85,25 +85,25 @@ class _Source:
         """Return the next events, by time, and whether there may be more at once."""
         log, samples = self._log.read(), self._samples.read()
         *lines, rest = (self._rest + samples).split(b"\n")
-        self._rest = rest if len(rest) <= _LONGEST_SAMPLE else b""
+        self._rest = rest if len(rest) <= _MAX_SAMPLE_BYTES else b""
         recorded = [event for line in lines if (event := decode_recorded(line))]
         events = self._reader.feed(log)
         # Each half is in the order of time; sorting keeps lines of the same second in theirs.
-        return sorted([*events, *recorded], key=_AT) if recorded else events, bool(log or samples)
+        return sorted([*events, *recorded], key=_EVENT_TIME) if recorded else events, bool(log or samples)
 
 
 def replay_run(run: Run) -> RunState:
     """Return the state of `run` as its files tell it now, without asking the server."""
     state = RunState()
-    for event in _opening(run):
+    for event in _launch_events(run):
         state.apply(event)
-    source, more = _Source(run), True
+    source, more = _EventSource(run), True
     while more:
         events, more = source.read()
         for event in events:
             state.apply(event)
     if state.exit is None and not server_process.is_alive(run):
-        state.apply(_ended(run))
+        state.apply(_infer_exit(run))
     return state
 
 
@@ -151,9 +151,9 @@ async def observe_batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent
 
     # Not a TaskGroup: it would wrap every error of the caller's own block into a group.
     recording = recorder.record_when_free(run, lambda line: queue.put_nowait([line]))
-    tasks = [asyncio.create_task(work) for work in (_follow(run, queue), recording)]
+    tasks = [asyncio.create_task(work) for work in (_follow_files(run, queue), recording)]
     for task in tasks:
-        task.add_done_callback(lambda done: _pass_on(done, queue))
+        task.add_done_callback(lambda done: _forward_error(done, queue))
     try:
         yield events()
     finally:
@@ -162,26 +162,26 @@ async def observe_batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _pass_on(done: asyncio.Task[None], queue: _Queue) -> None:
+def _forward_error(done: asyncio.Task[None], queue: _Queue) -> None:
     """Hand the error of a finished task to whoever reads the events."""
     if not done.cancelled() and (error := done.exception()):
         queue.put_nowait(error)
 
 
-def _opening(run: Run) -> Iterator[AnyEvent]:
+def _launch_events(run: Run) -> Iterator[AnyEvent]:
     yield from run.prepared
     yield run.launched
 
 
-def _ended(run: Run) -> Exited:
+def _infer_exit(run: Run) -> Exited:
     """Return the exit of a run that nobody saw end: the last thing written is the best known time."""
     written = [path.stat().st_mtime for path in (run.log, run.samples) if path.exists()]
     return Exited(max(written, default=run.started_at), None, lost=processes.is_from_another_boot(run.born))
 
 
-async def _follow(run: Run, queue: _Queue) -> None:
-    queue.put_nowait(list(_opening(run)))
-    source, seen, was_alive, kills = _Source(run), set[type[AnyEvent]](), False, kernel_log.count_oom_kills()
+async def _follow_files(run: Run, queue: _Queue) -> None:
+    queue.put_nowait(list(_launch_events(run)))
+    source, seen, was_alive, kills = _EventSource(run), set[type[AnyEvent]](), False, kernel_log.count_oom_kills()
     while True:
         running = await asyncio.to_thread(server_process.is_alive, run)
         more = True
@@ -197,7 +197,7 @@ async def _follow(run: Run, queue: _Queue) -> None:
     ends: list[Exited | Autopsy] = []
     if Exited not in seen:
         code = await asyncio.to_thread(server_process.read_exit_code, run)
-        ends.append(Exited(time.time(), code) if was_alive else _ended(run))
+        ends.append(Exited(time.time(), code) if was_alive else _infer_exit(run))
     lost = any(isinstance(end, Exited) and end.lost for end in ends)  # this boot's kernel knows nothing of it
     if not lost and not seen & {Autopsy, Stopping}:
         ends.append(await asyncio.to_thread(kernel_log.read_autopsy, run, kills if was_alive else None))

@@ -11,7 +11,7 @@ from dflash_tui.monitoring.recording import Recording
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 # How fast a panel plays unless told: a start of two minutes in half a minute.
 PANEL_SPEED = 4.0
-_LOOK_AT_CLOCK_EVERY = 32
+_EVENTS_PER_CLOCK_CHECK = 32
 
 
 class Player:
@@ -87,7 +87,7 @@ class Player:
             self._next = None
             yield event
             count += 1
-            if count % _LOOK_AT_CLOCK_EVERY == 0 and time.perf_counter() >= until:
+            if count % _EVENTS_PER_CLOCK_CHECK == 0 and time.perf_counter() >= until:
                 self.behind = True
                 return
         self._next = event

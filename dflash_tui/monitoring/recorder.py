@@ -30,10 +30,10 @@ from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output import metrics
 
 SAMPLE_INTERVAL = 1.0
-WARM_UP_AGAIN = 30.0
+FIRST_REQUEST_RETRY = 30.0
 # What answers on the port while a server starts may be another that is just ending.
-PATIENCE = 10.0
-_LONGEST = 1 << 20
+PORT_CONFLICT_DELAY = 10.0
+_MAX_LINE = 1 << 20
 
 
 async def record_when_free(run: Run, tell: Callable[[LogLine], None]) -> None:
@@ -66,12 +66,12 @@ async def read_counters(run: Run) -> Counters | None:
     return None
 
 
-def _known(run: Run) -> tuple[Health, str, bool]:
+def _read_recorded_health(run: Run) -> tuple[Health, str, bool]:
     """Return what earlier recorders wrote of the server's health, and whether it has generated before."""
     changes: list[HealthChanged] = []
     with contextlib.suppress(OSError), run.samples.open("rb") as file:
         # Weeks of samples are hundreds of megabytes, few of them about health.
-        lines = (line for line in iter(lambda: file.readline(_LONGEST), b"") if b'"health"' in line)
+        lines = (line for line in iter(lambda: file.readline(_MAX_LINE), b"") if b'"health"' in line)
         changes = [event for line in lines if isinstance(event := decode_recorded(line), HealthChanged)]
     warm = any(change.health is Health.WARM for change in changes)
     return (changes[-1].health, changes[-1].detail, warm) if changes else (Health.STARTING, "", warm)
@@ -82,7 +82,7 @@ class _Recorder:
 
     def __init__(self, run: Run, lease: RecorderLease) -> None:
         self._run, self._lease = run, lease
-        self._health, self._detail, self._warm = _known(run)
+        self._health, self._detail, self._warm = _read_recorded_health(run)
         self._owns_port = False
         self._warm_up_due = 0.0
         self._written: Sampled | None = None
@@ -92,7 +92,7 @@ class _Recorder:
         self._written_at = -math.inf  # by a clock that nobody sets, like all intervals
         self._probe_after = idle_probe.idle_seconds_before_probe()
         self._rests_since = time.monotonic()
-        self._complain_at = time.monotonic() + PATIENCE
+        self._complain_at = time.monotonic() + PORT_CONFLICT_DELAY
 
     async def run(self) -> None:
         """Record until the server or the lease is gone."""
@@ -128,7 +128,7 @@ class _Recorder:
             await bounded_http.fetch_bounded(client, "/health")
         except (bounded_http.BadResponse, *bounded_http.FAILED) as error:
             if self._health is not Health.STARTING:
-                self._change(Health.UNHEALTHY, _words("/health", error))
+                self._change(Health.UNHEALTHY, _describe_error("/health", error))
             return False
         # Counters that cannot be read leave a hole in the charts; they say nothing of a server's health.
         try:
@@ -136,7 +136,7 @@ class _Recorder:
             found = await asyncio.to_thread(metrics.parse_metrics, text.decode(errors="replace"))
             detail = "" if found else "/metrics has no counter of a vLLM server"
         except (bounded_http.BadResponse, *bounded_http.FAILED) as error:
-            found, detail = None, _words("/metrics", error)
+            found, detail = None, _describe_error("/metrics", error)
         self._take(found)
         self._change(Health.WARM if self._warm else Health.HEALTHY, detail)
         return True
@@ -165,7 +165,7 @@ class _Recorder:
         if found is None:
             return
         latencies = LatenciesSampled(time.time(), found.ttft, found.tpot)
-        if (found.ttft or found.tpot) and not _same(latencies, self._latencies):
+        if (found.ttft or found.tpot) and not _same_latencies(latencies, self._latencies):
             self._latencies = latencies
             run_files.record_event(self._run, latencies)
         self._take_counters(found.counters)
@@ -189,7 +189,7 @@ class _Recorder:
     async def _probe(self) -> None:
         """Ask for one token; whether it came is recorded, and what it means is for `alarms` to say."""
         done = await client.send_probe(
-            self._run.url, self._run.plan.served_name, idle_probe.PATIENCE, key=self._run.key
+            self._run.url, self._run.plan.served_name, idle_probe.PROBE_TIMEOUT, key=self._run.key
         )
         run_files.record_event(self._run, done)
         self._rests_since = time.monotonic()
@@ -203,13 +203,13 @@ class _Recorder:
         done = await client.send_first_request(self._run.url, self._run.plan.served_name, key=self._run.key)
         run_files.record_event(self._run, done)
         self._warm = not done.error
-        self._warm_up_due = time.monotonic() + WARM_UP_AGAIN
+        self._warm_up_due = time.monotonic() + FIRST_REQUEST_RETRY
         self._change(Health.WARM if self._warm else Health.UNHEALTHY, done.error)
 
 
-def _words(path: str, error: Exception) -> str:
+def _describe_error(path: str, error: Exception) -> str:
     return str(error) if isinstance(error, bounded_http.BadResponse) else f"{path}: {type(error).__name__}"
 
 
-def _same(one: LatenciesSampled, other: LatenciesSampled | None) -> bool:
+def _same_latencies(one: LatenciesSampled, other: LatenciesSampled | None) -> bool:
     return other is not None and (one.ttft, one.tpot) == (other.ttft, other.tpot)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dflash_tui.common import private_files
 
-SECONDS = 5.0
+LEASE_SECONDS = 5.0
 
 
 class RecorderLease:
@@ -25,7 +25,7 @@ class RecorderLease:
     def take(self) -> bool:
         """Take the lease if nobody has it, and say whether it is ours; the last of two that try has it."""
         with contextlib.suppress(OSError):
-            if 0 <= time.time() - self._path.stat().st_mtime < SECONDS:
+            if 0 <= time.time() - self._path.stat().st_mtime < LEASE_SECONDS:
                 return self.renew()
         return self._write()
 

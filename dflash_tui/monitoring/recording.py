@@ -26,15 +26,15 @@ from dflash_tui.runs.run import LOG_NAME, Run, find_log
 from dflash_tui.vllm_output.log_reader import LogReader
 
 SAMPLE = "sample"
-RUN, LOG, SAMPLES = "run.json", LOG_NAME, "samples.jsonl"
+RUN_PART, LOG_PART, SAMPLES_PART = "run.json", LOG_NAME, "samples.jsonl"
 # A log packs to a tenth or a fiftieth; what claims more than this is made to fill memory or time.
-MOST_PACKED = 200
-_SMALL = 16 << 20
-_RUN_LIMIT = 1 << 20
+MAX_COMPRESSION = 200
+_ALWAYS_ALLOWED = 16 << 20
+_MAX_RUN_FILE = 1 << 20
 _CHUNK = 1 << 12  # some 30 lines, a few milliseconds of reading
-_TAIL = 1 << 16
-_NAME = re.compile(r"[\w][\w.+-]{0,200}")
-_BROKEN = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+_TAIL_BYTES = 1 << 16
+_RUN_ID = re.compile(r"[\w][\w.+-]{0,200}")
+_READ_ERRORS = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 
 
 class Recording(Run, frozen=True):
@@ -65,7 +65,7 @@ class Recording(Run, frozen=True):
             for event in heapq.merge(self._logged(), self._recorded(), key=lambda event: event.at):
                 ended = ended or isinstance(event, Exited)
                 yield event
-        except _BROKEN as error:
+        except _READ_ERRORS as error:
             raise DflashError(f"{self.where} cannot be read to its end", evidence=clean_line(str(error))) from None
         if not ended and self._known_ended:
             yield Exited(self.end(), None)
@@ -73,30 +73,30 @@ class Recording(Run, frozen=True):
     @property
     def _known_ended(self) -> bool:
         """Whether the server is known to be gone although nobody recorded that; a file does not tell."""
-        return self.folder.is_dir() and (run := _own(self.id)) is not None and not server_process.is_alive(run)
+        return self.folder.is_dir() and (run := _find_own_run(self.id)) is not None and not server_process.is_alive(run)
 
     def end(self) -> float:
         """Return the time of the last event, by the ends of both files."""
         reader = LogReader(self.started_at, self.utc_offset, redaction.read_env_secrets())
-        logged = [event.at for event in reader.feed(self._tail(LOG) + b"\n")]
+        logged = [event.at for event in reader.feed(self._tail(LOG_PART) + b"\n")]
         return max([self.started_at, *logged, *(event.at for event in self.last())])
 
     def last(self) -> list[Recorded]:
         """Return the last recorded events, which the log does not hold: how it ended is among them."""
-        lines = self._tail(SAMPLES).split(b"\n")
+        lines = self._tail(SAMPLES_PART).split(b"\n")
         return [event for line in lines if (event := decode_recorded(line))]
 
     def _logged(self) -> Iterator[AnyEvent]:
         reader = LogReader(self.started_at, self.utc_offset, redaction.read_env_secrets())
-        for chunk in self._chunks(LOG):
+        for chunk in self._chunks(LOG_PART):
             yield from reader.feed(chunk)
         yield from reader.feed(b"\n")
 
     def _recorded(self) -> Iterator[AnyEvent]:
         rest = b""
-        for chunk in self._chunks(SAMPLES):
+        for chunk in self._chunks(SAMPLES_PART):
             *lines, rest = (rest + chunk).split(b"\n")
-            if len(rest) > _RUN_LIMIT:
+            if len(rest) > _MAX_RUN_FILE:
                 rest = b""
             for line in lines:
                 if event := decode_recorded(line):
@@ -116,17 +116,17 @@ class Recording(Run, frozen=True):
         try:
             with self.open(part) as file:
                 if file.seekable() and self.folder.is_dir():
-                    file.seek(max(0, file.seek(0, 2) - _TAIL))
+                    file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
                 while chunk := file.read(1 << 20):
-                    tail = (tail + chunk)[-_TAIL:]
-        except (KeyError, *_BROKEN):
+                    tail = (tail + chunk)[-_TAIL_BYTES:]
+        except (KeyError, *_READ_ERRORS):
             return tail
         return tail
 
     def open(self, part: str) -> IO[bytes]:
         """Open one of the three parts for reading."""
         if self.folder.is_dir():
-            return (find_log(self.folder) if part == LOG else self.folder / part).open("rb")
+            return (find_log(self.folder) if part == LOG_PART else self.folder / part).open("rb")
         with zipfile.ZipFile(self.folder) as archive:  # the part keeps the file open
             return archive.open(part)
 
@@ -164,33 +164,33 @@ def read_recording(path: Path) -> Recording:
     what = f"{path} is not a recording"
     try:
         if path.is_dir():
-            with (path / RUN).open("rb") as file:
-                told = file.read(_RUN_LIMIT + 1)
+            with (path / RUN_PART).open("rb") as file:
+                told = file.read(_MAX_RUN_FILE + 1)
         else:
-            _check(path)
-            with zipfile.ZipFile(path) as archive, archive.open(RUN) as member:
-                told = member.read(_RUN_LIMIT + 1)
-        if len(told) > _RUN_LIMIT:
-            raise UsageError(what, evidence=f"{RUN} is larger than {_RUN_LIMIT >> 20} MiB")
+            _check_archive(path)
+            with zipfile.ZipFile(path) as archive, archive.open(RUN_PART) as member:
+                told = member.read(_MAX_RUN_FILE + 1)
+        if len(told) > _MAX_RUN_FILE:
+            raise UsageError(what, evidence=f"{RUN_PART} is larger than {_MAX_RUN_FILE >> 20} MiB")
         # A run that nobody bore is nobody's: no pid in it is ever taken for a process of ours.
         fields = clean_json_value(msgspec.json.decode(told)) | {"born": "", "where": str(path.resolve())}
         recording = msgspec.convert(fields, Recording)
-    except (*_BROKEN, KeyError, TypeError, UnicodeDecodeError, msgspec.MsgspecError) as error:
+    except (*_READ_ERRORS, KeyError, TypeError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         do = "dflash-tui export RUN writes one; dflash-tui ps --all lists the runs"
         raise UsageError(what, evidence=clean_line(str(error)), do=do) from None
-    if not _NAME.fullmatch(recording.id):
+    if not _RUN_ID.fullmatch(recording.id):
         raise UsageError(what, evidence=f"its run is called {recording.id!r}")
     if not (0 < recording.started_at < YEAR_2100 and abs(recording.utc_offset) <= 86_400):
         raise UsageError(what, evidence=f"it started at {recording.started_at:g}")
     return recording
 
 
-def _check(path: Path) -> None:
+def _check_archive(path: Path) -> None:
     """Refuse an archive with anything but our three plain files, or one that unpacks to far more than it is."""
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
     names = [member.filename for member in members]
-    foreign = sorted(set(names) - {RUN, LOG, SAMPLES})
+    foreign = sorted(set(names) - {RUN_PART, LOG_PART, SAMPLES_PART})
     if foreign or len(names) != len(set(names)):
         raise UsageError(
             f"{path} is not a recording", evidence=f"it holds {clean_line(', '.join(foreign)) or 'a name twice'}"
@@ -198,9 +198,9 @@ def _check(path: Path) -> None:
     if any(member.external_attr >> 16 & 0o170000 not in {0, 0o100000} for member in members):
         raise UsageError(f"{path} is not a recording", evidence="it holds a link or a device")
     size = sum(member.file_size for member in members)
-    if size > _SMALL + MOST_PACKED * path.stat().st_size:
+    if size > _ALWAYS_ALLOWED + MAX_COMPRESSION * path.stat().st_size:
         raise UsageError(f"{path} is refused", evidence=f"it would unpack to {size >> 20} MiB")
 
 
-def _own(name: str) -> Run | None:
+def _find_own_run(name: str) -> Run | None:
     return next((run for run in registry.list_runs() if run.id == name), None)

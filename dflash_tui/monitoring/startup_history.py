@@ -18,9 +18,9 @@ from dflash_tui.vllm_output.log_reader import LogReader
 
 _CHUNK = 1 << 18
 # The first request comes within minutes of the launch; a log that is not up by then was not going to be.
-_MOST_OF_A_LOG = 64 << 20
-_MOST_OF_SAMPLES = 4 << 20
-_known: dict[str, RecordedStart | None] = {}
+_MAX_LOG_BYTES = 64 << 20
+_MAX_SAMPLES_BYTES = 4 << 20
+_starts_by_run: dict[str, RecordedStart | None] = {}
 
 
 class TimeToReady(NamedTuple):
@@ -38,7 +38,7 @@ def list_starts(recipe: str = "", kind: tuple[str, ...] = (), but: str = "") -> 
     found = []
     for run in registry.list_runs():
         alike = (not recipe or run.plan.recipe == recipe) and (not kind or run.plan.kind == kind)
-        if alike and run.id != but and (start := _start(run)):
+        if alike and run.id != but and (start := _cached_start(run)):
             found.append(start)
     return found
 
@@ -66,27 +66,27 @@ def read_step_history(plan: Plan, but: str = "") -> dict[Step, MedianSeconds]:
     return {step: guess for step, guess in found.items() if guess and step in wanted}
 
 
-def _start(run: Run) -> RecordedStart | None:
-    if run.id in _known:
-        return _known[run.id]
-    start = _read(run)
+def _cached_start(run: Run) -> RecordedStart | None:
+    if run.id in _starts_by_run:
+        return _starts_by_run[run.id]
+    start = _read_start(run)
     if (start is not None and start.first_request is not None) or not server_process.is_alive(run):
-        _known[run.id] = start
+        _starts_by_run[run.id] = start
     return start
 
 
-def _read(run: Run) -> RecordedStart | None:
+def _read_start(run: Run) -> RecordedStart | None:
     """Read a start from the beginnings of its files; None when it never came up."""
     state, reader = RunState(), LogReader(run.started_at, run.utc_offset)
     state.apply(run.launched)
-    for chunk in _chunks(run.log, _MOST_OF_A_LOG):
+    for chunk in _read_chunks(run.log, _MAX_LOG_BYTES):
         for event in reader.feed(chunk):
             state.apply(event)
         if reader.up:
             break
     if state.up_at is None:
         return None
-    for sample in _samples(run.samples):
+    for sample in _read_samples(run.samples):
         state.apply(sample)
         if state.ready_at is not None:
             break
@@ -108,7 +108,7 @@ def _read(run: Run) -> RecordedStart | None:
     )
 
 
-def _chunks(path: Path, most: int) -> Iterator[bytes]:
+def _read_chunks(path: Path, most: int) -> Iterator[bytes]:
     read = 0
     with contextlib.suppress(OSError), path.open("rb") as file:
         while read < most and (data := file.read(_CHUNK)):
@@ -116,9 +116,9 @@ def _chunks(path: Path, most: int) -> Iterator[bytes]:
             yield data
 
 
-def _samples(path: Path) -> Iterator[Recorded]:
+def _read_samples(path: Path) -> Iterator[Recorded]:
     rest = b""
-    for chunk in _chunks(path, _MOST_OF_SAMPLES):
+    for chunk in _read_chunks(path, _MAX_SAMPLES_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             if event := decode_recorded(line):

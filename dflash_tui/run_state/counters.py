@@ -11,13 +11,13 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from dflash_tui.events import Counters
-from dflash_tui.run_state.retention import SET_BACK, ThinnedSeries, bucket_ends
+from dflash_tui.run_state.retention import CLOCK_STEP, ThinnedSeries, bucket_ends
 from dflash_tui.vllm_output.metrics import Rates, compute_rates
 
 # A recorder writes at least every 10 s; a longer silence is a hole, not a zero.
-LONGEST_GAP = 15.0
+MAX_GAP = 15.0
 # ... and each change within a second: no line for this long means that nothing changed.
-AT_REST = 2.5
+REST_SECONDS = 2.5
 
 
 class CounterReading(NamedTuple):
@@ -41,10 +41,10 @@ class CounterSeries(ThinnedSeries[CounterReading]):
     def take(self, at: float, counters: Counters) -> CounterReading:
         """Add a reading and return it."""
         last = self[-1] if self else None
-        if last is not None and at < last.at - SET_BACK:
+        if last is not None and at < last.at - CLOCK_STEP:
             self._starts = [start for start in self._starts if start <= at]
             last = None
-        joined = last is not None and at - last.at <= LONGEST_GAP and not _fell(last.counters, counters)
+        joined = last is not None and at - last.at <= MAX_GAP and not _counters_fell(last.counters, counters)
         if not joined:
             self._starts.append(at)
         reading = CounterReading(at, counters, joined)
@@ -53,9 +53,9 @@ class CounterSeries(ThinnedSeries[CounterReading]):
 
     def end(self, now: float) -> float | None:
         """Return the time up to which the counters are known, `now` at rest; None when nobody records any more."""
-        if not self or now - self[-1].at > LONGEST_GAP:
+        if not self or now - self[-1].at > MAX_GAP:
             return None
-        return now if now - self[-1].at > AT_REST else self[-1].at
+        return now if now - self[-1].at > REST_SECONDS else self[-1].at
 
     def window(self, seconds: float, now: float) -> Rates | None:
         """Return the rates over the last `seconds` before `now`, or None when nothing is known of them.
@@ -84,10 +84,10 @@ class CounterSeries(ThinnedSeries[CounterReading]):
             return None
         reading, after = self[index], self[index + 1] if index + 1 < len(self) else None
         if after is None or not after.joined:
-            return reading.counters if time - reading.at <= LONGEST_GAP else None
+            return reading.counters if time - reading.at <= MAX_GAP else None
         if after.at <= reading.at:
             return reading.counters
-        return _between(reading.counters, after.counters, (time - reading.at) / (after.at - reading.at))
+        return _interpolate(reading.counters, after.counters, (time - reading.at) / (after.at - reading.at))
 
     def columns(self, now: float, span: float, count: int) -> list[Rates | None]:
         """Return the rates of `count` equal parts of the last `span` seconds, oldest first; None where unknown."""
@@ -98,11 +98,11 @@ class CounterSeries(ThinnedSeries[CounterReading]):
         return [self.between(begin, end) if begin < end else None for begin, end in bounds]
 
 
-def _fell(before: Counters, after: Counters) -> bool:
+def _counters_fell(before: Counters, after: Counters) -> bool:
     return after.generated < before.generated or (after.steps or 0.0) < (before.steps or 0.0)
 
 
-def _between(before: Counters, after: Counters, share: float) -> Counters:
+def _interpolate(before: Counters, after: Counters, share: float) -> Counters:
     """Return the counters a share of the way from `before` to `after`."""
     if share <= 0 or before is after:
         return before

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 # Fewer steps tell too little: at 200 a share of 2 % is known to about one.
-LEAST_STEPS = 200
+MIN_STEPS = 200
 # A position is useful when it gives so much more tokens per step than those before it do.
-LEAST_GAIN = 0.02
+MIN_GAIN = 0.02
 
 
 class DraftAdvice(NamedTuple):
@@ -25,11 +25,11 @@ def advise_draft_length(shares: Sequence[float], steps: float) -> DraftAdvice | 
     that is under `LEAST_GAIN`, verifying it costs at least as much in every model that was measured. The figures are
     those of the traffic in the window: another n is a guess until it was measured.
     """
-    if not shares or steps < LEAST_STEPS:
+    if not shares or steps < MIN_STEPS:
         return None
     length = 1.0
     for place, share in enumerate(shares):
-        if share < LEAST_GAIN * length:
+        if share < MIN_GAIN * length:
             return DraftAdvice(place + 1, max(1, place))
         length += share
     return DraftAdvice(None, len(shares))

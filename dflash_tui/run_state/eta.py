@@ -11,9 +11,9 @@ import msgspec
 from dflash_tui.events import Phase, Preparing, Step
 from dflash_tui.run_state.startup import Startup
 
-WORTH_IT = 0.5  # seconds; a step that was over sooner had nothing to do
-MOST = 5  # only the last starts count: what was true a month ago may be no more
-_ORDER = list(Phase)
+_MIN_STEP_SECONDS = 0.5  # seconds; a step that was over sooner had nothing to do
+MAX_STARTS = 5  # only the last starts count: what was true a month ago may be no more
+_PHASE_ORDER = list(Phase)
 
 
 class RecordedStart(msgspec.Struct, frozen=True):
@@ -75,12 +75,12 @@ def expect_startup(starts: Sequence[RecordedStart], cache: str = "") -> Expected
     While nothing tells what this one finds (`cache` is empty) it is what the newest start found; after a cold one
     that is what a later start would find, if there was one.
     """
-    wanted = cache or _likely(starts)
-    alike = [start for start in starts if start.cache == wanted][-MOST:]
+    wanted = cache or _likely_cache(starts)
+    alike = [start for start in starts if start.cache == wanted][-MAX_STARTS:]
     if not alike:
         return None
     phases = {}
-    for phase in _ORDER:
+    for phase in _PHASE_ORDER:
         if guess := _median(start.phases[phase] for start in alike if phase in start.phases):
             phases[phase] = guess
     ready = [start.ready for start in alike if start.ready is not None]
@@ -88,7 +88,7 @@ def expect_startup(starts: Sequence[RecordedStart], cache: str = "") -> Expected
     return ExpectedStart(wanted, phases, first, _median(ready), max(ready, default=None))
 
 
-def _likely(starts: Sequence[RecordedStart]) -> str:
+def _likely_cache(starts: Sequence[RecordedStart]) -> str:
     """Return what a start will find whose log does not tell yet: after the first one the cache is filled."""
     found = [start.cache for start in starts]
     return next((cache for cache in reversed(found) if cache != "cold"), found[-1] if found else "")
@@ -110,9 +110,9 @@ def estimate_time_to_ready(startup: Startup, expected: ExpectedStart, elapsed: f
     left = expected.first_request.seconds if expected.first_request else 0.0
     if startup.up_at is None:
         spent = {span.phase: span.seconds for span in startup.spans(now)}
-        reached = _reached(startup)
+        reached = _running_phase_index(startup)
         for phase, guess in expected.phases.items():
-            if phase is not Phase.UNATTRIBUTED and _ORDER.index(phase) >= reached:
+            if phase is not Phase.UNATTRIBUTED and _PHASE_ORDER.index(phase) >= reached:
                 left += max(0.0, guess.seconds - spent.get(phase, 0.0))
     else:
         left = max(0.0, left - (now - startup.up_at))
@@ -121,11 +121,11 @@ def estimate_time_to_ready(startup: Startup, expected: ExpectedStart, elapsed: f
     return Eta(left, expected.ready.n, expected.longest)
 
 
-def _reached(startup: Startup) -> int:
+def _running_phase_index(startup: Startup) -> int:
     """Return the place of the running phase; compiling and profiling take turns, so while one runs both may come."""
     attributed = [spell.phase for spell in startup.spells if spell.phase is not Phase.UNATTRIBUTED]
     phase = attributed[-1] if attributed else Phase.IMPORT
-    return _ORDER.index(Phase.COMPILE if phase is Phase.PROFILE else phase)
+    return _PHASE_ORDER.index(Phase.COMPILE if phase is Phase.PROFILE else phase)
 
 
 def summarize_steps(earlier: Iterable[Sequence[Preparing]]) -> dict[Step, MedianSeconds]:
@@ -138,9 +138,9 @@ def summarize_steps(earlier: Iterable[Sequence[Preparing]]) -> dict[Step, Median
         began = {event.step: event.at for event in reversed(events)}
         ended = {event.step: event.at for event in events if event.done}  # each model ends the step once
         for step, end in ended.items():
-            if end - began[step] >= WORTH_IT:
+            if end - began[step] >= _MIN_STEP_SECONDS:
                 took.setdefault(step, []).append(end - began[step])
-    return {step: guess for step, seconds in took.items() if (guess := _median(seconds[-MOST:]))}
+    return {step: guess for step, seconds in took.items() if (guess := _median(seconds[-MAX_STARTS:]))}
 
 
 def list_coming_steps(

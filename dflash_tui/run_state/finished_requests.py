@@ -8,19 +8,19 @@ from dflash_tui.events import OURS, Counters, RequestDone
 from dflash_tui.run_state.counters import CounterReading
 from dflash_tui.run_state.slow_cycle import FinishedRequest, SlowCycle, find_slow_cycle
 
-KEPT = 400
+MAX_REQUESTS = 400
 # Between the end of a request here and the reading that counts it.
-_LATE = 2.0
-_MOST_AT_ONCE = 32
+_COUNTING_DELAY = 2.0
+_MAX_AT_ONCE = 32
 # Less than a millionth of a step or a second was never measured.
-_LEAST = 1e-6
+_EPSILON = 1e-6
 
 
 class FinishedLog:
     """The last finished requests of a run, oldest first in `requests`."""
 
     def __init__(self) -> None:
-        self.requests: deque[FinishedRequest] = deque(maxlen=KEPT)
+        self.requests: deque[FinishedRequest] = deque(maxlen=MAX_REQUESTS)
         self._cycle: tuple[FinishedRequest | None, SlowCycle | None] = (None, None)
         self._uncounted = 0
         self._before: Counters | None = None
@@ -39,17 +39,15 @@ class FinishedLog:
         if not done.error:
             self._claim(done.at)
         if done.kind not in OURS:
-            length = _length(done.accepted, done.steps)
-            self.requests.append(
-                FinishedRequest(done.at, done.kind, done.decode_tok_s, length, _quotient(done.decode_tok_s, length),
-                         failed=bool(done.error))
-            )  # fmt: skip
+            speed, length = done.decode_tok_s, _acceptance_length(done.accepted, done.steps)
+            steps = _steps_per_second(speed, length)
+            self.requests.append(FinishedRequest(done.at, done.kind, speed, length, steps, failed=bool(done.error)))
 
     def _claim(self, at: float) -> None:
         """Take a request of ours out of those that the counters show, whether they already do or will."""
         for index in range(len(self.requests) - 1, -1, -1):
             found = self.requests[index]
-            if found.at < at - _LATE:
+            if found.at < at - _COUNTING_DELAY:
                 break
             if not found.kind and found.at >= at:
                 del self.requests[index]
@@ -67,24 +65,24 @@ class FinishedLog:
         ours = min(count, self._uncounted)
         self._uncounted -= ours
         if count > ours:
-            self.requests.extend([_mean(reading.at, before, self._base or before, now, count)]
-                                 * min(count - ours, _MOST_AT_ONCE))  # fmt: skip
+            self.requests.extend([_mean_request(reading.at, before, self._base or before, now, count)]
+                                 * min(count - ours, _MAX_AT_ONCE))  # fmt: skip
         if count or not now.running:
             self._base = now
 
 
-def _mean(at: float, before: Counters, base: Counters, now: Counters, count: int) -> FinishedRequest:
+def _mean_request(at: float, before: Counters, base: Counters, now: Counters, count: int) -> FinishedRequest:
     """Return the mean of `count` requests that ended between two readings; `base` is when the first may have begun."""
     tokens, seconds = now.finished_tokens - before.finished_tokens, now.decode_seconds - before.decode_seconds
-    speed = (tokens - count) / seconds if seconds > _LEAST and tokens > count else None
+    speed = (tokens - count) / seconds if seconds > _EPSILON and tokens > count else None
     steps, accepted = (now.steps or 0.0) - (base.steps or 0.0), (now.accepted or 0.0) - (base.accepted or 0.0)
-    length = _length(accepted, steps)
-    return FinishedRequest(at, "", speed, length, _quotient(speed, length), count)
+    length = _acceptance_length(accepted, steps)
+    return FinishedRequest(at, "", speed, length, _steps_per_second(speed, length), count)
 
 
-def _length(accepted: float | None, steps: float | None) -> float | None:
-    return 1 + max(0.0, accepted or 0.0) / steps if steps is not None and steps > _LEAST else None
+def _acceptance_length(accepted: float | None, steps: float | None) -> float | None:
+    return 1 + max(0.0, accepted or 0.0) / steps if steps is not None and steps > _EPSILON else None
 
 
-def _quotient(speed: float | None, length: float | None) -> float | None:
+def _steps_per_second(speed: float | None, length: float | None) -> float | None:
     return speed / length if speed is not None and length else None

@@ -10,8 +10,8 @@ from dflash_tui.planning.recipe import Mode, PublishedFigures
 from dflash_tui.run_state.slow_cycle import FinishedRequest
 from dflash_tui.vllm_output.metrics import Rates
 
-_LAST = 10
-_LEAST_STEPS = 100
+_MAX_SPEEDS = 10
+_MIN_PUBLISHED_STEPS = 100
 
 
 class PublishedComparison(NamedTuple):
@@ -37,21 +37,23 @@ def compare_with_published(
 
     The speed is the median of the last ten requests that ended one at a time, as published speeds are of one stream.
     """
-    speeds = [r.tok_s for r in finished if r.tok_s and r.alike == 1 and not r.failed][-_LAST:]
-    known = rates if rates and rates.steps >= _LEAST_STEPS else None
+    speeds = [r.tok_s for r in finished if r.tok_s and r.alike == 1 and not r.failed][-_MAX_SPEEDS:]
+    known = rates if rates and rates.steps >= _MIN_PUBLISHED_STEPS else None
     values = (
         ("tok/s", statistics.median(speeds) if speeds else None, band.tok_s),
         ("AL", known.acceptance_length if known else None, band.acceptance_length),
         ("acceptance", known.acceptance if known else None, band.acceptance),
     )
     return [
-        PublishedComparison(name, value, bounds[0], bounds[1], _word(value, bounds[0], bounds[1]), band.source)
+        PublishedComparison(
+            name, value, bounds[0], bounds[1], _position_in_range(value, bounds[0], bounds[1]), band.source
+        )
         for name, value, bounds in values
         if value is not None and bounds
     ]
 
 
-def _word(value: float, low: float, high: float) -> str:
+def _position_in_range(value: float, low: float, high: float) -> str:
     """Return where a value lies, with a twentieth of leeway: published figures are rounded."""
     if value < low * 0.95:
         return "below"

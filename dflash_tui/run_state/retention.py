@@ -14,15 +14,15 @@ from typing import Protocol, TypeVar, overload
 
 from dflash_tui.events import LogLine
 
-DENSE = 3700.0
-THIN_STEP = 600.0
-LONGEST = 86_400.0
-THIN_EVERY = 60
-KEPT_LINES = 5000
+DENSE_SECONDS = 3700.0
+THINNED_INTERVAL = 600.0
+MAX_AGE = 86_400.0
+THINNING_PERIOD = 60
+MAX_LINES = 5000
 # Of text; lines of the usual 200 characters take half of it.
-KEPT_BYTES = 2 << 20
+MAX_BYTES = 2 << 20
 # A clock that is set back by more than this is believed: it was wrong before.
-SET_BACK = 60.0
+CLOCK_STEP = 60.0
 
 
 class Timestamped(Protocol):
@@ -50,13 +50,13 @@ class ThinnedSeries(Sequence[T]):
 
         When the clock was set back, what is of a later time is dropped: nothing would be new for so long otherwise.
         """
-        if self._times and value.at < self._times[-1] - SET_BACK:
+        if self._times and value.at < self._times[-1] - CLOCK_STEP:
             known = self.until(value.at)
             del self._values[known:], self._times[known:]
         self._values.append(value)
         self._times.append(max(value.at, self._times[-1]) if self._times else value.at)
         self._added += 1
-        if self._added % THIN_EVERY == 0:
+        if self._added % THINNING_PERIOD == 0:
             self._thin()
 
     def until(self, at: float) -> int:
@@ -69,8 +69,8 @@ class ThinnedSeries(Sequence[T]):
         Of what was thinned, each holds until the next.
         """
         index = self.until(at) - 1
-        if self._times and at < self._times[-1] - DENSE:
-            longest = max(longest, THIN_STEP)
+        if self._times and at < self._times[-1] - DENSE_SECONDS:
+            longest = max(longest, THINNED_INTERVAL)
         return self._values[index] if index >= 0 and at - self._times[index] <= longest else None
 
     def _needed(self, value: T) -> bool:  # noqa: ARG002 - for those that know more
@@ -78,11 +78,11 @@ class ThinnedSeries(Sequence[T]):
 
     def _thin(self) -> None:
         newest = self._times[-1]
-        dense = self.until(newest - DENSE)
+        dense = self.until(newest - DENSE_SECONDS)
         kept: list[int] = []
-        last = -THIN_STEP
-        for index in range(self.until(newest - LONGEST), dense):
-            if self._times[index] - last >= THIN_STEP or self._needed(self._values[index]):
+        last = -THINNED_INTERVAL
+        for index in range(self.until(newest - MAX_AGE), dense):
+            if self._times[index] - last >= THINNED_INTERVAL or self._needed(self._values[index]):
                 kept.append(index)
                 last = self._times[index]
         self._values = [self._values[index] for index in kept] + self._values[dense:]
@@ -115,9 +115,9 @@ class LogTail(Sequence[LogLine]):
     def append(self, line: LogLine) -> None:
         """Add the newest line; the oldest go where there would be too much."""
         self._lines.append(line)
-        self.bytes += _size(line)
-        while len(self._lines) > KEPT_LINES or self.bytes > KEPT_BYTES:
-            self.bytes -= _size(self._lines.popleft())
+        self.bytes += _line_bytes(line)
+        while len(self._lines) > MAX_LINES or self.bytes > MAX_BYTES:
+            self.bytes -= _line_bytes(self._lines.popleft())
 
     @overload
     def __getitem__(self, index: int) -> LogLine: ...
@@ -136,7 +136,7 @@ class LogTail(Sequence[LogLine]):
         return reversed(self._lines)
 
 
-def _size(line: LogLine) -> int:
+def _line_bytes(line: LogLine) -> int:
     """Return how many bytes the text of a line takes at most."""
     return len(line.text) * (1 if line.text.isascii() else 4)
 

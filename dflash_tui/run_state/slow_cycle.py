@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 # Looked at are the last so many, the most first: a cycle may have begun just now.
 _WINDOWS = (200, 100, 50)
-_LEAST = 12
-_LEAST_SPEED = 1e-6
-_CHANCE = 0.015
-_AGREES = 0.8
-_LUCK = 0.05
-_FAST_TO_SLOW = 1.3
-_BLAME = 0.7
+_MIN_REQUESTS = 12
+_MIN_SPEED = 1e-6
+_MAX_CHANCE = 0.015
+_MIN_AGREEMENT = 0.8
+_AGREEMENT_TOLERANCE = 0.05
+_MIN_SPEED_RATIO = 1.3
+_BLAME_SHARE = 0.7
 
 
 class FinishedRequest(NamedTuple):
@@ -83,39 +83,39 @@ def find_slow_cycle(requests: Iterable[FinishedRequest]) -> SlowCycle | None:
 
     Kinds of prompts that are known are each compared with their own best, since some kinds are slower than others.
     """
-    measured = [request for request in requests if (request.tok_s or 0.0) > _LEAST_SPEED and not request.failed]
+    measured = [request for request in requests if (request.tok_s or 0.0) > _MIN_SPEED and not request.failed]
     tried: set[int] = set()
     for window in _WINDOWS:
         last = measured[-window:]
-        if len(last) >= _LEAST and len(last) not in tried:
+        if len(last) >= _MIN_REQUESTS and len(last) not in tried:
             tried.add(len(last))
-            if found := _find(last):
+            if found := _find_cycle_in(last):
                 return found
     return None
 
 
-def _find(requests: Sequence[FinishedRequest]) -> SlowCycle | None:
-    slow = _slow(requests)
+def _find_cycle_in(requests: Sequence[FinishedRequest]) -> SlowCycle | None:
+    slow = _mark_slow(requests)
     share = sum(slow) / len(slow)
     if not 0.05 <= share <= 0.95:
         return None
-    chance = _chance(slow)
+    chance = _chance_agreement(slow)
     candidates = range(2, len(slow) // 2 + 1)
     agreement: dict[int, float] = {}
     for period in candidates:
         pairs = len(slow) - period
         same = sum(slow[place] == slow[place + period] for place in range(pairs))
-        if same / pairs >= _AGREES and _tail(same, pairs, chance) * len(candidates) < _CHANCE:
+        if same / pairs >= _MIN_AGREEMENT and _binomial_tail(same, pairs, chance) * len(candidates) < _MAX_CHANCE:
             agreement[period] = same / pairs
     # Twice the period agrees as well, and by luck a little better.
     best = max(agreement.values(), default=0.0)
-    period = next((period for period, share in agreement.items() if share >= best - _LUCK), 0)
-    return _describe(requests, slow, period) if period else None
+    period = next((period for period, share in agreement.items() if share >= best - _AGREEMENT_TOLERANCE), 0)
+    return _build_cycle(requests, slow, period) if period else None
 
 
-def _slow(requests: Sequence[FinishedRequest]) -> list[bool]:
+def _mark_slow(requests: Sequence[FinishedRequest]) -> list[bool]:
     """Return which requests are slow: below the middle between two levels that are well apart; none without such."""
-    logs = [math.log(speed) for speed in _relative(requests)]
+    logs = [math.log(speed) for speed in _relative_speeds(requests)]
     middle = (min(logs) + max(logs)) / 2
     for _ in range(20):
         low, high = [x for x in logs if x < middle], [x for x in logs if x >= middle]
@@ -125,11 +125,11 @@ def _slow(requests: Sequence[FinishedRequest]) -> list[bool]:
         if abs(moved - middle) < 1e-9:
             break
         middle = moved
-    apart = statistics.median(high) - statistics.median(low) >= math.log(_FAST_TO_SLOW)
+    apart = statistics.median(high) - statistics.median(low) >= math.log(_MIN_SPEED_RATIO)
     return [apart and x < middle for x in logs]
 
 
-def _relative(requests: Sequence[FinishedRequest]) -> list[float]:
+def _relative_speeds(requests: Sequence[FinishedRequest]) -> list[float]:
     """Return the speeds, each divided by what the best fifth of its kind of prompt reach when there are kinds."""
     speeds: dict[str, list[float]] = {}
     for request in requests:
@@ -138,7 +138,7 @@ def _relative(requests: Sequence[FinishedRequest]) -> list[float]:
     return [(request.tok_s or 0.0) / best[request.kind] for request in requests]
 
 
-def _chance(slow: Sequence[bool]) -> float:
+def _chance_agreement(slow: Sequence[bool]) -> float:
     """Return how likely two places of such a sequence agree by chance, given that the places before them did."""
     share = sum(slow) / len(slow)
     independent = share**2 + (1 - share) ** 2
@@ -152,7 +152,7 @@ def _chance(slow: Sequence[bool]) -> float:
     return max(independent, staying) if stayed > independent else independent
 
 
-def _tail(successes: int, trials: int, chance: float) -> float:
+def _binomial_tail(successes: int, trials: int, chance: float) -> float:
     """Return the probability of at least so many successes (binomial)."""
     return sum(
         math.comb(trials, count) * chance**count * (1 - chance) ** (trials - count)
@@ -160,7 +160,7 @@ def _tail(successes: int, trials: int, chance: float) -> float:
     )
 
 
-def _describe(requests: Sequence[FinishedRequest], slow: Sequence[bool], period: int) -> SlowCycle:
+def _build_cycle(requests: Sequence[FinishedRequest], slow: Sequence[bool], period: int) -> SlowCycle:
     phases = [[slow[place] for place in range(phase, len(slow), period)] for phase in range(period)]
     slow_phases = sum(sum(phase) * 2 > len(phase) for phase in phases)
     groups = [[r for r, is_slow in zip(requests, slow, strict=True) if is_slow is wanted] for wanted in (False, True)]
@@ -173,7 +173,7 @@ def _describe(requests: Sequence[FinishedRequest], slow: Sequence[bool], period:
         periods=len(requests) / period,
         fast_tok_s=fast_tok_s,
         slow_tok_s=slow_tok_s,
-        cause=_cause(fast_length, slow_length, fast_steps, slow_steps),
+        cause=_attribute_slowdown(fast_length, slow_length, fast_steps, slow_steps),
         fast_length=fast_length,
         slow_length=slow_length,
         fast_steps=fast_steps,
@@ -187,7 +187,7 @@ def _median(values: Sequence[float | None]) -> float | None:
     return statistics.median(known) if len(known) * 2 > len(values) else None
 
 
-def _cause(
+def _attribute_slowdown(
     fast_length: float | None, slow_length: float | None, fast_steps: float | None, slow_steps: float | None
 ) -> str:
     """Say which factor fell: tok/s = steps/s x AL, so the logarithms of the two falls add up to that of the speed."""
@@ -195,6 +195,6 @@ def _cause(
         return ""
     length, steps = math.log(fast_length / slow_length), math.log(fast_steps / slow_steps)
     whole = length + steps
-    if whole <= 0 or length >= _BLAME * whole:
+    if whole <= 0 or length >= _BLAME_SHARE * whole:
         return "acceptance length"
-    return "steps/s" if steps >= _BLAME * whole else "both"
+    return "steps/s" if steps >= _BLAME_SHARE * whole else "both"

@@ -7,18 +7,18 @@ from typing import NamedTuple
 from dflash_tui.events import Activity, Phase
 from dflash_tui.run_state.startup import Startup
 
-QUIET = 15.0  # seconds without a line that are worth a word
-STALLED = 30.0  # ... and a warning, unless the processes work or such a start was as quiet before
-_FRESH = 10.0  # an older sample says nothing about now
-_BUSY_CORES = 0.1
-_BUSY_DISK = 1e6  # bytes per second
+QUIET_SECONDS = 15.0  # seconds without a line that are worth a word
+STALL_SECONDS = 30.0  # ... and a warning, unless the processes work or such a start was as quiet before
+_SAMPLE_MAX_AGE = 10.0  # an older sample says nothing about now
+_MIN_CORES = 0.1
+_MIN_DISK_RATE = 1e6  # bytes per second
 
 _JIT = "it runs kernels of this GPU for the first time and compiles those that are not cached (Triton, nvcc)"
 _FLASHINFER = (
     "FlashInfer compiles its sampling kernels with nvcc, one to three minutes the first time on a machine; "
     "VLLM_USE_FLASHINFER_SAMPLER=0 does without them"
 )
-_PROBABLY: dict[Phase, str] = {
+_LIKELY_CAUSE: dict[Phase, str] = {
     Phase.IMPORT: "it imports torch and vLLM, slowly when the disk is cold or on the network",
     Phase.RESOLVE: "it reads the model's configuration (from the hub, when the model is not here) and imports its code",
     Phase.ENGINE: "the engine process imports everything again, then sets up CUDA and NCCL",
@@ -56,22 +56,22 @@ def detect_silence(startup: Startup, last_line: float, now: float, usual: float 
     the processes is none to warn of.
     """
     phase = startup.now
-    seconds = now - max(last_line, _log_grew(startup))
-    if phase is None or seconds < QUIET or startup.ready_at is not None:
+    seconds = now - max(last_line, _log_growth_time(startup))
+    if phase is None or seconds < QUIET_SECONDS or startup.ready_at is not None:
         return None
-    cores, disk = _rates(startup, now)
+    cores, disk = _measure_work(startup, now)
     if cores is not None and disk is not None:
-        stalled = cores < _BUSY_CORES and disk < _BUSY_DISK
+        stalled = cores < _MIN_CORES and disk < _MIN_DISK_RATE
     else:
         in_phase = now - startup.spells[-1].at
         stalled = usual is None or in_phase > usual
-    probably = _PROBABLY[phase]
+    probably = _LIKELY_CAUSE[phase]
     if phase in {Phase.JIT, Phase.UNATTRIBUTED} and startup.facts.get("sampler") == ("FlashInfer",):
         probably = _FLASHINFER
-    return Silence(seconds, cores, disk, probably, stalled and seconds >= STALLED)
+    return Silence(seconds, cores, disk, probably, stalled and seconds >= STALL_SECONDS)
 
 
-def _log_grew(startup: Startup) -> float:
+def _log_growth_time(startup: Startup) -> float:
     """Return when the log was last seen to grow; a bar moves without a stamp."""
     grown = 0.0
     before: Activity | None = None
@@ -82,10 +82,10 @@ def _log_grew(startup: Startup) -> float:
     return grown
 
 
-def _rates(startup: Startup, now: float) -> tuple[float | None, float | None]:
+def _measure_work(startup: Startup, now: float) -> tuple[float | None, float | None]:
     """Return the cores and the disk bytes per second in use over the last samples, or None when they are old."""
-    recent = [sample for sample in startup.activities if now - sample.at <= 2 * _FRESH]
-    if len(recent) < 2 or now - recent[-1].at > _FRESH:
+    recent = [sample for sample in startup.activities if now - sample.at <= 2 * _SAMPLE_MAX_AGE]
+    if len(recent) < 2 or now - recent[-1].at > _SAMPLE_MAX_AGE:
         return None, None
     first, last = recent[0], recent[-1]
     seconds = max(last.at - first.at, 1e-3)

@@ -19,8 +19,8 @@ from dflash_tui.events import (
     RequestDone,
 )
 
-_ACTIVITIES_KEPT = 30
-_FACTS_OF_ONE_NAME = 4
+_MAX_ACTIVITIES = 30
+_MAX_FACTS_PER_NAME = 4
 StartupEvent = PhaseStarted | Progressed | Noted | Compiled | HealthChanged | RequestDone | Activity
 
 
@@ -46,7 +46,7 @@ class Startup:
     bars: dict[tuple[Phase, str], Progressed] = field(default_factory=dict)
     facts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     compiled: dict[str, dict[str, float | None]] = field(default_factory=dict)
-    activities: deque[Activity] = field(default_factory=lambda: deque(maxlen=_ACTIVITIES_KEPT))
+    activities: deque[Activity] = field(default_factory=lambda: deque(maxlen=_MAX_ACTIVITIES))
     healthy_at: float | None = None
     first: RequestDone | None = None
 
@@ -59,7 +59,7 @@ class Startup:
                 self.bars[phase, what] = event
             case Noted(name=name, text=text):
                 known = self.facts.get(name, ())
-                if text not in known and len(known) < _FACTS_OF_ONE_NAME:
+                if text not in known and len(known) < _MAX_FACTS_PER_NAME:
                     self.facts[name] = (*known, text)
             case Compiled(part=part, step=step, seconds=seconds):
                 self.compiled.setdefault(part, {})[step] = seconds

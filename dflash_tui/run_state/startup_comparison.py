@@ -11,7 +11,7 @@ from dflash_tui.events import Phase
 from dflash_tui.run_state.eta import RecordedStart
 
 # What of a start is told: names, and the phases that each sums up. The first request comes after them.
-PARTS: tuple[tuple[str, tuple[Phase, ...]], ...] = (
+STARTUP_PARTS: tuple[tuple[str, tuple[Phase, ...]], ...] = (
     ("before", (Phase.IMPORT, Phase.RESOLVE, Phase.ENGINE)),
     ("weights", (Phase.WEIGHTS, Phase.DRAFTER)),
     ("compile", (Phase.COMPILE,)),

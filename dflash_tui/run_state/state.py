@@ -35,7 +35,7 @@ from dflash_tui.events import (
     Stopping,
     Suspended,
 )
-from dflash_tui.run_state.counters import LONGEST_GAP, CounterSeries
+from dflash_tui.run_state.counters import MAX_GAP, CounterSeries
 from dflash_tui.run_state.finished_requests import FinishedLog
 from dflash_tui.run_state.retention import LogTail, ThinnedSeries, Timestamped, bucket_ends
 from dflash_tui.run_state.startup import PhaseSpan, Startup
@@ -43,8 +43,8 @@ from dflash_tui.vllm_output.histogram import subtract_histograms
 from dflash_tui.vllm_output.known_failures import SYMPTOMS
 from dflash_tui.vllm_output.metrics import Rates
 
-KEPT_REQUESTS = 500
-_PROBLEMS_KEPT = 100
+MAX_REQUESTS = 500
+_MAX_PROBLEMS = 100
 T = TypeVar("T", bound=Timestamped)
 
 
@@ -69,10 +69,10 @@ class RunState:
     gpus: ThinnedSeries[GpusSampled] = field(default_factory=ThinnedSeries)
     suspended: Suspended | None = None
     finished: FinishedLog = field(default_factory=FinishedLog)
-    requests: deque[RequestDone] = field(default_factory=lambda: deque(maxlen=KEPT_REQUESTS))
+    requests: deque[RequestDone] = field(default_factory=lambda: deque(maxlen=MAX_REQUESTS))
     lines: LogTail = field(default_factory=LogTail)
     line_count: int = 0
-    problems: deque[Problem] = field(default_factory=lambda: deque(maxlen=_PROBLEMS_KEPT))
+    problems: deque[Problem] = field(default_factory=lambda: deque(maxlen=_MAX_PROBLEMS))
     stopping: bool = False
     exit: Exited | None = None
     autopsy: Autopsy | None = None
@@ -101,7 +101,7 @@ class RunState:
                 self.stated.setdefault(name, event)
             case Problem(kind=kind):
                 # A start fails of its first problem, a server of its last ones; a dying one repeats its symptoms.
-                if kind not in SYMPTOMS and (self.up_at is not None or len(self.problems) < _PROBLEMS_KEPT):
+                if kind not in SYMPTOMS and (self.up_at is not None or len(self.problems) < _MAX_PROBLEMS):
                     self.problems.append(event)
             case HealthChanged():
                 self.startup.take(event)
@@ -215,7 +215,7 @@ def sample_series(
     """
     numbers = []
     for at in bucket_ends(now, span, columns):
-        sample = samples.held(min(at, now), LONGEST_GAP)
+        sample = samples.held(min(at, now), MAX_GAP)
         number = None if sample is None else value(sample)
         numbers.append(math.nan if number is None else number)
     return numbers

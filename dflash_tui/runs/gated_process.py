@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 # What it reads ends when its parent does. Python ignores two signals, which a program would inherit.
-_WAIT = """\
+_WAIT_SCRIPT = """\
 import os, signal, sys
 told = int(sys.argv[1])
 os.set_inheritable(told, False)
@@ -41,7 +41,7 @@ class GatedProcess:
         try:
             # Not asyncio's: it kills the child when its transport is collected.
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _WAIT, str(tell), *argv],
+                [sys.executable, "-I", "-S", "-c", _WAIT_SCRIPT, str(tell), *argv],
                 stdin=wait,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -29,7 +29,7 @@ from dflash_tui.runs.run import KEY_VARIABLE, LOG_NAME, Run
 
 # vLLM ends within 5 s when it ends at all; SIGTERM during a stream hung in 7 of 15 tries on 0.32.0.
 STOP_GRACE = 15.0
-_SHORTEST_KEY = 16
+_MIN_KEY_LENGTH = 16
 
 
 def launch_server(
@@ -52,7 +52,7 @@ def launch_server(
     """
     key = required_api_key(plan)
     now = time.time()
-    name, folder = _new_folder(plan.recipe, now)
+    name, folder = _create_run_folder(plan.recipe, now)
     # The phases are read from the log, so its level must be the one that has them.
     env = processes.build_clean_environment() | {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_CONFIGURE_LOGGING": "1"} | plan.env
     env |= {"PATH": f"{Path(plan.argv[0]).parent}{os.pathsep}{env.get('PATH', os.defpath)}", "PYTHONUNBUFFERED": "1"}
@@ -62,7 +62,7 @@ def launch_server(
         with open(folder / LOG_NAME, "ab", opener=private_files.open_private) as log:
             held = GatedProcess(plan.argv, env, folder, log)
     except OSError as error:
-        raise _not_started(plan, folder, error) from None
+        raise _start_failure(plan, folder, error) from None
     process = held.process
     server_process.adopt_child(process)
     run = Run(
@@ -88,11 +88,11 @@ def launch_server(
     try:
         held.release()
     except OSError as error:
-        raise _not_started(plan, folder, error) from None
+        raise _start_failure(plan, folder, error) from None
     return run
 
 
-def _not_started(plan: Plan, folder: Path, error: OSError) -> ServerFailed:
+def _start_failure(plan: Plan, folder: Path, error: OSError) -> ServerFailed:
     shutil.rmtree(folder, ignore_errors=True)
     refused = explain_resource_limit(error)
     do = refused.do if refused else ""
@@ -106,14 +106,14 @@ def required_api_key(plan: Plan) -> str:
         UsageError: it would be open to others without one.
     """
     key = os.environ.get(KEY_VARIABLE, "").strip() if plan.is_open else ""
-    if plan.is_open and not (len(key) >= _SHORTEST_KEY and key.isascii() and key.isprintable()):
+    if plan.is_open and not (len(key) >= _MIN_KEY_LENGTH and key.isascii() and key.isprintable()):
         what = f"a server on {plan.host} needs a key, or everybody who reaches this machine could use it"
-        do = f"export {KEY_VARIABLE} with {_SHORTEST_KEY} characters or more, such as `openssl rand -hex 24` gives"
+        do = f"export {KEY_VARIABLE} with {_MIN_KEY_LENGTH} characters or more, such as `openssl rand -hex 24` gives"
         raise UsageError(what, do=do)
     return key
 
 
-def _new_folder(recipe: str, now: float) -> tuple[str, Path]:
+def _create_run_folder(recipe: str, now: float) -> tuple[str, Path]:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     for suffix in ("", *(f"-{n}" for n in range(2, 100))):
         identity = f"{stamp}-{recipe}{suffix}"

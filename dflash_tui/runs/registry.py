@@ -13,21 +13,25 @@ from dflash_tui.runs import server_process
 from dflash_tui.runs.run import VERSION, Run
 
 RUN_FILE = "run.json"
-_RUN_LIMIT = 1 << 20
-_UNREADABLE = (OSError, msgspec.MsgspecError)
+_MAX_RUN_FILE = 1 << 20
+_READ_ERRORS = (OSError, msgspec.MsgspecError)
 
 _decoder: msgspec.json.Decoder[Run] = msgspec.json.Decoder(Run)
 
 
 def list_runs() -> list[Run]:
     """Return all recorded runs, oldest first; `damaged` names the folders that tell nothing."""
-    found = [run for path in paths.runs_folder().glob(f"*/{RUN_FILE}") if (run := _load(path))]
+    found = [run for path in paths.runs_folder().glob(f"*/{RUN_FILE}") if (run := _load_run(path))]
     return sorted(found, key=lambda run: run.started_at)
 
 
 def unreadable_run_files() -> dict[Path, str]:
     """Return the run files that cannot be used and what each is said to be; a server may live behind one."""
-    return {path: _flaw(path) for path in sorted(paths.runs_folder().glob(f"*/{RUN_FILE}")) if _load(path) is None}
+    return {
+        path: _explain_unreadable(path)
+        for path in sorted(paths.runs_folder().glob(f"*/{RUN_FILE}"))
+        if _load_run(path) is None
+    }
 
 
 class _Version(msgspec.Struct):
@@ -37,25 +41,25 @@ class _Version(msgspec.Struct):
 _versions: msgspec.json.Decoder[_Version] = msgspec.json.Decoder(_Version)
 
 
-def _flaw(path: Path) -> str:
+def _explain_unreadable(path: Path) -> str:
     try:
-        newer = untrusted_json.decode_untrusted(_read(path), _versions).version > VERSION
-    except _UNREADABLE:
+        newer = untrusted_json.decode_untrusted(_read_run_file(path), _versions).version > VERSION
+    except _READ_ERRORS:
         newer = False
     return "was written by a newer dflash-tui" if newer else "cannot be read"
 
 
-def _read(path: Path) -> bytes:
+def _read_run_file(path: Path) -> bytes:
     with path.open("rb") as file:
-        return file.read(_RUN_LIMIT)
+        return file.read(_MAX_RUN_FILE)
 
 
-def _load(path: Path) -> Run | None:
+def _load_run(path: Path) -> Run | None:
     if private_files.ownership_problem(path.parent):  # its pid would be signalled
         return None
     try:
-        run = untrusted_json.decode_untrusted(_read(path), _decoder)
-    except _UNREADABLE:
+        run = untrusted_json.decode_untrusted(_read_run_file(path), _decoder)
+    except _READ_ERRORS:
         return None
     possible = 1 < run.pid < 1 << 31 and 0 < run.plan.port < 1 << 16 and 0 <= run.started_at < YEAR_2100
     return run if run.id == path.parent.name and possible and run.version <= VERSION else None

@@ -10,7 +10,7 @@ from dflash_tui.machine import processes
 from dflash_tui.runs.run import Run
 
 # The first thread of a process may be gone this many seconds before the last.
-_LAST_THREADS = 5.0
+_EXIT_CODE_TIMEOUT = 5.0
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
@@ -33,7 +33,7 @@ def read_exit_code(run: Run) -> int | None:
     """
     child = _children.get(run.pid)
     try:
-        return child.wait(0 if is_alive(run) else _LAST_THREADS) if child else None
+        return child.wait(0 if is_alive(run) else _EXIT_CODE_TIMEOUT) if child else None
     except subprocess.TimeoutExpired:
         return None
 

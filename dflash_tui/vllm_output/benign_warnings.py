@@ -6,7 +6,7 @@ server down says so: no harm done does not mean nothing to gain.
 
 from __future__ import annotations
 
-_KNOWN = (
+_BENIGN = (
     ("Enforce eager set, disabling torch.compile", "that is what eager mode means"),
     ("Inductor compilation was disabled by user settings", "follows from eager mode"),
     ("and failed to automatically increase with error current limit", "matters only to thousands of clients"),
@@ -43,4 +43,4 @@ _KNOWN = (
 
 def explain_benign_warning(text: str) -> str:
     """Return why a line that looks bad is not, or an empty string when nothing is known of it."""
-    return next((why for words, why in _KNOWN if words in text), "")
+    return next((why for words, why in _BENIGN if words in text), "")

@@ -22,11 +22,11 @@ class KnownFailure(NamedTuple):
     fix: str
 
 
-_SHORT = 200
+_MAX_QUOTE = 200
 # These only say that something above went wrong; none of them is ever shown as a cause.
 SYMPTOMS = frozenset({"engine_dead", "init_failed", "app_failed", "validation", "cancelled"})
 
-KNOWN = tuple(
+KNOWN_FAILURES = tuple(
     KnownFailure(kind, re.compile(pattern), cause, fix)
     for kind, pattern, cause, fix in (
         ("arguments", r"^vllm(?: serve)?: error: unrecognized arguments: (?P<flag>-\S+)",
@@ -197,16 +197,16 @@ class FailureMatch(NamedTuple):
 
 def recognize_failure(text: str) -> str:
     """Return the kind of the known failure that `text` shows, or an empty string."""
-    return next((failure.kind for failure in KNOWN if failure.pattern.search(text)), "")
+    return next((failure.kind for failure in KNOWN_FAILURES if failure.pattern.search(text)), "")
 
 
 def explain_failure(text: str) -> FailureMatch | None:
     """Return what is known about the failure that `text` shows, in the words of that text; None for an unknown one."""
-    for failure in KNOWN:
+    for failure in KNOWN_FAILURES:
         if found := failure.pattern.search(text):
             said = {name: value for name, value in found.groupdict().items() if value is not None}
             words = dict.fromkeys(failure.pattern.groupindex, "") | said
-            quote = text if len(text) <= _SHORT else f"{text[: found.end()]}…"
+            quote = text if len(text) <= _MAX_QUOTE else f"{text[: found.end()]}…"
             return FailureMatch(
                 failure.kind, failure.cause.format_map(words), failure.fix.format_map(words), said, quote
             )

@@ -13,16 +13,16 @@ from dflash_tui.events import AnyEvent, Compiled, Noted, Phase, Progressed, Stat
 from dflash_tui.vllm_output import log_patterns
 
 # What a model of two has each: the second is the drafter's.
-_OF_A_MODEL = frozenset({"checkpoint_size", "weights_download", "weights_loading"})
+_PER_MODEL_FIGURES = frozenset({"checkpoint_size", "weights_download", "weights_loading"})
 
 _FIGURES = tuple((name, unit, re.compile(pattern)) for name, unit, pattern in log_patterns.FIGURES)
 _NOTES = tuple((name, re.compile(pattern)) for name, pattern in log_patterns.NOTES)
 _RUNNERS = tuple((name, re.compile(pattern)) for name, pattern in log_patterns.RUNNERS)
 _STEPS = tuple((name, re.compile(pattern)) for name, pattern in log_patterns.STEPS)
 _BARS = tuple((phase, re.compile(pattern)) for phase, pattern in log_patterns.BARS)
-_CLOCK = re.compile(r" \[(?:(\d+):)?(\d+):(\d+)[<,]")
-_PART = re.compile(log_patterns.CACHE_FOLDER)
-_DRAFTER = "drafter "
+_ELAPSED = re.compile(r" \[(?:(\d+):)?(\d+):(\d+)[<,]")
+_CACHE_FOLDER = re.compile(log_patterns.CACHE_FOLDER)
+_DRAFTER_PREFIX = "drafter "
 
 
 class FactReader:
@@ -35,17 +35,17 @@ class FactReader:
 
     def take(self, body: str, at: float, phase: Phase) -> Iterator[AnyEvent]:
         """Yield what this line states."""
-        of_drafter = _DRAFTER if phase is Phase.DRAFTER else ""
+        of_drafter = _DRAFTER_PREFIX if phase is Phase.DRAFTER else ""
         for name, unit, pattern in _FIGURES:
             if match := pattern.match(body):
                 value = match.groupdict().get("value") or next(group for group in match.groups() if group)
-                full = of_drafter + name if name in _OF_A_MODEL else name
+                full = of_drafter + name if name in _PER_MODEL_FIGURES else name
                 yield Stated(at, full, float(value.replace(",", "")), unit)
         yield from self._notes(body, at, of_drafter)
         for step, pattern in _STEPS:
             if match := pattern.match(body):
                 yield Compiled(at, match["part"] or self._part, step, float(match["s"]) if match["s"] else None)
-        if match := _PART.match(body):
+        if match := _CACHE_FOLDER.match(body):
             # Before 0.32 lines have no tag; the folder of the cache is named after the part.
             self._part = PurePosixPath(match["path"]).name
 
@@ -54,7 +54,7 @@ class FactReader:
             if match := pattern.match(body):
                 if name == "architecture":
                     self._architectures += 1
-                    of_drafter = _DRAFTER if self._architectures > 1 else ""
+                    of_drafter = _DRAFTER_PREFIX if self._architectures > 1 else ""
                 yield Noted(at, of_drafter + name if name != "aux layers" else name, match[1])
         for runner, pattern in _RUNNERS:
             if not self._runner and pattern.match(body):
@@ -66,7 +66,7 @@ def parse_progress(body: str, at: float, phase: Phase) -> Progressed | None:
     """Return how far the progress bar in this line is, or None when there is none."""
     for of, pattern in _BARS:
         if match := pattern.match(body):
-            clock = _CLOCK.search(body, match.end())
+            clock = _ELAPSED.search(body, match.end())
             seconds = None
             if clock:
                 seconds = float(int(clock[1] or 0) * 3600 + int(clock[2]) * 60 + int(clock[3]))

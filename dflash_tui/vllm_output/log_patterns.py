@@ -22,7 +22,7 @@ ENGINE = r"Initializing a V1 LLM engine \(v"
 NOT_COMPILED = r"Enforce eager set, disabling torch\.compile"
 _DYNAMO = r"Dynamo bytecode transform time: "
 _GRAPH = r"Compiling a graph for compile range "
-_AGAIN = r"Compiling model again due to a load failure"
+_RECOMPILED = r"Compiling model again due to a load failure"
 _LOADED_GRAPH = r"Directly load the compiled graph"
 _LOADED_AOT = r"Directly load AOT compilation"
 _CACHE = r"Using cache directory: "
@@ -41,7 +41,7 @@ class PhaseMark(NamedTuple):
     only_from: frozenset[Phase] = frozenset()
 
 
-def _from(*phases: Phase) -> frozenset[Phase]:
+def _phases(*phases: Phase) -> frozenset[Phase]:
     return frozenset(phases)
 
 
@@ -52,7 +52,7 @@ _RESOLVED = (
 )
 _COMPILING = (
     rf"{COMPILING_ALL}|{TAG}(?:Starting torch\.compile|{_CACHE}.+ for vLLM's torch|{_DYNAMO}|"
-    rf"Cache the graph of compile range |{_GRAPH}|{_AGAIN}|{_LOADED_GRAPH}|{_LOADED_AOT})"
+    rf"Cache the graph of compile range |{_GRAPH}|{_RECOMPILED}|{_LOADED_GRAPH}|{_LOADED_AOT})"
 )
 _AUTOTUNING = (
     r"Using FlashInfer (?:managed )?autotune cache|Running FlashInfer (?:BF16-only )?autotune with |"
@@ -71,21 +71,21 @@ _WARM = r"JIT kernel warmup finished in |Kernel JIT monitor activated|CuTeDSL wa
 MARKS: tuple[PhaseMark, ...] = (
     PhaseMark(Phase.RESOLVE, r"vLLM (?:API )?server version \S+|[^\w]*█.*\bversion \d\S*$|non-default args: "),
     PhaseMark(Phase.RESOLVE, r"Resolved architecture: \S"),
-    PhaseMark(Phase.ENGINE, _RESOLVED, _from(Phase.RESOLVE)),
+    PhaseMark(Phase.ENGINE, _RESOLVED, _phases(Phase.RESOLVE)),
     PhaseMark(Phase.ENGINE, ENGINE),
     PhaseMark(Phase.WEIGHTS, r"Starting to load model .+\.\.\.$|Loading model from scratch\.\.\.$"),
-    PhaseMark(Phase.DRAFTER, rf"Loading drafter model\.\.\.$|{_AUX}", _from(Phase.WEIGHTS)),
+    PhaseMark(Phase.DRAFTER, rf"Loading drafter model\.\.\.$|{_AUX}", _phases(Phase.WEIGHTS)),
     PhaseMark(Phase.PROFILE, rf"{MODEL_LOADED}[\d.]+ GiB"),
     PhaseMark(Phase.COMPILE, _COMPILING),
-    PhaseMark(Phase.UNATTRIBUTED, rf"{COMPILED_ALL}$", _from(Phase.COMPILE)),
-    PhaseMark(Phase.PROFILE, rf"{TAG}(?:{_COMPILED}|Initial profiling/warmup run took )", _from(Phase.COMPILE)),
+    PhaseMark(Phase.UNATTRIBUTED, rf"{COMPILED_ALL}$", _phases(Phase.COMPILE)),
+    PhaseMark(Phase.PROFILE, rf"{TAG}(?:{_COMPILED}|Initial profiling/warmup run took )", _phases(Phase.COMPILE)),
     PhaseMark(Phase.PROFILE, r"Profiling CUDA graph memory: |Estimated CUDA graph memory: "),
     PhaseMark(Phase.KV_CACHE, r"Available KV cache memory: |[A-Z]+ KV cache size: |Explicitly set \(.* for KV cache"),
     PhaseMark(Phase.AUTOTUNE, _AUTOTUNING),
-    PhaseMark(Phase.UNATTRIBUTED, _AUTOTUNED, _from(Phase.AUTOTUNE)),
+    PhaseMark(Phase.UNATTRIBUTED, _AUTOTUNED, _phases(Phase.AUTOTUNE)),
     PhaseMark(Phase.GRAPHS, rf"Rank \d+: Torch profiler disabled for CUDA graph capture|{_CAPTURING}"),
     PhaseMark(Phase.JIT, _WARMING),
-    PhaseMark(Phase.UNATTRIBUTED, _WARM, _from(Phase.JIT)),
+    PhaseMark(Phase.UNATTRIBUTED, _WARM, _phases(Phase.JIT)),
     PhaseMark(Phase.API, r"init engine \(profile, create kv cache, warmup model\) took "),
     PhaseMark(Phase.UP, r"Application startup complete\.$"),
 )
@@ -132,7 +132,7 @@ STEPS: tuple[tuple[str, str], ...] = (
         rf"{TAG}{_LOADED_GRAPH}\(s\) for compile range .+ from the cache, took (?P<s>[\d.]+) s",
     ),
     ("loaded", rf"{TAG}{_LOADED_AOT} from path (?P<s>)"),
-    ("again", rf"{TAG}{_AGAIN} from (?P<s>)"),
+    ("again", rf"{TAG}{_RECOMPILED} from (?P<s>)"),
     ("saved", rf"{TAG}saved AOT compiled function to (?P<s>)"),
     ("total", rf"{TAG}{_COMPILED}(?P<s>[\d.]+) s in total"),
 )

@@ -17,12 +17,12 @@ _MODEL_LOADED = re.compile(log_patterns.MODEL_LOADED)
 _COMPILING_ALL, _COMPILED_ALL = re.compile(log_patterns.COMPILING_ALL), re.compile(log_patterns.COMPILED_ALL)
 _LOADED = re.compile(log_patterns.LOADED)
 _EAGER = re.compile(rf"{log_patterns.NOT_COMPILED}|Initializing a V1 LLM .*\benforce_eager=True")
-_DRAFTS = re.compile(r"Initializing a V1 LLM .*\bspeculative_config=SpeculativeConfig\(.*?\bmodel='[^']")
+_HAS_DRAFTER = re.compile(r"Initializing a V1 LLM .*\bspeculative_config=SpeculativeConfig\(.*?\bmodel='[^']")
 
 # Nothing goes back from one stage to an earlier one; within the fifth, work alternates.
 _STAGE = {Phase.IMPORT: 0, Phase.RESOLVE: 1, Phase.ENGINE: 2, Phase.WEIGHTS: 3, Phase.DRAFTER: 4, Phase.API: 6}
-_WORKING = 5
-_UP = 7
+_WORKING_STAGE = 5
+_UP_STAGE = 7
 
 
 class PhaseReader:
@@ -36,14 +36,14 @@ class PhaseReader:
     @property
     def up(self) -> bool:
         """Whether the log said that the server serves: no phase follows."""
-        return self._stage == _UP
+        return self._stage == _UP_STAGE
 
     def take(self, body: str) -> Phase | None:
         """Return the phase that this line begins, or None when it begins no other than the present one."""
         phase = self._phase(body)
         if phase is None or phase is self.now:
             return None
-        stage = self._stage if phase is Phase.UNATTRIBUTED else _stage(phase)
+        stage = self._stage if phase is Phase.UNATTRIBUTED else _stage_of_phase(phase)
         if stage < self._stage:
             return None
         self.now, self._stage = phase, stage
@@ -52,7 +52,7 @@ class PhaseReader:
     def _phase(self, body: str) -> Phase | None:
         if _EAGER.match(body):
             self._eager = True
-        elif _DRAFTS.match(body):
+        elif _HAS_DRAFTER.match(body):
             self._drafts = True
         elif _LOADED.match(body):
             self._loaded = True
@@ -77,5 +77,5 @@ class PhaseReader:
         return phase
 
 
-def _stage(phase: Phase) -> int:
-    return _UP if phase is Phase.UP else _STAGE.get(phase, _WORKING)
+def _stage_of_phase(phase: Phase) -> int:
+    return _UP_STAGE if phase is Phase.UP else _STAGE.get(phase, _WORKING_STAGE)

@@ -31,11 +31,11 @@ _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w]*\.)*[A-Z]\w*(?:Error|Exception|NotFo
                         r"^(?:\w+: )?Value error, |^Input should be ")  # fmt: skip
 
 
-_TROUBLE = frozenset({"", "ERROR", "CRITICAL"})
+_PROBLEM_LEVELS = frozenset({"", "ERROR", "CRITICAL"})
 # A server that fails says the same lines over and over; 512 that are as long as can be take 1 MB.
-_recognise = lru_cache(maxsize=512)(recognize_failure)
+_recognize_cached = lru_cache(maxsize=512)(recognize_failure)
 # Thousands of lines are kept, and they have a few levels and files: one copy of each.
-_name = lru_cache(maxsize=256)(str)
+_intern_name = lru_cache(maxsize=256)(str)
 
 
 class LogReader:
@@ -101,10 +101,10 @@ class LogReader:
             self._stamp = stamp
             self._at = max(self._at, self._epoch(stamp))
         if self._phases.up:
-            events.append(LogLine(self._at, body, _name(level), _name(source)))
+            events.append(LogLine(self._at, body, _intern_name(level), _intern_name(source)))
         else:
             self._starting(body, level, source, events)
-        if level in _TROUBLE:
+        if level in _PROBLEM_LEVELS:
             self._problem(body, events)
 
     def _starting(self, body: str, level: str, source: str, events: list[AnyEvent]) -> None:
@@ -113,7 +113,7 @@ class LogReader:
             events.append(PhaseStarted(self._at, phase))
         bar = parse_progress(body, self._at, self._phases.now)
         if bar is None or bar.done == bar.total:
-            events.append(LogLine(self._at, body, _name(level), _name(source)))
+            events.append(LogLine(self._at, body, _intern_name(level), _intern_name(source)))
         if bar is not None:
             events.append(bar)
         else:
@@ -139,7 +139,7 @@ class LogReader:
         if body.startswith("    "):  # the source lines of a traceback
             return
         text = body.strip()
-        kind = _recognise(text)
+        kind = _recognize_cached(text)
         headline = bool(_EXCEPTION.match(text))
         if self._exception_ignored and headline:
             self._exception_ignored = False

@@ -12,13 +12,13 @@ import msgspec
 
 from dflash_tui.events import MOST, MOST_POSITIONS, Counters, Histogram
 
-_SPEC = "vllm:spec_decode_num_"
-_WANTED = {
+_SPEC_DECODE = "vllm:spec_decode_num_"
+_COUNTERS = {
     "vllm:generation_tokens_total": "generated",
     "vllm:prompt_tokens_total": "prompt",
-    f"{_SPEC}drafts_total": "steps",
-    f"{_SPEC}draft_tokens_total": "proposed",
-    f"{_SPEC}accepted_tokens_total": "accepted",
+    f"{_SPEC_DECODE}drafts_total": "steps",
+    f"{_SPEC_DECODE}draft_tokens_total": "proposed",
+    f"{_SPEC_DECODE}accepted_tokens_total": "accepted",
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
     "vllm:num_preemptions_total": "preemptions",
@@ -28,15 +28,15 @@ _WANTED = {
     "vllm:request_generation_tokens_sum": "finished_tokens",
     "vllm:request_decode_time_seconds_sum": "decode_seconds",
 }
-_PER_POSITION = f"{_SPEC}accepted_tokens_per_pos_total"
+_PER_POSITION = f"{_SPEC_DECODE}accepted_tokens_per_pos_total"
 _KV_USAGE = "vllm:kv_cache_usage_perc"
 _TTFT = "vllm:time_to_first_token_seconds_"
 _TPOT = "vllm:request_time_per_output_token_seconds_"
 # Steps come in ones; a smaller part than this of one is no window, and nothing is divided by it.
-_LEAST = 1e-9
+_EPSILON = 1e-9
 _BUCKETS = {f"{family}bucket": family for family in (_TTFT, _TPOT)}
 # What a line begins with; the name of another family may begin so, too.
-_NAMES = (*_WANTED, _PER_POSITION, _KV_USAGE, *_BUCKETS, f"{_TTFT}sum", f"{_TPOT}sum")
+_LINE_PREFIXES = (*_COUNTERS, _PER_POSITION, _KV_USAGE, *_BUCKETS, f"{_TTFT}sum", f"{_TPOT}sum")
 
 
 class Scrape(NamedTuple):
@@ -90,16 +90,16 @@ def parse_metrics(text: str) -> Scrape | None:
     positions: dict[int, float] = {}
     buckets: dict[str, dict[float, float]] = {_TTFT: {}, _TPOT: {}}
     kv_usage: float | None = None
-    for name, labels, value in _samples(text):
-        if name in _WANTED:
-            sums[_WANTED[name]] = sums.get(_WANTED[name], 0.0) + value
-        elif name == _PER_POSITION and (position := _position(labels)) is not None:
+    for name, labels, value in _parse_samples(text):
+        if name in _COUNTERS:
+            sums[_COUNTERS[name]] = sums.get(_COUNTERS[name], 0.0) + value
+        elif name == _PER_POSITION and (position := _parse_position(labels)) is not None:
             positions[position] = positions.get(position, 0.0) + value
         elif name == _KV_USAGE:
             kv_usage = max(value, kv_usage or 0.0)
         elif name.endswith("_sum"):
             sums[name] = sums.get(name, 0.0) + value
-        elif name in _BUCKETS and (bound := _bound(labels)) is not None:
+        elif name in _BUCKETS and (bound := _parse_bound(labels)) is not None:
             family = buckets[_BUCKETS[name]]
             family[bound] = family.get(bound, 0.0) + value
     sums = {name: value for name, value in sums.items() if value <= MOST}
@@ -112,17 +112,17 @@ def parse_metrics(text: str) -> Scrape | None:
         kv_usage=kv_usage,
         **{name: value for name, value in sums.items() if not name.endswith("_sum")},
     )
-    ttft, tpot = (_histogram(buckets[family], sums.get(f"{family}sum", 0.0)) for family in (_TTFT, _TPOT))
+    ttft, tpot = (_build_histogram(buckets[family], sums.get(f"{family}sum", 0.0)) for family in (_TTFT, _TPOT))
     return Scrape(counters, ttft, tpot)
 
 
-def _position(labels: dict[str, str]) -> int | None:
+def _parse_position(labels: dict[str, str]) -> int | None:
     told = labels.get("position", "")
     position = int(told) if told.isdecimal() and len(told) <= 3 else MOST_POSITIONS
     return position if position < MOST_POSITIONS else None
 
 
-def _bound(labels: dict[str, str]) -> float | None:
+def _parse_bound(labels: dict[str, str]) -> float | None:
     try:
         bound = float(labels.get("le", ""))
     except ValueError:
@@ -130,7 +130,7 @@ def _bound(labels: dict[str, str]) -> float | None:
     return bound if 0 <= bound <= MOST or bound == math.inf else None
 
 
-def _histogram(cumulative: dict[float, float], total: float) -> Histogram | None:
+def _build_histogram(cumulative: dict[float, float], total: float) -> Histogram | None:
     """Return the histogram of cumulative counts by upper bound; None without any, or when they fall."""
     if math.inf not in cumulative:
         return None
@@ -139,15 +139,15 @@ def _histogram(cumulative: dict[float, float], total: float) -> Histogram | None
     return Histogram(tuple(bounds[:-1]), tuple(counts), total) if min(counts) >= 0 else None
 
 
-def _samples(text: str) -> Iterator[_Sample]:
+def _parse_samples(text: str) -> Iterator[_Sample]:
     """Yield the samples of the lines used here; a garbled line is left out, and a figure that cannot be."""
     for line in text.splitlines():
-        if line.startswith(_NAMES):
-            yield from _sample(line)
+        if line.startswith(_LINE_PREFIXES):
+            yield from _parse_line(line)
 
 
 @lru_cache(maxsize=512)
-def _sample(line: str) -> tuple[_Sample, ...]:
+def _parse_line(line: str) -> tuple[_Sample, ...]:
     """Return the sample of a line, none when it does not parse; most lines are the same a second later."""
     # 60 ms that the panel's first paint, which folds states but parses nothing, is spared.
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
@@ -173,7 +173,7 @@ def compute_rates(before: Counters, after: Counters, seconds: float) -> Rates | 
         tok_s=made / seconds,
         prefill_s=max(0.0, after.prompt - before.prompt) / seconds,
         preemptions=max(0.0, after.preemptions - before.preemptions),
-        prefix_hit=(after.prefix_hits - before.prefix_hits) / asked if asked > _LEAST else None,
+        prefix_hit=(after.prefix_hits - before.prefix_hits) / asked if asked > _EPSILON else None,
     )
     if after.steps is None or before.steps is None:
         return plain
@@ -183,13 +183,13 @@ def compute_rates(before: Counters, after: Counters, seconds: float) -> Rates | 
     if min(steps, proposed, accepted) < 0:
         return None
     shares: tuple[float, ...] = ()
-    if steps > _LEAST and len(after.per_position) == len(before.per_position):
+    if steps > _EPSILON and len(after.per_position) == len(before.per_position):
         shares = tuple(max(0.0, b - a) / steps for a, b in zip(before.per_position, after.per_position, strict=True))
     return msgspec.structs.replace(
         plain,
         steps=steps,
         steps_s=steps / seconds,
-        acceptance=accepted / proposed if proposed > _LEAST else None,
-        acceptance_length=1 + accepted / steps if steps > _LEAST else None,
+        acceptance=accepted / proposed if proposed > _EPSILON else None,
+        acceptance_length=1 + accepted / steps if steps > _EPSILON else None,
         per_position=shares,
     )

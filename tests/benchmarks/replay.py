@@ -23,11 +23,11 @@ PRESSES = 30
 def large(folder: Path, megabytes: int) -> None:
     """Write the sample with a log of so many megabytes: its lines after the start, over and over."""
     sample = recording.find_recording("sample").folder
-    for part in (recording.RUN, recording.SAMPLES):
+    for part in (recording.RUN_PART, recording.SAMPLES_PART):
         (folder / part).write_bytes((sample / part).read_bytes())
-    log = (sample / recording.LOG).read_bytes()
+    log = (sample / recording.LOG_PART).read_bytes()
     serving = log[log.index(b"Application startup complete.") :].partition(b"\n")[2]
-    with (folder / recording.LOG).open("wb") as file:
+    with (folder / recording.LOG_PART).open("wb") as file:
         file.write(log)
         for _ in range((megabytes << 20) // len(serving)):
             file.write(serving)

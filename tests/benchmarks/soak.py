@@ -29,11 +29,11 @@ _LINE = (
 def day(folder: Path, hours: float) -> float:
     """Write the recording into `folder` and return how many seconds it lasts."""
     sample = recording.find_recording("sample")
-    (folder / recording.RUN).write_bytes((sample.folder / recording.RUN).read_bytes())
+    (folder / recording.RUN_PART).write_bytes((sample.folder / recording.RUN_PART).read_bytes())
     start = sample.end() + 1
-    with (folder / recording.SAMPLES).open("wb") as samples, (folder / recording.LOG).open("w") as log:
-        samples.write((sample.folder / recording.SAMPLES).read_bytes())
-        log.write((sample.folder / recording.LOG).read_text())
+    with (folder / recording.SAMPLES_PART).open("wb") as samples, (folder / recording.LOG_PART).open("w") as log:
+        samples.write((sample.folder / recording.SAMPLES_PART).read_bytes())
+        log.write((sample.folder / recording.LOG_PART).read_text())
         for second in range(int(hours * HOUR)):
             samples.writelines(encode(event) + b"\n" for event in load(start, second))
             if second % 10 == 0:

@@ -204,7 +204,7 @@ def seeds(target: str) -> Iterator[bytes]:
         case "metrics":
             for name in ("cpu-vllm-0.32.0/dflash", "h200-vllm-0.26.0/g26-dflash-compile"):
                 told = recordings.metrics(name, "end").splitlines(keepends=True)
-                yield "".join(line for line in told if line.startswith(vllm_output_metrics._NAMES)).encode()
+                yield "".join(line for line in told if line.startswith(vllm_output_metrics._LINE_PREFIXES)).encode()
         case "recipe" | "patch":
             kind = "recipes" if target == "recipe" else "patches"
             yield from (path.read_bytes() for path in paths.bundled_folder(kind).glob("*.yaml"))

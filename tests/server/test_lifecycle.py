@@ -27,7 +27,7 @@ from dflash_tui.machine import nvml
 from dflash_tui.launch import shutdown
 from dflash_tui.runs import lifecycle, server_process
 from tests.support.fake_runs import made
-shutdown.PATIENCE, shutdown._INTERVAL = float(sys.argv[1]), 0.05
+shutdown.RELEASE_TIMEOUT, shutdown._INTERVAL = float(sys.argv[1]), 0.05
 run = lifecycle.launch_server(replace(made(18_600, "deaf"), on_cpu=False), engine="fake")
 os.environ["STAND_IN_PID"] = str(run.pid)
 told = []

@@ -108,7 +108,7 @@ async def test_another_server_on_the_port_is_not_taken_for_ours(launch):
 
 async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch, capsys):
     """Ours can never listen there: after some patience that is said, with who has the port and a free one."""
-    monkeypatch.setattr(recorder, "PATIENCE", 1.0)
+    monkeypatch.setattr(recorder, "PORT_CONFLICT_DELAY", 1.0)
     monkeypatch.setattr(up, "_BAD_FOR", 0.5)
     first = launch()
     await until(lambda: processes.is_listening_on(server_process.list_processes(first), first.plan.port))
@@ -325,8 +325,8 @@ async def test_a_suspended_server_is_seen_at_once_and_its_going_on(launch):
 async def test_a_resting_server_is_probed_and_a_dead_answer_is_an_alarm(launch, monkeypatch):
     """One token after a rest; a server that answers /health but not the probe hangs."""
     monkeypatch.setenv("DFLASH_TUI_PROBE", "1")
-    monkeypatch.setattr(idle_probe, "_LEAST", 1.0)
-    monkeypatch.setattr(idle_probe, "PATIENCE", 1.0)
+    monkeypatch.setattr(idle_probe, "_MIN_IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(idle_probe, "PROBE_TIMEOUT", 1.0)
     run = launch("sleepy")
     async with watching(run) as state:
         await until(lambda: any(done.kind == PROBE for done in state.requests))

@@ -36,8 +36,8 @@ def made(said: str, folder: Path) -> None:
 def _run(said: str) -> None:
     folder = paths.runs_folder() / RUN
     folder.mkdir(parents=True)
-    shutil.copy(paths.sample_folder() / recording.LOG, folder)
-    fields = msgspec.json.decode((paths.sample_folder() / recording.RUN).read_bytes())
+    shutil.copy(paths.sample_folder() / recording.LOG_PART, folder)
+    fields = msgspec.json.decode((paths.sample_folder() / recording.RUN_PART).read_bytes())
     run = msgspec.convert(fields | {"id": RUN, "born": "other:1"}, Run)
     plan = replace(
         run.plan, title=said, target=said, drafter=said, served_name=said, synthetic=said, warnings=(said,),
@@ -45,16 +45,16 @@ def _run(said: str) -> None:
         engine_folder=f"/{said}", asked={"": "toy", "--set x": said},
     )  # fmt: skip
     run = replace(run, plan=plan, engine=said, forced=said, patches=(said,))
-    (folder / recording.RUN).write_bytes(msgspec.json.encode(run))
+    (folder / recording.RUN_PART).write_bytes(msgspec.json.encode(run))
     at = run.started_at + 400
     events = (
         RequestDone(at, said, 0, 0, None, 1.0, None, said, error=said),
         HealthChanged(at, Health.UNHEALTHY, said),
         Exited(at + 1, 1),
     )
-    with (folder / recording.SAMPLES).open("wb") as file:
+    with (folder / recording.SAMPLES_PART).open("wb") as file:
         file.writelines(encode(event) + b"\n" for event in events)
-    with (folder / recording.LOG).open("ab") as log:
+    with (folder / recording.LOG_PART).open("ab") as log:
         for line in (said, f"torch.OutOfMemoryError: CUDA out of memory. {said}", f"ValueError: {said}"):
             log.write(b"\n" + line.encode(errors="surrogateescape"))
         log.write(b"\n")

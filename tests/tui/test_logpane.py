@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from dflash_tui.events import LogLine, Problem
-from dflash_tui.run_state.retention import KEPT_BYTES, KEPT_LINES
+from dflash_tui.run_state.retention import MAX_BYTES, MAX_LINES
 from dflash_tui.tui.widgets.log_pane import LogPane
 from dflash_tui.vllm_output import log_reader
 from dflash_tui.vllm_output.benign_warnings import explain_benign_warning
@@ -172,14 +172,14 @@ async def test_a_flood_is_written_in_pieces_and_to_its_end(live):
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(), events)
-        for line in lines(now, 3 * KEPT_LINES):
+        for line in lines(now, 3 * MAX_LINES):
             panel.run_screen.take(line)
         pane = pane_of(panel)
         for _ in range(12):
             panel.run_screen.write_log()
-        assert len(pane.lines) == KEPT_LINES
-        assert pane.lines[-1].endswith(f"line {3 * KEPT_LINES - 1}  [x]")
-        assert pane.lines[0].endswith(f"line {2 * KEPT_LINES}  [x]")
+        assert len(pane.lines) == MAX_LINES
+        assert pane.lines[-1].endswith(f"line {3 * MAX_LINES - 1}  [x]")
+        assert pane.lines[0].endswith(f"line {2 * MAX_LINES}  [x]")
 
 
 async def test_the_pane_holds_no_text_of_its_own(live):
@@ -188,7 +188,7 @@ async def test_the_pane_holds_no_text_of_its_own(live):
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(), events)
-        for line in lines(now, 2 * KEPT_LINES, words="some words " * 25):
+        for line in lines(now, 2 * MAX_LINES, words="some words " * 25):
             panel.run_screen.take(line)
         pane, held = pane_of(panel), panel.run_screen.state.lines
         panel.run_screen.write_log()
@@ -203,7 +203,7 @@ async def test_the_pane_holds_no_text_of_its_own(live):
             taken, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert len(pane.lines) == len(held) == KEPT_LINES
+        assert len(pane.lines) == len(held) == MAX_LINES
         assert taken < sum(len(line.text) for line in held) / 2
 
 
@@ -221,7 +221,7 @@ async def test_what_the_state_lets_go_leaves_the_pane(live):
             for line in lines(now + piece, 100, words="x" * 1900, level="ERROR" if piece == 15 else "INFO"):
                 panel.run_screen.take(line)
             panel.run_screen.write_log()
-        assert held.bytes <= KEPT_BYTES
+        assert held.bytes <= MAX_BYTES
         assert len(held) < 1200
         errors = [line for line in held if line.level == "ERROR"]
         assert "bad" not in pane.lines[0]
@@ -234,7 +234,7 @@ async def test_matches_and_place_move_with_the_lines(live):
     events, now = live
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), [*events, *lines(now, KEPT_LINES), LogLine(now, "a needle", "INFO", "x.py")])
+        await feed(pilot, a_run(), [*events, *lines(now, MAX_LINES), LogLine(now, "a needle", "INFO", "x.py")])
         for _ in range(12):
             panel.run_screen.write_log()
         pane = pane_of(panel)
@@ -249,7 +249,7 @@ async def test_matches_and_place_move_with_the_lines(live):
             assert f"“needle” 1 of {piece + 2}" in str(pane.border_title)
             assert "a needle" in text(panel)
             assert "held" in text(panel)
-        for line in lines(now, KEPT_LINES - 1400):
+        for line in lines(now, MAX_LINES - 1400):
             panel.run_screen.take(line)
         for _ in range(12):
             panel.run_screen.write_log()

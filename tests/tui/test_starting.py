@@ -20,7 +20,7 @@ FIRST = RequestDone(BASE + 100, WARM_UP, tokens=8, ttft=1.2, total=2.5)
 @pytest.fixture(autouse=True)
 def unread(monkeypatch):
     """Let no test see what another has read."""
-    monkeypatch.setattr(startup_history, "_known", {})
+    monkeypatch.setattr(startup_history, "_starts_by_run", {})
 
 
 def leave(run: Run, name: str, recording: str) -> None:

@@ -185,9 +185,9 @@ async def _a_suspended_engine_is_an_alarm(run: Run, state: RunState) -> None:
     stopped = time.monotonic()
     await until(lambda: any(a.kind == "hang" for a in alarms.find_alarms(state, time.time())))
     at_once = time.monotonic() - stopped
-    await until(lambda: alarms._stuck(state, time.time()) is not None)
+    await until(lambda: alarms._check_token_flow(state, time.time()) is not None)
     print(f"alarm after {at_once:.1f} s by the process, {time.monotonic() - stopped:.1f} s by its silence")
-    silent = alarms._stuck(state, time.time())
+    silent = alarms._check_token_flow(state, time.time())
     assert silent is not None
     assert "1 request running, no token for 1:0" in silent.evidence
     core.send_signal(signal.SIGCONT)

@@ -21,15 +21,15 @@ def attach(args: argparse.Namespace) -> int:
     server = ForeignServer(args.run)
     if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         print_status(f"{server.url} is foreign: metrics only, nothing is sent, stopped or recorded")
-        return asyncio.run(_lines(args, server))
+        return asyncio.run(_print_server(args, server))
     return panel(foreign=server)
 
 
-async def _lines(args: argparse.Namespace, server: ForeignServer) -> int:
+async def _print_server(args: argparse.Namespace, server: ForeignServer) -> int:
     """Print figures and alarms until somebody ends it; what cannot be written ends it, too."""
     state = RunState()
     tasks = [
-        asyncio.create_task(_figures(args, server, state)),
+        asyncio.create_task(_print_figures(args, server, state)),
         asyncio.create_task(print_alarms(state, as_json=args.json)),
     ]
     try:
@@ -42,7 +42,7 @@ async def _lines(args: argparse.Namespace, server: ForeignServer) -> int:
     return 0
 
 
-async def _figures(args: argparse.Namespace, server: ForeignServer, state: RunState) -> None:
+async def _print_figures(args: argparse.Namespace, server: ForeignServer, state: RunState) -> None:
     """Print what the server answers, and figures every so many seconds."""
     rows, due = 0, time.monotonic() + args.every
     lines = EventLines(state, as_json=args.json)

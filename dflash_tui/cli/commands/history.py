@@ -60,11 +60,11 @@ def _list(starts: Sequence[RecordedStart]) -> str:
 
 def _medians(kinds: Sequence[StartKind]) -> str:
     """Return one row per recipe, engine, mode and cache: medians of the parts of a start, and of how many it is."""
-    parts = [name.upper() for name, _ in startup_comparison.PARTS]
+    parts = [name.upper() for name, _ in startup_comparison.STARTUP_PARTS]
     header = ("MEDIANS", "SETUP", "ENGINE", "MODE", "CACHE", "N", *parts, "FIRST", "READY", "FROM TO")
     rows = []
     for kind in kinds:
-        seconds = [format_duration(kind.part(phases)) for _, phases in startup_comparison.PARTS]
+        seconds = [format_duration(kind.part(phases)) for _, phases in startup_comparison.STARTUP_PARTS]
         times = (
             *seconds,
             format_number(kind.first, 1, "s"),

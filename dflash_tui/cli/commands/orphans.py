@@ -16,14 +16,14 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.machine import processes, system
 from dflash_tui.machine.system import Orphan
 
-_GRACE = 5.0
+_STOP_TIMEOUT = 5.0
 
 
 def orphans(args: argparse.Namespace) -> int:
     """`orphans [PID]`: print them, or end the one with this pid."""
     found = system.find_orphans()
     if args.pid is not None:
-        return _end(args.pid, found, sure=args.yes)
+        return _end_orphan(args.pid, found, sure=args.yes)
     if args.json:
         for orphan in found:
             print_data(
@@ -40,7 +40,7 @@ def orphans(args: argparse.Namespace) -> int:
     return 0
 
 
-def _end(pid: int, found: list[Orphan], *, sure: bool) -> int:
+def _end_orphan(pid: int, found: list[Orphan], *, sure: bool) -> int:
     """End one orphan and what it started, if that is what somebody wants.
 
     Raises:
@@ -67,7 +67,7 @@ def _end(pid: int, found: list[Orphan], *, sure: bool) -> int:
     for number in (signal.SIGTERM, signal.SIGKILL):
         for each in family:
             processes.send_signal(each, number)
-        psutil.wait_procs(family, timeout=_GRACE)
+        psutil.wait_procs(family, timeout=_STOP_TIMEOUT)
         if not any(map(processes.is_running, family)):
             print_status(f"{what}, has ended")
             return 0

@@ -13,19 +13,19 @@ from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import PANEL_SPEED, Player
 from dflash_tui.monitoring.recording import Recording
 
-_LONG_SILENCE = 3600.0
-_ALARMS_EVERY = 5.0  # recorded seconds; days of them are read at once
+_MAX_SILENCE = 3600.0
+_ALARM_INTERVAL = 5.0  # recorded seconds; days of them are read at once
 
 
 def replay(args: argparse.Namespace) -> int:
     """`replay RUN|FILE`: play a recording in the panel, or as lines."""
     found = recording.find_recording(args.recording)
     if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return _lines(args, found)
+        return _print_recording(args, found)
     return panel(player=Player(found, at=args.at, speed=args.speed or PANEL_SPEED))
 
 
-def _lines(args: argparse.Namespace, found: Recording) -> int:
+def _print_recording(args: argparse.Namespace, found: Recording) -> int:
     """Print what `attach` printed while it happened; without --speed as fast as it can be read.
 
     Figures come every so many recorded seconds. How the recorded server ended is told, and no failure of ours.
@@ -43,7 +43,7 @@ def _lines(args: argparse.Namespace, found: Recording) -> int:
     due = begin + args.every
     for event in found.events():
         while due <= event.at and state.exit is None:
-            _wait(args.speed, began, due - begin)
+            _wait_until_played(args.speed, began, due - begin)
             if state.readings:
                 figures = WindowFigures.of(state, due, args.every)
                 if not args.json and rows % 20 == 0:
@@ -51,14 +51,14 @@ def _lines(args: argparse.Namespace, found: Recording) -> int:
                 print_data(encode(figures).decode() if args.json else figures.line(state))
                 rows += 1
             # Rows of a long silence are all the same.
-            due = event.at if event.at - due > _LONG_SILENCE else due + args.every
+            due = event.at if event.at - due > _MAX_SILENCE else due + args.every
         while looked <= event.at and state.exit is None:
-            _wait(args.speed, began, looked - begin)
+            _wait_until_played(args.speed, began, looked - begin)
             watch.refresh(looked)
-            looked = event.at if event.at - looked > _LONG_SILENCE else looked + _ALARMS_EVERY
+            looked = event.at if event.at - looked > _MAX_SILENCE else looked + _ALARM_INTERVAL
         state.apply(event)
         if event.at >= begin:
-            _wait(args.speed, began, event.at - begin)
+            _wait_until_played(args.speed, began, event.at - begin)
             lines.show(event)
     if failed := postmortem.build_postmortem(found, state):
         print_status(why.format_postmortem(failed))
@@ -67,7 +67,7 @@ def _lines(args: argparse.Namespace, found: Recording) -> int:
     return 0
 
 
-def _wait(speed: float | None, began: float, played: float) -> None:
+def _wait_until_played(speed: float | None, began: float, played: float) -> None:
     if speed and (rest := began + played / speed - time.monotonic()) > 0:
         time.sleep(rest)
 

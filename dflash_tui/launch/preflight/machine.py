@@ -21,17 +21,22 @@ from dflash_tui.planning.plan import count_gpus_needed
 from dflash_tui.planning.recipe import Mode
 
 _CPU_DEMO = "dflash-tui --recipe demo-cpu runs on the CPU"
-_SLOW_DISK = 500e6  # bytes/s; an NVMe disk reads several GB/s, a USB 3 one 0.4
-_FOREIGN = 256 << 20
+_SLOW_DISK_RATE = 500e6  # bytes/s; an NVMe disk reads several GB/s, a USB 3 one 0.4
+_MIN_FOREIGN_MEMORY = 256 << 20
 
 
 def check_machine(situation: Situation, *, thorough: bool = False) -> list[Check]:
     """Return the checks of this machine for a plan; `thorough` ones read from the disk for a second or two."""
-    found = [*_gpu(situation), *memory.check_memory(situation)]
-    return [*found, *_compilers(situation), *_storage(situation, thorough=thorough), *_patch_files()]
+    found = [*_check_gpus(situation), *memory.check_memory(situation)]
+    return [
+        *found,
+        *_check_compilers(situation),
+        *_check_model_disk(situation, thorough=thorough),
+        *_check_patch_files(),
+    ]
 
 
-def _gpu(situation: Situation) -> Iterator[Check]:
+def _check_gpus(situation: Situation) -> Iterator[Check]:
     probe, plan = situation.probe, situation.plan
     if plan.on_cpu and not situation.bare:
         yield pass_check("GPU", "none is needed on the CPU")
@@ -43,16 +48,16 @@ def _gpu(situation: Situation) -> Iterator[Check]:
             else fail_check("GPU", probe.why_none, f"this recipe needs an NVIDIA GPU; {_CPU_DEMO}")
         )
         return
-    yield from _enough(situation)
+    yield from _check_gpu_count(situation)
     for card in probe.gpus if situation.bare else situation.gpus:
-        yield from _card(situation, card)
-    yield _driver(probe.driver, plan.driver)
+        yield from _check_gpu(situation, card)
+    yield _check_driver(probe.driver, plan.driver)
     if any(card.hardware is Hardware.GB10 for card in situation.gpus) and probe.driver.startswith("590."):
         said = f"{probe.driver}: the 590 series was reported to hang while CUDA graphs are captured"
         yield warn_check("driver on GB10", said, "stay on 580, or launch eager (--mode eager)")
 
 
-def _enough(situation: Situation) -> Iterator[Check]:
+def _check_gpu_count(situation: Situation) -> Iterator[Check]:
     """Each part of a divided model needs a GPU, in this machine unless a Ray cluster brings more."""
     flags = situation.setup.flags
     wanted = count_gpus_needed(flags)
@@ -62,7 +67,7 @@ def _enough(situation: Situation) -> Iterator[Check]:
         yield fail_check("GPU", f"{wanted} are needed, and {pluralize(there, 'GPU')} here", fix)
 
 
-def _card(situation: Situation, card: Gpu) -> Iterator[Check]:
+def _check_gpu(situation: Situation, card: Gpu) -> Iterator[Check]:
     name, plan = f"GPU {card.index}", situation.plan
     if card.trouble:
         yield fail_check(name, card.trouble, "choose another GPU with --gpu, or restart the machine")
@@ -75,11 +80,11 @@ def _card(situation: Situation, card: Gpu) -> Iterator[Check]:
     if card.mig:
         whole = f"sudo nvidia-smi -i {card.index} -mig 0 makes it whole again"
         yield warn_check(f"{name} MIG", "it is divided, and vLLM sees one slice of it", whole)
-    yield from _power(card, name)
-    yield from _foreign(card, name)
+    yield from _check_power(card, name)
+    yield from _check_other_processes(card, name)
 
 
-def _driver(driver: str, least: str) -> Check:
+def _check_driver(driver: str, least: str) -> Check:
     if not least:
         return pass_check("driver", driver or "unknown")
     major = driver.partition(".")[0]
@@ -91,7 +96,7 @@ def _driver(driver: str, least: str) -> Check:
     return pass_check("driver", f"{driver}, {least} or newer is needed")
 
 
-def _power(card: Gpu, name: str) -> Iterator[Check]:
+def _check_power(card: Gpu, name: str) -> Iterator[Check]:
     if card.throttle:
         why = ", ".join(card.throttle)
         yield warn_check(
@@ -101,29 +106,29 @@ def _power(card: Gpu, name: str) -> Iterator[Check]:
         yield warn_check(f"{name} power", "on battery", "plug it in and take the performance mode before measuring")
 
 
-def _foreign(card: Gpu, name: str) -> Iterator[Check]:
+def _check_other_processes(card: Gpu, name: str) -> Iterator[Check]:
     """Everything on the GPU is foreign before a launch, servers of ours included."""
-    heavy = [holder for holder in card.processes or () if holder.memory is None or holder.memory >= _FOREIGN]
+    heavy = [holder for holder in card.processes or () if holder.memory is None or holder.memory >= _MIN_FOREIGN_MEMORY]
     if heavy:
         said = ", ".join(f"{h.name or 'a process'} (pid {h.pid}) {format_gib(h.memory)}" for h in heavy)
         yield warn_check(f"{name} is shared", said, "end what is not needed: it takes memory and spoils measurements")
 
 
-def _patch_files() -> Iterator[Check]:
+def _check_patch_files() -> Iterator[Check]:
     """A file that is no patch stops only the recipes that name it; those are refused when they are planned."""
     for name, why in patch_file.load_all_patches()[1].items():
         yield warn_check("patch file", f"{name} is unusable: {clean_line(why)}", "mend it, or move it away")
 
 
-def _compilers(situation: Situation) -> Iterator[Check]:
+def _check_compilers(situation: Situation) -> Iterator[Check]:
     plan = situation.plan
     if plan.on_cpu and plan.mode is Mode.EAGER and not situation.bare:
         yield pass_check("compilers", "none needed: eager on the CPU compiles nothing")
         return
-    yield _compiler(situation, "C compiler", "CC", ("gcc", "clang"))
+    yield _check_compiler(situation, "C compiler", "CC", ("gcc", "clang"))
     if plan.on_cpu and not situation.bare:
-        yield _compiler(situation, "C++ compiler", "CXX", ("g++", "clang++"))
-    if not _headers(situation.engine):
+        yield _check_compiler(situation, "C++ compiler", "CXX", ("g++", "clang++"))
+    if not _has_python_headers(situation.engine):
         yield fail_check("Python headers", "Python.h of the engine's Python is missing; Triton's kernels include it",
                    "apt install python3-dev")  # fmt: skip
     if plan.on_cpu and not situation.probe.gpus:
@@ -136,7 +141,7 @@ def _compilers(situation: Situation) -> Iterator[Check]:
                    "--set env.VLLM_USE_FLASHINFER_SAMPLER=0")  # fmt: skip
 
 
-def _compiler(situation: Situation, name: str, variable: str, names: tuple[str, ...]) -> Check:
+def _check_compiler(situation: Situation, name: str, variable: str, names: tuple[str, ...]) -> Check:
     if found := system.find_compiler(variable, names):
         return pass_check(name, found)
     given = f"{variable} is '{os.environ[variable]}', which is no program here" if os.environ.get(variable) else "none"
@@ -145,7 +150,7 @@ def _compiler(situation: Situation, name: str, variable: str, names: tuple[str, 
     return warn_check(name, said, fix) if situation.bare else fail_check(name, said, fix)
 
 
-def _headers(engine: Engine | None) -> bool:
+def _has_python_headers(engine: Engine | None) -> bool:
     """Whether Python.h of the interpreter that the engine was made from, or will be, is there."""
     if engine is None:
         return (Path(sysconfig.get_path("include")) / "Python.h").is_file()
@@ -153,7 +158,7 @@ def _headers(engine: Engine | None) -> bool:
     return (base / "include" / version / "Python.h").is_file()
 
 
-def _storage(situation: Situation, *, thorough: bool) -> Iterator[Check]:
+def _check_model_disk(situation: Situation, *, thorough: bool) -> Iterator[Check]:
     files = list_local_files(situation.models)
     place = files[0].parent if files else cache.hub_cache_folder()
     disk = system.find_disk(Path(place))
@@ -169,6 +174,6 @@ def _storage(situation: Situation, *, thorough: bool) -> Iterator[Check]:
     said = f"{speed / 1e9:.2f} GB/s read from {disk.device or 'it'}"
     yield (
         warn_check("disk speed", said, "loading will take long; a local NVMe disk is faster")
-        if speed < _SLOW_DISK
+        if speed < _SLOW_DISK_RATE
         else pass_check("disk speed", said)
     )

@@ -15,8 +15,8 @@ from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass
 from dflash_tui.machine.processes import build_clean_environment
 from dflash_tui.planning.plan import count_gpus_needed
 
-_PATIENCE = 60.0
-_START = "on the first host: ray start --head --port=6379; on the others: ray start --address=FIRST_HOST:6379"
+_TIMEOUT = 60.0
+_HOW_TO_START = "on the first host: ray start --head --port=6379; on the others: ray start --address=FIRST_HOST:6379"
 
 
 class RayNode(msgspec.Struct, frozen=True):
@@ -45,16 +45,16 @@ def check_ray(situation: Situation) -> Iterator[Check]:
     wanted = count_gpus_needed(flags)
     if situation.engine is None:
         said = "not looked at: the engine is not installed yet"
-        yield warn_check("Ray", said, f"install it on every host (dflash-tui engine install), then {_START}")
+        yield warn_check("Ray", said, f"install it on every host (dflash-tui engine install), then {_HOW_TO_START}")
         return
     found = read_ray_cluster(situation.engine.python)
     if found.error:
-        yield fail_check("Ray", found.error, f"{_START} (with the ray of {situation.engine.folder}/bin)")
+        yield fail_check("Ray", found.error, f"{_HOW_TO_START} (with the ray of {situation.engine.folder}/bin)")
         return
     gpus, versions = sum(node.gpus for node in found.nodes), sorted({node.vllm or "none" for node in found.nodes})
     said = f"{pluralize(len(found.nodes), 'host')}, {pluralize(gpus, 'GPU')}, vLLM {', '.join(versions)}"
     if gpus < wanted:
-        yield fail_check("Ray", f"{said}; the launch needs {wanted} GPUs", _START)
+        yield fail_check("Ray", f"{said}; the launch needs {wanted} GPUs", _HOW_TO_START)
     elif len(versions) > 1 or "none" in versions:
         where = ", ".join(f"{node.host} {node.vllm or 'none'}" for node in found.nodes)
         yield fail_check("Ray", f"{said}: every host needs the same", f"install the same engine on every host: {where}")
@@ -71,13 +71,13 @@ def read_ray_cluster(python: Path) -> RayCluster:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=build_clean_environment(),
-            timeout=_PATIENCE,
+            timeout=_TIMEOUT,
             check=False,
         )
         lines = done.stdout.splitlines() or [b""]
         return msgspec.json.decode(lines[-1], type=RayCluster)
     except subprocess.TimeoutExpired:
-        return RayCluster(error=f"Ray has not answered for {_PATIENCE:.0f} s")
+        return RayCluster(error=f"Ray has not answered for {_TIMEOUT:.0f} s")
     except OSError as error:
         return RayCluster(error=str(error))
     except msgspec.MsgspecError:

@@ -49,10 +49,10 @@ async def survey_launch(setup: ResolvedRecipe, plan: Plan, *, bare: bool = False
     finding = asyncio.to_thread(inventory.find_any_engine, Path(plan.engine_folder))
     asking = asyncio.gather(*(model_lookup.look_up_model(model.name, model.revision) for model in plan.models))
     probe, engine, models = await asyncio.gather(probing, finding, asking)
-    return Situation(setup, plan, probe, _chosen(probe, setup, plan), engine, tuple(models), bare)
+    return Situation(setup, plan, probe, _select_gpus(probe, setup, plan), engine, tuple(models), bare)
 
 
-def _chosen(probe: GpuProbe, setup: ResolvedRecipe, plan: Plan) -> tuple[Gpu, ...]:
+def _select_gpus(probe: GpuProbe, setup: ResolvedRecipe, plan: Plan) -> tuple[Gpu, ...]:
     """Return the GPUs that the server would take: those of the plan, else the first of its class."""
     if plan.gpus:
         return tuple(card for card in probe.gpus if card.uuid in plan.gpus)

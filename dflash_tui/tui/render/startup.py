@@ -19,7 +19,7 @@ from dflash_tui.presentation.startup_text import (
     format_silence,
     list_facts,
 )
-from dflash_tui.run_state.eta import WORTH_IT, ExpectedStart, MedianSeconds, list_coming_steps
+from dflash_tui.run_state.eta import _MIN_STEP_SECONDS, ExpectedStart, MedianSeconds, list_coming_steps
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.widgets.basic import MUTED, draw_bar
 
@@ -116,7 +116,7 @@ def _mark(over: bool) -> tuple[str, str]:
 def _steps(state: RunState, now: float, width: int, usual: Mapping[Step, MedianSeconds]) -> list[Content]:
     """Return a row for each step before the launch, and for those that are known to come."""
     took = {step: event.at - state.begun[step] for step, event in state.preparing.items()}
-    busy = {step for step, event in state.preparing.items() if not event.done or took[step] >= WORTH_IT}
+    busy = {step for step, event in state.preparing.items() if not event.done or took[step] >= _MIN_STEP_SECONDS}
     known = {step: format_expected(guess) for step, guess in usual.items() if step in busy}
     to_come = list_coming_steps(state.preparing, state.begun, usual) if state.started_at is None else []
     timed = bool(known or to_come)  # a column that would stay empty has no room

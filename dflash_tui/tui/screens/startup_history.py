@@ -28,7 +28,7 @@ _FIRST = "first request"
 # A part looks the same in every bar; neighbours differ without colours, too.
 _LOOKS = {
     name: ("█▓"[place % 2], ("$series-a", "$series-b", "$series-c")[place % 3])
-    for place, name in enumerate([*(name for name, _ in startup_comparison.PARTS), _FIRST])
+    for place, name in enumerate([*(name for name, _ in startup_comparison.STARTUP_PARTS), _FIRST])
 }
 
 
@@ -78,7 +78,7 @@ def render_table(known: Sequence[StartKind], width: int) -> Content:
 
 def list_parts(kind: StartKind) -> list[tuple[str, float]]:
     """Return what the starts of a kind spent their time on, in seconds; what they had nothing of is left out."""
-    found = [(name, kind.part(phases)) for name, phases in startup_comparison.PARTS]
+    found = [(name, kind.part(phases)) for name, phases in startup_comparison.STARTUP_PARTS]
     return [(name, seconds) for name, seconds in (*found, (_FIRST, kind.first)) if seconds]
 
 

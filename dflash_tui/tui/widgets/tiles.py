@@ -13,7 +13,7 @@ from textual.widget import Widget
 from dflash_tui.common.formatting import UNKNOWN, format_gib, format_number, format_percent, truncate
 from dflash_tui.events import Histogram
 from dflash_tui.planning.plan import Plan
-from dflash_tui.run_state.counters import LONGEST_GAP, CounterReading
+from dflash_tui.run_state.counters import MAX_GAP, CounterReading
 from dflash_tui.run_state.published_range import choose_published_figures, compare_with_published
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.widgets.basic import MUTED
@@ -43,7 +43,7 @@ def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, spa
     `tokens` is how many are drafted per step. A server that is silent or gone has no present figures.
     """
     last = state.readings[-1] if state.readings else None
-    fresh = last is not None and state.exit is None and now - last.at <= LONGEST_GAP
+    fresh = last is not None and state.exit is None and now - last.at <= MAX_GAP
     recent = state.window(RECENT, now) if fresh else None
     mean = state.window(span, now)
     minutes = f"{span / 60:.0f} min"
@@ -93,7 +93,7 @@ def _queue(last: CounterReading | None, mean: Rates | None) -> Tile:
 
 
 def _memory(state: RunState, now: float) -> Tile:
-    memory = state.memory.held(now, LONGEST_GAP) if state.exit is None else None
+    memory = state.memory.held(now, MAX_GAP) if state.exit is None else None
     if memory is None:
         return Tile("memory", UNKNOWN, "", "memory", 17)
     share = format_percent(memory.used / memory.total) if memory.total else ""

@@ -8,7 +8,7 @@ from dflash_tui.diagnosis.cause import UNKNOWN, diagnose_run
 from dflash_tui.events import Autopsy, Exited, Health, HealthChanged, Launched, MemorySampled, Stopping
 from dflash_tui.planning.recipe import RecipeFailure
 from dflash_tui.run_state.state import RunState
-from dflash_tui.vllm_output.known_failures import KNOWN, SYMPTOMS, explain_failure
+from dflash_tui.vllm_output.known_failures import KNOWN_FAILURES, SYMPTOMS, explain_failure
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
 
@@ -268,7 +268,7 @@ def test_a_server_that_answers_badly_is_explained_while_it_runs():
 
 def test_every_failure_but_a_symptom_says_why_and_what_to_do():
     """No row of the table is without words, and each fills in without the groups of its pattern."""
-    for failure in KNOWN:
+    for failure in KNOWN_FAILURES:
         words = dict.fromkeys(failure.pattern.groupindex, "")
         assert bool(failure.cause and failure.fix) is (failure.kind not in SYMPTOMS), failure.kind
         failure.cause.format_map(words)

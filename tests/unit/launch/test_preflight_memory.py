@@ -96,7 +96,7 @@ def test_weights_that_do_not_fit():
     """No setting makes them smaller."""
     found = check(situation(RECIPE, DESKTOP, models=sized(52)))
     assert found.level is CheckLevel.FAIL
-    assert found.fix == preflight_memory._OTHERWISE
+    assert found.fix == preflight_memory._NOTHING_FITS
 
 
 def test_the_gpu_with_the_least_counts():

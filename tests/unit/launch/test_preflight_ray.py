@@ -77,7 +77,7 @@ def test_an_engine_without_ray_says_so(engine):
 def test_a_ray_that_does_not_work(engine, monkeypatch, script, words):
     """What it said is evidence; one that hangs is not waited for."""
     if "sleep" in script:
-        monkeypatch.setattr(ray, "_PATIENCE", 0.5)
+        monkeypatch.setattr(ray, "_TIMEOUT", 0.5)
     says(engine, script)
     found = checked(engine)
     assert found.level is CheckLevel.FAIL

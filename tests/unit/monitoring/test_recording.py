@@ -27,7 +27,7 @@ from dflash_tui.events import (
 )
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import Player
-from dflash_tui.monitoring.recording import LOG, MOST_PACKED, RUN, SAMPLES
+from dflash_tui.monitoring.recording import LOG_PART, MAX_COMPRESSION, RUN_PART, SAMPLES_PART
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
@@ -44,7 +44,7 @@ def folded(events) -> RunState:
 def parts() -> dict[str, bytes]:
     """The three parts of the sample."""
     folder = recording.find_recording("sample").folder
-    return {name: (folder / name).read_bytes() for name in (RUN, LOG, SAMPLES)}
+    return {name: (folder / name).read_bytes() for name in (RUN_PART, LOG_PART, SAMPLES_PART)}
 
 
 def packed(path: Path, parts: dict[str, bytes]) -> Path:
@@ -110,8 +110,8 @@ def test_a_file_with_foreign_names_is_refused(tmp_path, parts, name):
 def test_a_link_is_refused(tmp_path, parts):
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(RUN, parts[RUN])
-        link = zipfile.ZipInfo(LOG)
+        archive.writestr(RUN_PART, parts[RUN_PART])
+        link = zipfile.ZipInfo(LOG_PART)
         link.external_attr = (stat.S_IFLNK | 0o777) << 16
         archive.writestr(link, "/etc/passwd")
     with pytest.raises(UsageError, match="not a recording"):
@@ -119,8 +119,8 @@ def test_a_link_is_refused(tmp_path, parts):
 
 
 def test_what_unpacks_to_far_more_than_it_is_is_refused(tmp_path, parts):
-    path = packed(tmp_path / "a.zip", parts | {LOG: bytes(64 << 20)})
-    assert MOST_PACKED * path.stat().st_size < 64 << 20
+    path = packed(tmp_path / "a.zip", parts | {LOG_PART: bytes(64 << 20)})
+    assert MAX_COMPRESSION * path.stat().st_size < 64 << 20
     with pytest.raises(UsageError, match="refused"):
         recording.find_recording(str(path))
 
@@ -138,14 +138,14 @@ def test_what_is_no_archive_is_refused(tmp_path, data):
     [{"id": "../x"}, {"id": ""}, {"id": ".hidden"}, {"started_at": 1e300}, {"utc_offset": 1e9}, {"plan": 3}],
 )
 def test_a_run_that_cannot_be_is_refused(tmp_path, parts, change):
-    told = json.loads(parts[RUN]) | change
-    path = packed(tmp_path / "a.zip", parts | {RUN: json.dumps(told).encode()})
+    told = json.loads(parts[RUN_PART]) | change
+    path = packed(tmp_path / "a.zip", parts | {RUN_PART: json.dumps(told).encode()})
     with pytest.raises(UsageError, match="not a recording"):
         recording.find_recording(str(path))
 
 
 def test_json_without_an_end_is_refused(tmp_path, parts):
-    path = packed(tmp_path / "a.zip", parts | {RUN: b"[" * 500_000})
+    path = packed(tmp_path / "a.zip", parts | {RUN_PART: b"[" * 500_000})
     with pytest.raises(UsageError, match="not a recording"):
         recording.find_recording(str(path))
 
@@ -154,7 +154,7 @@ def test_a_torn_file_plays_up_to_the_tear_and_says_so(tmp_path, parts):
     path = packed(tmp_path / "a.zip", parts)
     whole = list(recording.find_recording(str(path)).events())
     data = bytearray(path.read_bytes())
-    at = data.find(LOG.encode()) + 3000
+    at = data.find(LOG_PART.encode()) + 3000
     data[at : at + 64] = b"\xff" * 64
     path.write_bytes(data)
     events = recording.find_recording(str(path)).events()
@@ -166,7 +166,7 @@ def test_a_torn_file_plays_up_to_the_tear_and_says_so(tmp_path, parts):
 
 def test_texts_of_a_recording_carry_no_control_characters(tmp_path, parts):
     evil = "\x1b]0;owned\x07\x1b[2J\u202etxt"
-    told = json.loads(parts[RUN])
+    told = json.loads(parts[RUN_PART])
     told["plan"] |= {"recipe": evil, "synthetic": evil}
     events = (
         HealthChanged(told["started_at"] + 1, Health.WARM, evil),
@@ -174,7 +174,12 @@ def test_texts_of_a_recording_carry_no_control_characters(tmp_path, parts):
     )
     samples = b"".join(encode(event) + b"\n" for event in events)
     found = recording.find_recording(
-        str(packed(tmp_path / "a.zip", {RUN: json.dumps(told).encode(), LOG: evil.encode(), SAMPLES: samples}))
+        str(
+            packed(
+                tmp_path / "a.zip",
+                {RUN_PART: json.dumps(told).encode(), LOG_PART: evil.encode(), SAMPLES_PART: samples},
+            )
+        )
     )
     seen = repr([found, *found.events()])
     for text in ("x1b", "\\x07", "u202e"):
@@ -183,9 +188,9 @@ def test_texts_of_a_recording_carry_no_control_characters(tmp_path, parts):
 
 def with_events(parts: dict[str, bytes], *told: Mapping[str, object]) -> dict[str, bytes]:
     """Return the parts with these events, one a second from the time the server was up."""
-    start = json.loads(parts[RUN])["started_at"] + 130
+    start = json.loads(parts[RUN_PART])["started_at"] + 130
     lines = [json.dumps({"at": start + place, **event}) for place, event in enumerate(told)]
-    return parts | {SAMPLES: "\n".join(lines).encode() + b"\n"}
+    return parts | {SAMPLES_PART: "\n".join(lines).encode() + b"\n"}
 
 
 WARM = {"event": "health", "health": "warm"}
@@ -256,12 +261,12 @@ def test_speeds_of_next_to_nothing_make_no_cycle(tmp_path, parts):
 
 
 def test_a_run_of_this_machine_is_found_by_its_name(parts):
-    run = msgspec.json.decode(parts[RUN], type=Run)
+    run = msgspec.json.decode(parts[RUN_PART], type=Run)
     run.folder.mkdir(parents=True)
     for name, data in parts.items():
         (run.folder / name).write_bytes(data)
     assert recording.find_recording("gemma-4-26b-a4b").folder == run.folder
-    lines = parts[SAMPLES].split(b"\n")
+    lines = parts[SAMPLES_PART].split(b"\n")
     run.samples.write_bytes(b"\n".join(line for line in lines if b"exited" not in line and b"stopping" not in line))
     last = list(recording.find_recording(run.id).events())[-1]
     assert isinstance(last, Exited)  # nobody saw it end, but its process is not there
@@ -399,16 +404,16 @@ def test_json_is_every_event():
 
 
 def test_a_failed_run_is_told_and_the_replay_succeeds(tmp_path, parts):
-    samples = encode(Exited(json.loads(parts[RUN])["started_at"] + 200, 1)) + b"\n"
+    samples = encode(Exited(json.loads(parts[RUN_PART])["started_at"] + 200, 1)) + b"\n"
     log = b"torch.OutOfMemoryError: CUDA out of memory.\n"
-    done = replay(str(packed(tmp_path / "a.zip", parts | {LOG: log, SAMPLES: samples})))
+    done = replay(str(packed(tmp_path / "a.zip", parts | {LOG_PART: log, SAMPLES_PART: samples})))
     assert done.returncode == 0
     assert "ended before it was ready (exit code 1)" in done.stderr
     assert "CUDA out of memory" in done.stderr
 
 
 def test_lines_of_a_recording_are_read_whole(tmp_path, parts):
-    found = recording.find_recording(str(packed(tmp_path / "a.zip", parts | {LOG: b"first\nlast without an end"})))
+    found = recording.find_recording(str(packed(tmp_path / "a.zip", parts | {LOG_PART: b"first\nlast without an end"})))
     assert [event.text for event in found.events() if isinstance(event, LogLine)] == ["first", "last without an end"]
 
 
@@ -423,9 +428,9 @@ def test_alarms_are_replayed_as_they_came(tmp_path, parts):
     """A recorded suspension is told when it begins and when it is over, as lines and as JSON."""
     at = recording.find_recording("sample").started_at + 100
     for seconds, pids in ((0, (4711,)), (20, ())):
-        parts[SAMPLES] += encode(Suspended(at + seconds, pids)) + b"\n"
-    lines = sorted(parts[SAMPLES].splitlines(), key=lambda line: json.loads(line)["at"])
-    parts[SAMPLES] = b"\n".join(lines) + b"\n"
+        parts[SAMPLES_PART] += encode(Suspended(at + seconds, pids)) + b"\n"
+    lines = sorted(parts[SAMPLES_PART].splitlines(), key=lambda line: json.loads(line)["at"])
+    parts[SAMPLES_PART] = b"\n".join(lines) + b"\n"
     path = packed(tmp_path / "a.zip", parts)
     said = replay(str(path), "--plain").stderr
     assert "! hang: the server is suspended by a signal" in said

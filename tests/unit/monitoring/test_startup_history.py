@@ -25,7 +25,7 @@ COLD, AGAIN = "cpu-vllm-0.32.0/dflash_compile_cold", "cpu-vllm-0.32.0/dflash_com
 @pytest.fixture(autouse=True)
 def unread(monkeypatch):
     """Let no test see what another has read."""
-    monkeypatch.setattr(startup_history, "_known", {})
+    monkeypatch.setattr(startup_history, "_starts_by_run", {})
 
 
 def a_plan(**changes) -> Plan:

@@ -19,7 +19,7 @@ from dflash_tui.events import (
     Stopping,
     Suspended,
 )
-from dflash_tui.run_state.alarms import HANGS_AFTER, Alarm, find_alarms
+from dflash_tui.run_state.alarms import HANG_SECONDS, Alarm, find_alarms
 from dflash_tui.run_state.state import RunState
 
 GIB = 1 << 30
@@ -63,7 +63,7 @@ def test_no_token_for_a_minute_is_a_hang_and_a_token_ends_it():
     """Since the last token, not since it was noticed; what runs is told."""
     stuck = counters(990.0, running=2)
     state = folded(*working(0, 100), *resting(stuck, 100, 200))
-    assert "hang" not in raised(state, 98.0 + HANGS_AFTER)
+    assert "hang" not in raised(state, 98.0 + HANG_SECONDS)
     alarm = raised(state, 195.0)["hang"]
     assert alarm.since == 99.0
     assert "2 requests running, no token for 1:36" in alarm.evidence

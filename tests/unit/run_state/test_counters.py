@@ -7,7 +7,7 @@ import pytest
 
 from dflash_tui.events import Counters, Histogram, LatenciesSampled
 from dflash_tui.run_state.counters import CounterSeries
-from dflash_tui.run_state.retention import DENSE, LONGEST, THIN_EVERY, THIN_STEP, ThinnedSeries
+from dflash_tui.run_state.retention import DENSE_SECONDS, MAX_AGE, THINNED_INTERVAL, THINNING_PERIOD, ThinnedSeries
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.histogram import compute_mean, estimate_quantile, subtract_histograms
 from dflash_tui.vllm_output.metrics import parse_metrics
@@ -25,9 +25,11 @@ def test_a_day_is_kept_thinned_and_its_windows_stay_exact():
     track = CounterSeries()
     for second in range(100_000):
         track.take(float(second), counters(2.0 * second))
-    assert len(track) == pytest.approx(DENSE + (LONGEST - DENSE) / THIN_STEP, abs=THIN_EVERY + 3)
-    assert track[0].at >= 100_000 - LONGEST - 700
-    assert all(b.at - a.at <= THIN_STEP for a, b in pairwise(track))
+    assert len(track) == pytest.approx(
+        DENSE_SECONDS + (MAX_AGE - DENSE_SECONDS) / THINNED_INTERVAL, abs=THINNING_PERIOD + 3
+    )
+    assert track[0].at >= 100_000 - MAX_AGE - 700
+    assert all(b.at - a.at <= THINNED_INTERVAL for a, b in pairwise(track))
     old, new = track.between(40_000.5, 50_000.5), track.window(600, 99_999.0)
     assert old is not None
     assert new is not None

@@ -3,7 +3,7 @@
 import pytest
 
 from dflash_tui.planning.recipe import Mode, PublishedFigures
-from dflash_tui.run_state.draft_advice import LEAST_STEPS, advise_draft_length
+from dflash_tui.run_state.draft_advice import MIN_STEPS, advise_draft_length
 from dflash_tui.run_state.published_range import choose_published_figures, compare_with_published
 from dflash_tui.run_state.slow_cycle import FinishedRequest
 from dflash_tui.vllm_output.metrics import Rates
@@ -17,7 +17,7 @@ def test_the_first_useless_position_adds_too_little():
 
 
 def test_all_positions_may_be_useful():
-    found = advise_draft_length((0.9, 0.8, 0.7), LEAST_STEPS)
+    found = advise_draft_length((0.9, 0.8, 0.7), MIN_STEPS)
     assert found is not None
     assert (found.first_useless, found.suggested) == (None, 3)
 
@@ -28,7 +28,7 @@ def test_one_token_is_drafted_at_least():
     assert (found.first_useless, found.suggested) == (1, 1)
 
 
-@pytest.mark.parametrize(("shares", "steps"), [((), 1e6), ((0.9, 0.0), LEAST_STEPS - 1)])
+@pytest.mark.parametrize(("shares", "steps"), [((), 1e6), ((0.9, 0.0), MIN_STEPS - 1)])
 def test_too_little_gives_no_advice(shares, steps):
     assert advise_draft_length(shares, steps) is None
 

@@ -5,7 +5,7 @@ import pytest
 
 from dflash_tui.events import WARM_UP, Phase, Preparing, RequestDone, Step
 from dflash_tui.run_state.eta import (
-    MOST,
+    MAX_STARTS,
     RecordedStart,
     estimate_time_to_launch,
     estimate_time_to_ready,
@@ -43,7 +43,7 @@ def test_only_the_newest_count():
     """What was true many starts ago is forgotten."""
     expected = expect_startup([cached(seconds) for seconds in (500.0, 500.0, 10.0, 11.0, 12.0, 13.0, 14.0)])
     assert expected is not None
-    assert expected.phases[Phase.COMPILE] == (12.0, MOST)
+    assert expected.phases[Phase.COMPILE] == (12.0, MAX_STARTS)
 
 
 def test_a_cold_start_is_expected_once():

@@ -3,7 +3,7 @@
 import pytest
 
 from dflash_tui.events import LogLine
-from dflash_tui.run_state.retention import KEPT_BYTES, KEPT_LINES, THIN_EVERY
+from dflash_tui.run_state.retention import MAX_BYTES, MAX_LINES, THINNING_PERIOD
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.benchmarks.live import HOUR, load
@@ -20,13 +20,13 @@ def folded(state: RunState, count: int, text: str) -> tuple[int, int]:
 def test_twice_the_lines_take_no_more(text):
     """However long lines are: no more than so many, nor than so many bytes, and the newest are there."""
     state = RunState()
-    once = folded(state, KEPT_LINES + 7, text)
-    assert folded(state, 2 * KEPT_LINES, text) == once
-    assert once[0] <= KEPT_LINES
-    assert once[1] <= KEPT_BYTES
-    assert once[0] == KEPT_LINES or once[1] > KEPT_BYTES / 2
-    assert state.line_count == 3 * KEPT_LINES + 7
-    assert [line.text[:8] for line in state.lines[-2:]] == [f"{2 * KEPT_LINES - 2:08}", f"{2 * KEPT_LINES - 1:08}"]
+    once = folded(state, MAX_LINES + 7, text)
+    assert folded(state, 2 * MAX_LINES, text) == once
+    assert once[0] <= MAX_LINES
+    assert once[1] <= MAX_BYTES
+    assert once[0] == MAX_LINES or once[1] > MAX_BYTES / 2
+    assert state.line_count == 3 * MAX_LINES + 7
+    assert [line.text[:8] for line in state.lines[-2:]] == [f"{2 * MAX_LINES - 2:08}", f"{2 * MAX_LINES - 1:08}"]
 
 
 def test_levels_and_files_of_lines_are_held_once():
@@ -48,5 +48,5 @@ def test_a_second_day_of_samples_takes_no_more_than_the_first():
         if second % (24 * HOUR) == 24 * HOUR - 10:
             kept = (state.readings, state.gpus, state.memory, state.latencies, state.requests, state.finished.requests)
             found.append([len(values) for values in kept])
-    assert found[0] == pytest.approx(found[1], abs=2 * THIN_EVERY)
+    assert found[0] == pytest.approx(found[1], abs=2 * THINNING_PERIOD)
     assert all(0 < held < 1000 for held in found[1])

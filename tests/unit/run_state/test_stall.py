@@ -3,7 +3,7 @@
 import pytest
 
 from dflash_tui.events import Activity
-from dflash_tui.run_state.stall import QUIET, STALLED, detect_silence
+from dflash_tui.run_state.stall import QUIET_SECONDS, STALL_SECONDS, detect_silence
 from tests.support import recorded_startups
 from tests.support.recorded_startups import SILENT
 
@@ -14,11 +14,11 @@ END = 162.162  # "Kernel JIT monitor activated"
 def test_the_recorded_silence_becomes_a_warning_that_names_the_jit():
     """The 93 s in which FlashInfer compiled say so, after a while, for as long as they last, and not after."""
     startup = recorded_startups.state(SILENT, 120.0).startup
-    assert detect_silence(startup, LAST, LAST + QUIET - 1) is None
-    quiet = detect_silence(startup, LAST, LAST + QUIET + 1)
+    assert detect_silence(startup, LAST, LAST + QUIET_SECONDS - 1) is None
+    quiet = detect_silence(startup, LAST, LAST + QUIET_SECONDS + 1)
     assert quiet is not None
     assert not quiet.warning
-    for second in (LAST + STALLED, 120.0, END - 0.1):
+    for second in (LAST + STALL_SECONDS, 120.0, END - 0.1):
         stalled = detect_silence(startup, LAST, second)
         assert stalled is not None
         assert stalled.warning
