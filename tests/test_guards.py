@@ -22,6 +22,44 @@ EVERYTHING_BUT_THE_PANEL = (
     "print(*sorted(sys.modules))"
 )
 
+# Every import inside a function: importer, what it imports there (below dflash_tui), and why. No other is allowed.
+QUICK_HELP = "`--version` and `--help` import nothing heavy"
+NO_TEXTUAL = "Textual takes 300 ms, which a command without a screen is spared"
+NO_HTTPX = "httpx takes 60 ms (200 on a cold disk), which is spared the first paint and who reads files only"
+NO_NVML = "pynvml takes 15 to 30 ms (80 on a cold disk), which is spared the first paint and who reads files only"
+DEFERRED_IMPORTS = {
+    ("__main__", "cli.main"): QUICK_HELP,
+    ("cli.main", "cli.commands.panel"): QUICK_HELP,
+    ("cli.main", "cli.commands.up"): QUICK_HELP,
+    ("cli.main", "json"): QUICK_HELP,
+    ("cli.commands.panel", "tui.app"): NO_TEXTUAL,
+    ("cli.commands.replay", "cli.alarm_lines"): NO_HTTPX,
+    ("cli.commands.replay", "cli.commands.why"): NO_HTTPX,
+    ("cli.commands.replay", "cli.event_lines"): NO_HTTPX,
+    ("cli.commands.replay", "diagnosis.postmortem"): NO_HTTPX,
+    ("cli.commands.report", "tui.svg_export"): NO_TEXTUAL,
+    ("cli.commands.servers", "launch.restart_policy"): NO_NVML,
+    ("cli.commands.servers", "launch.shutdown"): NO_NVML,
+    ("monitoring.observer", "monitoring.recorder"): NO_HTTPX,
+    ("tui.app", "launch.preparation"): NO_HTTPX,
+    ("tui.app", "launch.shutdown"): NO_NVML,
+    ("tui.app", "tui.screens.foreign"): NO_HTTPX,
+    ("tui.dialogs.doctor", "launch.preflight.runner"): NO_HTTPX,
+    ("tui.dialogs.new_experiment", "cli.parser"): NO_HTTPX,
+    ("tui.dialogs.new_experiment", "experiments.builder"): NO_HTTPX,
+    ("tui.dialogs.new_experiment", "experiments.controller"): NO_HTTPX,
+    ("tui.dialogs.new_experiment", "launch.preparation"): NO_HTTPX,
+    ("tui.dialogs.remedies", "cli.parser"): NO_HTTPX,
+    ("tui.dialogs.remedies", "launch.planner"): NO_HTTPX,
+    ("tui.screens.experiment", "experiments.controller"): NO_HTTPX,
+    ("tui.screens.launch", "engines.hub.model_lookup"): NO_HTTPX,
+    ("tui.screens.launch", "machine.nvml"): NO_NVML,
+    (
+        "vllm_output.metrics",
+        "prometheus_client.parser",
+    ): "takes 40 ms, which is spared who reads recorded counters only",
+}
+
 
 def modules(code: str) -> set[str]:
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
@@ -184,6 +222,28 @@ def test_no_word_passes_a_shell_and_no_file_makes_objects():
                 assert ast.unparse(node.func) not in never, (path, node.lineno)
                 assert not any(word.arg == "shell" for word in node.keywords), (path, node.lineno)
     assert seen > 5000
+
+
+def test_deferred_imports_are_those_that_are_listed():
+    """A function imports only what is too slow to be imported with its module, and the list says why."""
+    package, deferred = Path(dflash_tui.__file__).parent, set()
+    for path in sorted(package.rglob("*.py")):
+        importer = ".".join(path.relative_to(package).with_suffix("").parts)
+        if importer.startswith("in_engine."):  # scripts of another Python
+            continue
+        functions = [
+            n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        for node in (inner for function in functions for inner in ast.walk(function)):
+            if isinstance(node, ast.Import):
+                deferred |= {(importer, alias.name) for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                origin = str(node.module).removeprefix("dflash_tui.")
+                folder = package.joinpath(*origin.split("."))
+                deferred |= {
+                    (importer, f"{origin}.{alias.name}" if folder.is_dir() else origin) for alias in node.names
+                }
+    assert (deferred - set(DEFERRED_IMPORTS), set(DEFERRED_IMPORTS) - deferred) == (set(), set())
 
 
 def test_the_tests_that_a_promise_names_are_there():

@@ -138,7 +138,7 @@ async def fold_run(run: Run) -> AsyncIterator[tuple[RunState, asyncio.Task[None]
 @asynccontextmanager
 async def observe_batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent]]]:
     """Yield the events of `run` as `observe_run` does, those together that were read at once."""
-    from dflash_tui.monitoring import recorder  # noqa: PLC0415 - httpx costs 200 ms that reading files is spared
+    from dflash_tui.monitoring import recorder
 
     queue: _Queue = asyncio.Queue()
 

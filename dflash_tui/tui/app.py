@@ -103,7 +103,7 @@ class DflashApp(TerminalApp):
         if not self.is_headless:
             leave_on_signals(self._end)
         if self._foreign:
-            from dflash_tui.tui.screens.foreign import ForeignScreen  # noqa: PLC0415 - as in `follow`
+            from dflash_tui.tui.screens.foreign import ForeignScreen
 
             screen = ForeignScreen(self._foreign)
             self.add_mode("foreign", lambda: screen)
@@ -128,7 +128,7 @@ class DflashApp(TerminalApp):
     @work(exclusive=True, group="bring-up")
     async def bring_up(self, setup: ResolvedRecipe, plan: Plan, forced: str) -> None:
         """Prepare and launch `plan`, then follow it."""
-        from dflash_tui.launch import preparation  # noqa: PLC0415 - as above
+        from dflash_tui.launch import preparation
 
         try:
             run = await preparation.prepare_and_launch(setup, plan, self.run_screen.take, forced=forced)
@@ -276,7 +276,7 @@ class DflashApp(TerminalApp):
     @work(exclusive=True, group="stop")
     async def stop(self, run: Run) -> None:
         """End the server of `run`, wait for its memory, and go back to the launch screen."""
-        from dflash_tui.launch import shutdown  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+        from dflash_tui.launch import shutdown
 
         try:
             seconds, stayed = await shutdown.stop_and_release_memory(run, lambda line: self.notify(line, timeout=2))

@@ -150,7 +150,7 @@ def _parse_samples(text: str) -> Iterator[_Sample]:
 def _parse_line(line: str) -> tuple[_Sample, ...]:
     """Return the sample of a line, none when it does not parse; most lines are the same a second later."""
     # 60 ms that the panel's first paint, which folds states but parses nothing, is spared.
-    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
+    from prometheus_client.parser import text_string_to_metric_families
 
     try:
         found = [sample for family in text_string_to_metric_families(line + "\n") for sample in family.samples]

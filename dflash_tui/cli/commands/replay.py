@@ -9,9 +9,12 @@ import time
 from dflash_tui.cli.commands.panel import panel
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.events import encode
+from dflash_tui.monitoring import export as run_export
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.player import PANEL_SPEED, Player
 from dflash_tui.monitoring.recording import Recording
+from dflash_tui.run_state.state import RunState
+from dflash_tui.runs import registry
 
 _MAX_SILENCE = 3600.0
 _ALARM_INTERVAL = 5.0  # recorded seconds; days of them are read at once
@@ -30,11 +33,10 @@ def _print_recording(args: argparse.Namespace, found: Recording) -> int:
 
     Figures come every so many recorded seconds. How the recorded server ended is told, and no failure of ours.
     """
-    from dflash_tui.cli.alarm_lines import AlarmLines  # noqa: PLC0415 - as above
-    from dflash_tui.cli.commands import why  # noqa: PLC0415 - as above
-    from dflash_tui.cli.event_lines import EventLines, WindowFigures  # noqa: PLC0415 - 0.3 s that the panel is spared
-    from dflash_tui.diagnosis import postmortem  # noqa: PLC0415 - as above
-    from dflash_tui.run_state.state import RunState  # noqa: PLC0415 - as above
+    from dflash_tui.cli.alarm_lines import AlarmLines
+    from dflash_tui.cli.commands import why
+    from dflash_tui.cli.event_lines import EventLines, WindowFigures
+    from dflash_tui.diagnosis import postmortem
 
     state = RunState()
     lines, rows = EventLines(state, as_json=args.json), 0
@@ -74,11 +76,8 @@ def _wait_until_played(speed: float | None, began: float, played: float) -> None
 
 def export(args: argparse.Namespace) -> int:
     """`export [RUN]`: write a run into one file and print its name."""
-    from dflash_tui.monitoring import export as exporting  # noqa: PLC0415 - as above
-    from dflash_tui.runs import registry  # noqa: PLC0415 - as above
-
     run = registry.find_run(args.run)
-    path = exporting.export_run(run, args.output, with_prompts=args.with_prompts)
+    path = run_export.export_run(run, args.output, with_prompts=args.with_prompts)
     print_status("left out: access tokens and keys" + ("" if args.with_prompts else ", prompts and answers"))
     print_data(str(path))
     return 0

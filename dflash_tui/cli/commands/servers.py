@@ -17,6 +17,7 @@ from dflash_tui.common.formatting import (
 from dflash_tui.common.redaction import read_env_secrets, redact_env_values
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.machine import processes
+from dflash_tui.monitoring import observer
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 
@@ -25,8 +26,6 @@ _LONGEST_LINE = 1 << 20
 
 def ps(args: argparse.Namespace) -> int:
     """`ps`: print the servers, newest last."""
-    from dflash_tui.monitoring import observer
-
     rows = []
     for run in registry.list_runs():
         living = server_process.is_alive(run)
@@ -70,8 +69,6 @@ def _remark(run: Run) -> str:
 
 def logs(args: argparse.Namespace) -> int:
     """`logs [RUN] [-f]`: print the log, free of control characters and of secrets in our environment."""
-    from dflash_tui.monitoring.observer import LOG_INTERVAL
-
     run = registry.find_run(args.run)
     if not run.log.exists():
         raise DflashError(f"the log of {run.id} is gone", evidence=str(run.log))
@@ -88,7 +85,7 @@ def logs(args: argparse.Namespace) -> int:
                     )
             if ended or not args.follow:
                 break
-            time.sleep(LOG_INTERVAL)
+            time.sleep(observer.LOG_INTERVAL)
     if rest:
         print_data(clean_line(redact_env_values(rest, secrets).decode(errors="replace")))
     return 0

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from dflash_tui.benchmark import suites
 from dflash_tui.cli.alarm_lines import print_alarms
-from dflash_tui.cli.commands import why
+from dflash_tui.cli.commands import foreign, why
 from dflash_tui.cli.commands.bench import Bench, run_bench, wait_for_first_answer
 from dflash_tui.cli.commands.panel import panel
 from dflash_tui.cli.commands.restart import Restarts
@@ -61,8 +61,6 @@ def up(args: argparse.Namespace) -> int:
 def attach(args: argparse.Namespace) -> int:
     """`attach [RUN|URL]`: watch a server in the panel, or as lines."""
     if args.run and args.run.lower().startswith(("http://", "https://")):
-        from dflash_tui.cli.commands import foreign  # noqa: PLC0415 - only few servers are foreign
-
         return foreign.attach(args)
     run = registry.find_run(args.run)
     if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -15,6 +15,7 @@ from textual.widgets import Input, Static
 from dflash_tui.common.errors import DflashError
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.presentation.plan_words import format_verdict
 from dflash_tui.tui.widgets.basic import MUTED
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared
@@ -62,8 +63,7 @@ class Doctor(ModalScreen[str | None]):
     @work(exclusive=True)
     async def check(self) -> None:
         """Run the checks and show what they found."""
-        from dflash_tui.launch.preflight import runner  # noqa: PLC0415 - as above
-        from dflash_tui.presentation.plan_words import format_verdict  # noqa: PLC0415 - as above
+        from dflash_tui.launch.preflight import runner
 
         try:
             report = await runner.run_preflight(self.setup, self.plan, thorough=not self.launching)

@@ -17,11 +17,13 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_percent, pluralize
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Preparing
+from dflash_tui.experiments import estimate
 from dflash_tui.experiments import variation as varying
 from dflash_tui.experiments.design import Design
 from dflash_tui.planning import request
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.presentation import experiment_text
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import Confirm
@@ -46,9 +48,8 @@ def plan_experiment(plan: Plan, vary: str, boots: int) -> PlannedExperiment:
     Raises:
         UsageError: it cannot be varied so, or another experiment runs.
     """
-    from dflash_tui.cli.parser import build_parser  # noqa: PLC0415 - as above
-    from dflash_tui.experiments import builder, controller, estimate  # noqa: PLC0415 - as above
-    from dflash_tui.presentation import experiment_text  # noqa: PLC0415 - pynvml costs 80 ms at the first paint
+    from dflash_tui.cli.parser import build_parser
+    from dflash_tui.experiments import builder, controller
 
     words = ["ab", "run", *request.words(plan)[1:], "--vary", vary, "--boots", str(boots)]
     design, setups = builder.build_experiment(build_parser().parse_args(words))
@@ -167,8 +168,8 @@ class NewExperiment(ModalScreen[str | None]):
     @work(exclusive=True, group="ab")
     async def begin(self, planned: PlannedExperiment) -> None:
         """Check every arm, stop what is in the way, and leave the rest to a driver of its own."""
-        from dflash_tui.experiments import controller  # noqa: PLC0415 - as above
-        from dflash_tui.launch import preparation  # noqa: PLC0415 - as above
+        from dflash_tui.experiments import controller
+        from dflash_tui.launch import preparation
 
         shown = self.query_one("#ab-words", Static)
         try:

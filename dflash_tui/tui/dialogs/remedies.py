@@ -145,8 +145,8 @@ def plan_relaunch(run: Run, changes: request.Changes) -> tuple[ResolvedRecipe, P
     Raises:
         UsageError: the recipe is gone, or does not take a change any more.
     """
-    from dflash_tui.cli.parser import build_parser  # noqa: PLC0415 - as above
-    from dflash_tui.launch import planner  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+    from dflash_tui.cli.parser import build_parser
+    from dflash_tui.launch import planner
 
     args = build_parser().parse_args(request.words(run.plan, changes))
     made = planner.plan_launch(args)

@@ -224,7 +224,7 @@ class ExperimentScreen(Screen[None]):
     @work(exclusive=True, group="drive")
     async def stop(self) -> None:
         """End the driver, which stops its server."""
-        from dflash_tui.experiments import controller  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+        from dflash_tui.experiments import controller
 
         await self._do(controller.stop_driver)
 
@@ -234,7 +234,7 @@ class ExperimentScreen(Screen[None]):
     @work(exclusive=True, group="drive")
     async def resume(self) -> None:
         """Go on with what was halted, in a driver of its own."""
-        from dflash_tui.experiments import controller  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+        from dflash_tui.experiments import controller
 
         await self._do(controller.resume_experiment)
 

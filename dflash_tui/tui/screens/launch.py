@@ -165,7 +165,7 @@ class LaunchScreen(Screen[None]):
     async def look_for_models(self, plan: Plan) -> None:
         """Ask the cache and the hub about the models of `plan`, when it has been looked at for a moment."""
         await asyncio.sleep(_SETTLED)
-        from dflash_tui.engines.hub import model_lookup  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
+        from dflash_tui.engines.hub import model_lookup
 
         for model in plan.models:
             self.models[f"{model.name}@{model.revision}"] = await model_lookup.look_up_model(model.name, model.revision)
@@ -345,6 +345,6 @@ def list_living_runs() -> list[Run]:
 
 def probe_machine() -> GpuProbe:
     """Return what NVML says."""
-    from dflash_tui.machine import nvml  # noqa: PLC0415 - 80 ms that the first paint need not wait for
+    from dflash_tui.machine import nvml
 
     return nvml.probe_visible_gpus()

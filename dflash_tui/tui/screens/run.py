@@ -15,6 +15,7 @@ from textual.screen import Screen
 from textual.widgets import Footer
 from textual.worker import Worker
 
+from dflash_tui.benchmark import suites
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis.postmortem import Postmortem
@@ -317,7 +318,7 @@ class RunScreen(Screen[None]):
     @work(group="prompts")
     async def send_prompts(self, run: Run) -> None:
         """Send the five prompts and record each result, so that every observer of the run sees it."""
-        from dflash_tui.benchmark import client, suites  # noqa: PLC0415 - httpx costs 200 ms that the first paint is spared
+        from dflash_tui.benchmark import client
 
         suite, scale = suites.load_suite("quick"), run.plan.bench_scale
         kinds = [*(prompt.kind for prompt, _ in client.order_requests(suite)), ""]
@@ -335,7 +336,7 @@ class RunScreen(Screen[None]):
 
     def action_report(self) -> None:
         """Write a report of the failure beside the log, and copy it."""
-        from dflash_tui.diagnosis import bug_report  # noqa: PLC0415 - pynvml costs 80 ms that the first paint is spared
+        from dflash_tui.diagnosis import bug_report
 
         if self.run is None or self.failure is None:
             return
