@@ -54,6 +54,8 @@ DEFERRED_IMPORTS = {
     ("tui.screens.experiment", "experiments.controller"): NO_HTTPX,
     ("tui.screens.launch", "engines.hub.model_lookup"): NO_HTTPX,
     ("tui.screens.launch", "machine.nvml"): NO_NVML,
+    ("tui.screens.run", "benchmark.client"): NO_HTTPX,
+    ("tui.screens.run", "diagnosis.bug_report"): NO_NVML,
     (
         "vllm_output.metrics",
         "prometheus_client.parser",
