@@ -16,6 +16,7 @@ import msgspec
 from dflash_tui.benchmark.sse import CompletionStream, quote_server_text
 from dflash_tui.benchmark.suites import Prompt, Suite
 from dflash_tui.common import bounded_http
+from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.events import PROBE, WARM_UP, Counters, RequestDone
 from dflash_tui.vllm_output import metrics
 
@@ -215,16 +216,15 @@ async def _lines(response: httpx.Response) -> AsyncGenerator[str, None]:
     """Yield the lines of an answer as they come.
 
     Raises:
-        Refused: one of them, or all together, are longer than any answer.
+        BadResponse: one of them, or all together, are longer than any answer.
     """
-    rest, size = b"", 0
+    buffer, size = LineBuffer(_LONGEST_LINE), 0
     async for data in response.aiter_raw():
         size += len(data)
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
+        for line in buffer.feed(data):
             yield line.rstrip(b"\r").decode(errors="replace")
-        if len(rest) > _LONGEST_LINE:
+        if buffer.dropped:
             raise bounded_http.BadResponse(f"the answer has a line of more than {_LONGEST_LINE >> 20} MiB")
         if size > _LONGEST_ANSWER:
             raise bounded_http.BadResponse(f"the answer has more than {_LONGEST_ANSWER >> 20} MiB")
-    yield rest.decode(errors="replace")
+    yield buffer.rest.decode(errors="replace")

@@ -26,6 +26,8 @@ from dflash_tui.experiments.progress import Progress
 from dflash_tui.machine import processes
 
 _DESIGN, EVENTS, _DRIVER, LOG, REPORT = "experiment.json", "events.jsonl", "driver.json", "driver.log", "report.json"
+# A boot that is over is one event with all its requests, some 500 bytes each.
+LONGEST_EVENT = 64 << 20
 _decoder: msgspec.json.Decoder[Happened] = msgspec.json.Decoder(Happened)
 
 

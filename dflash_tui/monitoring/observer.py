@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from dflash_tui.common import redaction
+from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.events import AnyEvent, Autopsy, Exited, Stopping, decode_recorded
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import kernel_log
@@ -79,14 +80,12 @@ class _EventSource:
     def __init__(self, run: Run) -> None:
         self._log, self._samples = _TailReader(lambda: run.log, LONG_LOG_BYTES), _TailReader(lambda: run.samples)
         self._reader = LogReader(run.started_at, run.utc_offset, redaction.read_env_secrets())
-        self._rest = b""
+        self._lines = LineBuffer(_MAX_SAMPLE_BYTES)
 
     def read(self) -> tuple[list[AnyEvent], bool]:
         """Return the next events, by time, and whether there may be more at once."""
         log, samples = self._log.read(), self._samples.read()
-        *lines, rest = (self._rest + samples).split(b"\n")
-        self._rest = rest if len(rest) <= _MAX_SAMPLE_BYTES else b""
-        recorded = [event for line in lines if (event := decode_recorded(line))]
+        recorded = [event for line in self._lines.feed(samples) if (event := decode_recorded(line))]
         events = self._reader.feed(log)
         # Each half is in the order of time; sorting keeps lines of the same second in theirs.
         return sorted([*events, *recorded], key=_EVENT_TIME) if recorded else events, bool(log or samples)

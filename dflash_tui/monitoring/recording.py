@@ -18,6 +18,7 @@ import msgspec
 
 from dflash_tui.common import paths, redaction
 from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_json_value, clean_line
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
@@ -30,7 +31,7 @@ RUN_PART, LOG_PART, SAMPLES_PART = "run.json", LOG_NAME, "samples.jsonl"
 # A log packs to a tenth or a fiftieth; what claims more than this is made to fill memory or time.
 MAX_COMPRESSION = 200
 _ALWAYS_ALLOWED = 16 << 20
-_MAX_RUN_FILE = 1 << 20
+_MAX_RUN_FILE = _MAX_SAMPLE_BYTES = 1 << 20
 _CHUNK = 1 << 12  # some 30 lines, a few milliseconds of reading
 _TAIL_BYTES = 1 << 16
 _RUN_ID = re.compile(r"[\w][\w.+-]{0,200}")
@@ -93,12 +94,9 @@ class Recording(Run, frozen=True):
         yield from reader.feed(b"\n")
 
     def _recorded(self) -> Iterator[AnyEvent]:
-        rest = b""
+        buffer = LineBuffer(_MAX_SAMPLE_BYTES)
         for chunk in self._chunks(SAMPLES_PART):
-            *lines, rest = (rest + chunk).split(b"\n")
-            if len(rest) > _MAX_RUN_FILE:
-                rest = b""
-            for line in lines:
+            for line in buffer.feed(chunk):
                 if event := decode_recorded(line):
                     yield event
 

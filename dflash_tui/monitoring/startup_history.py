@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.events import Recorded, Step, decode_recorded
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state import eta as expectations
@@ -117,9 +118,8 @@ def _read_chunks(path: Path, most: int) -> Iterator[bytes]:
 
 
 def _read_samples(path: Path) -> Iterator[Recorded]:
-    rest = b""
+    buffer = LineBuffer(_MAX_SAMPLES_BYTES)
     for chunk in _read_chunks(path, _MAX_SAMPLES_BYTES):
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
+        for line in buffer.feed(chunk):
             if event := decode_recorded(line):
                 yield event

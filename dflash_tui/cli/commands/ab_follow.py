@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common.errors import DflashError, ServerFailed
+from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import encode
 from dflash_tui.experiments import store
@@ -42,7 +43,7 @@ def follow_experiment(design: Design, *, as_json: bool) -> int:
 
 def _events(folder: Path) -> Iterator[Happened]:
     """Yield what has happened and happens, until nobody drives the experiment any more."""
-    position, rest = 0, b""
+    position, buffer = 0, LineBuffer(store.LONGEST_EVENT)
     while True:
         driven = store.find_driver(folder) is not None
         try:
@@ -52,8 +53,7 @@ def _events(folder: Path) -> Iterator[Happened]:
         except OSError:
             data = b""
         position += len(data)
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
+        for line in buffer.feed(data):
             if event := store.decode_event(line):
                 yield event
         if not driven:

@@ -14,6 +14,7 @@ from dflash_tui.common.formatting import (
     format_gib,
     format_table,
 )
+from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.redaction import read_env_secrets, redact_env_values
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.machine import processes
@@ -72,21 +73,19 @@ def logs(args: argparse.Namespace) -> int:
     run = registry.find_run(args.run)
     if not run.log.exists():
         raise DflashError(f"the log of {run.id} is gone", evidence=str(run.log))
-    rest, secrets = b"", read_env_secrets()
+    buffer, secrets = LineBuffer(_LONGEST_LINE, keep_end=True), read_env_secrets()
     with run.log.open("rb") as file:
         while True:
             ended = not server_process.is_alive(run)
             while data := file.read(1 << 20):
-                *lines, rest = (rest + data).split(b"\n")
-                rest = rest[-_LONGEST_LINE:]
-                for line in lines:
+                for line in buffer.feed(data):
                     print_data(
                         clean_line(redact_env_values(line, secrets).rsplit(b"\r", 1)[-1].decode(errors="replace"))
                     )
             if ended or not args.follow:
                 break
             time.sleep(observer.LOG_INTERVAL)
-    if rest:
+    if rest := buffer.rest:
         print_data(clean_line(redact_env_values(rest, secrets).decode(errors="replace")))
     return 0
 
