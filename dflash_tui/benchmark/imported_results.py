@@ -118,7 +118,7 @@ def _understood(path: Path, found: Any) -> ImportedResult:
             made = _benchy(msgspec.convert(found, _Benchy))
         else:
             do = "give the JSON of `vllm bench serve --save-result` or of `llama-benchy --format json`"
-            raise UsageError(f"{path} is no result that is known here", do=do)
+            raise UsageError(f"{path} is no result that is known here", hint=do)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path} is no such result as it seems", evidence=clean_line(str(error))) from None
     if not made.measured:

@@ -176,11 +176,11 @@ def _path_of(name: str) -> Path:
     known = list_suite_files()
     if name not in known and name == MT_BENCH:
         do = "put its question.jsonl (FastChat, fastchat/llm_judge/data/mt_bench) there, or give its path: --suite FILE"
-        raise UsageError("the questions of mt-bench are not on this machine", evidence=str(_mt_bench()), do=do)
+        raise UsageError("the questions of mt-bench are not on this machine", evidence=str(_mt_bench()), hint=do)
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known)}; or give a file"
-        raise UsageError(f"no suite of prompts called '{name}'", do=hint)
+        raise UsageError(f"no suite of prompts called '{name}'", hint=hint)
     return known[name]
 
 

@@ -95,13 +95,13 @@ async def run_vllm_bench(
         try:
             code = await asyncio.wait_for(process.wait(), _IMPORT_PATIENCE + patience)
         except TimeoutError:
-            raise DflashError("vllm bench serve did not come to an end", do=f"its log: {log}") from None
+            raise DflashError("vllm bench serve did not come to an end", hint=f"its log: {log}") from None
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
     if code != 0 or not result.exists():
-        raise DflashError("vllm bench serve failed", evidence=_last(log), do=f"its log: {log}")
+        raise DflashError("vllm bench serve failed", evidence=_last(log), hint=f"its log: {log}")
     return imported_results.load_imported_result(result)
 
 

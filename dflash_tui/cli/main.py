@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A full disk, a folder that is not ours.
         what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
         return _report_error(
-            DflashError(what, do="free or allow it, and run the same command again"), as_json=args.json
+            DflashError(what, hint="free or allow it, and run the same command again"), as_json=args.json
         )
 
 
@@ -78,7 +78,7 @@ def _report_error(error: DflashError, *, as_json: bool) -> int:
     if as_json:
         import json
 
-        fields = {"what": error.what, "evidence": error.evidence, "do": error.do, "exit_code": error.exit_code}
+        fields = {"what": error.what, "evidence": error.evidence, "do": error.hint, "exit_code": error.exit_code}
         print(json.dumps({"event": "error", **fields}), flush=True)  # noqa: T201
     print(f"dflash-tui: error: {error}", file=sys.stderr)  # noqa: T201
     return error.exit_code

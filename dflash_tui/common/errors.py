@@ -21,18 +21,19 @@ from dflash_tui.common.sanitizer import clean_lines
 
 
 class DflashError(Exception):
-    """The operation failed: `what` happened, the `evidence` line, and what to `do` about it.
+    """The operation failed: `what` happened, the `evidence`, e.g. a line of a log, and a `hint` what to do about it.
 
-    All three are shown on terminals and may quote anybody: they are made plain, the evidence has no secrets.
+    All three may quote text from outside and are shown on terminals: control characters are stripped, and secrets are
+    redacted in the evidence.
     """
 
     exit_code = 1
 
-    def __init__(self, what: str, *, evidence: str = "", do: str = "") -> None:
-        self.what, self.evidence, self.do = (
+    def __init__(self, what: str, *, evidence: str = "", hint: str = "") -> None:
+        self.what, self.evidence, self.hint = (
             clean_lines(what),
             clean_lines(redact_text(evidence)),
-            clean_lines(do),
+            clean_lines(hint),
         )
         super().__init__(self.what)
 
@@ -40,8 +41,8 @@ class DflashError(Exception):
         parts = [self.what]
         if self.evidence:
             parts.append(f"  {self.evidence}")
-        if self.do:
-            parts.append(f"  → {self.do}")
+        if self.hint:
+            parts.append(f"  → {self.hint}")
         return "\n".join(parts)
 
 
@@ -90,7 +91,7 @@ def explain_resource_limit(error: BaseException | None) -> DflashError | None:
     if not thread and not process:
         return None
     what = "no more processes or threads may be started here"
-    return DflashError(what, evidence=str(error), do="`ulimit -u` is the limit, `ps -u $USER` who runs")
+    return DflashError(what, evidence=str(error), hint="`ulimit -u` is the limit, `ps -u $USER` who runs")
 
 
 EXIT_CODES = """\

@@ -24,12 +24,12 @@ def _own(place: Callable[[str], Path]) -> Path:
         folder = place(_APP)
         str(folder).encode()
     except RuntimeError:
-        raise UsageError("this user has no home folder", do="export HOME=/a/folder that may be written") from None
+        raise UsageError("this user has no home folder", hint="export HOME=/a/folder that may be written") from None
     except UnicodeEncodeError:
         what, do = "the name of a folder is not UTF-8 here", "export LC_ALL=C.UTF-8, or name another folder by XDG_…"
-        raise UsageError(what, evidence=repr(str(folder)), do=do) from None
+        raise UsageError(what, evidence=repr(str(folder)), hint=do) from None
     if not folder.is_absolute():
-        raise UsageError(f"{folder} is no absolute path", do="export HOME=/a/folder that may be written")
+        raise UsageError(f"{folder} is no absolute path", hint="export HOME=/a/folder that may be written")
     return folder
 
 

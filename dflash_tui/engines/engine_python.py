@@ -17,7 +17,7 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.machine.processes import build_clean_environment
 
 IMPORT_PATIENCE = 180.0  # importing vLLM took 13 s on two CPU cores and 25 s on a fresh GPU machine
-_DO = "reinstall it"
+_HINT = "reinstall it"
 T = TypeVar("T")
 
 
@@ -98,7 +98,7 @@ def run_script(python: Path, script: str, *words: str, patience: float) -> bytes
             process = asker.start(argv, env, folder)
         except OSError as error:
             refused = explain_resource_limit(error)
-            raise _unasked(python, words, str(error), do=refused.do if refused else _DO) from None
+            raise _unasked(python, words, str(error), hint=refused.hint if refused else _HINT) from None
         try:
             _, told = process.communicate(timeout=patience)
         except subprocess.TimeoutExpired:
@@ -112,6 +112,6 @@ def run_script(python: Path, script: str, *words: str, patience: float) -> bytes
         raise _unasked(python, words, "".join(told.decode(errors="replace").strip().splitlines()[-1:]))
 
 
-def _unasked(python: Path, words: tuple[str, ...], evidence: str, do: str = _DO) -> EngineError:
+def _unasked(python: Path, words: tuple[str, ...], evidence: str, hint: str = _HINT) -> EngineError:
     failed = "it could not be asked for its flags" if words == ("options",) else "it could not be inspected"
-    return EngineError(f"{python}: {failed}", evidence=clean_line(evidence)[:500], do=do)
+    return EngineError(f"{python}: {failed}", evidence=clean_line(evidence)[:500], hint=hint)

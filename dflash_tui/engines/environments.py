@@ -76,7 +76,7 @@ def find_site_packages(folder: Path) -> Path:
             said = None
         found = [place for place in found if said and place.parent.name == f"python{said[1]}"]
     if not found:
-        raise EngineError(f"{folder} is not a Python environment", do="remove it and start again")
+        raise EngineError(f"{folder} is not a Python environment", hint="remove it and start again")
     return found[0]
 
 
@@ -139,7 +139,7 @@ def _check_space(spec: EngineSpec, folder: Path) -> None:
             f"not enough disk for vLLM {spec.vllm}: it needs {needed / 1000:.1f} GB (download {spec.download_mb} "
             f"MB, unpacked {spec.disk_mb} MB)",
             evidence=f"{free / 1000:.1f} GB are free on the disk of {folder}",
-            do="free some space, or put the engines elsewhere with XDG_DATA_HOME",
+            hint="free some space, or put the engines elsewhere with XDG_DATA_HOME",
         )
 
 
@@ -218,7 +218,7 @@ async def _uv(argv: list[str], progress: _InstallProgress, lock: int) -> str:
         )
     except OSError as error:
         do = "it comes with dflash-tui: install that anew; nothing half-made was left"
-        raise EngineError("uv, which installs vLLM, cannot be run", evidence=str(error), do=do) from None
+        raise EngineError("uv, which installs vLLM, cannot be run", evidence=str(error), hint=do) from None
     assert process.stdout is not None  # noqa: S101 - both are PIPE
     assert process.stderr is not None  # noqa: S101
     told: list[str] = []
@@ -242,7 +242,7 @@ def _failure(spec: EngineSpec, argv: list[str], told: list[str]) -> EngineError:
     first = next((i for i, line in enumerate(told) if re.match(r"\s*(?:error:|×)", line)), max(0, len(told) - 6))
     evidence = " ".join(" ".join(told[first : first + 8]).split())
     what = f"vLLM {spec.vllm} could not be installed (uv {' '.join(argv[:2])}: {', '.join(spec.packages)})"
-    return EngineError(what, evidence=evidence[:1500], do=f"nothing half-made was left; {_advice(evidence)}")
+    return EngineError(what, evidence=evidence[:1500], hint=f"nothing half-made was left; {_advice(evidence)}")
 
 
 def _advice(evidence: str) -> str:

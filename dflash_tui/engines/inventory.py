@@ -84,9 +84,9 @@ def find_engine_by_name(name: str) -> Engine:
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise UsageError(f"'{name}' fits {len(fitting)} engines", do=", ".join(engine.folder for engine in fitting))
+        raise UsageError(f"'{name}' fits {len(fitting)} engines", hint=", ".join(engine.folder for engine in fitting))
     adopt = f"dflash-tui engine adopt {name}" if path.is_dir() else "dflash-tui engine list"
-    raise UsageError(f"no engine called '{name}'", do=adopt)
+    raise UsageError(f"no engine called '{name}'", hint=adopt)
 
 
 def list_leftovers() -> list[Path]:
@@ -130,7 +130,7 @@ def _undisturbed(folder: Path) -> Iterator[None]:
             if file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"{folder.name} is being installed right now", do="wait for it, or end it") from None
+            raise UsageError(f"{folder.name} is being installed right now", hint="wait for it, or end it") from None
         yield
 
 
@@ -177,17 +177,17 @@ def adopt_engine(folder: Path, *, patch: bool) -> Engine:
     """
     folder = folder.expanduser().resolve()
     if not (folder / "bin" / "python").exists() or not (folder / "bin" / "vllm").exists():
-        raise UsageError(f"{folder} is not an environment with vLLM", do="name the folder that holds bin/vllm")
+        raise UsageError(f"{folder} is not an environment with vLLM", hint="name the folder that holds bin/vllm")
     if _is_ours(folder):
-        raise UsageError(f"{folder} is an engine of ours", do=f"use it with --engine {folder.name}")
+        raise UsageError(f"{folder} is an engine of ours", hint=f"use it with --engine {folder.name}")
     found = describe_environment(folder / "bin" / "python")
     if not found.vllm or not found.dflash:
         what = f"vLLM {found.vllm} in {folder} has no DFlash" if found.vllm else f"{folder} holds no vLLM"
-        raise UsageError(what, do=f"{FIRST_WITH_DFLASH} is the first release that has it")
+        raise UsageError(what, hint=f"{FIRST_WITH_DFLASH} is the first release that has it")
     inside = [place for place in folder.glob("lib/python3.*/site-packages") if Path(found.package).parent == place]
     if patch and not ((folder / "pyvenv.cfg").is_file() and inside):
         what = f"vLLM is not in a virtual environment in {folder}, so it is not patched"
-        raise UsageError(what, evidence=found.package, do="adopt it without --patch")
+        raise UsageError(what, evidence=found.package, hint="adopt it without --patch")
     packages = tuple(f"{name}=={version}" for name, version in sorted(found.packages.items()))
     made = (str(folder), found.release, found.distribution, time.time(), 0.0, packages)
     engine = Engine(*made, adopted=True, patchable=patch)
@@ -205,7 +205,7 @@ def remove_engine(engine: Engine) -> None:
     """
     for run in registry.list_runs():
         if run.plan.engine_folder == engine.folder and server_process.is_alive(run):
-            raise UsageError(f"{run.id} runs from it", do=f"dflash-tui stop {run.id}")
+            raise UsageError(f"{run.id} runs from it", hint=f"dflash-tui stop {run.id}")
     _kept(engine).unlink(missing_ok=True)
     if engine.adopted:
         _record(Path(engine.folder)).unlink(missing_ok=True)

@@ -56,7 +56,7 @@ def _setup(arm: Arm) -> ResolvedRecipe:
     made = planner.replan_launch(arm.options)
     if changed := [name for name in LAUNCH_IDENTITY_FIELDS if getattr(made.plan, name) != getattr(arm.plan, name)]:
         what = f"{arm.plan.recipe} is not what it was when the experiment began"
-        raise UsageError(what, evidence=f"{arm.name}: {', '.join(changed)} differ", do="begin a new one")
+        raise UsageError(what, evidence=f"{arm.name}: {', '.join(changed)} differ", hint="begin a new one")
     return made.setup
 
 

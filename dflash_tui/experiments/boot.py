@@ -158,7 +158,7 @@ async def _measure(what: PreparedBoot, made: Boot, run: Run, tell: Tell) -> Boot
 def _refused(what: PreparedBoot, request: RequestDone) -> DflashError:
     name = what.design.arms[what.arm].name
     do = "begin another one: --suite has other prompts, max-model-len says how long one may be"
-    return DflashError(f"{name}: the server refuses the prompt {request.kind}", evidence=request.error, do=do)
+    return DflashError(f"{name}: the server refuses the prompt {request.kind}", evidence=request.error, hint=do)
 
 
 async def _until_warm(run: Run, state: RunState, over: asyncio.Task[None]) -> None:

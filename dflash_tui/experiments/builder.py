@@ -37,7 +37,7 @@ def build_experiment(args: argparse.Namespace) -> tuple[Design, list[ResolvedRec
     varied = variation.parse_variation(args.vary)
     boots = args.boots or (2 if args.honest else 1)
     if args.honest and boots < 2:
-        raise UsageError("--honest needs at least two boots per arm", do="leave --boots away, or --boots 2")
+        raise UsageError("--honest needs at least two boots per arm", hint="leave --boots away, or --boots 2")
     made = planner.plan_launch(args)
     base = made.plan
     port = base.port if args.port else lifecycle.find_free_port(base.port)
@@ -99,12 +99,12 @@ def _arms(varied: Varied, options: dict[str, str]) -> tuple[tuple[Arm, ...], lis
             made = planner.replan_launch(options, changes)
         except UsageError as error:
             raise UsageError(
-                f"--vary {varied.key}: {name}: {error.what}", evidence=error.evidence, do=error.do
+                f"--vary {varied.key}: {name}: {error.what}", evidence=error.evidence, hint=error.hint
             ) from None
         arm = Arm(name, request.changed(options, changes), made.plan)
         if alike := next((one for one in arms if _alike(one, arm) and one.options != arm.options), None):
             what = f"--vary {varied.key}: {alike.name} and {name} come to the same launch"
-            raise UsageError(what, do=f"--vary {varied.key}={name},{name} compares a launch with itself")
+            raise UsageError(what, hint=f"--vary {varied.key}={name},{name} compares a launch with itself")
         arms.append(arm)
         setups.append(made.setup)
     return tuple(arms), setups

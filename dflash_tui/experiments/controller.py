@@ -37,7 +37,9 @@ async def check_arms(design: Design, setups: list[ResolvedRecipe]) -> None:
             (await runner.run_preflight(setup, arm.plan)).raise_failed()
         except PreflightFailed as error:
             what = f"{arm.name}: {error.what}"
-            raise PreflightFailed(what, evidence=error.evidence, do=error.do.partition("\n  → --force")[0]) from None
+            raise PreflightFailed(
+                what, evidence=error.evidence, hint=error.hint.partition("\n  → --force")[0]
+            ) from None
 
 
 def find_disturbing_servers(design: Design) -> list[Run]:
@@ -49,7 +51,7 @@ def find_disturbing_servers(design: Design) -> list[Run]:
     for other in store.list_experiments():
         if other.id != design.id and store.find_driver(store.experiment_folder(other.id)):
             raise UsageError(
-                f"{other.id} is running, and would be measured, too", do=f"dflash-tui ab attach {other.id}"
+                f"{other.id} is running, and would be measured, too", hint=f"dflash-tui ab attach {other.id}"
             )
     plans = [arm.plan for arm in design.arms]
     return [
@@ -65,7 +67,7 @@ def _meets(one: Plan, other: Plan) -> bool:
 
 def build_disturbed_error(runs: list[Run], do: str) -> UsageError:
     """Return the error that servers are in the way, with what to do about it."""
-    return UsageError(f"{', '.join(run.id for run in runs)} would be measured, too", do=do)
+    return UsageError(f"{', '.join(run.id for run in runs)} would be measured, too", hint=do)
 
 
 def start_experiment(design: Design) -> str:
@@ -87,9 +89,9 @@ def launch_driver(design: Design) -> str:
     """
     folder = store.experiment_folder(design.id)
     if store.find_driver(folder):
-        raise UsageError(f"{design.id} is running already", do=f"dflash-tui ab attach {design.id}")
+        raise UsageError(f"{design.id} is running already", hint=f"dflash-tui ab attach {design.id}")
     if store.read_progress(folder).finished:
-        raise UsageError(f"{design.id} is over", do=f"dflash-tui ab attach {design.id} shows its report")
+        raise UsageError(f"{design.id} is over", hint=f"dflash-tui ab attach {design.id} shows its report")
     package = str(paths.PACKAGE_ROOT.parent)
     env = dict(os.environ)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (package, env.get("PYTHONPATH"))))
@@ -116,7 +118,7 @@ def launch_driver(design: Design) -> str:
     raise DflashError(
         f"the driver of {design.id} ended at once",
         evidence=truncate(" | ".join(said[-3:]), 500),
-        do=f"dflash-tui ab resume {design.id}",
+        hint=f"dflash-tui ab resume {design.id}",
     )
 
 
@@ -151,6 +153,6 @@ def stop_driver(design: Design) -> bool:
     deadline = time.monotonic() + _STOP_PATIENCE
     while store.find_driver(folder):
         if time.monotonic() > deadline:
-            raise DflashError(f"the driver of {design.id} (pid {found.pid}) does not end", do="try again in a minute")
+            raise DflashError(f"the driver of {design.id} (pid {found.pid}) does not end", hint="try again in a minute")
         time.sleep(_INTERVAL)
     return True

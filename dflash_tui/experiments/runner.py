@@ -100,7 +100,7 @@ def _alone(folder: Path, design: Design) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"{design.id} is driven already", do=f"dflash-tui ab attach {design.id}") from None
+            raise UsageError(f"{design.id} is driven already", hint=f"dflash-tui ab attach {design.id}") from None
         yield
 
 

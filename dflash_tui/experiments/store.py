@@ -56,7 +56,7 @@ def load_experiment_suite(design: Design) -> Suite:
     """
     suite = suites.load_suite(design.suite)
     if suite.digest != design.digest:
-        raise UsageError(f"the suite {suite.name} is not what it was when {design.id} began", do="begin a new one")
+        raise UsageError(f"the suite {suite.name} is not what it was when {design.id} began", hint="begin a new one")
     return suite
 
 
@@ -86,7 +86,7 @@ def create_experiment(design: Design) -> Path:
         write_json(folder / _DESIGN, design)
     except FileExistsError:
         raise DflashError(
-            f"there is an experiment {design.id} already", do="begin it again: it gets another name"
+            f"there is an experiment {design.id} already", hint="begin it again: it gets another name"
         ) from None
     except OSError as error:
         raise DflashError(f"{folder} could not be made", evidence=str(error)) from None
@@ -130,7 +130,7 @@ def find_experiment(name: str | None = None) -> Design:
     """
     designs = list_experiments()
     if not designs:
-        raise UsageError("there is no experiment yet", do="dflash-tui ab RECIPE begins one")
+        raise UsageError("there is no experiment yet", hint="dflash-tui ab RECIPE begins one")
     if name is None:
         return next((design for design in reversed(designs) if find_driver(experiment_folder(design.id))), designs[-1])
     if exact := [design for design in designs if name in {design.id, design.recipe}]:
@@ -139,7 +139,7 @@ def find_experiment(name: str | None = None) -> Design:
     if len(fitting) == 1:
         return fitting[0]
     what = f"'{name}' fits {len(fitting)} experiments" if fitting else f"no experiment called '{name}'"
-    raise UsageError(what, do="dflash-tui ab list shows them")
+    raise UsageError(what, hint="dflash-tui ab list shows them")
 
 
 def find_driver(folder: Path) -> Driver | None:
@@ -206,7 +206,7 @@ def remove_experiment(design: Design) -> None:
     """
     folder = experiment_folder(design.id)
     if find_driver(folder):
-        raise UsageError(f"{design.id} is running", do=f"dflash-tui ab stop {design.id}")
+        raise UsageError(f"{design.id} is running", hint=f"dflash-tui ab stop {design.id}")
     shutil.rmtree(folder)
 
 
@@ -219,7 +219,7 @@ def read_progress(folder: Path) -> Progress:
     design = read_design(folder)
     if design is None:
         why = private_files.ownership_problem(folder) or "holds no experiment that can be read"
-        raise UsageError(f"{folder} {why}", do="dflash-tui ab list shows them")
+        raise UsageError(f"{folder} {why}", hint="dflash-tui ab list shows them")
     return progress.fold_progress(
         design,
         read_events(folder),

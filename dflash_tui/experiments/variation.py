@@ -47,19 +47,19 @@ def parse_variation(words: str) -> Varied:
     key, equals, rest = words.partition("=")
     key = key.strip().removeprefix("--")
     if not equals or not key:
-        raise UsageError(f"--vary {words}: expected KEY=VALUE,VALUE", do=f"what can be varied: {_KNOWN}")
+        raise UsageError(f"--vary {words}: expected KEY=VALUE,VALUE", hint=f"what can be varied: {_KNOWN}")
     if key in _FIXED:
-        raise UsageError(f"--vary {key}: it is the same for all arms", do=f"what can be varied: {_KNOWN}")
+        raise UsageError(f"--vary {key}: it is the same for all arms", hint=f"what can be varied: {_KNOWN}")
     if key.replace("_", "-") in _PREFIX_CACHE:
         what = f"--vary {key}: each prompt is made unique so that no cache answers, so this would compare nothing"
         do = "vllm bench serve --dataset-name prefix_repetition shows what a prefix cache saves"
-        raise UsageError(what, do=do)
+        raise UsageError(what, hint=do)
     values = _values(key, rest)
     if (key.startswith("env.") and is_secret(key)) or any(map(looks_secret, values)):
         what = f"--vary {key}: these are secrets, and arms are called by their values"
-        raise UsageError(what, do="export what is secret in your shell, the same for all arms")
+        raise UsageError(what, hint="export what is secret in your shell, the same for all arms")
     if len(values) < 2:
-        raise UsageError(f"--vary {words}: one value alone is compared with nothing", do=f"--vary {key}=VALUE,VALUE")
+        raise UsageError(f"--vary {words}: one value alone is compared with nothing", hint=f"--vary {key}=VALUE,VALUE")
     arms: dict[str, Changes] = {}
     for value in values:
         seen = sum(name == value or name.startswith(f"{value} (") for name in arms)
@@ -80,16 +80,16 @@ def _values(key: str, text: str) -> list[str]:
     except yaml.YAMLError as error:
         said = getattr(error, "problem", "") or str(error)
         raise UsageError(
-            f"--vary {key}: these are no values with commas between", evidence=said, do="quote what is text"
+            f"--vary {key}: these are no values with commas between", evidence=said, hint="quote what is text"
         ) from None
     if not isinstance(node, yaml.SequenceNode) or node.end_mark.index != len(line):
-        raise UsageError(f"--vary {key}: brackets that do not match", do="quote what is text")
+        raise UsageError(f"--vary {key}: brackets that do not match", hint="quote what is text")
     found = [
         each.value if isinstance(each, yaml.ScalarNode) else line[each.start_mark.index : each.end_mark.index]
         for each in node.value
     ]
     if any(not value.strip() or not value.isprintable() for value in found):
-        raise UsageError(f"--vary {key}: a value is empty or not plain text", do=f"--vary {key}=VALUE,VALUE")
+        raise UsageError(f"--vary {key}: a value is empty or not plain text", hint=f"--vary {key}=VALUE,VALUE")
     return found
 
 
@@ -115,5 +115,5 @@ def _changes(key: str, value: str) -> Changes:
 
 def _switch(key: str, value: str) -> str:
     if value not in _SWITCHES:
-        raise UsageError(f"--vary {key}: expected on or off, not '{value}'", do=f"--vary {key}=on,off")
+        raise UsageError(f"--vary {key}: expected on or off, not '{value}'", hint=f"--vary {key}=on,off")
     return _SWITCHES[value]

@@ -119,7 +119,7 @@ def _where(wanted: str | None, recipe: Recipe, probe: GpuProbe) -> tuple[Hardwar
         return Hardware(wanted), ()
     if wanted and not probe.gpus:
         classes = ", ".join(kind.value for kind in recipe.hardware) or "gb10, h100"
-        raise UsageError(f"there is no GPU called '{wanted}'", do=f"a class is planned for without one: {classes}")
+        raise UsageError(f"there is no GPU called '{wanted}'", hint=f"a class is planned for without one: {classes}")
     if wanted or any(not card.trouble for card in probe.gpus):
         cards = gpus.choose_gpus(probe.gpus, wanted, 1 + (wanted or "").count(","))
         return cards[0].hardware, cards
@@ -139,7 +139,7 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
         key, equals, value = word.partition("=")
         key = key.strip().removeprefix("--")
         if not equals or not key:
-            raise UsageError(f"--set {word}: expected KEY=VALUE", do="for instance --set max-model-len=8192")
+            raise UsageError(f"--set {word}: expected KEY=VALUE", hint="for instance --set max-model-len=8192")
         try:
             as_it_is = key.startswith(("target.", "drafter.", "env.")) and value != "null"
             found[key] = value if as_it_is or not value else yaml_loader.parse_yaml_value(value)

@@ -93,7 +93,7 @@ async def _flags(setup: ResolvedRecipe, plan: Plan, engine: Engine, report: Repo
     wrong = cli_flags.find_flag_mistakes(plan, known)
     if wrong and not forced:
         raise UsageError(
-            "this vLLM does not know what the recipe asks for", evidence="; ".join(wrong), do=cli_flags.FIX
+            "this vLLM does not know what the recipe asks for", evidence="; ".join(wrong), hint=cli_flags.FIX
         )
     words = "; ".join(wrong) or f"vLLM {engine.vllm} knows every flag of the plan"
     report(Preparing(time.time(), Step.CHECK, words, 1.0, done=True))
@@ -204,20 +204,20 @@ def _launch_now(plan: Plan, engine: Engine, prepared: list[Preparing], forced: s
     """Launch the server, and record every patch that is in the engine, whoever brought it in."""
     if left := transaction.find_unfinished_change(engine):
         raise PatchError(
-            f"the files of {engine.folder} are not launched as they are", evidence=left.said, do="launch again"
+            f"the files of {engine.folder} are not launched as they are", evidence=left.said, hint="launch again"
         )
     there = status.list_present_patches(engine)
     if wrong := [name for name in plan.unpatched if name in there]:
         raise PatchError(f"{', '.join(wrong)} is in {engine.folder} by other hands, and was switched off",
-                         do="leave the setting away, or use an engine of ours")  # fmt: skip
+                         hint="leave the setting away, or use an engine of ours")  # fmt: skip
     if late := patch_set.patches_to_remove(plan, engine):
-        raise PatchError(f"{', '.join(late)} was brought in by somebody else meanwhile", do="launch again")
+        raise PatchError(f"{', '.join(late)} was brought in by somebody else meanwhile", hint="launch again")
     found = [status.find_patch_status(patch_file.load_patch(name), engine, plan.hardware) for name in plan.patches]
     if gone := [one.name for one in found if one.state is PatchState.NEEDED]:
-        raise PatchError(f"{', '.join(gone)} was taken out by somebody else meanwhile", do="launch again")
+        raise PatchError(f"{', '.join(gone)} was taken out by somebody else meanwhile", hint="launch again")
     if drifted := [one for one in found if one.state is PatchState.DRIFTED]:
         raise PatchError(f"{drifted[0].name} is needed, and does not fit the files of {engine.folder}",
-                         evidence=drifted[0].why, do="see what differs: dflash-tui patch status")  # fmt: skip
+                         evidence=drifted[0].why, hint="see what differs: dflash-tui patch status")  # fmt: skip
     label = f"{engine.distribution} {engine.vllm}"
     return lifecycle.launch_server(
         plan, engine=label, patches=there, prepared=prepared, forced=forced, restarted_from=restarted_from

@@ -129,7 +129,7 @@ def choose_gpus(gpus: Sequence[Gpu], wanted: str | None, count: int = 1) -> tupl
         chosen = list(dict.fromkeys(_find_gpu(gpus, name.strip()) for name in wanted.split(",")))
     if len(chosen) != count:
         selection = f"as '{wanted}'" if wanted else "of one class"
-        raise UsageError(f"GPUs needed: {count}, found {selection}: {len(chosen)}", do=_list_choices(gpus))
+        raise UsageError(f"GPUs needed: {count}, found {selection}: {len(chosen)}", hint=_list_choices(gpus))
     return tuple(sorted(chosen, key=lambda card: card.index))
 
 
@@ -142,9 +142,11 @@ def _find_gpu(gpus: Sequence[Gpu], name: str) -> Gpu:
     matches = [card for card in gpus if name == str(card.index) or (len(name) > 4 and card.uuid.startswith(name))]
     if len(matches) != 1:
         problem = f"{len(matches)} GPUs have a UUID that starts with" if matches else "there is no GPU called"
-        raise UsageError(f"{problem} '{name}'", do=_list_choices(gpus))
+        raise UsageError(f"{problem} '{name}'", hint=_list_choices(gpus))
     if matches[0].trouble:
-        raise UsageError(f"GPU {matches[0].index} cannot be used", evidence=matches[0].trouble, do=_list_choices(gpus))
+        raise UsageError(
+            f"GPU {matches[0].index} cannot be used", evidence=matches[0].trouble, hint=_list_choices(gpus)
+        )
     return matches[0]
 
 

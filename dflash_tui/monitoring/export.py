@@ -37,7 +37,7 @@ def export_run(run: Run, output: str | None = None, *, with_prompts: bool = Fals
     path = Path(output or f"{run.id}.zip").expanduser().absolute()
     temporary = path.with_name(f".{path.name}.{time.time_ns()}")
     if path.exists():
-        raise UsageError(f"{path} is there already", do="name another file with -o")
+        raise UsageError(f"{path} is there already", hint="name another file with -o")
     try:
         with zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
             archive.writestr(RUN_PART, msgspec.json.format(msgspec.json.encode(_redact_run(run)), indent=1))

@@ -50,7 +50,7 @@ class ForeignServer:
         self._latencies: tuple[Histogram | None, Histogram | None] = (None, None)
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
-            raise UsageError(f"what {KEY_VARIABLE} holds is no key", do="it is one line of letters and digits")
+            raise UsageError(f"what {KEY_VARIABLE} holds is no key", hint="it is one line of letters and digits")
 
     async def events(self) -> AsyncIterator[AnyEvent]:
         """Ask once a second, for ever: yield what /metrics counts, and the health when it changes."""
@@ -122,11 +122,11 @@ def _parse_address(url: str) -> str:
     except ValueError as error:
         raise UsageError("this is no address", evidence=clean_line(str(error))) from None
     if parts.username is not None or parts.password is not None:
-        raise UsageError("a key in an address can be read by everybody here", do=f"export {KEY_VARIABLE} instead")
+        raise UsageError("a key in an address can be read by everybody here", hint=f"export {KEY_VARIABLE} instead")
     path = parts.path.rstrip("/").removesuffix("/v1").removesuffix("/metrics")
     plain = not (parts.query or parts.fragment) and parts.hostname
     if parts.scheme.lower() not in {"http", "https"} or not plain or clean_line(url) != url or " " in url:
-        raise UsageError(f"{clean_line(url)} is no address of a server", do="like http://host:8000")
+        raise UsageError(f"{clean_line(url)} is no address of a server", hint="like http://host:8000")
     host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
     return f"{parts.scheme.lower()}://{host}{f':{port}' if port else ''}{path}"
 

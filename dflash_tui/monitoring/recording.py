@@ -144,7 +144,7 @@ def find_recording(name: str) -> Recording:
     if path.is_dir() or path.is_file():
         return read_recording(path)
     if "/" in name or name.endswith(".zip"):
-        raise UsageError(f"there is no file {name}", do="dflash-tui export RUN writes one")
+        raise UsageError(f"there is no file {name}", hint="dflash-tui export RUN writes one")
     return open_recording(registry.find_run(name))
 
 
@@ -175,7 +175,7 @@ def read_recording(path: Path) -> Recording:
         recording = msgspec.convert(fields, Recording)
     except (*_READ_ERRORS, KeyError, TypeError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         do = "dflash-tui export RUN writes one; dflash-tui ps --all lists the runs"
-        raise UsageError(what, evidence=clean_line(str(error)), do=do) from None
+        raise UsageError(what, evidence=clean_line(str(error)), hint=do) from None
     if not _RUN_ID.fullmatch(recording.id):
         raise UsageError(what, evidence=f"its run is called {recording.id!r}")
     if not (0 < recording.started_at < YEAR_2100 and abs(recording.utc_offset) <= 86_400):

@@ -150,7 +150,7 @@ def load_patch(name: str) -> Patch:
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(sorted(known))}"
-        raise UsageError(f"no patch called '{name}'", do=hint)
+        raise UsageError(f"no patch called '{name}'", hint=hint)
     path = known[name]
     try:
         msgspec.convert(name, Name)

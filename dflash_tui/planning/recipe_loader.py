@@ -184,9 +184,9 @@ def engine_for_release(vllm: str) -> EngineSpec:
     """
     table = releases.load_releases()
     if re.fullmatch(r"\d+(\.\d+){1,3}", vllm) and Version(vllm) < FIRST_WITH_DFLASH:
-        raise UsageError(f"vLLM {vllm} has no DFlash", do=f"there are: {', '.join(table)}")
+        raise UsageError(f"vLLM {vllm} has no DFlash", hint=f"there are: {', '.join(table)}")
     if vllm not in table:
-        raise UsageError(f"no engine is known for vLLM {vllm}", do=f"there are: {', '.join(table)}")
+        raise UsageError(f"no engine is known for vLLM {vllm}", hint=f"there are: {', '.join(table)}")
     release = table[vllm]
     return EngineSpec(
         vllm=vllm,
@@ -229,5 +229,5 @@ def recipe_path(name: str) -> Path:
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known)}"
-        raise UsageError(f"no recipe called '{name}'", do=hint)
+        raise UsageError(f"no recipe called '{name}'", hint=hint)
     return known[name]

@@ -149,7 +149,7 @@ def _restart(given: RestartPolicy, settings: Mapping[str, Any]) -> RestartPolicy
     try:
         return msgspec.convert(fields, RestartPolicy)
     except msgspec.ValidationError as error:
-        raise UsageError(f"--set restart: {error}", do=f"there is {', '.join(fields)}") from None
+        raise UsageError(f"--set restart: {error}", hint=f"there is {', '.join(fields)}") from None
 
 
 def _host(given: object) -> str:
@@ -157,13 +157,15 @@ def _host(given: object) -> str:
     try:
         return HOST if given is None or given == "localhost" else str(ip_address(str(given)))
     except ValueError:
-        raise UsageError(f"--set host: {given} is no address", do="--set host=0.0.0.0 listens on all of them") from None
+        raise UsageError(
+            f"--set host: {given} is no address", hint="--set host=0.0.0.0 listens on all of them"
+        ) from None
 
 
 def _known(kind: str, name: str, there: Any, recipe: Recipe) -> None:
     if name not in there:
         what = f"it has {', '.join(there)}" if there else "it has none"
-        raise UsageError(f"{recipe.name} has no {kind} called '{name}'", do=what)
+        raise UsageError(f"{recipe.name} has no {kind} called '{name}'", hint=what)
 
 
 def _merge(parts: list[Layer]) -> Layer:
@@ -224,7 +226,7 @@ def _layer(settings: Mapping[str, Any], recipe: Recipe, below: list[Layer]) -> t
         )
         return layer, msgspec.convert(given[""].get("synthetic", ""), MaybeText)
     except msgspec.ValidationError as error:
-        raise UsageError(f"--set: {error}", do="--set KEY=VALUE, with the flag's name as vLLM spells it") from None
+        raise UsageError(f"--set: {error}", hint="--set KEY=VALUE, with the flag's name as vLLM spells it") from None
 
 
 def _is_off(key: str, value: Any) -> bool:
@@ -243,19 +245,21 @@ def _place(key: str, value: Any) -> tuple[str, str]:
     if key == "host":
         return "", key
     if part in _NAMES and name not in _NAMES[part]:
-        raise UsageError(f"{key} cannot be set", do=f"of {part} there is {', '.join(_NAMES[part])}")
+        raise UsageError(f"{key} cannot be set", hint=f"of {part} there is {', '.join(_NAMES[part])}")
     if part == "env" and is_secret(name):
-        raise UsageError(f"{key} looks like a secret", do=f"export {name} in your shell instead")
+        raise UsageError(f"{key} looks like a secret", hint=f"export {name} in your shell instead")
     if looks_secret(value):
-        raise UsageError(f"what {key} is set to looks like a secret", do="export it in your shell: commands are shown")
+        raise UsageError(
+            f"what {key} is set to looks like a secret", hint="export it in your shell: commands are shown"
+        )
     if part == "env" and name in {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}:
-        raise UsageError(f"{key} is set by dflash-tui itself", do="--gpu chooses the GPUs")
+        raise UsageError(f"{key} is set by dflash-tui itself", hint="--gpu chooses the GPUs")
     if part == "speculation" and name in RESERVED_SPECULATION:
-        raise UsageError(f"{key} is set by dflash-tui itself", do="--set drafter.model=NAME and --set n=N are there")
+        raise UsageError(f"{key} is set by dflash-tui itself", hint="--set drafter.model=NAME and --set n=N are there")
     if part in {*_PARTS, *_NAMES} and name:
         return part, name
     if reason := explain_reserved_flag(key):
-        raise UsageError(f"{key} {reason}", do="--mode, --port, --num-speculative-tokens and --set n=N are there")
+        raise UsageError(f"{key} {reason}", hint="--mode, --port, --num-speculative-tokens and --set n=N are there")
     return "flags", part.replace("_", "-") + key[len(part) :]
 
 
@@ -274,7 +278,7 @@ def _other(model: AnyModel, names: dict[str, Any]) -> AnyModel:
 def _whole(spec: EngineSpec | None) -> EngineSpec:
     """Return the spec with what the table of releases says; recipes are checked to have one when they are read."""
     if spec is None:
-        raise UsageError("this recipe names no engine", do="--vllm VERSION chooses one")
+        raise UsageError("this recipe names no engine", hint="--vllm VERSION chooses one")
     return spec if spec.packages else engine_for_release(spec.vllm)
 
 

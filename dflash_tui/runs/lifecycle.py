@@ -95,8 +95,8 @@ def launch_server(
 def _start_failure(plan: Plan, folder: Path, error: OSError) -> ServerFailed:
     shutil.rmtree(folder, ignore_errors=True)
     refused = explain_resource_limit(error)
-    do = refused.do if refused else ""
-    return ServerFailed(f"{plan.argv[0]} could not be started", evidence=str(error), do=do)
+    do = refused.hint if refused else ""
+    return ServerFailed(f"{plan.argv[0]} could not be started", evidence=str(error), hint=do)
 
 
 def required_api_key(plan: Plan) -> str:
@@ -109,7 +109,7 @@ def required_api_key(plan: Plan) -> str:
     if plan.is_open and not (len(key) >= _MIN_KEY_LENGTH and key.isascii() and key.isprintable()):
         what = f"a server on {plan.host} needs a key, or everybody who reaches this machine could use it"
         do = f"export {KEY_VARIABLE} with {_MIN_KEY_LENGTH} characters or more, such as `openssl rand -hex 24` gives"
-        raise UsageError(what, do=do)
+        raise UsageError(what, hint=do)
     return key
 
 
@@ -128,7 +128,7 @@ def _create_run_folder(recipe: str, now: float) -> tuple[str, Path]:
             folder.rmdir()
             raise DflashError(
                 f"{paths.runs_folder()} {why}, so nothing is launched",
-                do=private_files.suggest_ownership_fix(paths.runs_folder()),
+                hint=private_files.suggest_ownership_fix(paths.runs_folder()),
             )
         return identity, folder
     raise DflashError(f"a hundred runs of {recipe} in one second")
@@ -164,7 +164,7 @@ async def stop_server(run: Run, grace: float = STOP_GRACE) -> float:
         await asyncio.sleep(0.2)
     else:
         names = ", ".join(str(process.pid) for process in left)
-        raise DflashError(f"processes {names} of {run.id} survived SIGKILL", do="they wait in the kernel; see dmesg")
+        raise DflashError(f"processes {names} of {run.id} survived SIGKILL", hint="they wait in the kernel; see dmesg")
     server_process.is_alive(run)
     if lived:
         run_files.record_event(run, Exited(time.time(), server_process.read_exit_code(run)))
@@ -188,7 +188,7 @@ def find_free_port(wanted: int) -> int:
                 continue
             if port not in ours:
                 return port
-    raise UsageError(f"no free port from {wanted} on", do="choose one with --port")
+    raise UsageError(f"no free port from {wanted} on", hint="choose one with --port")
 
 
 def port_owner(port: int) -> str:

@@ -75,7 +75,7 @@ def find_run(name: str | None = None) -> Run:
     if name is None:
         chosen = [run for run in known if server_process.is_alive(run)] or known
         if not chosen:
-            raise UsageError("nothing was launched yet", do="dflash-tui up RECIPE starts a server")
+            raise UsageError("nothing was launched yet", hint="dflash-tui up RECIPE starts a server")
         return chosen[-1]
     if exact := [run for run in known if run.id == name]:
         return exact[0]
@@ -85,8 +85,8 @@ def find_run(name: str | None = None) -> Run:
     if len(matching) == 1:
         return matching[0]
     if matching:
-        raise UsageError(f"'{name}' fits {len(matching)} runs", do=f"name one: {', '.join(r.id for r in matching)}")
+        raise UsageError(f"'{name}' fits {len(matching)} runs", hint=f"name one: {', '.join(r.id for r in matching)}")
     folder = paths.runs_folder() / name
     if folder.parent == paths.runs_folder() and (why := private_files.ownership_problem(folder)):
-        raise UsageError(f"{folder} {why}, so it is not believed", do=private_files.suggest_ownership_fix(folder))
-    raise UsageError(f"no run called '{name}'", do="dflash-tui ps --all lists the runs")
+        raise UsageError(f"{folder} {why}, so it is not believed", hint=private_files.suggest_ownership_fix(folder))
+    raise UsageError(f"no run called '{name}'", hint="dflash-tui ps --all lists the runs")

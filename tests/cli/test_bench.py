@@ -139,7 +139,7 @@ async def test_a_benchmark_that_fails_says_its_last_word(run, monkeypatch, behav
             run, [vllm_bench.BenchPrompt("x", 8)], seed=0, temperature=None, streams=1, patience=0.5
         )
     assert caught.value.evidence == ("ValueError: no such model" if what == "failed" else "")
-    assert str(run.folder) in caught.value.do
+    assert str(run.folder) in caught.value.hint
 
 
 async def test_an_engine_without_python_is_said(run):

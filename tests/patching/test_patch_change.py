@@ -141,7 +141,7 @@ def test_a_patch_whose_file_broke_is_taken_out_before_its_neighbours_change(engi
     with pytest.raises(PatchError, match="what it changes there is not known any more") as caught:
         patcher.apply_patches([second], engine)
     assert "no patch called 'broken'" in caught.value.evidence
-    assert caught.value.do == "take it out first: dflash-tui patch revert --only broken"
+    assert caught.value.hint == "take it out first: dflash-tui patch revert --only broken"
     assert patcher.revert_patches(engine, ["broken"]).names == ("broken",)
     assert patcher.apply_patches([second], engine).names == ("second",)
 

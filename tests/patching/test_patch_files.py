@@ -156,7 +156,7 @@ def test_an_unknown_name_names_the_nearest():
     """A typing mistake is answered with what was meant."""
     with pytest.raises(UsageError) as caught:
         patch_file.load_patch("triton-non-casual")
-    assert caught.value.do == "did you mean 'triton-non-causal'?"
+    assert caught.value.hint == "did you mean 'triton-non-causal'?"
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -107,7 +107,7 @@ def test_leave_is_needed(engine, shipped):
     """An environment of the user's is patched only when it was adopted with --patch."""
     with pytest.raises(PatchError, match="without leave") as caught:
         patcher.apply_patches([shipped], replace(engine, adopted=True, patchable=False))
-    assert "engine adopt --patch" in caught.value.do
+    assert "engine adopt --patch" in caught.value.hint
 
 
 def test_a_system_python_is_not_patched(engine, shipped):

@@ -62,7 +62,7 @@ def test_a_disk_that_fails_when_it_has_to_keep_something(pair, both, monkeypatch
     with pytest.raises(PatchError, match="cannot be changed") as caught:
         patcher.apply_patches([both], pair)
     assert os.strerror(code) in caught.value.evidence
-    assert ("free some space" in caught.value.do) is (code == errno.ENOSPC)
+    assert ("free some space" in caught.value.hint) is (code == errno.ENOSPC)
     assert tree(pair) == before
 
 

@@ -163,7 +163,7 @@ def test_what_was_kept_is_checked(server, python):
     with pytest.raises(DflashError, match="could not be downloaded") as failed:
         fetch(python)
     assert "SHA-256" in failed.value.evidence
-    assert "fetched anew" in failed.value.do
+    assert "fetched anew" in failed.value.hint
     assert (fetch(python) / WEIGHTS).read_bytes() == FILES[WEIGHTS]
 
 
@@ -187,7 +187,7 @@ def test_a_refusal_on_the_way_says_what_to_do(server, python, refusal, words):
     with pytest.raises(DflashError, match="owner/m could not be downloaded") as failed:
         asyncio.run(download.download_model(model, python, lambda _event: None))
     assert str(hub_server.REFUSALS[refusal][0]) in failed.value.evidence
-    assert words in failed.value.do
+    assert words in failed.value.hint
     assert TOKEN not in str(failed.value)
 
 
@@ -197,7 +197,7 @@ def test_what_may_not_be_fetched_is_not_begun(server, python):
     with pytest.raises(DflashError, match="cannot be downloaded") as failed:
         fetch(python)
     assert "terms not accepted" in failed.value.evidence
-    assert "accept the terms" in failed.value.do
+    assert "accept the terms" in failed.value.hint
 
 
 def test_a_small_disk_is_said_before(server, python, monkeypatch):
@@ -218,7 +218,7 @@ def test_an_engine_without_the_library_is_said(server, tmp_path):
     with pytest.raises(DflashError, match="could not be downloaded") as failed:
         fetch(alone)
     assert "huggingface_hub" in failed.value.evidence
-    assert "engine" in failed.value.do
+    assert "engine" in failed.value.hint
 
 
 def test_a_stall_is_said_not_killed(server, python, monkeypatch):

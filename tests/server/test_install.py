@@ -70,7 +70,7 @@ def test_a_package_that_does_not_exist_is_no_network_problem(spec):
     wrong = replace(spec, packages=("iniconfig==99.0",))
     with pytest.raises(EngineError, match=r"iniconfig==99\.0") as caught:
         asyncio.run(environments.install_engine(wrong, plan.engine_folder_for(wrong), quiet))
-    assert "correct the recipe" in caught.value.do
+    assert "correct the recipe" in caught.value.hint
     assert not plan.engine_folder_for(wrong).exists()
 
 

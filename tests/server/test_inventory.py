@@ -181,13 +181,13 @@ def test_engines_are_named_by_the_start_of_their_folder(folders, ours, tmp_path)
     )
     with pytest.raises(UsageError, match="fits 2 engines") as several:
         inventory.find_engine_by_name("vllm-0")
-    assert several.value.do == f"{first.folder}, {second.folder}"
+    assert several.value.hint == f"{first.folder}, {second.folder}"
     for name in ("", "nothing", str(tmp_path / "nowhere")):
         with pytest.raises(UsageError, match="no engine called"):
             inventory.find_engine_by_name(name)
     with pytest.raises(UsageError, match="no engine called") as folder:
         inventory.find_engine_by_name(str(tmp_path))
-    assert folder.value.do == f"dflash-tui engine adopt {tmp_path}"
+    assert folder.value.hint == f"dflash-tui engine adopt {tmp_path}"
 
 
 def test_an_engine_is_listed_and_deleted(folders, ours):

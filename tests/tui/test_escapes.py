@@ -42,7 +42,7 @@ async def test_the_launch_screen():
             await pilot.press(key)
             await pilot.pause()
             checked(panel)
-        panel.push_screen(ErrorDialog(DflashError(said, evidence=said, do=said)))
+        panel.push_screen(ErrorDialog(DflashError(said, evidence=said, hint=said)))
         await pilot.pause()
         checked(panel)
 

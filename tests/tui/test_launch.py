@@ -78,7 +78,7 @@ async def test_drafts_end_at_the_baseline():
 
 
 async def test_a_recipe_that_does_not_load_is_listed_and_not_launched():
-    panel = app({"broken": RecipeError(f"broken.yaml:3: {HOSTILE}: expected a number", do="correct it")})
+    panel = app({"broken": RecipeError(f"broken.yaml:3: {HOSTILE}: expected a number", hint="correct it")})
     messages: list[Message] = []
     async with panel.run_test(size=(120, 36), message_hook=messages.append) as pilot:
         await pilot.press("enter", "e", "plus", "y")

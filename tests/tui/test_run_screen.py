@@ -69,7 +69,7 @@ async def test_an_error_before_the_launch_is_shown_and_kept():
     panel = app()
     async with panel.run_test(size=(80, 24)) as pilot:
         panel.run_screen.clear(a_run().plan)
-        panel.run_screen.fail(EngineError("vLLM could not be installed", evidence=HOSTILE, do="check the network"))
+        panel.run_screen.fail(EngineError("vLLM could not be installed", evidence=HOSTILE, hint="check the network"))
         await panel.switch_mode("live")
         await pilot.press("1", "2")
         panel.run_screen.draw()

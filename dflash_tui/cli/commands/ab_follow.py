@@ -69,11 +69,11 @@ def _end(folder: Path, design: Design, *, as_json: bool) -> int:
             failed = [boot for boot in progress.boots if boot.error]
             names = ", ".join(map(clean_line, progress.without))
             raise ServerFailed(
-                f"{names} never came up", evidence=failed[-1].error, do=f"dflash-tui why {failed[-1].run}"
+                f"{names} never came up", evidence=failed[-1].error, hint=f"dflash-tui why {failed[-1].run}"
             )
         return 0
     said = progress.halted or _last_words(folder) or "its driver ended without a word"
-    raise DflashError(f"{design.id} ended early", evidence=clean_line(said), do=f"dflash-tui ab resume {design.id}")
+    raise DflashError(f"{design.id} ended early", evidence=clean_line(said), hint=f"dflash-tui ab resume {design.id}")
 
 
 def _print(report: ExperimentReport, *, as_json: bool) -> None:

@@ -68,7 +68,7 @@ class Bench(NamedTuple):
                 )
             )
         if measured.failed == len(done):
-            raise ServerFailed("no request succeeded", evidence=done[-1].error, do=f"the log: {run.log}")
+            raise ServerFailed("no request succeeded", evidence=done[-1].error, hint=f"the log: {run.log}")
         return measured
 
     async def turns(self, streams: int) -> None:
@@ -114,9 +114,9 @@ def bench(args: argparse.Namespace) -> int:
     """`bench [RUN]`: send the prompts and print what each request took."""
     suite, run = suites.load_suite(args.suite), registry.find_run(args.run)
     if not server_process.is_alive(run):
-        raise UsageError(f"{run.id} has ended", do="dflash-tui ps lists the servers that run")
+        raise UsageError(f"{run.id} has ended", hint="dflash-tui ps lists the servers that run")
     if not processes.is_listening_on(server_process.list_processes(run), run.plan.port):
-        raise UsageError(f"{run.id} does not answer on port {run.plan.port} yet", do="dflash-tui attach shows when")
+        raise UsageError(f"{run.id} does not answer on port {run.plan.port} yet", hint="dflash-tui attach shows when")
     scale = run.plan.bench_scale if args.scale is None else args.scale
     asked = Bench(
         run, suite, scale, args.rounds, args.seed, args.temperature, args.fixed or args.with_vllm,

@@ -22,7 +22,7 @@ def history(args: argparse.Namespace) -> int:
     known = {run.plan.recipe for run in registry.list_runs()}
     if args.recipe and args.recipe not in known:
         do = f"recorded: {', '.join(sorted(known))}" if known else "dflash-tui up RECIPE starts a server"
-        raise UsageError(f"no start of '{args.recipe}' is recorded", do=do)
+        raise UsageError(f"no start of '{args.recipe}' is recorded", hint=do)
     starts = startup_history.list_starts(args.recipe or "")
     if args.json:
         for start in starts:

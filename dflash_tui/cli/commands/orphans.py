@@ -49,12 +49,12 @@ def _end_orphan(pid: int, found: list[Orphan], *, sure: bool) -> int:
     """
     orphan = next((each for each in found if each.pid == pid), None)
     if orphan is None:
-        raise UsageError(f"pid {pid} is no engine without its server", do="dflash-tui orphans lists them")
+        raise UsageError(f"pid {pid} is no engine without its server", hint="dflash-tui orphans lists them")
     process = psutil.Process(pid)  # knows its create time, so that another with this pid is never signalled
     what = f"{clean_line(orphan.name)} (pid {pid}), which holds {format_gib(orphan.resident)}"
     if not sure:
         if not sys.stdin.isatty():
-            raise UsageError("nobody can be asked here", do=f"dflash-tui orphans {pid} --yes ends it unasked")
+            raise UsageError("nobody can be asked here", hint=f"dflash-tui orphans {pid} --yes ends it unasked")
         sys.stderr.write(f"End {what}? Whatever still uses it is lost. [y/N] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
@@ -71,4 +71,4 @@ def _end_orphan(pid: int, found: list[Orphan], *, sure: bool) -> int:
         if not any(map(processes.is_running, family)):
             print_status(f"{what}, has ended")
             return 0
-    raise DflashError(f"{what}, did not end", do="it may be another user's, or wait in the kernel; see dmesg")
+    raise DflashError(f"{what}, did not end", hint="it may be another user's, or wait in the kernel; see dmesg")

@@ -60,7 +60,7 @@ def _scope(args: argparse.Namespace) -> Scope:
         UsageError: neither is named, settings are given for none, or the recipe's engine is not installed.
     """
     if args.settings and not args.recipe:
-        raise UsageError("--set changes a recipe, and none is named", do="dflash-tui recipes")
+        raise UsageError("--set changes a recipe, and none is named", hint="dflash-tui recipes")
     plan: Plan | None = None
     known, unusable = patch_file.load_all_patches()
     if args.recipe:
@@ -68,7 +68,7 @@ def _scope(args: argparse.Namespace) -> Scope:
         engine = inventory.find_any_engine(Path(plan.engine_folder))
         if engine is None:
             raise UsageError(
-                f"the engine of {args.recipe} is not installed", do=f"dflash-tui engine install {args.recipe}"
+                f"the engine of {args.recipe} is not installed", hint=f"dflash-tui engine install {args.recipe}"
             )
         patches = [patch_file.load_patch(one.name) for one in patch_set.patch_status(plan, engine)]
         hardware: Hardware | None = plan.hardware
@@ -76,7 +76,7 @@ def _scope(args: argparse.Namespace) -> Scope:
         engine, hardware = inventory.find_engine_by_name(args.engine), _hardware(args.gpu)
         patches = [patch for patch in known if patch.distribution == engine.distribution]
     else:
-        raise UsageError("name a recipe, or an engine with --engine", do="dflash-tui engine list")
+        raise UsageError("name a recipe, or an engine with --engine", hint="dflash-tui engine list")
     if args.only:
         patches, plan = (
             [patch_file.load_patch(name) for name in args.only if name not in _by_name_alone(args, engine)],

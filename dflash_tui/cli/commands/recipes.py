@@ -78,12 +78,12 @@ def show(args: argparse.Namespace) -> int:
 def new(args: argparse.Namespace) -> int:
     """Write a recipe into the user's folder, from the template or from another recipe, and say where."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", args.name):
-        raise UsageError(f"'{args.name}' cannot be a recipe's name", do="lower case letters, digits, . _ and -")
+        raise UsageError(f"'{args.name}' cannot be a recipe's name", hint="lower case letters, digits, . _ and -")
     source = recipe_loader.recipe_path(args.like) if args.like else paths.bundled_folder("recipes") / "_template.yaml"
     target = paths.user_recipes_folder() / f"{args.name}.yaml"
     if target.exists():
         raise UsageError(
-            f"{target} is there already", do=f"edit it, or see it with dflash-tui recipes show {args.name}"
+            f"{target} is there already", hint=f"edit it, or see it with dflash-tui recipes show {args.name}"
         )
     if args.like:
         recipe_loader.load_recipe(source)

@@ -33,15 +33,15 @@ def report(args: argparse.Namespace) -> int:
     names, kind = args.names, "json" if args.json else args.format
     if names[:1] == ["compare"]:
         if len(names) != 3:
-            raise UsageError("report compare takes two names", do="dflash-tui report compare RUN|AB|FILE RUN|AB|FILE")
+            raise UsageError("report compare takes two names", hint="dflash-tui report compare RUN|AB|FILE RUN|AB|FILE")
         told = _compared(names[1], names[2], kind)
     elif len(names) > 1:
-        raise UsageError(f"one name, not {len(names)}", do="dflash-tui report compare A B sets two side by side")
+        raise UsageError(f"one name, not {len(names)}", hint="dflash-tui report compare A B sets two side by side")
     else:
         found = load_report(names[0] if names else None)
         if isinstance(found, ImportedResult):
             raise UsageError(
-                f"{names[0]} is a result of {found.source}", do="report compare sets it beside one of ours"
+                f"{names[0]} is a result of {found.source}", hint="report compare sets it beside one of ours"
             )
         told = render_report(found, kind, names[0] if names else "")
     if args.output:
@@ -74,11 +74,11 @@ def _compared(one: str, other: str, kind: str) -> str:
     if isinstance(found[0], ImportedResult) or isinstance(found[1], ImportedResult):
         beside = imported_comparison.compare_imported((one, other), found)
         if kind == "svg":
-            raise UsageError("what is not judged has no picture", do="--format md has the figures")
+            raise UsageError("what is not judged has no picture", hint="--format md has the figures")
         return msgspec.json.encode(beside).decode() if kind == "json" else imported_comparison.render_comparison(beside)
     reports = compare_reports(found[0], found[1])
     if kind == "svg" and len(reports) > 1:
-        raise UsageError(f"these are {len(reports)} pictures", do="--format md has all of them")
+        raise UsageError(f"these are {len(reports)} pictures", hint="--format md has all of them")
     return "\n".join(render_report(report, kind, "") for report in reports)
 
 
@@ -119,7 +119,7 @@ def load_report(name: str | None) -> ExperimentReport | RunReport | ImportedResu
         return run_report.build_run_report(recording.find_recording(name))[0]
     except UsageError as error:
         do = "dflash-tui ab list and dflash-tui ps --all show what there is"
-        raise UsageError(f"no experiment and no run called '{name}'", evidence=error.what, do=do) from None
+        raise UsageError(f"no experiment and no run called '{name}'", evidence=error.what, hint=do) from None
 
 
 def _file(name: str) -> ExperimentReport | RunReport | ImportedResult | None:
@@ -144,7 +144,7 @@ def _sound(path: Path, report: ExperimentReport | RunReport) -> ExperimentReport
     """
     if isinstance(report, ExperimentReport) and (why := find_misplaced_arms(report)):
         do = "have it written again where it was measured: dflash-tui report AB --json -o FILE"
-        raise UsageError(f"{path} is not a whole report", evidence=why, do=do)
+        raise UsageError(f"{path} is not a whole report", evidence=why, hint=do)
     return report
 
 
@@ -156,7 +156,9 @@ def compare_reports(one: ExperimentReport | RunReport, other: ExperimentReport |
     """
     pairs = _pairs(_sides(one), _sides(other))
     if not pairs:
-        raise UsageError("the two have no arm in common", do="name two experiments with arms of one name, or two runs")
+        raise UsageError(
+            "the two have no arm in common", hint="name two experiments with arms of one name, or two runs"
+        )
     return [run_comparison.compare_sides(a, b) for a, b in pairs]
 
 

@@ -67,5 +67,5 @@ class Restarts:
         before = self._deaths[:-1]
         evidence = [failed.evidence, *(["before it:", *before] if before else [])]
         return ServerFailed(
-            f"{failed.what}; not launched again: {why}", evidence="\n  ".join(filter(None, evidence)), do=failed.do
+            f"{failed.what}; not launched again: {why}", evidence="\n  ".join(filter(None, evidence)), hint=failed.hint
         )

@@ -47,7 +47,7 @@ def _render_unit(args: argparse.Namespace, made: PlannedLaunch) -> str:
     secrets = str(_secrets_file())
     for path, bad in ((sys.executable, "'\"\\"), (secrets, "")):
         if not path.isprintable() or {*path} & {*bad}:
-            raise UsageError("systemd takes no path with such letters", evidence=repr(path), do="move it elsewhere")
+            raise UsageError("systemd takes no path with such letters", evidence=repr(path), hint="move it elsewhere")
     cards, fit = made.gpus, estimate_planned_memory(made)
     unified = bool(fit and cards and all(card.unified for card in cards))
     return systemd_unit.build_unit(
@@ -98,7 +98,7 @@ def _write_unit(path: Path, text: str, *, replace: bool) -> None:
         with path.open("rb") as file:
             if file.read(_MAX_UNIT_BYTES) != data:
                 do = "look at the difference, then --replace; or print it, without --write"
-                raise UsageError(f"{path} is there already and says something else", do=do)
+                raise UsageError(f"{path} is there already and says something else", hint=do)
     path.parent.mkdir(parents=True, exist_ok=True)
     private_files.replace_private_file(path, data)
 

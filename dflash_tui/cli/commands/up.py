@@ -41,13 +41,13 @@ _BAD_FOR = 10.0
 def up(args: argparse.Namespace) -> int:
     """`up RECIPE`: prepare, launch and watch."""
     if args.foreground and args.detach:
-        raise UsageError("--foreground and --detach exclude each other", do="give one of them")
+        raise UsageError("--foreground and --detach exclude each other", hint="give one of them")
     made = plan_launch(args)
     wanted = made.plan.port
     if (port := lifecycle.find_free_port(wanted)) != wanted:
         if args.port:
             raise UsageError(
-                f"port {wanted} is held by {lifecycle.port_owner(wanted)}", do=f"{port} is free: --port {port}"
+                f"port {wanted} is held by {lifecycle.port_owner(wanted)}", hint=f"{port} is free: --port {port}"
             )
         print_status(f"port {wanted} is held by {lifecycle.port_owner(wanted)}, taking {port}")
         args.port = port

@@ -48,7 +48,7 @@ def _select_run(name: str | None) -> tuple[Run, RunState]:
             if state.autopsy is None and state.status == "failed":
                 state.apply(kernel_log.read_autopsy(run, None))
             return run, state
-    raise UsageError("no run has failed", do="dflash-tui ps --all lists the runs")
+    raise UsageError("no run has failed", hint="dflash-tui ps --all lists the runs")
 
 
 def format_postmortem(found: Postmortem) -> str:
@@ -65,4 +65,4 @@ def build_failure(found: Postmortem) -> ServerFailed:
         steps.append(f"{remedy.words}:\n      {command}")
     steps.append(f"the whole log: {found.log}")
     what = f"{diagnosis.what}: {diagnosis.cause}"
-    return ServerFailed(what, evidence="\n  ".join(evidence), do="\n  → ".join(steps))
+    return ServerFailed(what, evidence="\n  ".join(evidence), hint="\n  → ".join(steps))

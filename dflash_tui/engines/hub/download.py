@@ -65,13 +65,15 @@ async def download_model(model: ModelAvailability, python: Path, report: Callabl
         return Path(model.folder)
     if not model.access.ok or not model.commit or model.missing_bytes is None:
         evidence = f"{model.access}: {model.detail}" if model.detail else str(model.access)
-        raise DflashError(f"{model.repo} cannot be downloaded", evidence=evidence, do=model_lookup.advise_access(model))
+        raise DflashError(
+            f"{model.repo} cannot be downloaded", evidence=evidence, hint=model_lookup.advise_access(model)
+        )
     _check_space(model.repo, model.missing_bytes)
     progress = _DownloadProgress(model, model.commit, report)
     await _fetch(model, python, progress)
     if not cache.has_all_files(model.repo, model.commit, model.files):
         evidence = f"{progress.held()} of {model.total_bytes} bytes are in the cache"
-        raise DflashError(f"{model.repo} is not whole after its download", evidence=evidence, do=_AGAIN)
+        raise DflashError(f"{model.repo} is not whole after its download", evidence=evidence, hint=_AGAIN)
     progress.finish()
     return cache.snapshot_folder(model.repo, model.commit)
 
@@ -84,7 +86,7 @@ def _check_space(repo: str, missing: int) -> None:
         raise DflashError(
             f"not enough disk for {repo}: {_size(missing)} are missing, and {_size(_RESERVE)} shall stay free",
             evidence=f"{_size(free)} are free on the disk of {folder}",
-            do="free some space, or put the cache elsewhere with HF_HOME",
+            hint="free some space, or put the cache elsewhere with HF_HOME",
         )
 
 
@@ -207,7 +209,7 @@ def _failure(model: ModelAvailability, code: int | None, output: str) -> DflashE
     )
     # The address of a file on the storage carries a signature that opens it.
     evidence = re.sub(r"\?[^\s'\"]+", "?…", failure.error)
-    return DflashError(f"{model.repo} could not be downloaded", evidence=client.quote_hub_text(evidence), do=do)
+    return DflashError(f"{model.repo} could not be downloaded", evidence=client.quote_hub_text(evidence), hint=do)
 
 
 def _size(amount: int) -> str:

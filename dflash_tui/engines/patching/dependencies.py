@@ -39,7 +39,7 @@ def check_dependencies(needed: Sequence[Patch], engine: Engine, hardware: Hardwa
     names = {patch.name for patch in needed}
     for patch in needed:
         if patch.instead_of in names:
-            raise PatchError(f"patch {patch.name} is an alternative to {patch.instead_of}", do="choose one of both")
+            raise PatchError(f"patch {patch.name} is an alternative to {patch.instead_of}", hint="choose one of both")
         _refuse_rivals(patch, engine, hardware, doomed)
         partners = patch.together_with
         if not partners or names & set(partners):
@@ -50,7 +50,7 @@ def check_dependencies(needed: Sequence[Patch], engine: Engine, hardware: Hardwa
             raise PatchError(
                 f"patch {patch.name} makes no sense without {' or '.join(partners)}",
                 evidence=" ".join(patch.why.split()),
-                do=f"apply both: --only {patch.name} --only {partners[0]}",
+                hint=f"apply both: --only {patch.name} --only {partners[0]}",
             )
 
 
@@ -66,7 +66,7 @@ def _refuse_rivals(patch: Patch, engine: Engine, hardware: Hardware | None, doom
             by = "in by other hands" if state is PatchState.APPLIED_BY_OTHER else "in"
             raise PatchError(
                 f"patch {patch.name} is an alternative to {other.name}, which is {by}",
-                do=first if state is PatchState.APPLIED else f"leave it at that: --set patches.{patch.name}=false",
+                hint=first if state is PatchState.APPLIED else f"leave it at that: --set patches.{patch.name}=false",
             )
 
 
@@ -81,7 +81,7 @@ def refuse_orphaned_patches(stay: set[str], doomed: set[str]) -> None:
         if partners & doomed and not partners & stay:
             raise PatchError(
                 f"{name} makes no sense without {' or '.join(sorted(partners & doomed))}",
-                do=f"take both out: --only {' --only '.join(sorted({name, *doomed}))}",
+                hint=f"take both out: --only {' --only '.join(sorted({name, *doomed}))}",
             )
 
 

@@ -35,7 +35,9 @@ def check_imports(engine: Engine, texts: Mapping[str, bytes]) -> str:
         plain = _import(engine, dict.fromkeys(staged, ""))
     for name, why in failed.items():
         if not plain.get(name):
-            raise PatchError(f"{name} no longer imports with the patch", evidence=clean_line(why)[:500], do="report it")
+            raise PatchError(
+                f"{name} no longer imports with the patch", evidence=clean_line(why)[:500], hint="report it"
+            )
     name = next(iter(failed))
     return f"{name} was not tried: it does not import here as published either ({clean_line(plain[name])[:200]})"
 

@@ -65,7 +65,7 @@ def lock_ledger(engine: Engine, patience: float = PATIENCE) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise LedgerBusy(f"another dflash-tui is changing {engine.folder}", do="wait for it") from None
+                    raise LedgerBusy(f"another dflash-tui is changing {engine.folder}", hint="wait for it") from None
                 time.sleep(0.1)
         yield
 
@@ -78,7 +78,7 @@ def _opened(path: Path) -> Iterator[int]:
         raise PatchError(
             f"{path.parent} is not a virtual environment, so its files are not changed",
             evidence=f"{path.name}: {error.strerror}",
-            do="python3 -m venv makes one; dflash-tui makes its own when --engine is left away",
+            hint="python3 -m venv makes one; dflash-tui makes its own when --engine is left away",
         ) from None
     try:
         yield descriptor
@@ -102,7 +102,7 @@ def read_ledger(engine: Engine) -> dict[str, LedgerEntry]:
         raise PatchError(
             f"the record of the patches in {engine.folder} cannot be read, so nothing is changed",
             evidence=MANIFEST,
-            do=f"reinstall vLLM {engine.vllm} there, and remove that file",
+            hint=f"reinstall vLLM {engine.vllm} there, and remove that file",
         )
     return {entry.path: entry for entry in known}
 
@@ -174,4 +174,4 @@ def explain_failed_write(engine: Engine) -> Iterator[None]:
     except OSError as error:
         what = f"the files of {engine.folder} cannot be changed"
         do = "free some space" if error.errno == 28 else "see that the environment is yours and may be written"
-        raise PatchError(what, evidence=f"{error.filename or ''}: {error.strerror}".lstrip(": "), do=do) from None
+        raise PatchError(what, evidence=f"{error.filename or ''}: {error.strerror}".lstrip(": "), hint=do) from None

@@ -134,7 +134,7 @@ def _drifted(patch: Patch, engine: Engine, found: PatchStatus) -> PatchError:
     return PatchError(
         f"patch {patch.name} does not fit {engine.distribution} {engine.vllm}",
         evidence=found.drift.rstrip() or found.why,
-        do=f"{f'reinstall vLLM in {engine.folder}' if engine.adopted else again}, or report it: {patch.link}",
+        hint=f"{f'reinstall vLLM in {engine.folder}' if engine.adopted else again}, or report it: {patch.link}",
     )
 
 
@@ -163,7 +163,7 @@ def _bring_to(engine: Engine, *, add: Sequence[Patch], drop: Iterable[str], dry:
     )  # the trial takes a while, and a server may have been started meanwhile
     transaction.commit_changes(engine, after.changes, list(after.record.values()))
     if wrong := [change.path for change in after.changes if ledger.read_vllm_file(engine, change.path) != change.after]:
-        raise PatchError(f"{', '.join(wrong)} was changed by somebody else at the same time", do="patch verify")
+        raise PatchError(f"{', '.join(wrong)} was changed by somebody else at the same time", hint="patch verify")
     return done
 
 
@@ -227,7 +227,7 @@ def _kept(name: str) -> Patch:
         raise PatchError(
             f"{name} is in the same file of vLLM, and what it changes there is not known any more",
             evidence=str(error),
-            do=f"take it out first: dflash-tui patch revert --only {name}",
+            hint=f"take it out first: dflash-tui patch revert --only {name}",
         ) from None
 
 
@@ -247,7 +247,7 @@ def _refuse_lost(engine: Engine, lost: set[str]) -> None:
     if lost:
         raise PatchError(
             f"the pristine copy of {', '.join(sorted(lost))} is gone or damaged, so nothing is changed",
-            do=f"reinstall vLLM {engine.vllm} in {engine.folder}",
+            hint=f"reinstall vLLM {engine.vllm} in {engine.folder}",
         )
 
 
@@ -258,5 +258,5 @@ def _refuse_foreign(engine: Engine, path: str, entry: LedgerEntry, data: bytes |
         return
     raise PatchError(
         f"{path} was changed by somebody else since {', '.join(entry.patches)} went in, and is left as it is",
-        do=f"take that change back, or reinstall vLLM {engine.vllm} in {engine.folder}",
+        hint=f"take that change back, or reinstall vLLM {engine.vllm} in {engine.folder}",
     )

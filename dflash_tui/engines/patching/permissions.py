@@ -33,7 +33,7 @@ def require_writable_files(engine: Engine, paths: Iterable[str]) -> None:
             raise PatchError(
                 f"vllm/{path} does not belong to {engine.distribution} {engine.vllm}{alone}",
                 evidence=f"claimed by {named or 'no installed distribution'}",
-                do=f"reinstall vLLM in {engine.folder}",
+                hint=f"reinstall vLLM in {engine.folder}",
             )
 
 
@@ -46,7 +46,7 @@ def find_carrying_distribution(engine: Engine) -> _Installed:
     if not engine.patchable:
         raise PatchError(
             f"{engine.folder} was adopted without leave to patch it",
-            do=f"dflash-tui engine adopt --patch {engine.folder}",
+            hint=f"dflash-tui engine adopt --patch {engine.folder}",
         )
     require_idle_engine(engine)
     return _holder(engine)
@@ -62,7 +62,7 @@ def require_idle_engine(engine: Engine) -> None:
         raise PatchError(
             "a server runs from this engine, so its files are not changed",
             evidence=", ".join(users),
-            do="stop it first: dflash-tui ps, dflash-tui stop",
+            hint="stop it first: dflash-tui ps, dflash-tui stop",
         )
 
 
@@ -171,7 +171,7 @@ def _holder(engine: Engine) -> _Installed:
     if found is None or version != engine.vllm:
         again = f"dflash-tui engine adopt --patch {engine.folder}" if engine.adopted else "dflash-tui engine install"
         raise PatchError(
-            f"{engine.folder} is known for {engine.distribution} {engine.vllm} and holds {version} now", do=again
+            f"{engine.folder} is known for {engine.distribution} {engine.vllm} and holds {version} now", hint=again
         )
     return found
 

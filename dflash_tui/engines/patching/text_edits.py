@@ -75,7 +75,7 @@ def patch_texts(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
                     raise PatchError(
                         f"patch {patch.name} does not fit {file.path}",
                         evidence=f"its text is there {times}: {first_filled_line(edit.old)}",
-                        do=f"report it: {patch.link}",
+                        hint=f"report it: {patch.link}",
                     )
                 text = text.replace(edit.old, edit.new)
             after[file.path] = text or ""

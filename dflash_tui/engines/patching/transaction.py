@@ -85,7 +85,7 @@ def find_unfinished_change(engine: Engine) -> UnfinishedChange | None:
             return UnfinishedChange(f"an interrupted change of {journal.named}: {ends}", mends_itself=True)
         ledger.read_ledger(engine)
     except PatchError as error:
-        return UnfinishedChange(f"{error.what} ({error.evidence}): {error.do}", mends_itself=False)
+        return UnfinishedChange(f"{error.what} ({error.evidence}): {error.hint}", mends_itself=False)
     return None
 
 
@@ -129,7 +129,9 @@ def commit_changes(engine: Engine, changes: Sequence[FileChange], record: Sequen
     files = tuple(_Replaced(change.path, hash_bytes(change.before), hash_bytes(change.after)) for change in changes)
     journal = _Journal(files, tuple(record))
     if (Path(engine.folder) / PRISTINE).is_symlink():
-        raise PatchError(f"{Path(engine.folder) / PRISTINE} is a link, so nothing is kept there", do="remove that link")
+        raise PatchError(
+            f"{Path(engine.folder) / PRISTINE} is a link, so nothing is kept there", hint="remove that link"
+        )
     try:
         with ledger.explain_failed_write(engine):
             _make(engine, changes, journal)
@@ -163,7 +165,7 @@ def _make(engine: Engine, changes: Sequence[FileChange], journal: _Journal) -> N
 def _exchange(engine: Engine, change: FileChange) -> None:
     path = resolve_vllm_file(engine, change.path)
     if path.read_bytes() != change.before:
-        raise PatchError(f"{change.path} was changed by somebody else meanwhile", do="look again: patch status")
+        raise PatchError(f"{change.path} was changed by somebody else meanwhile", hint="look again: patch status")
     new_file_path(path).replace(path)
     sync_folder(path.parent)
     remove_byte_code(path)
@@ -186,7 +188,7 @@ def _refuse_edited(engine: Engine, journal: _Journal) -> None:
             raise PatchError(
                 f"{file.path} was edited after a change of {journal.named} was interrupted, so nothing is undone",
                 evidence=f"as it was before both: {old_file_path(path)}" if copied else "",
-                do=f"take the edit back, {'put that file in its place, ' * copied}or reinstall vLLM {engine.vllm}",
+                hint=f"take the edit back, {'put that file in its place, ' * copied}or reinstall vLLM {engine.vllm}",
             )
 
 
@@ -204,7 +206,7 @@ def _restore(engine: Engine, file: _Replaced, now: str) -> None:
     if not _copied(engine, file):
         raise PatchError(
             f"{file.path} is half of an interrupted change, and its copy from before is gone",
-            do=f"reinstall vLLM {engine.vllm} in {engine.folder}",
+            hint=f"reinstall vLLM {engine.vllm} in {engine.folder}",
         )
     old_file_path(path).replace(path)
     sync_folder(path.parent)
@@ -255,7 +257,7 @@ def _journal(engine: Engine) -> _Journal | None:
         raise PatchError(
             f"a change of {engine.folder} was interrupted, and which one cannot be read",
             evidence=f"{_JOURNAL}: {error}",
-            do=f"reinstall vLLM {engine.vllm} there, and remove that file",
+            hint=f"reinstall vLLM {engine.vllm} there, and remove that file",
         ) from None
 
 

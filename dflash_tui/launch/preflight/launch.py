@@ -254,7 +254,7 @@ def _check_port(situation: Situation) -> Iterator[Check]:
     try:
         free = lifecycle.find_free_port(wanted)
     except UsageError as error:
-        yield fail_check("port", error.what, error.do)
+        yield fail_check("port", error.what, error.hint)
         return
     if free == wanted:
         yield pass_check("port", f"{wanted} is free")
@@ -269,7 +269,7 @@ def _check_api_key(situation: Situation) -> Iterator[Check]:
         try:
             lifecycle.required_api_key(situation.plan)
         except UsageError as error:
-            yield fail_check("key", error.what, error.do)
+            yield fail_check("key", error.what, error.hint)
         else:
             yield pass_check("key", f"requests must have the one in {KEY_VARIABLE}")
 

@@ -39,7 +39,7 @@ class PreflightReport(msgspec.Struct, frozen=True):
             found = "\n  ".join(f"{check.name}: {check.found}" for check in failed)
             steps = dict.fromkeys(check.fix for check in failed if check.fix)
             insist = "--force REASON launches all the same"
-            raise PreflightFailed("it would not start", evidence=found, do="\n  → ".join((*steps, insist)))
+            raise PreflightFailed("it would not start", evidence=found, hint="\n  → ".join((*steps, insist)))
 
 
 async def survey_launch(setup: ResolvedRecipe, plan: Plan, *, bare: bool = False) -> Situation:

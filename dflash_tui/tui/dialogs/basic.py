@@ -45,7 +45,7 @@ class ErrorDialog(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -error"):
-            yield Static(render_error(self.error.what, self.error.evidence, self.error.do))
+            yield Static(render_error(self.error.what, self.error.evidence, self.error.hint))
             yield Static(Content("\nesc  close"), classes="muted")
 
 

@@ -197,5 +197,5 @@ class NewExperiment(ModalScreen[str | None]):
 
 def _failure(error: DflashError | OSError) -> Content:
     if isinstance(error, DflashError):
-        return render_error(error.what, error.evidence, error.do)
+        return render_error(error.what, error.evidence, error.hint)
     return render_error(error.strerror or str(error), "", "")

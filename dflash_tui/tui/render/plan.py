@@ -198,7 +198,7 @@ def render_plan_error(error: DflashError) -> Content:
     """Return why a recipe cannot be launched."""
     rows = [Content.assemble(("✗ ", "bold $error"), ("this recipe does not load", "bold")), Content(error.what)]
     rows += [Content(error.evidence)] if error.evidence else []
-    rows += [Content.assemble(("→ ", "bold $primary"), error.do)] if error.do else []
+    rows += [Content.assemble(("→ ", "bold $primary"), error.hint)] if error.hint else []
     return Content("\n").join(rows)
 
 

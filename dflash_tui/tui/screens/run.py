@@ -347,7 +347,7 @@ class RunScreen(Screen[None]):
             private_files.write_private_file(path, text.encode())
         except OSError as error:
             do = "the clipboard has the report, if the terminal allows OSC 52"
-            failure = DflashError(f"{path} cannot be written", evidence=error.strerror or str(error), do=do)
+            failure = DflashError(f"{path} cannot be written", evidence=error.strerror or str(error), hint=do)
             self.app.push_screen(ErrorDialog(failure))
             return
         self.notify(f"{path}; copied, too, if the terminal allows OSC 52", markup=False, timeout=10)

@@ -197,7 +197,7 @@ class VerdictScreen(Screen[None]):
         except OSError as error:
             do = "the clipboard has the report, if the terminal allows OSC 52"
             self.app.push_screen(
-                ErrorDialog(DflashError(f"{path} cannot be written", evidence=error.strerror or str(error), do=do))
+                ErrorDialog(DflashError(f"{path} cannot be written", evidence=error.strerror or str(error), hint=do))
             )
             return
         self.notify(f"{path}; in the clipboard, too, if the terminal allows OSC 52", markup=False, timeout=10)

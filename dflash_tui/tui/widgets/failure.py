@@ -52,7 +52,7 @@ class FailurePane(VerticalScroll):
     def _write(self) -> None:
         width = self.scrollable_content_region.width or self.app.size.width - _EDGES
         if error := self._error:
-            shown = render_error(error.what, error.evidence, error.do)
+            shown = render_error(error.what, error.evidence, error.hint)
         elif self.postmortem:
             shown = render_postmortem(self.postmortem, width)
         else:

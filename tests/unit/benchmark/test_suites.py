@@ -47,7 +47,7 @@ def test_the_user_s_own_suite_wins():
     assert [p.kind for p in suites.load_suite("quick").prompts] == ["Q"]
     with pytest.raises(UsageError, match="no suite of prompts called 'quik'") as caught:
         suites.load_suite("quik")
-    assert caught.value.do == "did you mean 'quick'?"
+    assert caught.value.hint == "did you mean 'quick'?"
 
 
 @pytest.mark.parametrize(

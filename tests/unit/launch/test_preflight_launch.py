@@ -206,7 +206,7 @@ def test_what_fails_is_not_launched(made, capsys):
     with pytest.raises(PreflightFailed, match="C compiler: CC is '/nowhere/cc'") as caught:
         up(made, None)
     assert caught.value.exit_code == 4
-    assert "unset CC" in caught.value.do
+    assert "unset CC" in caught.value.hint
     assert registry.list_runs() == []
     assert up(made, "the kernels are compiled already") == 0
     [run] = registry.list_runs()

@@ -58,4 +58,4 @@ def test_what_cannot_be_set_is_said(settings):
     """With the keys that there are."""
     with pytest.raises(UsageError, match="--set restart: ") as caught:
         resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings=settings)
-    assert caught.value.do.startswith("there is times, within_s, wait_s")
+    assert caught.value.hint.startswith("there is times, within_s, wait_s")

@@ -63,14 +63,14 @@ def test_what_cannot_be_chosen(wanted, count, words):
     with pytest.raises(UsageError) as error:
         choose_gpus(MIXED, wanted, count)
     assert words in error.value.what
-    assert "2 (h200, GPU-20-x)" in error.value.do
+    assert "2 (h200, GPU-20-x)" in error.value.hint
 
 
 def test_nothing_to_choose_from():
     """Without a GPU the error says where to look."""
     with pytest.raises(UsageError, match="found of one class: 0") as error:
         choose_gpus((), None)
-    assert "dflash-tui gpus" in error.value.do
+    assert "dflash-tui gpus" in error.value.hint
     twins = (card(0, uuid="GPU-aa1"), card(1, uuid="GPU-aa2"))
     with pytest.raises(UsageError, match="2 GPUs have a UUID that starts with 'GPU-aa'"):
         choose_gpus(twins, "GPU-aa")

@@ -234,7 +234,7 @@ def test_a_wrong_choice_is_named(choice, what, do):
     with pytest.raises(UsageError) as caught:
         resolve_recipe(RECIPE, **choice)
     assert what in caught.value.what
-    assert do in caught.value.do
+    assert do in caught.value.hint
 
 
 def test_a_choice_of_none_is_none():
