@@ -11,6 +11,7 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, VerticalScroll
+from textual.reactive import reactive
 from textual.screen import Screen
 from textual.widgets import Footer
 from textual.worker import Worker
@@ -79,6 +80,9 @@ class RunScreen(Screen[None]):
         Binding("q", "app.leave", "Leave", tooltip="Leave the panel; the server keeps running"),
     ]
 
+    # The footer offers keys by these: the stage, whether there is a server, and whether there is a failure.
+    key_state: reactive[tuple[str, bool, bool]] = reactive(("", False, False), repaint=False, bindings=True)
+
     NO_GPU: ClassVar = "no GPU is seen"
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -89,7 +93,6 @@ class RunScreen(Screen[None]):
         self.frozen = False
         self._ticks = 0
         self._sending: Worker[None] | None = None
-        self._keys = ("", False, False)
 
     def clear(self, plan: Plan | None = None) -> None:
         """Forget what was shown; `plan` is what is being prepared, if anything."""
@@ -235,7 +238,7 @@ class RunScreen(Screen[None]):
         self.set_class(failed, "-failed")
         if self.classes != before:
             self.call_after_refresh(self._show_end)
-        self._show_keys()
+        self.key_state = (self.stage, self.has_server, self.failure is not None)
         self.write_log()
         self.query_one("#status", Display).show(
             status.render_status(self.plan, self.run, self.state, self.error, now=now, frozen=self.frozen)
@@ -253,13 +256,6 @@ class RunScreen(Screen[None]):
     def _show_end(self) -> None:
         """Show the end of the log, if it is followed; a pane that became smaller would show its middle."""
         self.query_one(LogPane).show_end()
-
-    def _show_keys(self) -> None:
-        """Offer the keys of a server only while there is one."""
-        keys = (self.stage, self.has_server, self.failure is not None)
-        if keys != self._keys:
-            self._keys = keys
-            self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         if action == "chart":

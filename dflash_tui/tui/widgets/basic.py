@@ -1,4 +1,4 @@
-"""Small displays that draw themselves from values: status line, phase bar, position bars, requests."""
+"""Small widgets that draw values: lines of text, the start-up's phases, acceptance per position, measured requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from textual.app import RenderResult
 from textual.content import Content
+from textual.reactive import reactive
 from textual.widget import Widget
+from textual.widgets import Static
 
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, truncate
 from dflash_tui.events import RequestDone
@@ -20,25 +22,20 @@ REQUESTS_SHOWN = 60
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-class Display(Widget):
-    """Shows one content, on one line per row: what is too long is cut, unless the style sheet wraps it."""
+class Display(Static):
+    """A `Static` whose lines are cut where they are too long, unless the style sheet wraps them."""
 
-    DEFAULT_CSS = "Display { height: auto; text-wrap: nowrap; text-overflow: ellipsis; }"
-    content: Content = Content("")
+    DEFAULT_CSS = "Display { text-wrap: nowrap; text-overflow: ellipsis; }"
 
     def show(self, content: Content) -> None:
-        """Replace the content."""
+        """Replace the content; the screen is laid out again only if the number of lines may change."""
         if content != self.content:
-            taller = content.plain.count("\n") != self.content.plain.count("\n")
-            self.content = content
-            self.refresh(layout=taller or self.styles.text_wrap == "wrap")
-
-    def render(self) -> RenderResult:
-        return self.content
+            taller = content.plain.count("\n") != str(self.content).count("\n")
+            self.update(content, layout=taller or self.styles.text_wrap == "wrap")
 
 
 class TooSmall(Widget):
-    """Says that the terminal is too small; the style sheet shows it instead of everything else."""
+    """A notice that the terminal is too small; the style sheet shows it instead of everything else."""
 
     def render(self) -> RenderResult:
         width, height = self.app.size
@@ -52,29 +49,30 @@ def draw_bar(share: float, width: int) -> str:
 
 
 class Timeline(Widget):
-    """The start-up folded into two rows: a bar of the phases and their names with durations; in one row the names."""
+    """The start-up in two rows: a bar of the phases, and their names with durations; in one row the names only."""
+
+    spans: reactive[Sequence[PhaseSpan]] = reactive(())
+    ready: reactive[float | None] = reactive(None)
 
     def __init__(self) -> None:
         super().__init__(id="timeline")
-        self.spans: Sequence[PhaseSpan] = ()
-        self.ready: float | None = None
 
     def show(self, spans: Sequence[PhaseSpan], ready: float | None = None) -> None:
         """Replace the phases, and the seconds from the launch to the first answer, None while there is none."""
-        if (spans, ready) != (self.spans, self.ready):
-            self.spans, self.ready = spans, ready
-            self.refresh()
+        self.spans, self.ready = spans, ready
 
     def render(self) -> RenderResult:
         total = sum(span.seconds for span in self.spans)
-        over = bool(self.spans) and self.spans[-1].over
-        label = f"up in {format_duration(total)}" if over else "starting"
-        if over and self.ready is not None:
+        finished = bool(self.spans) and self.spans[-1].over
+        label = f"up in {format_duration(total)}" if finished else "starting"
+        if finished and self.ready is not None:
             label += f", ready in {format_duration(self.ready)}"
-        low = self.size.height < 2
+        one_row = self.size.height < 2
         room = self.size.width - len(label) - 2
-        pieces = fold_phases([(span.phase.value, span.seconds) for span in self.spans], room - len(self.spans) * low)
-        if low:
+        pieces = fold_phases(
+            [(span.phase.value, span.seconds) for span in self.spans], room - len(self.spans) * one_row
+        )
+        if one_row:
             return Content.assemble(label, ("  " + "  ".join(piece for piece, _ in pieces), MUTED))
         line, labels = Content(""), Content("")
         for index, (name, width) in enumerate(pieces):
@@ -105,41 +103,41 @@ def fold_phases(phases: Sequence[tuple[str, float]], width: int) -> list[tuple[s
 
 
 class Positions(Widget):
-    """The share of steps in which each drafted position was accepted, in as many columns as the height asks for.
+    """The share of steps in which each draft position was accepted, in as many columns as the height requires.
 
-    The first useless position is marked, and those after it are muted.
+    The first position that does not pay off is marked, and those after it are muted.
     """
+
+    shares: reactive[tuple[float, ...]] = reactive(())
+    advice: reactive[DraftAdvice | None] = reactive(None)
 
     def __init__(self) -> None:
         super().__init__(id="positions")
-        self.border_title = "accepted per position %"
-        self.shares: Sequence[float] = ()
-        self.advice: DraftAdvice | None = None
 
     def show(self, shares: Sequence[float], advice: DraftAdvice | None) -> None:
-        """Replace the shares, told in whole per cent, and what they say about how many tokens to draft."""
-        shares = [round(share, 2) for share in shares]
-        if (shares, advice) != (self.shares, self.advice):
-            self.shares, self.advice = shares, advice
-            self.border_title = Content(f"accepted per position{_advised(advice)}")
-            self.refresh()
+        """Replace the shares, rounded to whole per cent, and the advice on how many tokens to draft."""
+        self.shares, self.advice = tuple(round(share, 2) for share in shares), advice
+
+    def watch_advice(self) -> None:
+        """Name the advice in the title."""
+        self.border_title = Content(f"accepted per position{_format_advice(self.advice)}")
 
     def render(self) -> RenderResult:
         width, height = self.size
         if not self.shares or height < 1:
             return Content("no step in the window" if height > 0 else "")
         columns = -(-len(self.shares) // height)
-        count = -(-len(self.shares) // columns)
-        each = (width + 1) // columns
+        row_count = -(-len(self.shares) // columns)
+        column_width = (width + 1) // columns
         useless = self.advice.first_useless if self.advice else None
-        rows = [Content("") for _ in range(count)]
+        rows = [Content("") for _ in range(row_count)]
         for index, share in enumerate(self.shares):
-            room = max(0, each - 9)
-            gap = " " if index >= count else ""
+            room = max(0, column_width - 9)
+            gap = " " if index >= row_count else ""
             drawn = draw_bar(share, room)
             mark = "✗" if index + 1 == useless else " "
             color = "$series-b" if useless is None or index + 1 < useless else "$foreground 40%"
-            rows[index % count] += Content.assemble(
+            rows[index % row_count] += Content.assemble(
                 (f"{gap}{mark}", "$error"),
                 (f"{index + 1:>2} ", MUTED),
                 (drawn, color),
@@ -148,32 +146,31 @@ class Positions(Widget):
         return Content("\n").join(rows)
 
 
-def _advised(advice: DraftAdvice | None) -> str:
+def _format_advice(advice: DraftAdvice | None) -> str:
     if advice is None:
         return " %"
     return ": all useful" if advice.first_useless is None else f": try n={advice.suggested}"
 
 
 class Requests(Widget):
-    """The last measured requests, one per row, and the one that is on its way."""
+    """The last measured requests, one per row, and the one that is being sent."""
+
+    requests: reactive[Sequence[RequestDone]] = reactive(())
+    sending: reactive[str] = reactive("")
 
     def __init__(self) -> None:
         super().__init__(id="requests")
         self.border_title = "requests"
-        self.requests: Sequence[RequestDone] = ()
-        self.sending = ""
         self.hint = Content.assemble(("none yet; ", MUTED), ("b", "bold $primary"), (" sends the five prompts", MUTED))
 
     def show(self, requests: Sequence[RequestDone], sending: str) -> None:
-        """Replace the requests; `sending` names the prompt that is on its way, or is empty."""
-        if (requests, sending) != (self.requests, self.sending):
-            self.requests, self.sending = requests, sending
-            self.refresh()
+        """Replace the requests; `sending` names the prompt that is being sent, or is empty."""
+        self.requests, self.sending = requests, sending
 
     def render(self) -> RenderResult:
         width, height = self.size
         header = Content.assemble((f"{'':9} {'TTFT':>7} {'tok/s':>7} {'tokens':>6}  end", MUTED))
-        rows = [_request(done, width) for done in self.requests]
+        rows = [_render_request(done, width) for done in self.requests]
         if self.sending:
             rows.append(Content.assemble((f"{self.sending:<9}", "bold"), ("  on its way …", MUTED)))
         if not rows:
@@ -181,7 +178,7 @@ class Requests(Widget):
         return Content("\n").join([header, *rows[-max(1, height - 1) :]])
 
 
-def _request(done: RequestDone, width: int) -> Content:
+def _render_request(done: RequestDone, width: int) -> Content:
     if done.error:
         return Content.assemble((f"{done.kind:<9}", "bold"), (truncate(f" ✗ {done.error}", width - 9), "$error"))
     ttft = UNKNOWN if done.ttft is None else format_number(done.ttft, 2, "s")

@@ -1,4 +1,4 @@
-"""The request strip: one cell per finished request, so that a cycle of fast and slow ones is seen."""
+"""The request strip: one cell per finished request, so that periodically slow requests are visible."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from textual.app import RenderResult
 from textual.content import Content
+from textual.reactive import reactive
 from textual.widget import Widget
 
 from dflash_tui.common.formatting import format_number, truncate
@@ -25,22 +26,25 @@ class RequestStrip(Widget):
     Where nobody recorded the newest, the value is that of the newest known, and muted.
     """
 
+    requests: reactive[Sequence[FinishedRequest]] = reactive(())
+    cycle: reactive[SlowCycle | None] = reactive(None)
+
     def __init__(self) -> None:
         super().__init__(id="strip")
-        self.requests: Sequence[FinishedRequest] = ()
-        self.cycle: SlowCycle | None = None
-        self._entitle()
 
     def show(self, requests: Sequence[FinishedRequest], cycle: SlowCycle | None) -> None:
-        """Replace the requests, oldest first, and the cycle that was found in them."""
-        if requests != self.requests or cycle != self.cycle:
-            self.requests, self.cycle = requests, cycle
-            self._entitle()
-            # The steps of single requests are seldom recorded, and rows of dots would say nothing.
-            self.set_class(bool(requests) and not any(one.acceptance_length for one in requests), "-bare")
-            self.refresh()
+        """Replace the requests, oldest first, and the cycle that they show."""
+        self.requests, self.cycle = requests, cycle
 
-    def _entitle(self) -> None:
+    def watch_requests(self, requests: Sequence[FinishedRequest]) -> None:
+        """Show one row only where the steps of single requests are not recorded, as rows of dots say nothing."""
+        self.set_class(bool(requests) and not any(request.acceptance_length for request in requests), "-bare")
+        self._set_title()
+
+    def watch_cycle(self) -> None:
+        self._set_title()
+
+    def _set_title(self) -> None:
         title = f"requests  {len(self.requests)} finished, oldest left" if self.requests else "requests"
         if self.cycle:
             fast = self.cycle.period - self.cycle.slow
@@ -51,7 +55,7 @@ class RequestStrip(Widget):
         self.set_class(self.cycle is not None, "-cycle")
 
     def on_resize(self) -> None:
-        self._entitle()
+        self._set_title()
 
     def render(self) -> RenderResult:
         width, height = self.size

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from textual.app import RenderResult
 from textual.content import Content
+from textual.reactive import reactive
 from textual.widget import Widget
 
 from dflash_tui.common.formatting import UNKNOWN, format_gib, format_number, format_percent, truncate
@@ -144,15 +145,14 @@ class Tiles(Widget):
     Each row takes two lines, names above values; in a widget of two lines name and value share one.
     """
 
+    rows: reactive[Sequence[Sequence[Tile]]] = reactive(())
+
     def __init__(self) -> None:
         super().__init__(id="tiles")
-        self.rows: Sequence[Sequence[Tile]] = ()
 
     def show(self, rows: Sequence[Sequence[Tile]]) -> None:
         """Replace the figures."""
-        if rows != self.rows:
-            self.rows = rows
-            self.refresh()
+        self.rows = rows
 
     def render(self) -> RenderResult:
         compact = self.size.height < 2 * len(self.rows)
