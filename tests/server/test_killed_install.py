@@ -198,6 +198,7 @@ def test_killed_while_it_downloads_and_while_it_compiles(index, tmp_path, monkey
     assert len(list(engine.site_packages.glob("slow/__pycache__/*.pyc"))) == MODULES
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 def test_killed_while_it_installs_the_real_one(folders, demo_engine, tmp_path, monkeypatch):
     """While its packages are linked; then one good engine is there."""

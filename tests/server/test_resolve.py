@@ -19,6 +19,10 @@ DEMO = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine
 SPECS: dict[str, EngineSpec | Release] = {**releases.load_releases(), "demo-cpu": DEMO}
 CASES = [(name, machine) for name in SPECS for machine in MACHINES]
 Case = tuple[str, str]
+# The newest release and the demo always, all others with `-m long`.
+QUICK = [(max(releases.load_releases(), key=Version), "aarch64"), ("demo-cpu", "x86_64")]
+# They share what they resolve, so one worker has them all.
+pytestmark = pytest.mark.xdist_group("resolve")
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +40,19 @@ def index(engine_data) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def resolved(index) -> Iterator[dict[Case, Future[dict[str, Package]]]]:
-    """Resolve them side by side: uv mostly waits for the index."""
+def resolved(index, request) -> Iterator[dict[Case, Future[dict[str, Package]]]]:
+    """Resolve what is asked for side by side: uv mostly waits for the index."""
+    asked = [item.callspec.params for item in request.session.items if item.originalname == request.function.__name__]
     with ThreadPoolExecutor(4) as pool:
-        yield {(name, machine): pool.submit(resolve, SPECS[name], machine) for name, machine in CASES}
+        cases = [(params["name"], params["machine"]) for params in asked]
+        yield {case: pool.submit(resolve, SPECS[case[0]], case[1]) for case in cases}
         pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.index
-@pytest.mark.parametrize(("name", "machine"), CASES)
+@pytest.mark.parametrize(
+    ("name", "machine"), [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.long) for case in CASES]
+)
 def test_it_resolves_to_what_it_names(name, machine, resolved):
     """Wheels for everything, the pinned versions, and for a release the torch for CUDA 13."""
     found = resolved[name, machine].result()

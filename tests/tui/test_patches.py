@@ -8,25 +8,22 @@ from msgspec.structs import replace
 from dflash_tui.common import paths
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import ledger, status
+from dflash_tui.engines.patching import status
 from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file, recipe_loader, resolution
 from dflash_tui.planning import plan as plans
 from dflash_tui.tui.dialogs import patches
 from dflash_tui.tui.dialogs.basic import Confirm
-from tests.patching.conftest import CPU_FILE, build
+from tests.patching.conftest import CPU_FILE, PUBLISHED, build
 from tests.tui.conftest import a_recipe
 from tests.tui.panel import app, text, wait_for
 
 
 @pytest.fixture
-def engine(tmp_path, demo_engine: Engine, monkeypatch) -> Engine:
+def engine(tmp_path, monkeypatch) -> Engine:
     """An environment with the one file, as published, in the place of the recipe's engine."""
-    entry = ledger.read_applied_entries(demo_engine).get(CPU_FILE)
-    kept = ledger.read_pristine_copy(demo_engine, entry) if entry else ledger.read_vllm_file(demo_engine, CPU_FILE)
-    assert kept
-    made = build(tmp_path / "engine", {CPU_FILE: kept.decode()})
+    made = build(tmp_path / "engine", {CPU_FILE: PUBLISHED.read_text()})
     monkeypatch.setattr(inventory, "find_any_engine", lambda _folder: made)
     return made
 

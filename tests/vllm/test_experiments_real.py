@@ -21,6 +21,7 @@ PATIENCE = 540.0
 
 
 @pytest.mark.vllm
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("nothing_left")
 async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine):

@@ -35,7 +35,7 @@ from dflash_tui.tui.app import DflashApp
 from tests.support.waiting import wait_until
 from tests.tui.panel import NO_GPU, failure_of, text, wait_for, words
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 COMMAND = [sys.executable, "-m", "dflash_tui"]
 NO_CACHE = ("--set", "env.VLLM_CPU_KVCACHE_SPACE=null")
 

@@ -29,7 +29,7 @@ from dflash_tui.vllm_output.metrics import Rates
 from tests.support.waiting import until
 from tests.tui.panel import failure_of
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 COMMAND = [sys.executable, "-m", "dflash_tui"]
 PORT = "8741"
 

@@ -18,7 +18,7 @@ from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.widgets.chart import Chart
 from tests.tui.panel import text
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
 
 async def until(pilot: Pilot[str], true: Callable[[], bool], limit: float = 240.0) -> None:

