@@ -1,0 +1,176 @@
+"""What README and docs say exists: commands that the parser takes, keys that are bound, links that lead somewhere."""
+
+import contextlib
+import inspect
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from textual.binding import Binding
+from textual.widgets import OptionList
+
+from dflash_tui.cli.parser import build_parser
+from dflash_tui.planning import recipe_loader
+from dflash_tui.planning.recipe import Recipe
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = {name for action in build_parser()._actions if isinstance(action.choices, dict) for name in action.choices}
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES += [ROOT / "recipes" / "README.md", ROOT / "patches" / "README.md"]
+KEYS = {"/": "slash", "?": "question_mark", "!": "exclamation_mark", "+": "plus", "-": "minus"}
+KEYS |= {"[": "left_square_bracket", "]": "right_square_bracket"}
+# The modules whose screens a heading of docs/keys.md is about, below dflash_tui.tui.
+SCREENS = {
+    "Everywhere": ("app", "screens.launch", "screens.run"),
+    "Launch": ("screens.launch",),
+    "Patches, from the launch screen": ("dialogs.patches",),
+    "Doctor": ("dialogs.doctor",),
+    "A running server": ("screens.run",),
+    "The log": ("widgets.log_pane",),
+    "After a failure": ("dialogs.remedies",),
+    "Runs": ("dialogs.runs",),
+    "A recording": ("screens.replay",),
+    "Planning an A/B": ("dialogs.new_experiment",),
+    "An A/B and its verdict": ("screens.experiment", "screens.verdict"),
+}
+
+
+def code_of(page: Path) -> Iterator[str]:
+    """The lines of shell in a page, and what stands in backquotes between its words."""
+    prose = []
+    in_shell = in_block = False
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("```"):
+            in_shell, in_block = line == "```sh", not in_block
+        elif in_shell:
+            yield line
+        elif not in_block:
+            prose.append(line)
+    yield from re.findall(r"`([^`]+)`", "\n".join(prose))
+
+
+def commands_of(page: Path) -> Iterator[list[str]]:
+    """The words after `dflash-tui`; `a | b` and `[…]` are ways to write several commands or one with options."""
+    for code in code_of(page):
+        for part in re.sub(r"\s#.*| +\| .*|[\[\]…]", "", " ".join(code.split())).split("&&"):
+            words = shlex.split(part)
+            if words and Path(words[0]).name == "dflash-tui" and "COMMAND" not in words:
+                yield ["1" if word == "PID" else word for word in words[1:]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_command_line_takes_every_command_of_the_docs(page, monkeypatch):
+    """A command that a page names is parsed, and a recipe that it names is there."""
+    monkeypatch.chdir(ROOT)
+    refused = []
+    for words in commands_of(page):
+        try:
+            with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+                args = build_parser().parse_args(words)
+        except SystemExit as end:
+            named_only = len(words) == 1 and words[0] in COMMANDS  # `dflash-tui up` in a sentence
+            refused += [words] if end.code and not named_only else []
+            continue
+        recipe = getattr(args, "recipe", None) or ""
+        if recipe and recipe.islower() and not isinstance(recipe_loader.find_recipe(recipe), Recipe):
+            refused.append(words)
+    assert refused == []
+
+
+def test_there_are_commands_to_look_at():
+    assert len([*commands_of(ROOT / "README.md")]) >= 8
+    assert len([*commands_of(ROOT / "docs" / "commands.md")]) >= 50
+    named = {words[0] for words in commands_of(ROOT / "docs" / "commands.md") if words}
+    assert COMMANDS - named == set()
+
+
+def keys_of_page() -> dict[str, set[str]]:
+    """The keys in the tables of docs/keys.md, by heading."""
+    found: dict[str, set[str]] = {}
+    heading = ""
+    for line in (ROOT / "docs" / "keys.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            heading = line.removeprefix("## ")
+        elif line.startswith("| `"):
+            keys = re.findall(r"`([^`]+)`", line.split(" | ")[0])
+            if " to " in line.split(" | ")[0]:
+                keys = [str(number) for number in range(int(keys[0]), int(keys[1]) + 1)]
+            found.setdefault(heading, set()).update(KEYS.get(key, key) for key in keys)
+    return found
+
+
+def bindings_of(modules: tuple[str, ...]) -> list[tuple[set[str], Binding]]:
+    """What the screens of these modules bind."""
+    found = []
+    for name in modules:
+        module = import_module(f"dflash_tui.tui.{name}")
+        for each in vars(module).values():
+            if inspect.isclass(each) and each.__module__ == module.__name__:
+                bindings = [b for b in vars(each).get("BINDINGS", ()) if isinstance(b, Binding)]
+                found += [(set(binding.key.split(",")), binding) for binding in bindings]
+    return found
+
+
+def test_every_key_of_the_page_is_bound_and_every_bound_key_is_on_the_page():
+    page = keys_of_page()
+    assert set(page) == set(SCREENS)
+    list_keys = {
+        key for binding in OptionList.BINDINGS if isinstance(binding, Binding) for key in binding.key.split(",")
+    }
+    missing = []
+    for heading, modules in SCREENS.items():
+        bindings = bindings_of(modules)
+        bound = set().union(*(keys for keys, _ in bindings))
+        # In a list, enter is the list's own.
+        missing += [
+            (heading, key, "is not bound")
+            for key in page[heading] - bound - (list_keys if heading == "Runs" else set())
+        ]
+        if heading != "Everywhere":
+            known = (
+                page[heading] | page["Everywhere"] | (page["A running server"] if heading == "A recording" else set())
+            )
+            missing += [(heading, binding.key, "is not on the page") for keys, binding in bindings if not keys & known]
+    assert missing == []
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors of a page's headings, as they are on the web."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page):
+    """A file of ours that a page links to is there, with the heading."""
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors_of(file)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_module_that_the_docs_name_is_there():
+    """A path of ours in backquotes, such as `planning/recipe.py` or `launch/planner`, is a file or a folder."""
+    pages = [page for page in PAGES if page.name not in {"reliability.md", "SECURITY.md"}]  # test_guards.py reads these
+    tops = {path.name for path in (ROOT / "dflash_tui").iterdir() if path.is_dir()} | {"tests", "dflash_tui"}
+    missing = []
+    for page in pages:
+        for name in re.findall(r"`((?:\w+/)+[\w.]*)`", page.read_text(encoding="utf-8")):
+            if name.partition("/")[0] in tops and "NAME" not in name:
+                places = [top / f"{name}{end}" for top in (ROOT, ROOT / "dflash_tui") for end in ("", ".py")]
+                missing += [] if any(place.exists() for place in places) else [(page.name, name)]
+    assert missing == []
+
+
+def test_the_readme_is_short():
+    """It is read by everybody; the rest is on pages of its own."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
