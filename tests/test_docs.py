@@ -76,7 +76,11 @@ def test_the_command_line_takes_every_command_of_the_docs(page, monkeypatch):
             refused += [words] if end.code and not named_only else []
             continue
         recipe = getattr(args, "recipe", None) or ""
-        if recipe and recipe.islower() and not isinstance(recipe_loader.find_recipe(recipe), Recipe):
+        if (
+            recipe.islower()
+            and not recipe.startswith("my-")
+            and not isinstance(recipe_loader.find_recipe(recipe), Recipe)
+        ):
             refused.append(words)
     assert refused == []
 
