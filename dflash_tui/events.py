@@ -289,8 +289,9 @@ class RequestDone(Event, frozen=True, tag="request"):
     chunk carried everything or all of them were read at once. `steps` and `accepted` are what the server's counters
     grew by meanwhile, which is this request's when nobody else sends any. `error` is empty on success. `chunk_p50` and
     `chunk_p95` are seconds between two chunks, which may hold several tokens. `streams` requests were under way at a
-    time, `round` tells those of one prompt apart. `digests` are SHA-256 of the first 40 and 200 characters of the
-    answer and of all of it, so that two answers can be compared without keeping any.
+    time, `round` tells those of one prompt apart. `status` is the HTTP status of a refusal, None without one. `digests`
+    are SHA-256 of the first 40 and 200 characters of the answer and of all of it, so that two answers can be compared
+    without keeping any.
     """
 
     kind: str
@@ -308,6 +309,7 @@ class RequestDone(Event, frozen=True, tag="request"):
     streams: Whole = 1
     round: Whole = 0
     digests: tuple[str, ...] = ()
+    status: Whole | None = None
 
     @property
     def acceptance_length(self) -> float | None:

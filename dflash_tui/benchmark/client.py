@@ -188,6 +188,7 @@ async def _send(client: httpx.AsyncClient, body: dict[str, Any], stream: Complet
     try:
         async with client.stream("POST", "/v1/chat/completions", json=body) as response:
             if response.status_code != 200:
+                stream.status = response.status_code
                 text = (await _beginning(response)).decode(errors="replace")
                 stream.error = (
                     f"HTTP {response.status_code}: {quote_server_text(text)}{_HINTS.get(response.status_code, '')}"

@@ -66,6 +66,7 @@ class CompletionStream:
         self._finish = ""
         self._beginning, self._whole = "", hashlib.sha256()
         self.error = ""
+        self.status: int | None = None
 
     def take(self, line: str) -> None:
         """Take one line of the response."""
@@ -118,6 +119,7 @@ class CompletionStream:
             streams=self._streams,
             round=self._number,
             digests=self._digests() if chunks else (),
+            status=self.status,
         )
 
     def _digests(self) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ PATIENCE = 5400.0
 _DYING = 2.5
 _LOOK = 0.05
 # How a server answers to what it takes for wrong, such as a prompt longer than its context: it does so every time.
-_REFUSED = "HTTP 400:"
+_BAD_REQUEST = 400
 Tell = Callable[[Event], None]
 
 
@@ -82,7 +82,7 @@ async def run_boot(what: PreparedBoot, tell: Tell) -> Boot:
     free = await asyncio.to_thread(conditions.measure_free_memory, what.plan)
     began = time.monotonic()
     try:
-        (await runner.run_preflight(what.setup, what.plan)).raise_failed()
+        (await runner.run_preflight(what.setup, what.plan)).raise_failed(forcible=False)
         run = await preparation.prepare_and_launch(what.setup, what.plan, log_preparing)
     except DflashError as error:
         return replace(made, error=str(error))
@@ -125,7 +125,7 @@ async def _measure(what: PreparedBoot, made: Boot, run: Run, tell: Tell) -> Boot
                 run_files.record_event(run, request if stage == "round" else replace(request, kind=WARM_UP))
                 tell(RequestMeasured(time.time(), what.number, stage, request))
                 taken.append(request)
-                if request.error.startswith(_REFUSED):
+                if request.status == _BAD_REQUEST:
                     raise _refused(what, request)
                 if request.error:
                     await _unless_alive(run, state, over)

@@ -34,12 +34,9 @@ async def check_arms(design: Design, setups: list[ResolvedRecipe]) -> None:
     """Raise when an arm could not start, before anything is started."""
     for arm, setup in zip(design.arms, setups, strict=True):
         try:
-            (await runner.run_preflight(setup, arm.plan)).raise_failed()
+            (await runner.run_preflight(setup, arm.plan)).raise_failed(forcible=False)
         except PreflightFailed as error:
-            what = f"{arm.name}: {error.what}"
-            raise PreflightFailed(
-                what, evidence=error.evidence, hint=error.hint.partition("\n  → --force")[0]
-            ) from None
+            raise PreflightFailed(f"{arm.name}: {error.what}", evidence=error.evidence, hint=error.hint) from None
 
 
 def find_disturbing_servers(design: Design) -> list[Run]:

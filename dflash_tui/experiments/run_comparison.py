@@ -19,8 +19,13 @@ from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.planning.plan import Plan
 
 VARY = "run"  # what is varied when nothing was meant to be
-_ALIKE = {"digest": "the prompts", "seed": "the seed", "temperature": "the temperature", "scale": "the answers' length",
-          "concurrency": "the number of streams"}  # fmt: skip
+_MEASURED_ALIKE = {
+    "digest": "the prompts differ",
+    "seed": "the seed differs",
+    "temperature": "the temperature differs",
+    "scale": "the answers' length differs",
+    "concurrency": "the number of streams differs",
+}
 _PARTS = {"target": "target", "drafter": "drafter", "mode": "mode", "num_speculative_tokens": "n",
           "engine_folder": "engine", "hardware": "hardware"}  # fmt: skip
 # What a boot of an experiment has and a run has not; what nobody could read besides is told of each boot.
@@ -110,12 +115,10 @@ def _unlike(one: Side, other: Side, varied: list[str]) -> Iterator[Confound]:
         yield Confound("what differs between the launches", varied[0], refuses=False)
     if one.plan.recipe != other.plan.recipe:
         yield Confound("the recipes differ", f"{one.plan.recipe} and {other.plan.recipe}", refuses=True)
-    for field, what in _ALIKE.items():
+    for field, what in _MEASURED_ALIKE.items():
         a, b = (getattr(side.design, field) if side.design else None for side in (one, other))
         if one.design and other.design and a != b:
-            yield Confound(
-                f"{what} differ" if what.startswith("the p") else f"{what} differs", f"{a} and {b}", refuses=True
-            )
+            yield Confound(what, f"{a} and {b}", refuses=True)
     if not (one.design and other.design):
         kinds = [sorted({done.kind for boot in side.boots for done in boot.requests}) for side in (one, other)]
         if kinds[0] != kinds[1]:

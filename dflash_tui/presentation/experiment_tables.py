@@ -258,13 +258,26 @@ def axis_scale(ratios: Iterable[Ratio]) -> float:
     return min(_MOST_SCALE, max([*ends, _LEAST_SCALE]) * 1.05)
 
 
+class IntervalCells(NamedTuple):
+    """The cells of an axis at which an interval begins, has its estimate and ends, and that of 1."""
+
+    low: int
+    middle: int
+    high: int
+    one: int
+
+
+def place_interval(value: Ratio, most: float, width: int) -> IntervalCells:
+    """Return the cells of an interval on an axis of `width` cells, from 1/e^most to e^most."""
+    return IntervalCells(*(_cell(end, most, width) for end in (value.low, value.ratio, value.high, 1.0)))
+
+
 def draw_interval(value: Ratio, most: float, width: int) -> str:
-    """Return an interval drawn on an axis of `width` cells, from 1/e^most to e^most, with `│` at 1 where it is free."""
-    low, middle, high = (_cell(end, most, width) for end in (value.low, value.ratio, value.high))
+    """Return an interval drawn on an axis of `width` cells, with `│` at 1 where it is free."""
+    low, middle, high, one = place_interval(value, most, width)
     cells = [" "] * width
-    cells[_cell(1.0, most, width)] = "│"
-    for cell in range(low, high + 1):
-        cells[cell] = "━" if cells[cell] == " " else "┿"
+    cells[low : high + 1] = "━" * (high + 1 - low)
+    cells[one] = "┿" if low <= one <= high else "│"
     cells[middle] = "◆"
     return "".join(cells)
 

@@ -39,7 +39,15 @@ class Reported(Event, frozen=True, tag="ab report"):
 
 
 def describe_experiment(design: Design, estimate: DurationEstimate, stopped: Sequence[str] = ()) -> str:
-    """Return what an experiment is going to do, for somebody who decides whether it may."""
+    """Return what an experiment is going to do as lines of a label and a text."""
+    return "\n".join(f"{label:<8} {text}" for label, text in list_design_rows(design, estimate, stopped))
+
+
+def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Return what an experiment is going to do, for somebody who decides whether it may: labels and texts.
+
+    The servers that are called `stopped` are stopped before it begins.
+    """
     names = " ".join(clean_line(design.arms[arm].name) for arm in design.order)
     boots = f"{pluralize(len(design.order), 'boot')}: {names}"
     caches = "each arm its own, empty at its first boot" if design.own_cache else "yours, as it is"
@@ -57,7 +65,7 @@ def describe_experiment(design: Design, estimate: DurationEstimate, stopped: Seq
     ]
     rows += [("stops", f"{name}, which is in the way") for name in stopped]
     rows += [("note", f"{design.synthetic}: figures say nothing about a real model")] if design.synthetic else []
-    return "\n".join(f"{label:<8} {value}" for label, value in rows)
+    return rows
 
 
 def _at_a_time(design: Design) -> str:

@@ -29,8 +29,8 @@ class PreflightReport(msgspec.Struct, frozen=True):
         """The checks that block the launch."""
         return tuple(check for check in self.checks if check.level is CheckLevel.FAIL)
 
-    def raise_failed(self) -> None:
-        """Raise when something blocks the launch.
+    def raise_failed(self, *, forcible: bool = True) -> None:
+        """Raise when something blocks the launch; the hint names `--force` where the launch is `forcible`.
 
         Raises:
             PreflightFailed: naming each, with its fix.
@@ -38,8 +38,9 @@ class PreflightReport(msgspec.Struct, frozen=True):
         if failed := self.failed:
             found = "\n  ".join(f"{check.name}: {check.found}" for check in failed)
             steps = dict.fromkeys(check.fix for check in failed if check.fix)
-            insist = "--force REASON launches all the same"
-            raise PreflightFailed("it would not start", evidence=found, hint="\n  → ".join((*steps, insist)))
+            if forcible:
+                steps["--force REASON launches all the same"] = None
+            raise PreflightFailed("it would not start", evidence=found, hint="\n  → ".join(steps))
 
 
 async def survey_launch(setup: ResolvedRecipe, plan: Plan, *, bare: bool = False) -> Situation:

@@ -34,11 +34,11 @@ _MOST_BOOTS = 8
 
 
 class PlannedExperiment(NamedTuple):
-    """An experiment as it would be: its design, the setups of its arms, what it does in words, what is in the way."""
+    """An experiment as it would be: its design, the setups of its arms, what it does by labels, what is in the way."""
 
     design: Design
     setups: list[ResolvedRecipe]
-    words: str
+    rows: list[tuple[str, str]]
     in_the_way: list[Run]
 
 
@@ -54,10 +54,10 @@ def plan_experiment(plan: Plan, vary: str, boots: int) -> PlannedExperiment:
     words = ["ab", "run", *request.words(plan)[1:], "--vary", vary, "--boots", str(boots)]
     design, setups = builder.build_experiment(build_parser().parse_args(words))
     in_the_way = controller.find_disturbing_servers(design)
-    said = experiment_text.describe_experiment(
+    rows = experiment_text.list_design_rows(
         design, estimate.estimate_duration(design, setups), [run.id for run in in_the_way]
     )
-    return PlannedExperiment(design, setups, said, in_the_way)
+    return PlannedExperiment(design, setups, rows, in_the_way)
 
 
 class NewExperiment(ModalScreen[str | None]):
@@ -116,9 +116,9 @@ class NewExperiment(ModalScreen[str | None]):
         except (DflashError, OSError) as error:
             shown.update(_failure(error))
             return
-        rows = [Content.assemble((line[:9], MUTED), clean_line(line[9:])) for line in self.planned.words.splitlines()]
-        rows.append(Content.assemble((f"{'then':<9}", MUTED), "it goes on by itself, also without the panel"))
-        shown.update(Content("\n").join(rows))
+        rows = [*self.planned.rows, ("then", "continues in the background, also after the panel is closed")]
+        lines = [Content.assemble((f"{label:<9}", MUTED), clean_line(text)) for label, text in rows]
+        shown.update(Content("\n").join(lines))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Let go of an experiment that begins, but change or begin nothing meanwhile."""

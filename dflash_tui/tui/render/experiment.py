@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
 
@@ -28,6 +27,7 @@ from dflash_tui.presentation.experiment_tables import (
     list_prompt_rows,
     list_start_rows,
     name_arm,
+    place_interval,
 )
 from dflash_tui.tui.widgets.basic import MUTED, draw_bar
 
@@ -202,10 +202,11 @@ def render_intervals(report: ExperimentReport, one: Comparison, width: int) -> C
     for row, ratio in rows:
         style = "bold" if row.is_total else MUTED
         color = arm_color(one.b) if ratio.excludes_one else "$foreground 70%"
-        drawn = re.split("(│)", draw_interval(ratio, most, room))
-        parts = [(part, MUTED if part == "│" else color) for part in drawn]
+        drawn, cells = Content.styled(draw_interval(ratio, most, room), color), place_interval(ratio, most, room)
+        if not cells.low <= cells.one <= cells.high:
+            drawn = drawn.stylize(MUTED, cells.one, cells.one + 1)
         head = f"{truncate_middle(row.name, name):<{name}} "
-        lines.append(Content.assemble((head, style), *parts, (f" {format_ratio(ratio)}", style)))
+        lines.append(Content.assemble((head, style), drawn, (f" {format_ratio(ratio)}", style)))
     return Content("\n").join([*lines, Content.assemble((f"{'':{name}} {draw_axis(most, room)}", MUTED))])
 
 
