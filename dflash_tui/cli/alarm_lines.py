@@ -55,4 +55,4 @@ def _say(alarm: Alarm, now: float, *, over: bool, as_json: bool) -> None:
     elif over:
         print_status(f"✓ {alarm.kind}: over after {format_duration(now - alarm.since)}")
     else:
-        print_status(f"! {alarm.kind}: {alarm.what}: {alarm.evidence}\n  → {alarm.do}")
+        print_status(f"! {alarm.kind}: {alarm.what}: {alarm.evidence}\n  → {alarm.hint}")

@@ -59,7 +59,7 @@ class WindowFigures(Event, frozen=True, tag="figures"):
         """Return the figures of the last `seconds` of `state`."""
         rates = state.window(seconds, now)
         counters = state.readings[-1].counters if rates else None
-        memory = state.memory.held(now, MAX_GAP)
+        memory = state.memory.latest(now, MAX_GAP)
         return cls(
             at=now,
             synthetic=state.launched.synthetic if state.launched else "",

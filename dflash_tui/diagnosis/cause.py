@@ -108,7 +108,7 @@ def find_problem_line(problem: Problem, lines: Sequence[LogLine]) -> int | None:
 def _what(state: RunState) -> str:
     if state.exit is None:
         return "the server runs but does not answer as it should"
-    first = state.startup.first
+    first = state.startup.first_request
     when = "ended before it was ready" if state.up_at is None else "died while serving"
     if state.up_at is not None and first is not None and first.error:
         when = "answered /health and died on its first request"

@@ -83,8 +83,8 @@ def of_gpus(samples: ThinnedSeries[GpusSampled], since: float, at: float) -> Con
 
     Of several GPUs the slowest clock, the highest temperature and the sum of the powers are told.
     """
-    first, last = samples.held(since, MAX_GAP), samples.held(at, MAX_GAP)
-    meanwhile = [*([first] if first else []), *samples[samples.until(since) : samples.until(at)]]
+    first, last = samples.latest(since, MAX_GAP), samples.latest(at, MAX_GAP)
+    meanwhile = [*([first] if first else []), *samples[samples.count_until(since) : samples.count_until(at)]]
     cards = last.gpus if last else ()
     powers = [card.power_w for card in cards if card.power_w is not None]
     limits = [card.power_limit_w for card in cards if card.power_limit_w is not None]

@@ -47,19 +47,19 @@ def format_expected(expected: MedianSeconds | None) -> str:
 
 def format_spread(kind: StartKind) -> str:
     """Return the shortest and the longest time until ready; a dash where there are not two to tell apart."""
-    if len(kind.answered) < 2:
+    if len(kind.times_to_ready) < 2:
         return UNKNOWN
-    return f"{format_duration(min(kind.answered))} – {format_duration(max(kind.answered))}"
+    return f"{format_duration(min(kind.times_to_ready))} – {format_duration(max(kind.times_to_ready))}"
 
 
 def build_startup_rows(state: RunState, now: float, expected: ExpectedStart | None) -> list[StartupRow]:
     """Return what has happened, what runs and what is still to come until the server is ready."""
-    if not state.startup.spells:
+    if not state.startup.phase_changes:
         return []
     spans = state.spans(now)
     quiet = None if state.exit else find_silence(state, now, expected)
     named = [span for span in spans if span.phase is not Phase.UNATTRIBUTED]
-    unclear = [span for span in spans if span.phase is Phase.UNATTRIBUTED and (span.seconds >= 1 or not span.over)]
+    unclear = [span for span in spans if span.phase is Phase.UNATTRIBUTED and (span.seconds >= 1 or not span.finished)]
     found = [_of(state, span, expected, quiet) for span in named]
     if state.up_at is None and state.exit is None and expected:
         reached = max(_ORDER.index(span.phase) for span in named)
@@ -72,16 +72,16 @@ def build_startup_rows(state: RunState, now: float, expected: ExpectedStart | No
 def find_silence(state: RunState, now: float, expected: ExpectedStart | None) -> Silence | None:
     """Return the silence of a start that says nothing, or None."""
     startup = state.startup
-    usual = expected.phases.get(startup.now) if expected and startup.now else None
+    usual = expected.phases.get(startup.phase) if expected and startup.phase else None
     last = state.lines[-1].at if state.lines else state.started_at
     return detect_silence(startup, last, now, usual.seconds if usual else None) if last is not None else None
 
 
 def _of(state: RunState, span: PhaseSpan, expected: ExpectedStart | None, quiet: Silence | None) -> StartupRow:
-    running = not span.over and state.up_at is None
+    running = not span.finished and state.up_at is None
     mark = RowMark.RUNNING if running else RowMark.DONE
     note = _note(state, span)
-    if state.exit is not None and state.up_at is None and span.phase is state.startup.now:
+    if state.exit is not None and state.up_at is None and span.phase is state.startup.phase:
         mark = RowMark.FAILED
     elif running and quiet:
         mark = RowMark.STALLED if quiet.warning else mark
@@ -95,12 +95,12 @@ def format_silence(quiet: Silence) -> str:
     if quiet.cores is not None and quiet.disk is not None:
         idle = "no CPU or disk in use" if quiet.warning else f"{quiet.cores:.1f} cores busy"
         work = f", {idle}" + (f", disk {quiet.disk / 1e6:.0f} MB/s" if quiet.disk >= 1e6 else "")
-    return f"no line for {format_duration(quiet.seconds)}{work}: probably {quiet.probably}"
+    return f"no line for {format_duration(quiet.seconds)}{work}: probably {quiet.likely_cause}"
 
 
 def _after_up(state: RunState, now: float, expected: ExpectedStart | None, quiet: Silence | None) -> list[StartupRow]:
     """Return the rows of /health and of the first real request, which together mean ready."""
-    startup, first = state.startup, state.startup.first
+    startup, first = state.startup, state.startup.first_request
     waiting = RowMark.TO_COME if state.up_at is None or state.exit else RowMark.RUNNING
     healthy = StartupRow(
         waiting, "healthy", None, note="/health has not answered yet" if waiting is RowMark.RUNNING else ""
@@ -142,12 +142,12 @@ def _note(state: RunState, span: PhaseSpan) -> str:
 
 
 def _stated(state: RunState, name: str) -> float | None:
-    return state.stated[name].value if name in state.stated else None
+    return state.log_figures[name].value if name in state.log_figures else None
 
 
 def _weights(state: RunState, phase: Phase) -> str:
     """Return shards, size and speed of loading; a speed over no time is none."""
-    bar = state.startup.bars.get((phase, ""))
+    bar = state.startup.progress_bars.get((phase, ""))
     of = "drafter " if phase is Phase.DRAFTER else ""
     size, took = _stated(state, f"{of}checkpoint_size"), _stated(state, f"{of}weights_loading")
     parts = [f"{bar.done}/{pluralize(bar.total, 'shard')}"] if bar else []
@@ -184,7 +184,7 @@ def format_kv_cache(state: RunState) -> str:
 
 
 def _graphs(state: RunState) -> str:
-    bars = [bar for (phase, _), bar in state.startup.bars.items() if phase is Phase.GRAPHS]
+    bars = [bar for (phase, _), bar in state.startup.progress_bars.items() if phase is Phase.GRAPHS]
     memory = _stated(state, "graph_memory")
     if memory is None:
         return f"{bars[-1].done}/{bars[-1].total} {bars[-1].what}" if bars else ""
@@ -244,7 +244,7 @@ def _before_launch(
     """Return when what is still prepared will be ready; without the steps when nobody knows what they take."""
     if expected is None or expected.ready is None:
         return ""
-    left, (seconds, n) = estimate_time_to_launch(state.preparing, state.begun, usual, now), expected.ready
+    left, (seconds, n) = estimate_time_to_launch(state.preparing, state.step_began, usual, now), expected.ready
     said = f"ready ≈ {format_duration(seconds)} after its launch"
     if left is not None:
         said = f"ready in ≈ {format_duration(left + seconds)}"

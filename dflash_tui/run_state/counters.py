@@ -1,4 +1,4 @@
-"""A run's counters over time -> rates of any window, always as differences. Pure.
+"""Time series of /metrics counters, and the rates of any window as differences of two readings. Pure.
 
 Between two readings a counter is taken to grow evenly, so that a window may begin and end anywhere. That is safe
 since the recorder writes the last equal reading before a change: a rest is never smeared into the burst after it.
@@ -14,14 +14,14 @@ from dflash_tui.events import Counters
 from dflash_tui.run_state.retention import CLOCK_STEP, ThinnedSeries, bucket_ends
 from dflash_tui.vllm_output.metrics import Rates, compute_rates
 
-# A recorder writes at least every 10 s; a longer silence is a hole, not a zero.
+# A recorder writes at least every 10 s; a longer silence is a gap, not a zero.
 MAX_GAP = 15.0
 # ... and each change within a second: no line for this long means that nothing changed.
 REST_SECONDS = 2.5
 
 
 class CounterReading(NamedTuple):
-    """One /metrics reading; `joined` unless it is the first, the first after a hole or of another server."""
+    """One /metrics reading; `joined` to the one before, unless there is none, a gap, or another server answered."""
 
     at: float
     counters: Counters
@@ -29,30 +29,32 @@ class CounterReading(NamedTuple):
 
 
 class CounterSeries(ThinnedSeries[CounterReading]):
-    """The readings of a run."""
+    """The counter readings of a run, from which the rates of any window are computed."""
 
     def __init__(self) -> None:
         super().__init__()
         self._starts: list[float] = []
 
-    def _needed(self, value: CounterReading) -> bool:
+    def _must_keep(self, value: CounterReading) -> bool:
         return not value.joined
 
-    def take(self, at: float, counters: Counters) -> CounterReading:
+    def add(self, at: float, counters: Counters) -> CounterReading:
         """Add a reading and return it."""
-        last = self[-1] if self else None
-        if last is not None and at < last.at - CLOCK_STEP:
+        previous = self[-1] if self else None
+        if previous is not None and at < previous.at - CLOCK_STEP:
             self._starts = [start for start in self._starts if start <= at]
-            last = None
-        joined = last is not None and at - last.at <= MAX_GAP and not _counters_fell(last.counters, counters)
+            previous = None
+        joined = (
+            previous is not None and at - previous.at <= MAX_GAP and not _counters_fell(previous.counters, counters)
+        )
         if not joined:
             self._starts.append(at)
         reading = CounterReading(at, counters, joined)
         self.append(reading)
         return reading
 
-    def end(self, now: float) -> float | None:
-        """Return the time up to which the counters are known, `now` at rest; None when nobody records any more."""
+    def known_until(self, now: float) -> float | None:
+        """Return the time up to which the counters are known, `now` at rest; None when recording has stopped."""
         if not self or now - self[-1].at > MAX_GAP:
             return None
         return now if now - self[-1].at > REST_SECONDS else self[-1].at
@@ -60,26 +62,26 @@ class CounterSeries(ThinnedSeries[CounterReading]):
     def window(self, seconds: float, now: float) -> Rates | None:
         """Return the rates over the last `seconds` before `now`, or None when nothing is known of them.
 
-        A reading that nothing followed still holds now; after `LONGEST_GAP` nobody records any more. A hole in the
+        The last reading holds until now, but no longer than `MAX_GAP`: recording has stopped by then. A gap in the
         readings shortens the window.
         """
-        end = self.end(now)
+        end = self.known_until(now)
         return None if end is None else self.between(end - seconds, end)
 
     def between(self, begin: float, end: float) -> Rates | None:
-        """Return the rates between two times, or after the last hole between them; None where nothing is known."""
-        start, index = bisect_right(self._starts, end) - 1, self.until(end)
+        """Return the rates between two times, or after the last gap between them; None where nothing is known."""
+        start, index = bisect_right(self._starts, end) - 1, self.count_until(end)
         if start < 0:
             return None
         if 0 < index < len(self) and not self[index].joined:
-            end = self[index - 1].at  # nobody recorded from there on
+            end = self[index - 1].at  # nothing was recorded from there on
         begin = max(begin, self._starts[start])
         before, after = self.at(begin), self.at(end)
         return compute_rates(before, after, end - begin) if before and after and begin < end else None
 
     def at(self, time: float) -> Counters | None:
-        """Return the counters at a time, between two readings by interpolation; None inside a hole."""
-        index = self.until(time) - 1
+        """Return the counters at a time, between two readings by interpolation; None inside a gap."""
+        index = self.count_until(time) - 1
         if index < 0:
             return None
         reading, after = self[index], self[index + 1] if index + 1 < len(self) else None
@@ -91,10 +93,10 @@ class CounterSeries(ThinnedSeries[CounterReading]):
 
     def columns(self, now: float, span: float, count: int) -> list[Rates | None]:
         """Return the rates of `count` equal parts of the last `span` seconds, oldest first; None where unknown."""
-        end = self.end(now)
-        known_to = (self[-1].at if self else -math.inf) if end is None else end
+        end = self.known_until(now)
+        last_known = (self[-1].at if self else -math.inf) if end is None else end
         step = span / count
-        bounds = [(part - step, min(part, known_to)) for part in bucket_ends(now, span, count)]
+        bounds = [(part - step, min(part, last_known)) for part in bucket_ends(now, span, count)]
         return [self.between(begin, end) if begin < end else None for begin, end in bounds]
 
 

@@ -1,4 +1,4 @@
-"""What earlier starts of a kind say about this one: expected seconds per phase, and when it will be ready. Pure."""
+"""Estimate when a start will be ready, by the medians of earlier starts of the same kind. Pure."""
 
 from __future__ import annotations
 
@@ -11,32 +11,38 @@ import msgspec
 from dflash_tui.events import Phase, Preparing, Step
 from dflash_tui.run_state.startup import Startup
 
-_MIN_STEP_SECONDS = 0.5  # seconds; a step that was over sooner had nothing to do
-MAX_STARTS = 5  # only the last starts count: what was true a month ago may be no more
+_MIN_STEP_SECONDS = 0.5  # a shorter step had nothing to do
+MAX_STARTS = 5  # only the last starts count: what was true a month ago may no longer be
 _PHASE_ORDER = list(Phase)
 
 
 class RecordedStart(msgspec.Struct, frozen=True):
-    """One start that came up; times in seconds.
-
-    `at` is the launch (since the epoch), `kind` what makes two launches alike, `setup` what of that a reader should
-    know besides recipe, mode and engine, `cache` what torch.compile found, `phases` the seconds of each phase, `up`
-    until the log said that the server serves, `first_request` what the first real generation took, None when none is
-    recorded. `synthetic` says why its figures are not those of a real model.
-    """
+    """One start of a server that came up; durations in seconds."""
 
     run: str
+    """The id of the run."""
     at: float
+    """The time of the launch, in seconds since the epoch."""
     recipe: str
+    """The name of the recipe."""
     mode: str
+    """`eager` or `compile`."""
     engine: str
+    """The vLLM package and version."""
     setup: str
+    """Profile, variant and number of drafted tokens, for display."""
     kind: tuple[str, ...]
+    """All that two launches must share to be comparable."""
     cache: str
+    """What torch.compile found in its cache, see `Startup.cache`."""
     phases: dict[Phase, float]
+    """The duration of each phase."""
     up: float
+    """From the launch until the log said that the server is up."""
     first_request: float | None = None
+    """The duration of the first real generation, or None when none is recorded."""
     synthetic: str = ""
+    """Why the figures are not those of a real model; empty for a real one."""
 
     @property
     def ready(self) -> float | None:
@@ -45,14 +51,14 @@ class RecordedStart(msgspec.Struct, frozen=True):
 
 
 class MedianSeconds(NamedTuple):
-    """A median in seconds and from how many starts it is."""
+    """A median duration in seconds, and the number of starts behind it."""
 
     seconds: float
     n: int
 
 
 class ExpectedStart(NamedTuple):
-    """What to expect of a start: each phase, the first request, all until ready, and the longest that it ever took."""
+    """The expected durations of a start: each phase, the first request, until ready, and the longest start seen."""
 
     cache: str
     phases: dict[Phase, MedianSeconds]
@@ -70,10 +76,9 @@ class Eta(NamedTuple):
 
 
 def expect_startup(starts: Sequence[RecordedStart], cache: str = "") -> ExpectedStart | None:
-    """Return what the last starts say that found the `cache` as this one does; None without any.
+    """Return the expected durations by the last starts that found the same `cache`; None without any.
 
-    While nothing tells what this one finds (`cache` is empty) it is what the newest start found; after a cold one
-    that is what a later start would find, if there was one.
+    While `cache` is not known yet (empty), the newest start that did not find a cold one is the model.
     """
     wanted = cache or _likely_cache(starts)
     alike = [start for start in starts if start.cache == wanted][-MAX_STARTS:]
@@ -89,21 +94,26 @@ def expect_startup(starts: Sequence[RecordedStart], cache: str = "") -> Expected
 
 
 def _likely_cache(starts: Sequence[RecordedStart]) -> str:
-    """Return what a start will find whose log does not tell yet: after the first one the cache is filled."""
-    found = [start.cache for start in starts]
-    return next((cache for cache in reversed(found) if cache != "cold"), found[-1] if found else "")
+    """Return the cache state to expect of a new start: the first one fills the cache."""
+    caches = [start.cache for start in starts]
+    return next((cache for cache in reversed(caches) if cache != "cold"), caches[-1] if caches else "")
 
 
 def _median(values: Iterable[float]) -> MedianSeconds | None:
-    known = list(values)
-    return MedianSeconds(statistics.median(known), len(known)) if known else None
+    seconds = list(values)
+    return MedianSeconds(statistics.median(seconds), len(seconds)) if seconds else None
 
 
 def estimate_time_to_ready(startup: Startup, expected: ExpectedStart, elapsed: float, now: float) -> Eta | None:
-    """Return when this start will be ready, `elapsed` seconds after its launch; None when nothing is known.
+    """Return the seconds until this start is ready; None when nothing is known.
 
-    What is left of the running phase and all later ones count with their medians; a phase that is over counts no
-    more, however long it was.
+    The running phase and all later ones count with their medians; a phase that is over no longer counts.
+
+    Args:
+        startup: the start.
+        expected: the durations to expect of it.
+        elapsed: the seconds since its launch.
+        now: the time, in seconds since the epoch.
     """
     if expected.ready is None or expected.longest is None or startup.ready_at is not None:
         return None
@@ -122,42 +132,49 @@ def estimate_time_to_ready(startup: Startup, expected: ExpectedStart, elapsed: f
 
 
 def _running_phase_index(startup: Startup) -> int:
-    """Return the place of the running phase; compiling and profiling take turns, so while one runs both may come."""
-    attributed = [spell.phase for spell in startup.spells if spell.phase is not Phase.UNATTRIBUTED]
+    """Return the index of the running phase; compiling and profiling alternate, so while one runs both may come."""
+    attributed = [change.phase for change in startup.phase_changes if change.phase is not Phase.UNATTRIBUTED]
     phase = attributed[-1] if attributed else Phase.IMPORT
     return _PHASE_ORDER.index(Phase.COMPILE if phase is Phase.PROFILE else phase)
 
 
 def summarize_steps(earlier: Iterable[Sequence[Preparing]]) -> dict[Step, MedianSeconds]:
-    """Return what each step before a launch took in the `earlier` ones, oldest first, that had something to do in it.
+    """Return the median duration of each step before a launch, over the `earlier` launches in which it had work to do.
 
-    Of a step at least its first and its last event are given.
+    `earlier` is oldest first, and holds at least the first and the last event of each step.
     """
-    took: dict[Step, list[float]] = {}
+    durations: dict[Step, list[float]] = {}
     for events in earlier:
-        began = {event.step: event.at for event in reversed(events)}
-        ended = {event.step: event.at for event in events if event.done}  # each model ends the step once
-        for step, end in ended.items():
-            if end - began[step] >= _MIN_STEP_SECONDS:
-                took.setdefault(step, []).append(end - began[step])
-    return {step: guess for step, seconds in took.items() if (guess := _median(seconds[-MAX_STARTS:]))}
+        starts = {event.step: event.at for event in reversed(events)}
+        ends = {event.step: event.at for event in events if event.done}  # each model ends the step once
+        for step, end in ends.items():
+            if end - starts[step] >= _MIN_STEP_SECONDS:
+                durations.setdefault(step, []).append(end - starts[step])
+    return {step: guess for step, seconds in durations.items() if (guess := _median(seconds[-MAX_STARTS:]))}
 
 
 def list_coming_steps(
-    preparing: Mapping[Step, Preparing], begun: Mapping[Step, float], usual: Mapping[Step, MedianSeconds]
+    preparing: Mapping[Step, Preparing], began: Mapping[Step, float], usual: Mapping[Step, MedianSeconds]
 ) -> list[Step]:
-    """Return the steps that are known to come: a new engine has none of its patches."""
+    """Return the steps that are still to come: a new engine needs all its patches."""
     install = preparing.get(Step.INSTALL)
-    fresh = install is not None and (not install.done or install.at > begun[Step.INSTALL])
+    fresh = install is not None and (not install.done or install.at > began[Step.INSTALL])
     return [Step.PATCHES] if fresh and Step.PATCHES in usual and Step.PATCHES not in preparing else []
 
 
 def estimate_time_to_launch(
-    preparing: Mapping[Step, Preparing], begun: Mapping[Step, float], usual: Mapping[Step, MedianSeconds], now: float
+    preparing: Mapping[Step, Preparing], began: Mapping[Step, float], usual: Mapping[Step, MedianSeconds], now: float
 ) -> float | None:
-    """Return in how many seconds the launch will come; None when nobody knows how long what runs takes."""
+    """Return the seconds until the launch; None when the usual duration of a running step is unknown.
+
+    Args:
+        preparing: the latest event of each step.
+        began: when each step began.
+        usual: the usual duration of each step.
+        now: the time, in seconds since the epoch.
+    """
     running = [step for step, event in preparing.items() if not event.done]
     if not all(step in usual for step in running):
         return None
-    left = sum(max(0.0, usual[step].seconds - (now - begun[step])) for step in running)
-    return left + sum(usual[step].seconds for step in list_coming_steps(preparing, begun, usual))
+    left = sum(max(0.0, usual[step].seconds - (now - began[step])) for step in running)
+    return left + sum(usual[step].seconds for step in list_coming_steps(preparing, began, usual))

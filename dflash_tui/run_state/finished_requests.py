@@ -1,4 +1,4 @@
-"""Finished requests one by one: our own as measured by us, those of others from the server's counters. Pure."""
+"""The finished requests of a run: ours as measured, those of other clients from the server's counters. Pure."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ class FinishedLog:
             self._cycle = (last, find_slow_cycle(self.requests))
         return self._cycle[1]
 
-    def take_request(self, done: RequestDone) -> None:
-        """Take a request that one of us sent."""
+    def add_request(self, done: RequestDone) -> None:
+        """Add a request that dflash-tui sent."""
         if not done.error:
-            self._claim(done.at)
+            self._exclude_own(done.at)
         if done.kind not in OURS:
             speed, length = done.decode_tok_s, _acceptance_length(done.accepted, done.steps)
             steps = _steps_per_second(speed, length)
             self.requests.append(FinishedRequest(done.at, done.kind, speed, length, steps, failed=bool(done.error)))
 
-    def _claim(self, at: float) -> None:
-        """Take a request of ours out of those that the counters show, whether they already do or will."""
+    def _exclude_own(self, at: float) -> None:
+        """Keep a request of ours from being counted twice: the counters show it as well, already or soon."""
         for index in range(len(self.requests) - 1, -1, -1):
-            found = self.requests[index]
-            if found.at < at - _COUNTING_DELAY:
+            request = self.requests[index]
+            if request.at < at - _COUNTING_DELAY:
                 break
-            if not found.kind and found.at >= at:
+            if not request.kind and request.at >= at:
                 del self.requests[index]
                 return
         self._uncounted += 1
 
-    def take_reading(self, reading: CounterReading) -> None:
-        """Take what the server counts; requests that are not ours are taken from the difference."""
+    def add_reading(self, reading: CounterReading) -> None:
+        """Add the requests of other clients that finished since the last reading of the counters."""
         now, before = reading.counters, self._before
         self._before = now
         if before is None or not reading.joined:

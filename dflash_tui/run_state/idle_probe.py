@@ -1,4 +1,4 @@
-"""When a resting server is asked for one token, since one that hangs while nobody asks looks like one that rests."""
+"""After how long an idle server is sent a probe request: one that hangs looks like one that is idle."""
 
 from __future__ import annotations
 

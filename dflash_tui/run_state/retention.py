@@ -1,7 +1,7 @@
-"""What is kept of a server that runs for weeks: samples by time, and the last lines of its log.
+"""Bounded time series and log tails, so that a server can be watched for weeks in constant memory.
 
-Of samples all of the last hour, and one in ten minutes of the day before it: nothing is drawn of that day, it only
-says where windows of the whole run begin, and since when something has lasted.
+A series keeps all samples of the last hour and one in ten minutes of the day before. Nothing is drawn of that day: it
+only says where windows of the whole run begin, and since when something has lasted.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ THINNING_PERIOD = 60
 MAX_LINES = 5000
 # Of text; lines of the usual 200 characters take half of it.
 MAX_BYTES = 2 << 20
-# A clock that is set back by more than this is believed: it was wrong before.
+# A clock that is set back by more than this is trusted: it was wrong before.
 CLOCK_STEP = 60.0
 
 
 class Timestamped(Protocol):
-    """What has a time, in seconds since the epoch."""
+    """A value with a time stamp, in seconds since the epoch."""
 
     @property
     def at(self) -> float:
-        """When it was."""
+        """The time stamp."""
         ...
 
 
@@ -38,7 +38,7 @@ T = TypeVar("T", bound=Timestamped)
 
 
 class ThinnedSeries(Sequence[T]):
-    """A sequence that grows at its end and is thinned at its start."""
+    """A time series that is appended to, and whose old values are thinned out and finally dropped."""
 
     def __init__(self) -> None:
         self._values: list[T] = []
@@ -46,43 +46,43 @@ class ThinnedSeries(Sequence[T]):
         self._added = 0
 
     def append(self, value: T) -> None:
-        """Add the newest value; one that is a little older than the last counts as of the last one's time.
+        """Add the newest value; one that is a little older than the last one gets the last one's time.
 
-        When the clock was set back, what is of a later time is dropped: nothing would be new for so long otherwise.
+        When the clock was set back, values of a later time are dropped: no value would be the newest otherwise.
         """
         if self._times and value.at < self._times[-1] - CLOCK_STEP:
-            known = self.until(value.at)
-            del self._values[known:], self._times[known:]
+            kept = self.count_until(value.at)
+            del self._values[kept:], self._times[kept:]
         self._values.append(value)
         self._times.append(max(value.at, self._times[-1]) if self._times else value.at)
         self._added += 1
         if self._added % THINNING_PERIOD == 0:
             self._thin()
 
-    def until(self, at: float) -> int:
-        """Return how many values are of `at` or earlier."""
+    def count_until(self, at: float) -> int:
+        """Return the number of values at or before `at`."""
         return bisect_right(self._times, at)
 
-    def held(self, at: float, longest: float) -> T | None:
-        """Return the newest value of `at` or earlier, unless it is more than `longest` seconds older.
+    def latest(self, at: float, max_age: float) -> T | None:
+        """Return the newest value of `at` or earlier, unless it is more than `max_age` seconds older.
 
-        Of what was thinned, each holds until the next.
+        In the thinned part each value holds until the next one.
         """
-        index = self.until(at) - 1
+        index = self.count_until(at) - 1
         if self._times and at < self._times[-1] - DENSE_SECONDS:
-            longest = max(longest, THINNED_INTERVAL)
-        return self._values[index] if index >= 0 and at - self._times[index] <= longest else None
+            max_age = max(max_age, THINNED_INTERVAL)
+        return self._values[index] if index >= 0 and at - self._times[index] <= max_age else None
 
-    def _needed(self, value: T) -> bool:  # noqa: ARG002 - for those that know more
+    def _must_keep(self, value: T) -> bool:  # noqa: ARG002 - for those that know more
         return False
 
     def _thin(self) -> None:
         newest = self._times[-1]
-        dense = self.until(newest - DENSE_SECONDS)
+        dense = self.count_until(newest - DENSE_SECONDS)
         kept: list[int] = []
         last = -THINNED_INTERVAL
-        for index in range(self.until(newest - MAX_AGE), dense):
-            if self._times[index] - last >= THINNED_INTERVAL or self._needed(self._values[index]):
+        for index in range(self.count_until(newest - MAX_AGE), dense):
+            if self._times[index] - last >= THINNED_INTERVAL or self._must_keep(self._values[index]):
                 kept.append(index)
                 last = self._times[index]
         self._values = [self._values[index] for index in kept] + self._values[dense:]
@@ -106,14 +106,14 @@ class ThinnedSeries(Sequence[T]):
 
 
 class LogTail(Sequence[LogLine]):
-    """The last lines of a log: at most `KEPT_LINES`, with at most `KEPT_BYTES` of text."""
+    """The last lines of a log: at most `MAX_LINES`, with at most `MAX_BYTES` of text."""
 
     def __init__(self) -> None:
         self._lines: deque[LogLine] = deque()
         self.bytes = 0
 
     def append(self, line: LogLine) -> None:
-        """Add the newest line; the oldest go where there would be too much."""
+        """Add the newest line, and drop the oldest ones beyond the limits."""
         self._lines.append(line)
         self.bytes += _line_bytes(line)
         while len(self._lines) > MAX_LINES or self.bytes > MAX_BYTES:

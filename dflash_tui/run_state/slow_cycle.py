@@ -1,4 +1,4 @@
-"""Does speed come and go in a cycle, and who is to blame? Found in the last finished requests. Pure.
+"""Detect requests that are slow in a regular cycle, and whether the drafter or the engine causes it. Pure.
 
 Requests are told apart as fast or slow, and the pattern is compared with itself, shifted by every possible period.
 What agrees must be too much for chance, also for a chance that likes to stay fast or slow for a while (a Markov chain
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-# Looked at are the last so many, the most first: a cycle may have begun just now.
+# Numbers of last requests to search, the most first: a cycle may have begun just now.
 _WINDOWS = (200, 100, 50)
 _MIN_REQUESTS = 12
 _MIN_SPEED = 1e-6
@@ -25,10 +25,10 @@ _BLAME_SHARE = 0.7
 
 
 class FinishedRequest(NamedTuple):
-    """A finished request; `kind` is empty for one of somebody else, and None is unknown.
+    """A finished request; `kind` is empty for one of another client, and None is unknown.
 
     `tok_s` is (N - 1) / seconds of decoding, `acceptance_length` of the steps meanwhile, `steps_s` their quotient.
-    `alike` requests ended between the same two readings, so that each has the mean of all.
+    `averaged_over` requests ended between the same two readings, so that each has the mean of all.
     """
 
     at: float
@@ -36,7 +36,7 @@ class FinishedRequest(NamedTuple):
     tok_s: float | None = None
     acceptance_length: float | None = None
     steps_s: float | None = None
-    alike: int = 1
+    averaged_over: int = 1
     failed: bool = False
 
 
@@ -59,15 +59,15 @@ class SlowCycle(NamedTuple):
     since: float
 
     def __str__(self) -> str:
-        """Return the cycle in words."""
+        """Return the cycle as a sentence."""
         return (
-            f"every {self.period} requests {self.slow} are slow: "
+            f"{self.slow} of every {self.period} requests are slow: "
             f"{self.slow_tok_s:.0f} instead of {self.fast_tok_s:.0f} tok/s"
         )
 
     @property
     def evidence(self) -> str:
-        """What fell and what stayed, and who is to blame."""
+        """Which factor fell and which stayed, and what that says about the cause."""
         if self.fast_length is None or self.slow_length is None or self.fast_steps is None or self.slow_steps is None:
             return f"seen {self.periods:.1f} times; whether acceptance or steps fell is unknown"
         lengths, steps = (
@@ -89,8 +89,8 @@ def find_slow_cycle(requests: Iterable[FinishedRequest]) -> SlowCycle | None:
         last = measured[-window:]
         if len(last) >= _MIN_REQUESTS and len(last) not in tried:
             tried.add(len(last))
-            if found := _find_cycle_in(last):
-                return found
+            if cycle := _find_cycle_in(last):
+                return cycle
     return None
 
 
@@ -134,12 +134,12 @@ def _relative_speeds(requests: Sequence[FinishedRequest]) -> list[float]:
     speeds: dict[str, list[float]] = {}
     for request in requests:
         speeds.setdefault(request.kind, []).append(request.tok_s or 0.0)
-    best = {kind: sorted(found)[math.ceil(0.8 * len(found)) - 1] for kind, found in speeds.items()}
+    best = {kind: sorted(values)[math.ceil(0.8 * len(values)) - 1] for kind, values in speeds.items()}
     return [(request.tok_s or 0.0) / best[request.kind] for request in requests]
 
 
 def _chance_agreement(slow: Sequence[bool]) -> float:
-    """Return how likely two places of such a sequence agree by chance, given that the places before them did."""
+    """Return the probability that two places of such a sequence agree by chance, given that those before them did."""
     share = sum(slow) / len(slow)
     independent = share**2 + (1 - share) ** 2
     staying = 0.0
@@ -183,8 +183,8 @@ def _build_cycle(requests: Sequence[FinishedRequest], slow: Sequence[bool], peri
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if len(known) * 2 > len(values) else None
+    numbers = [value for value in values if value is not None]
+    return statistics.median(numbers) if len(numbers) * 2 > len(values) else None
 
 
 def _attribute_slowdown(

@@ -1,4 +1,4 @@
-"""A starting server that says nothing: for how long, whether it works, and what it is probably doing. Pure."""
+"""Detect that a starting server logs nothing, and tell whether it works, and on what, or has stalled. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 from dflash_tui.events import Activity, Phase
 from dflash_tui.run_state.startup import Startup
 
-QUIET_SECONDS = 15.0  # seconds without a line that are worth a word
-STALL_SECONDS = 30.0  # ... and a warning, unless the processes work or such a start was as quiet before
-_SAMPLE_MAX_AGE = 10.0  # an older sample says nothing about now
+QUIET_SECONDS = 15.0  # seconds without a line that are reported
+STALL_SECONDS = 30.0  # ... with a warning, unless the processes work or such a start was as quiet before
+_SAMPLE_MAX_AGE = 10.0  # seconds; an older sample says nothing about now
 _MIN_CORES = 0.1
 _MIN_DISK_RATE = 1e6  # bytes per second
 
@@ -24,8 +24,8 @@ _LIKELY_CAUSE: dict[Phase, str] = {
     Phase.ENGINE: "the engine process imports everything again, then sets up CUDA and NCCL",
     Phase.WEIGHTS: "it reads the checkpoint, or downloads it: vLLM shows no progress of a download",
     Phase.DRAFTER: "it reads the drafter's checkpoint, or downloads it: vLLM shows no progress of a download",
-    Phase.COMPILE: "Dynamo and Inductor compile the model, minutes without a line when nothing is cached",
-    Phase.PROFILE: "it runs the largest batch once to measure the memory, and compiles the kernels which that needs",
+    Phase.COMPILE: "Dynamo and Inductor compile the model, for minutes without a line when nothing is cached",
+    Phase.PROFILE: "it runs the largest batch once to measure the memory, and compiles the kernels for that",
     Phase.KV_CACHE: "it allocates the KV cache and warms up kernels",
     Phase.AUTOTUNE: "FlashInfer tries its kernels on this GPU",
     Phase.GRAPHS: "it warms up before the first CUDA graph, or captures large ones",
@@ -37,25 +37,29 @@ _LIKELY_CAUSE: dict[Phase, str] = {
 
 
 class Silence(NamedTuple):
-    """Seconds without a line; cores and disk bytes per second in use (None when nobody measured) and the likely cause.
+    """Seconds without a log line, cores and disk bytes per second in use (None if not measured), and the likely cause.
 
-    `warning` is whether it looks stalled.
+    `warning` is whether the start seems to have stalled.
     """
 
     seconds: float
     cores: float | None
     disk: float | None
-    probably: str
+    likely_cause: str
     warning: bool
 
 
 def detect_silence(startup: Startup, last_line: float, now: float, usual: float | None = None) -> Silence | None:
-    """Return the silence since `last_line`, or None while it is short.
+    """Return the silence since the last log line, or None while it is short.
 
-    `usual` is how long the running phase took in earlier starts: as long as that, a silence of which nobody measured
-    the processes is none to warn of.
+    Args:
+        startup: the start.
+        last_line: the time of the last log line, in seconds since the epoch.
+        now: the time, in seconds since the epoch.
+        usual: the seconds that the running phase took in earlier starts: for as long there is no warning when the
+            processes were not measured.
     """
-    phase = startup.now
+    phase = startup.phase
     seconds = now - max(last_line, _log_growth_time(startup))
     if phase is None or seconds < QUIET_SECONDS or startup.ready_at is not None:
         return None
@@ -63,23 +67,23 @@ def detect_silence(startup: Startup, last_line: float, now: float, usual: float 
     if cores is not None and disk is not None:
         stalled = cores < _MIN_CORES and disk < _MIN_DISK_RATE
     else:
-        in_phase = now - startup.spells[-1].at
+        in_phase = now - startup.phase_changes[-1].at
         stalled = usual is None or in_phase > usual
-    probably = _LIKELY_CAUSE[phase]
+    likely_cause = _LIKELY_CAUSE[phase]
     if phase in {Phase.JIT, Phase.UNATTRIBUTED} and startup.facts.get("sampler") == ("FlashInfer",):
-        probably = _FLASHINFER
-    return Silence(seconds, cores, disk, probably, stalled and seconds >= STALL_SECONDS)
+        likely_cause = _FLASHINFER
+    return Silence(seconds, cores, disk, likely_cause, stalled and seconds >= STALL_SECONDS)
 
 
 def _log_growth_time(startup: Startup) -> float:
-    """Return when the log was last seen to grow; a bar moves without a stamp."""
-    grown = 0.0
+    """Return when the log was last seen to grow; progress bars have no time stamp."""
+    grown_at = 0.0
     before: Activity | None = None
     for sample in startup.activities:
         if before is not None and sample.log > before.log:
-            grown = sample.at
+            grown_at = sample.at
         before = sample
-    return grown
+    return grown_at
 
 
 def _measure_work(startup: Startup, now: float) -> tuple[float | None, float | None]:
@@ -89,5 +93,5 @@ def _measure_work(startup: Startup, now: float) -> tuple[float | None, float | N
         return None, None
     first, last = recent[0], recent[-1]
     seconds = max(last.at - first.at, 1e-3)
-    # A process that ended takes its sums along.
+    # The sums of a process that exited are no longer counted.
     return max(0.0, last.cpu - first.cpu) / seconds, max(0, last.disk - first.disk) / seconds

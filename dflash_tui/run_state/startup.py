@@ -1,4 +1,4 @@
-"""How a server comes up, folded from its events: phases, facts, compiling, and its first request. Pure."""
+"""The start of one server, folded from its events: phases, facts, compilation, and the first request. Pure."""
 
 from __future__ import annotations
 
@@ -25,62 +25,64 @@ StartupEvent = PhaseStarted | Progressed | Noted | Compiled | HealthChanged | Re
 
 
 class PhaseSpan(NamedTuple):
-    """A start-up phase: when it first began, its seconds so far in all, and whether the server is past it now."""
+    """A phase of a start: when it first began, its seconds in total so far, and whether it is finished."""
 
     phase: Phase
     began: float
     seconds: float
-    over: bool
+    finished: bool
 
 
 @dataclass
 class Startup:
-    """One start; `take` is the only thing that changes it.
+    """The start of one server; only `apply` changes it. Times are in seconds since the epoch."""
 
-    `compiled` holds the seconds of each step by part of the model (None when the log does not say), `facts` what the
-    server uses in its own words, `bars` the last state of each progress bar. `healthy_at` is the first 200 of
-    /health, `first` the first request: the first that succeeded, or until then the last that failed.
-    """
-
-    spells: list[PhaseStarted] = field(default_factory=list)
-    bars: dict[tuple[Phase, str], Progressed] = field(default_factory=dict)
+    phase_changes: list[PhaseStarted] = field(default_factory=list)
+    """Each time a phase was entered; a phase may be entered more than once."""
+    progress_bars: dict[tuple[Phase, str], Progressed] = field(default_factory=dict)
+    """The latest state of each progress bar, by phase and label."""
     facts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the server uses, in its own words: attention backend, sampler, model runner …"""
     compiled: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    """The seconds of each step of torch.compile by part of the model; None when the log does not say."""
     activities: deque[Activity] = field(default_factory=lambda: deque(maxlen=_MAX_ACTIVITIES))
+    """The latest samples of CPU time, disk bytes and log size."""
     healthy_at: float | None = None
-    first: RequestDone | None = None
+    """When /health first answered 200."""
+    first_request: RequestDone | None = None
+    """The first request that succeeded, or until then the last one that failed."""
 
-    def take(self, event: StartupEvent) -> None:
-        """Take one event."""
+    def apply(self, event: StartupEvent) -> None:
+        """Update the start by one event; events of other kinds change nothing."""
         match event:
             case PhaseStarted():
-                self.spells.append(event)
+                self.phase_changes.append(event)
             case Progressed(phase=phase, what=what):
-                self.bars[phase, what] = event
+                self.progress_bars[phase, what] = event
             case Noted(name=name, text=text):
-                known = self.facts.get(name, ())
-                if text not in known and len(known) < _MAX_FACTS_PER_NAME:
-                    self.facts[name] = (*known, text)
+                texts = self.facts.get(name, ())
+                if text not in texts and len(texts) < _MAX_FACTS_PER_NAME:
+                    self.facts[name] = (*texts, text)
             case Compiled(part=part, step=step, seconds=seconds):
                 self.compiled.setdefault(part, {})[step] = seconds
             case HealthChanged(health=Health.HEALTHY | Health.WARM, at=at) if self.healthy_at is None:
                 self.healthy_at = at
-            case RequestDone(kind=kind) if kind == WARM_UP and (self.first is None or self.first.error):
-                self.first = event
+            case RequestDone(kind=kind) if kind == WARM_UP and (self.first_request is None or self.first_request.error):
+                self.first_request = event
             case Activity():
                 self.activities.append(event)
             case _:
                 pass
 
     @property
-    def now(self) -> Phase | None:
+    def phase(self) -> Phase | None:
         """The phase that was entered last, or None before the launch."""
-        return self.spells[-1].phase if self.spells else None
+        return self.phase_changes[-1].phase if self.phase_changes else None
 
     @property
     def up_at(self) -> float | None:
-        """When the log said that the server serves, or None; it may still fail on its first request."""
-        return next((spell.at for spell in self.spells if spell.phase is Phase.UP), None)
+        """When the log said that the server is up, or None; it may still fail on its first request."""
+        return next((change.at for change in self.phase_changes if change.phase is Phase.UP), None)
 
     @property
     def ready_at(self) -> float | None:
@@ -88,12 +90,12 @@ class Startup:
 
         Counted as the time of being up and the first request's own seconds, since that may have been sent later.
         """
-        first = self.first
+        first = self.first_request
         return self.up_at + first.total if self.up_at is not None and first and not first.error else None
 
     @property
     def cache(self) -> str:
-        """What torch.compile found: `cached`, `partly cached`, `recompiled`, `cold`; empty while nothing tells."""
+        """What torch.compile found: `cached`, `partly cached`, `recompiled`, `cold`; empty while that is unknown."""
         steps = {step for part in self.compiled.values() for step in part}
         if "again" in steps:
             return "recompiled"
@@ -107,12 +109,12 @@ class Startup:
         The last one lasts until the server is up, until it `ended`, or until `now`.
         """
         last_end = self.up_at if self.up_at is not None else ended
-        marks = [spell for spell in self.spells if spell.phase is not Phase.UP]
-        found: dict[Phase, PhaseSpan] = {}
-        for index, spell in enumerate(marks):
-            end = marks[index + 1].at if index + 1 < len(marks) else last_end
-            seconds = max(0.0, (now if end is None else end) - spell.at)
-            before = found.get(spell.phase)
-            began, so_far = (before.began, before.seconds) if before else (spell.at, 0.0)
-            found[spell.phase] = PhaseSpan(spell.phase, began, so_far + seconds, end is not None)
-        return sorted(found.values(), key=lambda span: span.phase is Phase.UNATTRIBUTED)
+        changes = [change for change in self.phase_changes if change.phase is not Phase.UP]
+        spans: dict[Phase, PhaseSpan] = {}
+        for index, change in enumerate(changes):
+            end = changes[index + 1].at if index + 1 < len(changes) else last_end
+            seconds = max(0.0, (now if end is None else end) - change.at)
+            earlier = spans.get(change.phase)
+            began, so_far = (earlier.began, earlier.seconds) if earlier else (change.at, 0.0)
+            spans[change.phase] = PhaseSpan(change.phase, began, so_far + seconds, end is not None)
+        return sorted(spans.values(), key=lambda span: span.phase is Phase.UNATTRIBUTED)

@@ -1,4 +1,4 @@
-"""Starts side by side: of one pair and engine, eager against compile, cold against cached; medians with n. Pure."""
+"""Compare the starts of one recipe and engine: eager with compile, cold with cached; medians with n. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from dflash_tui.events import Phase
 from dflash_tui.run_state.eta import RecordedStart
 
-# What of a start is told: names, and the phases that each sums up. The first request comes after them.
+# The parts of a start that are shown: a name, and the phases that it sums up. The first request comes after them.
 STARTUP_PARTS: tuple[tuple[str, tuple[Phase, ...]], ...] = (
     ("before", (Phase.IMPORT, Phase.RESOLVE, Phase.ENGINE)),
     ("weights", (Phase.WEIGHTS, Phase.DRAFTER)),
@@ -22,7 +22,7 @@ STARTUP_PARTS: tuple[tuple[str, tuple[Phase, ...]], ...] = (
 
 
 class StartGroup(NamedTuple):
-    """What starts must share to be compared; `setup` are profile, variant and drafted tokens."""
+    """What starts must share to be compared; `setup` is profile, variant and number of drafted tokens."""
 
     recipe: str
     setup: str
@@ -30,9 +30,9 @@ class StartGroup(NamedTuple):
 
 
 class StartKind(NamedTuple):
-    """Starts of one mode that found the same cache; times are medians in seconds, None where none is recorded."""
+    """The starts of one group, mode and cache state; times are medians in seconds, None where none is recorded."""
 
-    pair: StartGroup
+    group: StartGroup
     mode: str
     cache: str
     starts: tuple[RecordedStart, ...]
@@ -48,28 +48,28 @@ class StartKind(NamedTuple):
         return self.starts[-1].synthetic
 
     @property
-    def answered(self) -> list[float]:
+    def times_to_ready(self) -> list[float]:
         """The seconds from the launch to the first real generation of each start that had one."""
         return [start.ready for start in self.starts if start.ready is not None]
 
     @property
     def ready(self) -> float | None:
-        """The median of those."""
-        return _median(self.answered)
+        """The median time to ready."""
+        return _median(self.times_to_ready)
 
     @property
-    def first(self) -> float | None:
-        """What the first request took."""
+    def first_request(self) -> float | None:
+        """The median duration of the first request."""
         return _median(start.first_request for start in self.starts)
 
-    def part(self, phases: Sequence[Phase]) -> float | None:
-        """Return what these phases took together."""
-        had = [[start.phases[phase] for phase in phases if phase in start.phases] for start in self.starts]
-        return _median(sum(seconds) if seconds else None for seconds in had)
+    def median_seconds(self, phases: Sequence[Phase]) -> float | None:
+        """Return the median of the seconds that these phases took together."""
+        durations = [[start.phases[phase] for phase in phases if phase in start.phases] for start in self.starts]
+        return _median(sum(seconds) if seconds else None for seconds in durations)
 
 
 class StartDifference(NamedTuple):
-    """The seconds by which `one` is ready later than `other`; negative when it is sooner."""
+    """How many seconds later `one` is ready than `other`; negative when it is sooner."""
 
     one: StartKind
     other: StartKind
@@ -77,21 +77,21 @@ class StartDifference(NamedTuple):
 
 
 def group_starts(starts: Iterable[RecordedStart]) -> list[StartKind]:
-    """Return the starts by pair, mode and cache."""
+    """Group the starts by recipe, setup, engine, mode and cache state."""
     groups: dict[tuple[StartGroup, str, str], list[RecordedStart]] = defaultdict(list)
     for start in starts:
         groups[StartGroup(start.recipe, start.setup, start.engine), start.mode, start.cache].append(start)
-    return [StartKind(*group, tuple(alike)) for group, alike in sorted(groups.items())]
+    return [StartKind(*group, tuple(members)) for group, members in sorted(groups.items())]
 
 
-def compare_start_kinds(known: Iterable[StartKind]) -> Iterator[StartDifference]:
-    """Yield compiled starts against eager ones, and cold against cached, of each pair that has both."""
-    pairs: dict[StartGroup, dict[tuple[str, str], StartKind]] = defaultdict(dict)
-    for kind in known:
-        pairs[kind.pair][kind.mode, kind.cache] = kind
-    for of in pairs.values():
-        compiled = {cache: kind for (mode, cache), kind in of.items() if mode == "compile"}
-        sides = [(kind, of["eager", ""]) for kind in compiled.values() if ("eager", "") in of]
+def compare_start_kinds(kinds: Iterable[StartKind]) -> Iterator[StartDifference]:
+    """Yield the differences of compiled and eager starts, and of cold and cached ones, of each group that has both."""
+    groups: dict[StartGroup, dict[tuple[str, str], StartKind]] = defaultdict(dict)
+    for kind in kinds:
+        groups[kind.group][kind.mode, kind.cache] = kind
+    for members in groups.values():
+        compiled = {cache: kind for (mode, cache), kind in members.items() if mode == "compile"}
+        sides = [(kind, members["eager", ""]) for kind in compiled.values() if ("eager", "") in members]
         if "cold" in compiled and "cached" in compiled:
             sides.append((compiled["cold"], compiled["cached"]))
         for one, other in sides:
@@ -100,5 +100,5 @@ def compare_start_kinds(known: Iterable[StartKind]) -> Iterator[StartDifference]
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return statistics.median(numbers) if numbers else None

@@ -1,4 +1,4 @@
-"""Everything known about one run, folded from its events. Pure: applying the same events gives the same state."""
+"""The state of one run, folded from its events. Pure: the same events always give the same state."""
 
 from __future__ import annotations
 
@@ -50,35 +50,59 @@ T = TypeVar("T", bound=Timestamped)
 
 @dataclass
 class RunState:
-    """The state of one run; `apply` is the only thing that changes it."""
+    """The state of one run; only `apply` changes it. Times are in seconds since the epoch."""
 
     launched: Launched | None = None
+    """The launch; None before it, and for a server that dflash-tui did not launch."""
     preparing: dict[Step, Preparing] = field(default_factory=dict)
-    begun: dict[Step, float] = field(default_factory=dict)
+    """The latest event of each step before the launch."""
+    step_began: dict[Step, float] = field(default_factory=dict)
+    """When each step before the launch began."""
     phases: dict[Phase, float] = field(default_factory=dict)
+    """When each phase of the start was first entered."""
     startup: Startup = field(default_factory=Startup)
+    """The start in detail."""
     progress: Progressed | None = None
-    stated: dict[str, Stated] = field(default_factory=dict)
+    """The progress bar of the running phase, if there is one."""
+    log_figures: dict[str, Stated] = field(default_factory=dict)
+    """The figures that the log states, such as the size of the KV cache, by name; the first of each."""
     health: Health = Health.STARTING
+    """What /health and the first request said last."""
     health_detail: str = ""
+    """Why the server is unhealthy, or why its counters cannot be read; else empty."""
     health_at: float = 0.0
+    """When the health changed last."""
     warm_at: float | None = None
+    """When the server was first ready: it had answered a request."""
     readings: CounterSeries = field(default_factory=CounterSeries)
+    """The counters of /metrics over time."""
     latencies: ThinnedSeries[LatenciesSampled] = field(default_factory=ThinnedSeries)
+    """The latency histograms of /metrics over time."""
     memory: ThinnedSeries[MemorySampled] = field(default_factory=ThinnedSeries)
+    """The memory of the server over time."""
     gpus: ThinnedSeries[GpusSampled] = field(default_factory=ThinnedSeries)
+    """The load of its GPUs over time."""
     suspended: Suspended | None = None
+    """The processes that a signal has suspended; with no pids when none is any more."""
     finished: FinishedLog = field(default_factory=FinishedLog)
+    """The finished requests, those of other clients included."""
     requests: deque[RequestDone] = field(default_factory=lambda: deque(maxlen=MAX_REQUESTS))
+    """The last requests that dflash-tui sent."""
     lines: LogTail = field(default_factory=LogTail)
+    """The last lines of the log."""
     line_count: int = 0
+    """How many lines the log has had."""
     problems: deque[Problem] = field(default_factory=lambda: deque(maxlen=_MAX_PROBLEMS))
+    """The errors in the log that may explain a failure, without mere symptoms."""
     stopping: bool = False
+    """Whether somebody asked the server to stop."""
     exit: Exited | None = None
+    """How the server exited; None while it runs."""
     autopsy: Autopsy | None = None
+    """What the kernel's log says about an exit that nobody asked for."""
 
     def apply(self, event: AnyEvent) -> None:  # noqa: C901, PLR0912 - one case per event is the clearest form
-        """Take one event into the state."""
+        """Update the state by one event."""
         match event:
             case LogLine():  # first, since there are hundreds of thousands
                 self.lines.append(event)
@@ -86,28 +110,28 @@ class RunState:
             case Launched():
                 self.launched = event
             case Preparing(at=at, step=step):
-                self.begun.setdefault(step, at)
+                self.step_began.setdefault(step, at)
                 self.preparing[step] = event
             case PhaseStarted(at=at, phase=phase):
                 self.phases.setdefault(phase, at)
-                self.startup.take(event)
+                self.startup.apply(event)
                 self.progress = None
             case Progressed():
                 self.progress = event
-                self.startup.take(event)
+                self.startup.apply(event)
             case Noted() | Compiled() | Activity():
-                self.startup.take(event)
+                self.startup.apply(event)
             case Stated(name=name):
-                self.stated.setdefault(name, event)
+                self.log_figures.setdefault(name, event)
             case Problem(kind=kind):
-                # A start fails of its first problem, a server of its last ones; a dying one repeats its symptoms.
+                # A start fails by its first problem, a server by its last ones; a failing one repeats its symptoms.
                 if kind not in SYMPTOMS and (self.up_at is not None or len(self.problems) < _MAX_PROBLEMS):
                     self.problems.append(event)
             case HealthChanged():
-                self.startup.take(event)
-                self._take_health(event)
+                self.startup.apply(event)
+                self._apply_health(event)
             case Sampled(at=at, counters=counters):
-                self.finished.take_reading(self.readings.take(at, counters))
+                self.finished.add_reading(self.readings.add(at, counters))
             case LatenciesSampled():
                 self.latencies.append(event)
             case MemorySampled():
@@ -117,25 +141,25 @@ class RunState:
             case Suspended():
                 self.suspended = event
             case RequestDone():
-                self.startup.take(event)
+                self.startup.apply(event)
                 self.requests.append(event)
-                self.finished.take_request(event)
+                self.finished.add_request(event)
             case Stopping():
-                self.stopping = self.stopping or self.exit is None  # what a dead server left may be ended later
+                self.stopping = self.stopping or self.exit is None  # what a failed server left may be stopped later
             case Exited(code=code):
                 if self.exit is None or (self.exit.code is None and code is not None):
                     self.exit = event
             case Autopsy():
                 self.autopsy = event
 
-    def _take_health(self, event: HealthChanged) -> None:
+    def _apply_health(self, event: HealthChanged) -> None:
         self.health, self.health_detail, self.health_at = event.health, event.detail, event.at
         if event.health is Health.WARM and self.warm_at is None:
             self.warm_at = event.at
 
     @property
     def up_at(self) -> float | None:
-        """When the log said that the server serves, or None; it may still die on its first request."""
+        """When the log said that the server is up, or None; it may still fail on its first request."""
         return self.startup.up_at
 
     @property
@@ -158,7 +182,8 @@ class RunState:
     def status(self) -> str:
         """One word: preparing, starting, up, healthy, warm, unhealthy, stopping, stopped, lost or failed.
 
-        `up` is what the log says while nobody has asked the server yet; only `warm` is ready.
+        `up` is what the log says before the server was asked; only `warm` is ready. `failed` is an exit that
+        nobody asked for, `lost` one of an earlier boot of the machine.
         """
         if self.exit is not None:
             return "stopped" if self.stopping else "lost" if self.exit.lost else "failed"
@@ -180,42 +205,53 @@ class RunState:
 
     def ttft(self, seconds: float, now: float) -> Histogram | None:
         """Return the times to the first token, in seconds, of the last `seconds`; None without any."""
-        found = self._latencies(seconds, now)
-        return subtract_histograms(found[0].ttft, found[1].ttft) if found else None
+        edges = self._window_edges(seconds, now)
+        return subtract_histograms(edges[0].ttft, edges[1].ttft) if edges else None
 
     def tpot(self, seconds: float, now: float) -> Histogram | None:
         """Return the seconds per token after the first of requests that finished in the last `seconds`."""
-        found = self._latencies(seconds, now)
-        return subtract_histograms(found[0].tpot, found[1].tpot) if found else None
+        edges = self._window_edges(seconds, now)
+        return subtract_histograms(edges[0].tpot, edges[1].tpot) if edges else None
 
-    def _latencies(self, seconds: float, now: float) -> tuple[LatenciesSampled, LatenciesSampled] | None:
-        """Return the histograms at the start and at the end of a window; what began before us is not counted."""
+    def _window_edges(self, seconds: float, now: float) -> tuple[LatenciesSampled, LatenciesSampled] | None:
+        """Return the histograms at both ends of a window; what precedes the first sample is not counted."""
         if not self.latencies:
             return None
-        return self.latencies[max(0, self.latencies.until(now - seconds) - 1)], self.latencies[-1]
+        return self.latencies[max(0, self.latencies.count_until(now - seconds) - 1)], self.latencies[-1]
 
     def series(self, value: str, now: float, span: float, columns: int) -> list[float]:
-        """Return `columns` values over the last `span` seconds, oldest first; NaN where nothing is known.
+        """Return a figure over the last `span` seconds, oldest first; NaN where nothing is known.
 
-        `value` is a figure of `Rates`, or `memory` (bytes that the server uses).
+        Args:
+            value: a field of `Rates`, or `memory` (the bytes that the server uses).
+            now: the time, in seconds since the epoch.
+            span: how many seconds to cover.
+            columns: how many values to return.
         """
         if value == "memory":
             return sample_series(self.memory, now, span, columns, lambda sample: sample.used)
-        found = self.readings.columns(now, span, columns)
-        numbers = [None if rates is None else getattr(rates, value) for rates in found]
+        windows = self.readings.columns(now, span, columns)
+        numbers = [None if rates is None else getattr(rates, value) for rates in windows]
         return [math.nan if number is None else number for number in numbers]
 
 
 def sample_series(
     samples: ThinnedSeries[T], now: float, span: float, columns: int, value: Callable[[T], float | None]
 ) -> list[float]:
-    """Return what samples said at the ends of `columns` equal parts of the last `span` seconds; NaN where unknown.
+    """Return the values of samples at the ends of equal parts of the last `span` seconds; NaN where unknown.
 
-    A sample holds until the next one, which comes within `LONGEST_GAP` as long as somebody records.
+    A sample holds until the next one, which comes within `MAX_GAP` while the run is recorded.
+
+    Args:
+        samples: the time series.
+        now: the time, in seconds since the epoch.
+        span: how many seconds to cover.
+        columns: how many values to return.
+        value: reads the value of a sample; None is unknown.
     """
     numbers = []
     for at in bucket_ends(now, span, columns):
-        sample = samples.held(min(at, now), MAX_GAP)
+        sample = samples.latest(min(at, now), MAX_GAP)
         number = None if sample is None else value(sample)
         numbers.append(math.nan if number is None else number)
     return numbers

@@ -34,7 +34,7 @@ async def test_lines(capsys):
     await _announced(as_json=False)
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("! hang: the server is suspended by a signal")
-    assert said[1] == "  → `kill -CONT 4711` lets it go on"
+    assert said[1] == "  → resume it: kill -CONT 4711"
     assert said[2].startswith("✓ hang: over after")
     assert len(said) == 3
 

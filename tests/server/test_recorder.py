@@ -317,7 +317,7 @@ async def test_a_suspended_server_is_seen_at_once_and_its_going_on(launch):
         psutil.Process(run.pid).suspend()
         await until(lambda: any(alarm.kind == "hang" for alarm in find_alarms(state, time.time())))
         [alarm] = find_alarms(state, time.time())
-        assert str(run.pid) in alarm.do
+        assert str(run.pid) in alarm.hint
         psutil.Process(run.pid).resume()
         await until(lambda: find_alarms(state, time.time()) == [])
 

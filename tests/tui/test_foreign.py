@@ -233,4 +233,4 @@ def test_lines_show_its_figures_and_alarms(server):
     assert rows[2].split()[:2] == ["—", "0.0"]
     assert "foreign: metrics only" in said[0]
     assert "! hang: the server does not answer: /health: HTTP 500\n" in said
-    assert "S stops" not in "".join(said)
+    assert "press S" not in "".join(said)

@@ -64,21 +64,21 @@ def _medians(kinds: Sequence[StartKind]) -> str:
     header = ("MEDIANS", "SETUP", "ENGINE", "MODE", "CACHE", "N", *parts, "FIRST", "READY", "FROM TO")
     rows = []
     for kind in kinds:
-        seconds = [format_duration(kind.part(phases)) for _, phases in startup_comparison.STARTUP_PARTS]
+        seconds = [format_duration(kind.median_seconds(phases)) for _, phases in startup_comparison.STARTUP_PARTS]
         times = (
             *seconds,
-            format_number(kind.first, 1, "s"),
+            format_number(kind.first_request, 1, "s"),
             format_duration(kind.ready),
             format_spread(kind),
         )
-        rows.append((*kind.pair, kind.mode, kind.cache or UNKNOWN, str(len(kind.starts)), *times))
+        rows.append((*kind.group, kind.mode, kind.cache or UNKNOWN, str(len(kind.starts)), *times))
     return format_table(header, rows, right=tuple(range(5, len(header))))
 
 
 def _sentence(difference: StartDifference) -> str:
     """Return what is ready sooner and by how much, and of how many starts that is said."""
     one, other, seconds = difference
-    recipe, setup, engine = one.pair
+    recipe, setup, engine = one.group
     more = f"{format_duration(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"
-    sides = f"{one.name} (n={len(one.answered)}) is ready {more} after its launch than {other.name}"
-    return f"{recipe} ({setup}) on {engine}: {sides} (n={len(other.answered)})"
+    sides = f"{one.name} (n={len(one.times_to_ready)}) is ready {more} after its launch than {other.name}"
+    return f"{recipe} ({setup}) on {engine}: {sides} (n={len(other.times_to_ready)})"

@@ -32,7 +32,7 @@ def render_alarms(alarms: Sequence[Alarm], now: float, width: int, rows: int, ca
         rest = f"  +{more} more: !" if more > 0 else ""
         since = f" {format_duration(max(0.0, now - alarm.since))}"
         head = truncate(f"! {alarm.what}", max(10, width - len(since) - len(rest)))
-        tail = truncate(f"  {alarm.evidence} → {alarm.do}", max(0, width - len(head) - len(since) - len(rest)))
+        tail = truncate(f"  {alarm.evidence} → {alarm.hint}", max(0, width - len(head) - len(since) - len(rest)))
         shown.append(Content.assemble((head, "bold $error"), (since, "bold"), tail, (rest, "bold")))
     return Content("\n").join(shown)
 
@@ -53,7 +53,7 @@ class AlarmDialog(ModalScreen[None]):
             rows += [
                 Content.assemble(("! ", "bold $error"), (alarm.what, "bold"), (f"  for {since}", MUTED)),
                 Content(f"  {alarm.evidence}"),
-                Content.assemble(("  → ", "bold $primary"), f"{alarm.do}\n"),
+                Content.assemble(("  → ", "bold $primary"), f"{alarm.hint}\n"),
             ]
         with VerticalScroll(classes="dialog"):
             yield Static(Content("\n").join(rows or [Content(NONE)]), markup=False)

@@ -59,7 +59,7 @@ def _memory(state: RunState, now: float, span: float, columns: int) -> tuple[lis
         found.append(ChartLine(whole, "series-dim", "all in use"))
     filled = sample_series(state.readings, now, span, columns, lambda reading: _kv(reading, top))
     if not all(map(math.isnan, filled)):
-        reading = state.readings.held(now, MAX_GAP)
+        reading = state.readings.latest(now, MAX_GAP)
         share = reading.counters.kv_usage if reading else None
         found.append(ChartLine(filled, _B, f"KV cache {format_percent(share, 1)} full"))
     return found, top if last else None
@@ -78,7 +78,7 @@ def _gpu(state: RunState, now: float, span: float, columns: int) -> list[ChartLi
     """Return power and clock in per cent of their limits, and °C: of several GPUs all, the slowest, the hottest."""
     if not state.gpus:
         return []
-    last = state.gpus.held(now, MAX_GAP)
+    last = state.gpus.latest(now, MAX_GAP)
     gpus = last.gpus if last else ()
     power, limit = _sum([gpu.power_w for gpu in gpus]), _sum([gpu.power_limit_w for gpu in gpus])
     clocks = [gpu.clock_mhz for gpu in gpus if gpu.clock_mhz is not None]

@@ -115,13 +115,13 @@ def _mark(over: bool) -> tuple[str, str]:
 
 def _steps(state: RunState, now: float, width: int, usual: Mapping[Step, MedianSeconds]) -> list[Content]:
     """Return a row for each step before the launch, and for those that are known to come."""
-    took = {step: event.at - state.begun[step] for step, event in state.preparing.items()}
+    took = {step: event.at - state.step_began[step] for step, event in state.preparing.items()}
     busy = {step for step, event in state.preparing.items() if not event.done or took[step] >= _MIN_STEP_SECONDS}
     known = {step: format_expected(guess) for step, guess in usual.items() if step in busy}
-    to_come = list_coming_steps(state.preparing, state.begun, usual) if state.started_at is None else []
+    to_come = list_coming_steps(state.preparing, state.step_began, usual) if state.started_at is None else []
     timed = bool(known or to_come)  # a column that would stay empty has no room
     rows = [
-        _step(event, state.begun[step], now, width, known.get(step, ""), timed=timed)
+        _step(event, state.step_began[step], now, width, known.get(step, ""), timed=timed)
         for step, event in state.preparing.items()
     ]
     later = [f"· {step.value:<{_NAME}}{'':7}  {format_expected(usual[step])}" for step in to_come]

@@ -24,8 +24,8 @@ from dflash_tui.events import PROBE, AnyEvent, Step
 from dflash_tui.monitoring import startup_history
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.alarms import find_alarms
-from dflash_tui.run_state.draft_advice import advise_draft_length
 from dflash_tui.run_state.eta import MedianSeconds, RecordedStart, expect_startup
+from dflash_tui.run_state.speculation import advise_draft_length
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run

@@ -62,7 +62,7 @@ class HistoryScreen(ModalScreen[None]):
 def render_table(known: Sequence[StartKind], width: int) -> Content:
     """Return all kinds in rows of `width` cells, those of a pair and engine together, and how they differ."""
     blocks = []
-    for pair, group in groupby(known, key=lambda kind: kind.pair):
+    for pair, group in groupby(known, key=lambda kind: kind.group):
         alike = list(group)
         label = f"{pair.setup} · {pair.engine}"
         name = truncate_middle(pair.recipe, max(12, width - len(label) - 2))
@@ -78,8 +78,8 @@ def render_table(known: Sequence[StartKind], width: int) -> Content:
 
 def list_parts(kind: StartKind) -> list[tuple[str, float]]:
     """Return what the starts of a kind spent their time on, in seconds; what they had nothing of is left out."""
-    found = [(name, kind.part(phases)) for name, phases in startup_comparison.STARTUP_PARTS]
-    return [(name, seconds) for name, seconds in (*found, (_FIRST, kind.first)) if seconds]
+    found = [(name, kind.median_seconds(phases)) for name, phases in startup_comparison.STARTUP_PARTS]
+    return [(name, seconds) for name, seconds in (*found, (_FIRST, kind.first_request)) if seconds]
 
 
 def total_seconds(kind: StartKind) -> float:
@@ -89,7 +89,7 @@ def total_seconds(kind: StartKind) -> float:
 
 def render_kind(kind: StartKind, longest: float, width: int) -> list[Content]:
     """Return a kind in rows: its figures, a bar of its parts against the `longest`, and their names."""
-    n, ready = len(kind.answered), f"ready in {format_duration(kind.ready)}"
+    n, ready = len(kind.times_to_ready), f"ready in {format_duration(kind.ready)}"
     if not n:
         n, ready = len(kind.starts), "never answered a request"
     spread = format_spread(kind)
@@ -122,5 +122,5 @@ def _names(kind: StartKind, width: int) -> list[Content]:
 def _difference(difference: StartDifference) -> Content:
     one, other, seconds = difference
     more = "later" if seconds >= 0 else "sooner"
-    said = f"{one.name} (n={len(one.answered)}) is ready {format_duration(abs(seconds))} {more} than {other.name}"
-    return Content.assemble(("→ ", "$primary"), f"{said} (n={len(other.answered)})")
+    said = f"{one.name} (n={len(one.times_to_ready)}) is ready {format_duration(abs(seconds))} {more} than {other.name}"
+    return Content.assemble(("→ ", "$primary"), f"{said} (n={len(other.times_to_ready)})")

@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, truncate
 from dflash_tui.events import RequestDone
-from dflash_tui.run_state.draft_advice import DraftAdvice
+from dflash_tui.run_state.speculation import DraftAdvice
 from dflash_tui.run_state.startup import PhaseSpan
 
 NEEDS = (60, 18)
@@ -63,7 +63,7 @@ class Timeline(Widget):
 
     def render(self) -> RenderResult:
         total = sum(span.seconds for span in self.spans)
-        finished = bool(self.spans) and self.spans[-1].over
+        finished = bool(self.spans) and self.spans[-1].finished
         label = f"up in {format_duration(total)}" if finished else "starting"
         if finished and self.ready is not None:
             label += f", ready in {format_duration(self.ready)}"

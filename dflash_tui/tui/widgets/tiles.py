@@ -15,7 +15,7 @@ from dflash_tui.common.formatting import UNKNOWN, format_gib, format_number, for
 from dflash_tui.events import Histogram
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.counters import MAX_GAP, CounterReading
-from dflash_tui.run_state.published_range import choose_published_figures, compare_with_published
+from dflash_tui.run_state.speculation import choose_published_figures, compare_with_published
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.widgets.basic import MUTED
 from dflash_tui.vllm_output.histogram import Quantile, estimate_quantile
@@ -94,7 +94,7 @@ def _queue(last: CounterReading | None, mean: Rates | None) -> Tile:
 
 
 def _memory(state: RunState, now: float) -> Tile:
-    memory = state.memory.held(now, MAX_GAP) if state.exit is None else None
+    memory = state.memory.latest(now, MAX_GAP) if state.exit is None else None
     if memory is None:
         return Tile("memory", UNKNOWN, "", "memory", 17)
     share = format_percent(memory.used / memory.total) if memory.total else ""
@@ -107,10 +107,10 @@ def _expected(state: RunState, plan: Plan | None, mean: Rates | None) -> Tile:
     found = compare_with_published(band, mean, state.finished.requests) if band else []
     if not found:
         return Tile("published", UNKNOWN, "not yet" if band else "none for this", "band", 23)
-    one = next((reading for reading in found if reading.word != "within"), found[0])
+    one = next((reading for reading in found if reading.position != "within"), found[0])
     low, high = (format_percent(x) if one.name == "acceptance" else f"{x:g}" for x in (one.low, one.high))
-    good = one.word != "below"
-    return Tile("published", f"{one.word} {low} to {high}", one.name, "band", 23, good=good)
+    good = one.position != "below"
+    return Tile("published", f"{one.position} {low} to {high}", one.name, "band", 23, good=good)
 
 
 def _latency(name: str, share: int, histogram: Histogram | None) -> Tile:

@@ -88,7 +88,7 @@ def test_a_hole_in_the_readings_is_no_hang():
 def test_a_suspended_process_is_a_hang_at_once():
     state = folded(*working(0, 100), Suspended(99.0, (4711,)))
     alarm = raised(state, 100.0)["hang"]
-    assert (alarm.since, alarm.do) == (99.0, "`kill -CONT 4711` lets it go on")
+    assert (alarm.since, alarm.hint) == (99.0, "resume it: kill -CONT 4711")
     state.apply(Suspended(104.0, ()))
     assert raised(state, 105.0) == {}
 
@@ -191,8 +191,8 @@ def test_a_foreign_server_is_looked_at_too():
     for event in (HealthChanged(0.0, Health.HEALTHY), *working(0, 100), *resting(counters(990.0, running=2), 100, 500)):
         state.apply(event)
     alarm = raised(state, 495.0)["hang"]
-    assert alarm.what == "no token comes"
-    assert "S stops" not in alarm.do
+    assert alarm.what == "no tokens are generated"
+    assert "press S" not in alarm.hint
     state.apply(HealthChanged(500.0, Health.UNHEALTHY, "/health: HTTP 500"))
     assert raised(state, 501.0)["hang"].what == "the server does not answer"
 

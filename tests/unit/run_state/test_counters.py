@@ -24,7 +24,7 @@ def test_a_day_is_kept_thinned_and_its_windows_stay_exact():
     """All of the last hour, one in ten minutes of the day before; a window depends on nothing dropped."""
     track = CounterSeries()
     for second in range(100_000):
-        track.take(float(second), counters(2.0 * second))
+        track.add(float(second), counters(2.0 * second))
     assert len(track) == pytest.approx(
         DENSE_SECONDS + (MAX_AGE - DENSE_SECONDS) / THINNED_INTERVAL, abs=THINNING_PERIOD + 3
     )
@@ -41,7 +41,7 @@ def test_a_hole_survives_the_thinning():
     """What nobody recorded a day ago is still a hole after the samples around it were thinned."""
     track = CounterSeries()
     for second in [*range(1000), *range(1100, 12_000)]:
-        track.take(float(second), counters(float(second)))
+        track.add(float(second), counters(float(second)))
     assert track.between(1010.0, 1090.0) is None
     across = track.between(900.0, 1200.0)
     assert across is not None
@@ -52,7 +52,7 @@ def test_another_server_begins_a_new_track():
     """Counters that fell belong to another server: no rate spans the change."""
     track = CounterSeries()
     for at, steps in ((0.0, 50.0), (1.0, 60.0), (2.0, 1.0), (3.0, 11.0)):
-        track.take(at, counters(steps))
+        track.add(at, counters(steps))
     found = track.window(10, 3.0)
     assert found is not None
     assert (found.steps, found.seconds) == (10.0, 1.0)
@@ -62,7 +62,7 @@ def test_a_window_is_exact_from_a_reading_and_known_to_a_second_between_two():
     """A burst begins somewhere after the last reading of a rest: what of it is before an edge, nobody knows."""
     track = CounterSeries()
     for at, proposed, accepted in ((8.57, 0, 0), (9.56, 0, 0), (10.58, 112, 41), (11.57, 469, 182), (14.0, 469, 182)):
-        track.take(at, Counters(0.0, steps=proposed / 7, proposed=proposed, accepted=accepted))
+        track.add(at, Counters(0.0, steps=proposed / 7, proposed=proposed, accepted=accepted))
     whole, cut = track.between(9.56, 14.0), track.between(10.0, 14.0)
     assert whole is not None
     assert cut is not None
@@ -75,7 +75,7 @@ def test_columns_stand_still_between_their_bounds():
     """While a column has not passed, those before it do not move, whatever the time within it."""
     track = CounterSeries()
     for second in range(200):
-        track.take(float(second), counters(float(second**1.3)))
+        track.add(float(second), counters(float(second**1.3)))
     one, other = track.columns(191.0, 120, 10), track.columns(191.9, 120, 10)
     assert one[:-1] == other[:-1]
     assert track.columns(193.0, 120, 10)[:-2] == one[1:-1]
@@ -85,7 +85,7 @@ def test_a_series_of_what_never_grew_is_zero_and_unknown():
     """A resting server makes nothing per second, and has no acceptance."""
     track = CounterSeries()
     for second in (0, 10, 20):
-        track.take(float(second), counters(5.0))
+        track.add(float(second), counters(5.0))
     found = [rates for rates in track.columns(20.0, 20, 7) if rates]
     assert {rates.tok_s for rates in found} == {0.0}
     assert {rates.acceptance for rates in found} == {None}
@@ -95,9 +95,9 @@ def test_values_of_the_past_are_held_and_then_forgotten():
     """A sample holds until the next one, but not for ever."""
     kept: ThinnedSeries[LatenciesSampled] = ThinnedSeries()
     kept.append(LatenciesSampled(10.0))
-    assert kept.held(9.9, 15) is None
-    assert kept.held(24.0, 15) is kept[0]
-    assert kept.held(26.0, 15) is None
+    assert kept.latest(9.9, 15) is None
+    assert kept.latest(24.0, 15) is kept[0]
+    assert kept.latest(26.0, 15) is None
 
 
 def test_a_quantile_lies_in_its_bucket():

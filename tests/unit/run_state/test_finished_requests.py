@@ -28,10 +28,10 @@ def test_requests_of_others_are_seen_in_the_counters():
         counted(2, 1, 101, 0.5, 25), counted(9, 1, 101, 0.5, 25), counted(10, 3, 303, 1.5, 75),
     )  # fmt: skip
     one, two, three = state.finished.requests
-    assert (one.at, one.kind, one.alike) == (2, "", 1)
+    assert (one.at, one.kind, one.averaged_over) == (2, "", 1)
     assert [one.tok_s, one.acceptance_length, one.steps_s] == pytest.approx([200.0, 4.0, 50.0])
     assert two == three
-    assert [two.alike, two.tok_s] == pytest.approx([2, 200.0])
+    assert [two.averaged_over, two.tok_s] == pytest.approx([2, 200.0])
 
 
 @pytest.mark.parametrize("counted_first", [False, True])

@@ -23,7 +23,7 @@ def test_the_recorded_silence_becomes_a_warning_that_names_the_jit():
         assert stalled is not None
         assert stalled.warning
         assert stalled.seconds == pytest.approx(second - LAST)
-        assert "FlashInfer compiles its sampling kernels" in stalled.probably
+        assert "FlashInfer compiles its sampling kernels" in stalled.likely_cause
     assert detect_silence(recorded_startups.state(SILENT, 162.7).startup, END, 163.0) is None
 
 
@@ -36,7 +36,7 @@ def test_each_phase_has_its_own_explanation(second, words):
     startup = recorded_startups.state(SILENT, second).startup
     quiet = detect_silence(startup, second, second + 40)
     assert quiet is not None
-    assert words in quiet.probably
+    assert words in quiet.likely_cause
 
 
 def test_processes_that_work_are_no_stall():
@@ -44,7 +44,7 @@ def test_processes_that_work_are_no_stall():
     for cpu, disk, warning in ((2.0, 0, False), (0.0, 50_000_000, False), (0.01, 1000, True)):
         startup = recorded_startups.state(SILENT, 120.0).startup
         for tick in range(10):
-            startup.take(Activity(102 + 2.0 * tick, cpu * 2 * tick, disk * 2 * tick, 5000))
+            startup.apply(Activity(102 + 2.0 * tick, cpu * 2 * tick, disk * 2 * tick, 5000))
         found = detect_silence(startup, LAST, 121.0, usual=200.0)
         assert found is not None
         assert found.cores == pytest.approx(cpu, abs=0.01)
@@ -55,8 +55,8 @@ def test_processes_that_work_are_no_stall():
 def test_old_samples_say_nothing_about_now():
     """When nobody measures any more, the processes are unknown instead of idle."""
     startup = recorded_startups.state(SILENT, 120.0).startup
-    startup.take(Activity(80.0, 1.0, 0, 5000))
-    startup.take(Activity(82.0, 1.0, 0, 5000))
+    startup.apply(Activity(80.0, 1.0, 0, 5000))
+    startup.apply(Activity(82.0, 1.0, 0, 5000))
     found = detect_silence(startup, LAST, 120.0)
     assert found is not None
     assert (found.cores, found.disk) == (None, None)
@@ -76,6 +76,6 @@ def test_as_quiet_as_in_earlier_starts_is_no_warning():
 def test_a_log_that_grows_is_not_silent():
     """A progress bar has no stamp of its own; that the log grows shows that it moves."""
     startup = recorded_startups.state(SILENT, 120.0).startup
-    startup.take(Activity(110.0, 1.0, 0, 5000))
-    startup.take(Activity(112.0, 1.0, 0, 5100))
+    startup.apply(Activity(110.0, 1.0, 0, 5000))
+    startup.apply(Activity(112.0, 1.0, 0, 5100))
     assert detect_silence(startup, LAST, 120.0) is None

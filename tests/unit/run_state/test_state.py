@@ -52,7 +52,7 @@ def test_spans_of_a_recorded_start_add_up_to_the_time_to_ready():
         for event in reader.line(line, at):
             state.apply(event)
     spans = state.spans(now=1000.0)
-    assert all(span.over for span in spans)
+    assert all(span.finished for span in spans)
     assert sum(span.seconds for span in spans) == pytest.approx(162.44)
     by_phase = {span.phase: span.seconds for span in spans}
     assert by_phase[Phase.COMPILE] == pytest.approx(50.366 + 11.886)  # the target, then the drafter
@@ -70,8 +70,8 @@ def test_ready_is_up_and_a_first_real_generation():
     state.apply(RequestDone(900.0, WARM_UP, tokens=8, total=2.5))  # asked late: the wait of nobody is no start-up
     state.apply(RequestDone(910.0, WARM_UP, tokens=8, total=0.1))
     assert state.time_to_ready == pytest.approx(62.5)
-    assert state.startup.first is not None
-    assert state.startup.first.total == 2.5
+    assert state.startup.first_request is not None
+    assert state.startup.first_request.total == 2.5
 
 
 def test_a_death_on_the_first_request_is_told_as_such():
@@ -98,9 +98,9 @@ def test_a_death_on_the_first_request_is_told_as_such():
 def test_the_running_phase_grows_until_the_end():
     """The last phase lasts until now, and after a death until the death."""
     state = folded(launched(), PhaseStarted(0.0, Phase.IMPORT), PhaseStarted(9.0, Phase.RESOLVE))
-    assert [(s.seconds, s.over) for s in state.spans(12.0)] == [(9.0, True), (3.0, False)]
+    assert [(s.seconds, s.finished) for s in state.spans(12.0)] == [(9.0, True), (3.0, False)]
     state.apply(Exited(11.0, 1))
-    assert [(s.seconds, s.over) for s in state.spans(99.0)] == [(9.0, True), (2.0, True)]
+    assert [(s.seconds, s.finished) for s in state.spans(99.0)] == [(9.0, True), (2.0, True)]
 
 
 def test_windows_are_differences_not_lifetime_ratios():

@@ -3,9 +3,13 @@
 import pytest
 
 from dflash_tui.planning.recipe import Mode, PublishedFigures
-from dflash_tui.run_state.draft_advice import MIN_STEPS, advise_draft_length
-from dflash_tui.run_state.published_range import choose_published_figures, compare_with_published
 from dflash_tui.run_state.slow_cycle import FinishedRequest
+from dflash_tui.run_state.speculation import (
+    MIN_STEPS,
+    advise_draft_length,
+    choose_published_figures,
+    compare_with_published,
+)
 from dflash_tui.vllm_output.metrics import Rates
 
 
@@ -44,13 +48,13 @@ def test_each_published_figure_gets_a_word():
     """Within a twentieth of the bounds is within: published figures are rounded."""
     requests = [FinishedRequest(float(at), "", speed) for at, speed in enumerate((20, 22, 24))]
     found = compare_with_published(BAND, rates(0.36, 4.2), requests)
-    assert [(r.name, r.word) for r in found] == [("tok/s", "below"), ("AL", "above"), ("acceptance", "within")]
+    assert [(r.name, r.position) for r in found] == [("tok/s", "below"), ("AL", "above"), ("acceptance", "within")]
     assert found[0].value == 22
 
 
 def test_what_is_not_known_gets_none():
     """Requests that ran at once are no single stream, failed ones have no speed, a few steps tell nothing."""
-    requests = [FinishedRequest(0.0, "", 99.0, alike=4), FinishedRequest(1.0, "Math", None, failed=True)]
+    requests = [FinishedRequest(0.0, "", 99.0, averaged_over=4), FinishedRequest(1.0, "Math", None, failed=True)]
     assert compare_with_published(BAND, rates(0.3, 3.1, steps=5), requests) == []
     assert compare_with_published(PublishedFigures("x"), rates(0.3, 3.1), [FinishedRequest(0.0, "", 35.0)]) == []
 

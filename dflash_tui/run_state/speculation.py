@@ -1,0 +1,89 @@
+"""Judge the figures of speculative decoding: useful draft positions, and the range that others published. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from dflash_tui.planning.recipe import Mode, PublishedFigures
+from dflash_tui.run_state.slow_cycle import FinishedRequest
+from dflash_tui.vllm_output.metrics import Rates
+
+# Fewer steps tell too little: at 200 a share of 2 % is known to about one.
+MIN_STEPS = 200
+# A position is useful when it gives so much more tokens per step than those before it do.
+MIN_GAIN = 0.02
+_MAX_SPEEDS = 10
+_MIN_PUBLISHED_STEPS = 100
+
+
+class DraftAdvice(NamedTuple):
+    """The first useless draft position (from 1; None when all are useful), and how many tokens to draft instead."""
+
+    first_useless: int | None
+    suggested: int
+
+
+def advise_draft_length(shares: Sequence[float], steps: float) -> DraftAdvice | None:
+    """Return how many tokens to draft, by the `shares` of `steps` in which each position was accepted.
+
+    Position p adds shares[p] tokens to a step that gives 1 + the shares before it, the bonus token included. Where
+    that is under `MIN_GAIN`, verifying it costs at least as much in every model that was measured. The figures are
+    those of the traffic in the window: another number is a guess until it was measured. None for too few steps.
+    """
+    if not shares or steps < MIN_STEPS:
+        return None
+    length = 1.0
+    for index, share in enumerate(shares):
+        if share < MIN_GAIN * length:
+            return DraftAdvice(index + 1, max(1, index))
+        length += share
+    return DraftAdvice(None, len(shares))
+
+
+class PublishedComparison(NamedTuple):
+    """A figure and its published range: `position` is `within`, `below` or `above`; shares are 0 to 1."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    position: str
+    source: str
+
+
+def choose_published_figures(published: Sequence[PublishedFigures], mode: Mode) -> PublishedFigures | None:
+    """Return the published figures for this mode, else those for any mode, else None."""
+    any_mode = next((figures for figures in published if figures.mode is None), None)
+    return next((figures for figures in published if figures.mode is mode), any_mode)
+
+
+def compare_with_published(
+    published: PublishedFigures, rates: Rates | None, finished: Iterable[FinishedRequest]
+) -> list[PublishedComparison]:
+    """Compare the figures of a run with published ones, the speed first.
+
+    The speed is the median of the last ten requests that ended one at a time, as published speeds are of one stream.
+    """
+    speeds = [r.tok_s for r in finished if r.tok_s and r.averaged_over == 1 and not r.failed][-_MAX_SPEEDS:]
+    enough = rates if rates and rates.steps >= _MIN_PUBLISHED_STEPS else None
+    values = (
+        ("tok/s", statistics.median(speeds) if speeds else None, published.tok_s),
+        ("AL", enough.acceptance_length if enough else None, published.acceptance_length),
+        ("acceptance", enough.acceptance if enough else None, published.acceptance),
+    )
+    return [
+        PublishedComparison(
+            name, value, bounds[0], bounds[1], _position_in_range(value, bounds[0], bounds[1]), published.source
+        )
+        for name, value, bounds in values
+        if value is not None and bounds
+    ]
+
+
+def _position_in_range(value: float, low: float, high: float) -> str:
+    """Return where a value lies relative to a range, with a twentieth of leeway: published figures are rounded."""
+    if value < low * 0.95:
+        return "below"
+    return "above" if value > high * 1.05 else "within"
