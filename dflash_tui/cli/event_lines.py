@@ -1,7 +1,9 @@
-"""Events and figures as lines of text or JSON, for commands that watch without a screen."""
+"""Events, figures and alarms as lines of text or JSON, for commands that watch without a screen."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -22,6 +24,7 @@ from dflash_tui.events import (
 )
 from dflash_tui.launch.preflight.check import Check
 from dflash_tui.planning.plan import Plan
+from dflash_tui.run_state.alarms import Alarm, find_alarms
 from dflash_tui.run_state.counters import MAX_GAP
 from dflash_tui.run_state.state import RunState
 
@@ -151,3 +154,50 @@ class EventLines:
             print_status(f"  {before.phase.value:<12} {format_duration(event.at - before.at):>8}")
         if event.phase is Phase.UP and (began := self._state.started_at) is not None:
             print_status(f"  up after {format_duration(event.at - began)}; it is ready when it has answered a request")
+
+
+ALARM_INTERVAL = 1.0
+
+
+class Alarmed(Event, frozen=True, tag="alarm"):
+    """Something is wrong with the server since `since`, or, when `over`, is no more."""
+
+    kind: str
+    since: float
+    what: str
+    evidence: str
+    do: str
+    over: bool = False
+
+
+async def print_alarms(state: RunState, *, as_json: bool) -> None:
+    """Print the alarms of `state` as they come and go, for ever."""
+    lines = AlarmLines(state, as_json=as_json)
+    while True:
+        lines.refresh(time.time())
+        await asyncio.sleep(ALARM_INTERVAL)
+
+
+class AlarmLines:
+    """Says which alarms of `state` have come and gone since it looked last."""
+
+    def __init__(self, state: RunState, *, as_json: bool) -> None:
+        self._state, self._json = state, as_json
+        self._known: dict[str, Alarm] = {}
+
+    def refresh(self, now: float) -> None:
+        """Print what is new at `now`; an alarm that had its say is not repeated."""
+        there = {alarm.kind: alarm for alarm in find_alarms(self._state, now)}
+        for kind, alarm in {**self._known, **there}.items():
+            if (kind in self._known) is not (kind in there):
+                _print_alarm(alarm, now, over=kind in self._known, as_json=self._json)
+        self._known = there
+
+
+def _print_alarm(alarm: Alarm, now: float, *, over: bool, as_json: bool) -> None:
+    if as_json:
+        print_data(encode(Alarmed(now, *alarm, over=over)).decode())
+    elif over:
+        print_status(f"✓ {alarm.kind}: over after {format_duration(now - alarm.since)}")
+    else:
+        print_status(f"! {alarm.kind}: {alarm.what}: {alarm.evidence}\n  → {alarm.hint}")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dflash_tui.cli import alarm_lines
+from dflash_tui.cli import event_lines
 from dflash_tui.events import Launched, Suspended
 from dflash_tui.run_state.state import RunState
 
@@ -15,7 +15,7 @@ from dflash_tui.run_state.state import RunState
 async def _announced(as_json: bool) -> None:
     state = RunState()
     state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager"))
-    task = asyncio.create_task(alarm_lines.print_alarms(state, as_json=as_json))
+    task = asyncio.create_task(event_lines.print_alarms(state, as_json=as_json))
     for pids in ((4711,), (4711,), ()):
         state.apply(Suspended(time.time(), pids))
         await asyncio.sleep(0.1)
@@ -27,7 +27,7 @@ async def _announced(as_json: bool) -> None:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Look more often than once a second."""
-    monkeypatch.setattr(alarm_lines, "INTERVAL", 0.02)
+    monkeypatch.setattr(event_lines, "ALARM_INTERVAL", 0.02)
 
 
 async def test_lines(capsys):

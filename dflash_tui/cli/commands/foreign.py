@@ -7,10 +7,9 @@ import asyncio
 import sys
 import time
 
-from dflash_tui.cli.alarm_lines import print_alarms
 from dflash_tui.cli.commands.panel import panel
 from dflash_tui.cli.console import print_data, print_status
-from dflash_tui.cli.event_lines import EventLines, WindowFigures
+from dflash_tui.cli.event_lines import EventLines, WindowFigures, print_alarms
 from dflash_tui.events import encode
 from dflash_tui.monitoring.foreign_server import ForeignServer
 from dflash_tui.run_state.state import RunState

@@ -33,9 +33,8 @@ def _print_recording(args: argparse.Namespace, found: Recording) -> int:
 
     Figures come every so many recorded seconds. How the recorded server ended is told, and no failure of ours.
     """
-    from dflash_tui.cli.alarm_lines import AlarmLines
     from dflash_tui.cli.commands import why
-    from dflash_tui.cli.event_lines import EventLines, WindowFigures
+    from dflash_tui.cli.event_lines import AlarmLines, EventLines, WindowFigures
     from dflash_tui.diagnosis import postmortem
 
     state = RunState()

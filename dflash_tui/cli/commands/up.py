@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dflash_tui.benchmark import suites
-from dflash_tui.cli.alarm_lines import print_alarms
 from dflash_tui.cli.commands import foreign, why
 from dflash_tui.cli.commands.bench import Bench, run_bench, wait_for_first_answer
 from dflash_tui.cli.commands.panel import panel
 from dflash_tui.cli.commands.restart import Restarts
 from dflash_tui.cli.console import print_data, print_status
-from dflash_tui.cli.event_lines import CheckDone, EventLines, PlanMade, PreparingLines, WindowFigures
+from dflash_tui.cli.event_lines import CheckDone, EventLines, PlanMade, PreparingLines, WindowFigures, print_alarms
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.common.formatting import describe_attach_and_stop
 from dflash_tui.diagnosis import postmortem

@@ -12,9 +12,8 @@ from typing import NamedTuple
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.common.redaction import LEFT_OUT
 from dflash_tui.experiments.analysis import disturbances
-from dflash_tui.experiments.analysis.agreement import measure_agreement
 from dflash_tui.experiments.analysis.disturbances import find_unequal_values, format_safe_value
-from dflash_tui.experiments.analysis.measures import select_measured_boots
+from dflash_tui.experiments.analysis.measures import measure_agreement, select_measured_boots
 from dflash_tui.experiments.analysis.report import Confound
 from dflash_tui.experiments.design import Arm, Boot, Conditions, Design
 

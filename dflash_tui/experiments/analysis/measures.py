@@ -1,4 +1,4 @@
-"""What is judged of an experiment's boots, as logarithms by prompt; pure."""
+"""The measures that an experiment is judged by, as logarithms by prompt, and how far answers agree; pure."""
 
 from __future__ import annotations
 
@@ -82,3 +82,26 @@ def _value_of(request: RequestDone, measure: str) -> float | None:
 
 def _value(words: Sequence[str], option: str) -> str:
     return words[words.index(option) + 1] if option in words[:-1] else ""
+
+
+_Answers = dict[tuple[str, int, int], str]
+
+
+def measure_agreement(design: Design, boots: Sequence[Boot], a: int, b: int) -> float | None:
+    """Return the share of answers at temperature 0 that begin alike in two arms, over all pairs of their boots.
+
+    Only the beginning counts: once the least rounding has turned one token, the rest of a greedy answer is another.
+    """
+    if design.temperature != 0:
+        return None
+    ours, theirs = ([_beginnings(boot) for boot in select_measured_boots(boots, arm)] for arm in (a, b))
+    return _alike((x, y) for i, x in enumerate(ours) for j, y in enumerate(theirs) if a != b or i < j)
+
+
+def _beginnings(boot: Boot) -> _Answers:
+    return {(each.kind, each.streams, each.round): each.digests[0] for each in boot.requests if each.digests}
+
+
+def _alike(pairs: Iterable[tuple[_Answers, _Answers]]) -> float | None:
+    same = [ours[each] == theirs[each] for ours, theirs in pairs for each in ours if each in theirs]
+    return sum(same) / len(same) if same else None

@@ -11,7 +11,6 @@ from statistics import median
 
 from dflash_tui.benchmark.stats import ArmDifference, Ratio
 from dflash_tui.experiments.analysis import break_even, confounds, sweep
-from dflash_tui.experiments.analysis.agreement import measure_agreement
 from dflash_tui.experiments.analysis.measures import (
     AL,
     STEPS,
@@ -21,6 +20,7 @@ from dflash_tui.experiments.analysis.measures import (
     compare_measure,
     is_speculating,
     list_concurrency_levels,
+    measure_agreement,
     select_measured_boots,
 )
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, PromptRatio, Verdict

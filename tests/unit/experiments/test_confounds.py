@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.analysis.agreement import measure_agreement
 from dflash_tui.experiments.analysis.confounds import find_confounds
+from dflash_tui.experiments.analysis.measures import measure_agreement
 from dflash_tui.experiments.analysis.report import Verdict
 from dflash_tui.experiments.design import Boot, Conditions
 from dflash_tui.planning.recipe import Mode
