@@ -38,14 +38,21 @@ os.execv({python!r}, [{python!r}, {server!r}, port, *mine])
 """
 
 
-def make(port: int, tokens: dict[int, list[str]] | None = None, launches: dict[int, list[str]] | None = None) -> Path:
+def make(
+    port: int,
+    tokens: dict[int, list[str]] | None = None,
+    launches: dict[int, list[str]] | None = None,
+    recipe: Path | None = None,
+) -> Path:
     """Make the engine and the recipe `fake` in the XDG folders; return the folder with what its launches do.
 
     `tokens` are the words of `fake_server.py` by the number of speculative tokens, `launches` those of single launches
-    (from 0), where `broken` ends at once, and `wrong` because of a flag that is none.
+    (from 0), where `broken` ends at once, and `wrong` because of a flag that is none. The recipe is the demo's, without
+    its patch, unless another is given.
     """
-    recipe = (paths.bundled_folder("recipes") / "demo-cpu.yaml").read_text().replace("port: 8000", f"port: {port}")
-    head, _, rest = recipe.partition("patches:\n  - cpu-expand-kernel\n")
+    shipped = recipe or paths.bundled_folder("recipes") / "demo-cpu.yaml"
+    text = shipped.read_text().replace("port: 8000", f"port: {port}")
+    head, _, rest = text.partition("patches:\n  - cpu-expand-kernel\n")
     paths.user_recipes_folder().mkdir(parents=True, exist_ok=True)
     (paths.user_recipes_folder() / f"{RECIPE}.yaml").write_text(head + rest)
     plan = planner.plan_launch(build_parser().parse_args(["plan", RECIPE])).plan
