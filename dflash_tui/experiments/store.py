@@ -133,9 +133,10 @@ def find_experiment(name: str | None = None) -> Design:
         raise UsageError("there is no experiment yet", hint="dflash-tui ab RECIPE begins one")
     if name is None:
         return next((design for design in reversed(designs) if find_driver(experiment_folder(design.id))), designs[-1])
-    if exact := [design for design in designs if name in {design.id, design.recipe}]:
-        return exact[-1]
-    fitting = [design for design in designs if design.id.startswith(name)]
+    for exact in ([each for each in designs if each.id == name], [each for each in designs if each.recipe == name]):
+        if exact:
+            return exact[-1]
+    fitting = [design for design in designs if name and design.id.startswith(name)]
     if len(fitting) == 1:
         return fitting[0]
     what = f"'{name}' fits {len(fitting)} experiments" if fitting else f"no experiment called '{name}'"

@@ -81,7 +81,7 @@ def find_run(name: str | None = None) -> Run:
         return exact[0]
     if of_recipe := [run for run in known if run.plan.recipe == name]:
         return ([run for run in of_recipe if server_process.is_alive(run)] or of_recipe)[-1]
-    matching = [run for run in known if run.id.startswith(name)]
+    matching = [run for run in known if name and run.id.startswith(name)]
     if len(matching) == 1:
         return matching[0]
     if matching:

@@ -35,6 +35,7 @@ from dflash_tui.machine import processes
 from dflash_tui.monitoring import (
     observer,
     recorder,
+    sampler,
 )
 from dflash_tui.run_state import idle_probe
 from dflash_tui.run_state.alarms import find_alarms
@@ -47,12 +48,18 @@ from tests.support.fake_runs import free_port, made, recorded, watching
 from tests.support.waiting import until, wait_until
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Look ten times a second, which on a busy machine still comes to more than one."""
+    monkeypatch.setattr(recorder, "SAMPLE_INTERVAL", 0.1)
+
+
 async def test_a_good_server_becomes_warm_and_is_measured_from_the_start_of_a_burst(launch):
     """Healthy, then warm by a real request; after an idle time a burst is not smeared over it."""
     run = launch()
     async with watching(run) as state:
         await until(lambda: state.health is Health.WARM)
-        await asyncio.sleep(4)
+        await asyncio.sleep(3)
         run_files.record_event(run, await client.send_first_request(run.url, "x"))
         await until(lambda: len(state.requests) == 2 and state.readings[-1].counters.steps == 20)
     changes = [(b.at - a.at, (b.counters.steps or 0) - (a.counters.steps or 0)) for a, b in pairwise(state.readings)]
@@ -68,12 +75,13 @@ async def test_the_first_answer_may_take_long(launch):
     assert Health.UNHEALTHY not in [change.health for change in recorded(run, HealthChanged)]
 
 
-async def test_what_the_processes_do_is_recorded_until_the_server_is_warm(launch):
+async def test_what_the_processes_do_is_recorded_until_the_server_is_warm(launch, monkeypatch):
     """CPU and disk of a start tell work from a stall; afterwards nobody needs them."""
-    run = launch("slow=6")
+    monkeypatch.setattr(sampler, "_ACTIVITY_INTERVAL", 0.2)
+    run = launch("slow=2")
     async with watching(run) as state:
         await until(lambda: state.health is Health.WARM)
-        await asyncio.sleep(3)
+        await asyncio.sleep(1)
     activities, changes = recorded(run, Activity), recorded(run, HealthChanged)
     assert len(activities) >= 2
     assert activities[-1].cpu >= activities[0].cpu >= 0
@@ -86,7 +94,7 @@ async def test_a_server_that_cannot_generate_is_unhealthy(launch):
     run = launch("refuse")
     async with watching(run) as state:
         await until(lambda: state.health is Health.UNHEALTHY)
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(1)
         assert state.health is Health.UNHEALTHY
         found = diagnose_run(state)
         assert found
@@ -100,7 +108,7 @@ async def test_another_server_on_the_port_is_not_taken_for_ours(launch):
     await until(lambda: processes.is_listening_on(server_process.list_processes(first), first.plan.port))
     ours = launch("deaf", port=first.plan.port)
     async with watching(ours) as state:
-        await asyncio.sleep(4)
+        await asyncio.sleep(1)
         assert state.health is Health.STARTING
         assert not state.readings
     assert lifecycle.find_free_port(first.plan.port) != first.plan.port

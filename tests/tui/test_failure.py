@@ -157,8 +157,7 @@ async def test_a_path_is_no_markup(folders, monkeypatch):
         await feed(pilot, run, ended("fail_eagle3_runtime_crash", 0))
         await pilot.press("u")
         await wait_for(pilot, (run.folder / "report.md").exists)
-        await pilot.pause(0.3)
-        assert "[bold]x" in words(panel)
+        await wait_for(pilot, lambda: "[bold]x" in words(panel))
 
 
 async def test_keys_of_a_failure_are_only_offered_after_one(live):

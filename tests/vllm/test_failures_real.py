@@ -152,7 +152,8 @@ def test_what_vllm_refuses_is_explained_with_what_helps(with_engine, tmp_path):
 
 def _told_by_up(name: str, told: subprocess.CompletedProcess[str], cause: str, evidence: str, option: str) -> None:
     assert told.returncode == 6, (name, told.stderr)
-    [run] = [run for run in registry.list_runs() if run.id in told.stderr]
+    launched_as = re.findall(r"^launched (\S+), pid", told.stderr, re.MULTILINE)
+    [run] = [run for run in registry.list_runs() if [run.id] == launched_as]
     _, _, error = told.stderr.partition("dflash-tui: error: ")
     fits = re.findall(r"estimated maximum model length is (\d+)", error)
     option = option.format(fits=fits and fits[0])

@@ -1,0 +1,45 @@
+"""Which run a name means, where names begin alike: two launches within a second differ only in what follows."""
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.runs import registry
+from tests.tui.conftest import a_run
+
+FIRST, SECOND, OTHER = "20261121-012400-toy", "20261121-012400-toy-2", "20261121-012500-toy-gpu"
+
+
+@pytest.fixture(autouse=True)
+def runs(folders):
+    """Three runs; the second has a recipe that is called as the first begins, which says nothing."""
+    for number, (name, recipe) in enumerate(((FIRST, "toy"), (SECOND, "toy"), (OTHER, "20261121-0124"))):
+        made = a_run(recipe=recipe)
+        run = replace(made, id=name, started_at=made.started_at + number)
+        run.folder.mkdir(mode=0o700, parents=True)
+        (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        (FIRST, FIRST),
+        (SECOND, SECOND),
+        ("toy", SECOND),
+        ("20261121-0124", OTHER),
+        ("20261121-012400-toy-", SECOND),
+        ("20261121-0125", OTHER),
+        (None, OTHER),
+    ],
+)
+def test_a_whole_name_comes_before_a_recipe_and_that_before_the_start_of_a_name(name, meant):
+    assert registry.find_run(name).id == meant
+
+
+@pytest.mark.parametrize(("name", "many"), [("20261121-012400", True), ("2", True), ("", False), ("to", False)])
+def test_a_start_that_fits_several_or_none_means_no_run(name, many):
+    """An empty name, as of an empty variable in a script, is the start of none."""
+    with pytest.raises(UsageError) as refused:
+        registry.find_run(name)
+    assert (SECOND in refused.value.hint) is many
