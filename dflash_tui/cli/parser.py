@@ -193,8 +193,8 @@ def _patch_commands(patch: argparse.ArgumentParser) -> None:
     about = {
         "status": "how each patch stands",
         "diff": "what they change, as a unified diff",
-        "apply": "bring in what the engine needs",
-        "revert": "take out what we applied, byte for byte",
+        "apply": "apply what the engine needs",
+        "revert": "revert what dflash-tui applied, byte for byte",
         "verify": "compare the files with our record and the wheel's; exit code 5 when one differs",
     }
     for name, text in about.items():

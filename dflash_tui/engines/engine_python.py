@@ -16,7 +16,7 @@ from dflash_tui.common.errors import DflashError, EngineError, explain_resource_
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.machine.processes import build_clean_environment
 
-IMPORT_PATIENCE = 180.0  # importing vLLM took 13 s on two CPU cores and 25 s on a fresh GPU machine
+IMPORT_TIMEOUT = 180.0  # importing vLLM took 13 s on two CPU cores and 25 s on a fresh GPU machine
 _HINT = "reinstall it"
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ _asker: ContextVar[_ScriptRunner | None] = ContextVar("asker", default=None)
 async def run_in_cancellable_thread(work: Callable[[], T]) -> T:
     """Return what `work`, which may ask an engine, returns in a thread; when the caller is cancelled its question ends.
 
-    In the thread `ask` then raises `GivenUp`, so that whatever was to follow the answer is not done.
+    In the thread `ask` then raises `Cancelled`, so that whatever was to follow the answer is not done.
     """
     asker = _ScriptRunner()
     before = _asker.set(asker)  # a thread is given the context of the task that starts it
@@ -75,18 +75,18 @@ def raise_if_cancelled() -> None:
     """Return as long as somebody waits for the work that runs in this thread; what waits itself asks now and then.
 
     Raises:
-        GivenUp: whoever asked for it was cancelled.
+        Cancelled: whoever asked for it was cancelled.
     """
     if asker := _asker.get():
         asker.check()
 
 
-def run_script(python: Path, script: str, *words: str, patience: float) -> bytes:
+def run_script(python: Path, script: str, *words: str, timeout: float) -> bytes:
     """Return what a script of ours, run by an engine's Python with `words`, writes into the file it is given first.
 
     Raises:
-        EngineError: it fails, or takes longer than `patience` seconds.
-        GivenUp: whoever asked was cancelled.
+        EngineError: it fails, or takes longer than `timeout` seconds.
+        Cancelled: whoever asked was cancelled.
     """
     asker = _asker.get() or _ScriptRunner()
     with tempfile.TemporaryDirectory(prefix="dflash-") as folder:
@@ -100,9 +100,9 @@ def run_script(python: Path, script: str, *words: str, patience: float) -> bytes
             refused = explain_resource_limit(error)
             raise _unasked(python, words, str(error), hint=refused.hint if refused else _HINT) from None
         try:
-            _, told = process.communicate(timeout=patience)
+            _, told = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            raise _unasked(python, words, f"no answer within {patience:.0f} s") from None
+            raise _unasked(python, words, f"no answer within {timeout:.0f} s") from None
         finally:
             process.kill()
             process.wait()

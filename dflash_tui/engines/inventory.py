@@ -16,12 +16,12 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import environments as engines
-from dflash_tui.engines.engine_python import IMPORT_PATIENCE, run_script
+from dflash_tui.engines.engine_python import IMPORT_TIMEOUT, run_script
 from dflash_tui.engines.environments import Engine
 from dflash_tui.planning.recipe_loader import FIRST_WITH_DFLASH
 from dflash_tui.runs import registry, server_process
 
-_INSTALLED_PATIENCE = 30.0
+_INSTALLED_TIMEOUT = 30.0
 
 
 class EnvironmentContents(msgspec.Struct, frozen=True):
@@ -141,7 +141,7 @@ def describe_environment(python: Path) -> EnvironmentContents:
         EngineError: its Python does not run.
     """
     return msgspec.json.decode(
-        run_script(python, "describe.py", "installed", patience=_INSTALLED_PATIENCE), type=EnvironmentContents
+        run_script(python, "describe.py", "installed", timeout=_INSTALLED_TIMEOUT), type=EnvironmentContents
     )
 
 
@@ -153,7 +153,7 @@ def read_serve_options(engine: Engine) -> ServeOptions:
     """
     if known := read_cached_serve_options(engine):
         return known
-    answer = run_script(engine.python, "describe.py", "options", patience=IMPORT_PATIENCE)
+    answer = run_script(engine.python, "describe.py", "options", timeout=IMPORT_TIMEOUT)
     found = msgspec.json.decode(answer, type=ServeOptions)
     _kept(engine).write_bytes(answer)
     return found

@@ -27,10 +27,10 @@ from dflash_tui.runs.run import Run
 
 _LAST_LINES = 5
 _WORDS = {
-    PatchState.APPLIED: "is in already",
-    PatchState.APPLIED_BY_OTHER: "is in already, by other hands",
-    PatchState.UPSTREAM: "is in vLLM itself",
-    PatchState.NOT_APPLICABLE: "is not for this engine",
+    PatchState.APPLIED: "already applied",
+    PatchState.APPLIED_BY_OTHER: "already applied, not by dflash-tui",
+    PatchState.UPSTREAM: "part of this vLLM",
+    PatchState.NOT_APPLICABLE: "not for this engine",
 }
 
 
@@ -159,40 +159,39 @@ async def _built(plan: Plan, engine: Engine, folder: Path, lock: int) -> None:
 
 
 async def bring_patches_up_to_date(plan: Plan, engine: Engine, report: Report) -> None:
-    """Bring the engine's files to what the plan says: what it needs is in, and no experiment that it does not ask for.
+    """Apply the patches that the plan needs, and revert those that it does not ask for.
 
-    What a killed change left half done is finished or undone first, also for a plan without patches.
+    A change that was interrupted is finished or undone first, also for a plan without patches.
     """
-    aim, leaving, trouble = (
-        patch_set.patches_for(plan),
-        patch_set.patches_to_remove(plan, engine),
-        transaction.find_unfinished_change(engine),
-    )
-    if not aim.bring and not leaving and not trouble:
+    patches = patch_set.patches_for(plan)
+    removed, unfinished = patch_set.patches_to_remove(plan, engine), transaction.find_unfinished_change(engine)
+    if not patches.add and not removed and not unfinished:
         return
     missing = [
-        p.name for p in aim.bring if status.find_patch_status(p, engine, plan.hardware).state is PatchState.NEEDED
+        p.name for p in patches.add if status.find_patch_status(p, engine, plan.hardware).state is PatchState.NEEDED
     ]
-    to_do = [f"bringing in {', '.join(missing)}"] if missing else []
-    to_do += [f"taking out {', '.join(leaving)}"] if leaving else []
-    if to_do or trouble:  # else it takes no time worth telling
-        report(Preparing(time.time(), Step.PATCHES, "; ".join(to_do) or "mending what was left half done"))
-    now = await engine_python.run_in_cancellable_thread(
-        lambda: patcher.apply_patches(aim.bring, engine, plan.hardware, drop=aim.out)
+    steps = [f"applying {', '.join(missing)}"] if missing else []
+    steps += [f"reverting {', '.join(removed)}"] if removed else []
+    if steps or unfinished:  # else it takes no time worth telling
+        report(Preparing(time.time(), Step.PATCHES, "; ".join(steps) or "finishing an interrupted change"))
+    outcome = await engine_python.run_in_cancellable_thread(
+        lambda: patcher.apply_patches(patches.add, engine, plan.hardware, remove=patches.remove)
     )
-    found = [status.find_patch_status(patch, engine, plan.hardware) for patch in aim.bring]
-    said = [f"{f.name} {'applied now' if f.name in now.names else _WORDS.get(f.state, f.state.value)}" for f in found]
-    said += [f"{name} taken out ({aim.out[name]})" for name in now.dropped]
-    report(Preparing(time.time(), Step.PATCHES, ", ".join([*now.notes, *said]), 1.0, done=True))
+    states = [status.find_patch_status(patch, engine, plan.hardware) for patch in patches.add]
+    results = [
+        f"{s.name} {'applied now' if s.name in outcome.names else _WORDS.get(s.state, s.state.value)}" for s in states
+    ]
+    results += [f"{name} reverted ({patches.remove[name]})" for name in outcome.reverted]
+    report(Preparing(time.time(), Step.PATCHES, ", ".join([*outcome.notes, *results]), 1.0, done=True))
 
 
 async def _launch(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str, restarted_from: str = "") -> Run:
     """Launch the server while nobody else changes the files that it reads; from then on it counts as running."""
-    deadline = time.monotonic() + ledger.PATIENCE
+    deadline = time.monotonic() + ledger.TIMEOUT
     while True:
         try:
-            # Nobody of ours changes an environment that was adopted without leave, and it may have nothing to lock.
-            with ledger.lock_ledger(engine, patience=0.0) if engine.patchable else nullcontext():
+            # An environment adopted without permission to patch it is never changed, and may have nothing to lock.
+            with ledger.lock_ledger(engine, timeout=0.0) if engine.patchable else nullcontext():
                 return _launch_now(plan, engine, prepared, forced, restarted_from)
         except ledger.LedgerBusy:
             if time.monotonic() > deadline:
@@ -201,22 +200,22 @@ async def _launch(plan: Plan, engine: Engine, prepared: list[Preparing], forced:
 
 
 def _launch_now(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str, restarted_from: str) -> Run:
-    """Launch the server, and record every patch that is in the engine, whoever brought it in."""
+    """Launch the server, and record every patch that is applied to the engine, whoever applied it."""
     if left := transaction.find_unfinished_change(engine):
         raise PatchError(
-            f"the files of {engine.folder} are not launched as they are", evidence=left.said, hint="launch again"
+            f"a change of the files in {engine.folder} was interrupted", evidence=left.message, hint="launch again"
         )
     there = status.list_present_patches(engine)
     if wrong := [name for name in plan.unpatched if name in there]:
-        raise PatchError(f"{', '.join(wrong)} is in {engine.folder} by other hands, and was switched off",
-                         hint="leave the setting away, or use an engine of ours")  # fmt: skip
+        raise PatchError(f"{', '.join(wrong)} is disabled, but already applied in {engine.folder}, not by dflash-tui",
+                         hint="drop the setting, or use another engine")  # fmt: skip
     if late := patch_set.patches_to_remove(plan, engine):
-        raise PatchError(f"{', '.join(late)} was brought in by somebody else meanwhile", hint="launch again")
+        raise PatchError(f"another process applied {', '.join(late)} in the meantime", hint="launch again")
     found = [status.find_patch_status(patch_file.load_patch(name), engine, plan.hardware) for name in plan.patches]
     if gone := [one.name for one in found if one.state is PatchState.NEEDED]:
-        raise PatchError(f"{', '.join(gone)} was taken out by somebody else meanwhile", hint="launch again")
+        raise PatchError(f"another process reverted {', '.join(gone)} in the meantime", hint="launch again")
     if drifted := [one for one in found if one.state is PatchState.DRIFTED]:
-        raise PatchError(f"{drifted[0].name} is needed, and does not fit the files of {engine.folder}",
+        raise PatchError(f"{drifted[0].name} is needed, but does not fit the files of {engine.folder}",
                          evidence=drifted[0].why, hint="see what differs: dflash-tui patch status")  # fmt: skip
     label = f"{engine.distribution} {engine.vllm}"
     return lifecycle.launch_server(

@@ -104,7 +104,7 @@ class Patch(_Strict, frozen=True):
         return hashlib.sha256(msgspec.json.encode(self.files)).hexdigest()[:16]
 
     @property
-    def signs(self) -> tuple[Fingerprint, ...]:
+    def fingerprints(self) -> tuple[Fingerprint, ...]:
         """What in the source shows that it is not needed, or done in another way."""
         return (*((self.upstream,) if self.upstream else ()), *self.by_others)
 

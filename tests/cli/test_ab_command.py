@@ -132,7 +132,7 @@ def test_the_plan_counts_the_requests_of_all_streams():
 
 
 def test_a_patch_is_taken_out_in_one_arm():
-    """`off` names it as left out by hand, so that a launch takes it out of the engine."""
+    """`off` names it as disabled by --set, so that a launch takes it out of the engine."""
     design, _ = build_experiment(parsed("demo-cpu", "--vary", "patch.cpu-expand-kernel=on,off"))
     assert [(arm.plan.patches, arm.plan.unpatched) for arm in design.arms] == [
         (("cpu-expand-kernel",), ()),

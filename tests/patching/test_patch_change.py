@@ -100,7 +100,7 @@ def test_a_newer_edition_of_a_patch_replaces_the_older(engine, shipped, known):
     patcher.apply_patches([on_other(shipped, new="x = 2")], engine)
     newer = known["other"] = on_other(shipped, new="x = 3")
     found = status.find_patch_status(newer, engine)
-    assert (found.state, found.why) == (PatchState.NEEDED, "an older edition of it is in")
+    assert (found.state, found.why) == (PatchState.NEEDED, "an older edition of it is applied")
     assert patcher.apply_patches([newer], engine).names == ("other",)
     assert (engine.site_packages / "vllm" / OTHER).read_text() == "x = 3\n"
     patcher.revert_patches(engine)
@@ -138,10 +138,10 @@ def test_a_patch_whose_file_broke_is_taken_out_before_its_neighbours_change(engi
     """It cannot be rebuilt; the way out is said, and works."""
     patcher.apply_patches([on_other(shipped, "x = 1", "x = 1\ny = 1", "broken")], engine)
     second = known["second"] = on_other(shipped, "x = 1", "w = 1\nx = 1", "second")
-    with pytest.raises(PatchError, match="what it changes there is not known any more") as caught:
+    with pytest.raises(PatchError, match="its patch file can no longer be loaded") as caught:
         patcher.apply_patches([second], engine)
     assert "no patch called 'broken'" in caught.value.evidence
-    assert caught.value.hint == "take it out first: dflash-tui patch revert --only broken"
+    assert caught.value.hint == "revert it first: dflash-tui patch revert --only broken"
     assert patcher.revert_patches(engine, ["broken"]).names == ("broken",)
     assert patcher.apply_patches([second], engine).names == ("second",)
 
@@ -209,7 +209,7 @@ def test_a_patch_that_breaks_the_syntax_is_refused(engine, shipped):
 
 
 def test_somebody_elses_patch_is_recognised(engine, shipped):
-    """Applied by hand is applied; it is just not ours, so it is not taken out either."""
+    """Applied by hand is applied; it is just not ours, so it is not reverted either."""
     patcher.apply_patches([shipped], engine)
     (Path(engine.folder) / "dflash-patches.json").unlink()
     assert state(shipped, engine) is PatchState.APPLIED_BY_OTHER
@@ -223,11 +223,11 @@ def test_a_file_that_others_changed_since_is_left_alone(engine, shipped):
     with target(engine).open("a") as file:
         file.write("# theirs\n")
     before = tree(engine)
-    with pytest.raises(PatchError, match="changed by somebody else since cpu-expand-kernel"):
+    with pytest.raises(PatchError, match="modified since cpu-expand-kernel was applied"):
         patcher.revert_patches(engine)
     assert tree(engine) == before
     [wrong] = [checked for checked in status.verify_files(engine) if not checked.ok]
-    assert (wrong.path, "changed by somebody else since cpu-expand-kernel" in wrong.found) == (CPU_FILE, True)
+    assert (wrong.path, "modified since cpu-expand-kernel was applied" in wrong.found) == (CPU_FILE, True)
 
 
 def test_a_reinstalled_file_is_needed_again_and_only_forgotten(engine, shipped, pristine):
@@ -257,12 +257,12 @@ def test_other_releases_are_left_alone(tmp_path, shipped, pristine, version, dis
 
 
 def test_both_or_neither(engine, shipped, known):
-    """One of a unit is neither applied nor left alone; together they come and go."""
+    """One of a unit is neither applied nor left behind; they are applied and reverted together."""
     one = known["one"] = replace(on_other(shipped, name="one"), together_with=("cpu-expand-kernel",))
-    with pytest.raises(PatchError, match="one makes no sense without cpu-expand-kernel"):
+    with pytest.raises(PatchError, match="one requires cpu-expand-kernel"):
         patcher.apply_patches([one], engine)
     patcher.apply_patches([one, shipped], engine)
-    with pytest.raises(PatchError, match="one makes no sense without cpu-expand-kernel"):
+    with pytest.raises(PatchError, match="one requires cpu-expand-kernel"):
         patcher.revert_patches(engine, ["cpu-expand-kernel"])
     assert patcher.revert_patches(engine, ["one", "cpu-expand-kernel"]).names == ("cpu-expand-kernel", "one")
 
@@ -300,7 +300,9 @@ def test_a_module_that_no_longer_imports_is_refused(real_python, shipped, monkey
     (engine.site_packages / "vllm" / "__init__.py").write_text("import torch\n")
     done = patcher.apply_patches([on_other(shipped)], engine)
     assert done.names == ("other",)
-    assert "does not import here as published either (ModuleNotFoundError: No module named 'torch')" in done.notes[0]
+    assert (
+        "does not import here without the patch either (ModuleNotFoundError: No module named 'torch')" in done.notes[0]
+    )
 
 
 def test_the_trial_imports_the_new_text_in_the_old_place(real_python):
@@ -325,19 +327,19 @@ def test_a_partner_that_is_in_already_is_enough(engine, shipped, known):
     assert patcher.apply_patches([one], engine).names == ("one",)
     patcher.apply_patches([known["second"]], engine)
     assert patcher.revert_patches(engine, ["first"]).names == ("first",)
-    with pytest.raises(PatchError, match="one makes no sense without second"):
+    with pytest.raises(PatchError, match="one requires second"):
         patcher.revert_patches(engine, ["second"])
 
 
 def test_a_partner_by_other_hands_is_left_and_told_of(engine, shipped, known, monkeypatch):
-    """It is not ours to take out, and makes no sense alone."""
+    """It is not ours to revert, and requires the other."""
     one = known["one"] = replace(on_other(shipped, name="one"), together_with=("cpu-expand-kernel",))
     monkeypatch.setattr(patch_file, "load_all_patches", lambda: ([one, shipped], {}))
     patcher.apply_patches([shipped], engine)
     (engine.site_packages / "vllm" / OTHER).write_text("x = 2\n")
     assert state(one, engine) is PatchState.APPLIED_BY_OTHER
     [note] = patcher.revert_patches(engine, ["cpu-expand-kernel"]).notes
-    assert note == "one is in by other hands and stays, without cpu-expand-kernel"
+    assert note == "one stays, since dflash-tui did not apply it, but requires cpu-expand-kernel"
 
 
 def test_a_change_after_ours_is_not_called_unrecorded(engine, shipped):
@@ -347,23 +349,23 @@ def test_a_change_after_ours_is_not_called_unrecorded(engine, shipped):
         file.write("# theirs\n")
     found = status.find_patch_status(shipped, engine)
     assert found.state is PatchState.APPLIED_BY_OTHER
-    assert "changed by somebody else since we brought it in" in found.why
+    assert "modified since dflash-tui applied it" in found.why
     assert "no record" not in found.why
 
 
 def test_a_patch_whose_file_is_gone_keeps_no_other_in(engine, shipped):
-    """Its partners are not known by then; it is taken out by its name as well."""
+    """Its partners are not known by then; it is reverted by its name as well."""
     patcher.apply_patches([shipped, on_other(shipped, name="forgotten")], engine)
     assert patcher.revert_patches(engine, ["cpu-expand-kernel"]).names == ("cpu-expand-kernel",)
     assert patcher.revert_patches(engine, ["forgotten"]).names == ("forgotten",)
 
 
 def test_a_file_that_was_changed_before_us_is_mentioned(engine, shipped):
-    """Taken out it will be as it was then, which is not as published."""
+    """Reverted it will be as it was then, which is not as published."""
     target(engine).write_text(target(engine).read_text() + "# theirs\n")
     patcher.apply_patches([shipped], engine)
     [found] = [checked.found for checked in status.verify_files(engine) if checked.path == CPU_FILE]
-    assert found == "as we left it, with cpu-expand-kernel; it had been changed before us"
+    assert found == "patched with cpu-expand-kernel; it was modified before that"
 
 
 def test_a_planted_link_is_not_written_through(engine, shipped, tmp_path):
@@ -386,7 +388,7 @@ def test_a_file_that_others_edited_after_us_keeps_its_record(engine, shipped, kn
     with target(engine).open("a") as file:
         file.write("# theirs\n")
     before = tree(engine)
-    with pytest.raises(PatchError, match="changed by somebody else since cpu-expand-kernel went in"):
+    with pytest.raises(PatchError, match="modified since cpu-expand-kernel was applied"):
         patcher.apply_patches([second], engine)
     assert tree(engine) == before
     assert ledger.read_applied_entries(engine) == record
@@ -420,5 +422,5 @@ def test_the_same_change_by_other_hands_is_recognised_and_half_of_it_is_not(engi
     found = status.find_patch_status(other, engine)
     assert (found.state, found.drift) == (
         PatchState.DRIFTED,
-        "1 of its 2 edits are in already, and the others are not\n",
+        "1 of its 2 edits are applied already, the others are not\n",
     )

@@ -86,7 +86,7 @@ def test_apply_brings_what_the_release_needs_and_revert_restores_every_byte(vers
     assert sorted(done["names"]) == NEEDED[version]
     if NEEDED[version]:
         assert done["diffs"].keys() == {path for name in NEEDED[version] for path in patch_file.load_patch(name).paths}
-        assert "does not import here as published either" in done["notes"][0]
+        assert "does not import here without the patch either" in done["notes"][0]
         assert all(diff in said for diff in done["diffs"].values())
     after = tree(real_python)
     assert {name for name, state in states(*engine).items() if state == "applied-by-us"} == set(NEEDED[version])
@@ -136,7 +136,7 @@ def test_a_recipe_names_its_own(real_python):
     }
     assert "for builds with CUDA 12" in dflash("patch", "status", *words).stdout
     off = ("--set", "patches.triton-non-causal=false")
-    assert "makes no sense without" in dflash("patch", "apply", *words, *off, code=5).stderr
+    assert "requires" in dflash("patch", "apply", *words, *off, code=5).stderr
     dflash("patch", "apply", *words)
     assert states("qwen3-coder-next", "--engine", real_python, "--gpu", "gb10") == {
         "qwen3-next-eagle3": "absent-needed"
@@ -161,10 +161,10 @@ def test_an_alternative_of_the_plan_is_the_one_that_is_applied(real_python):
     assert (done["names"], done["dropped"]) == (["dflash-selector-scope"], ["triton-non-causal"])
     engine = ("--engine", real_python)
     again = dflash("patch", "apply", *engine, "--only", "triton-non-causal", code=5)
-    assert "is an alternative to dflash-selector-scope, which is in" in again.stderr
+    assert "is an alternative to dflash-selector-scope, which is already applied" in again.stderr
     assert "revert --only dflash-selector-scope --only dflash-draft-flash-attn" in again.stderr
     assert dflash("patch", "apply", *engine).stdout == "applied: qwen3-next-eagle3\n"
-    assert "taken out, triton-non-causal is its alternative" in dflash("patch", "apply", *words).stderr
+    assert "reverted, triton-non-causal is its alternative" in dflash("patch", "apply", *words).stderr
     assert states(*engine)["dflash-selector-scope"] == "absent-needed"
 
 
@@ -174,7 +174,7 @@ def test_what_is_wrong_is_said(folders):
     missing = dflash("patch", "apply", "demo-cpu", code=2)
     assert "dflash-tui engine install demo-cpu" in missing.stderr
     assert "ACTION" in dflash("patch", code=2).stderr
-    assert "and none is named" in dflash("patch", "status", "--engine", "x", "--set", "max-model-len=1", code=2).stderr
+    assert "so name one" in dflash("patch", "status", "--engine", "x", "--set", "max-model-len=1", code=2).stderr
 
 
 @pytest.mark.index
@@ -196,7 +196,7 @@ def test_a_broken_file_of_the_users_stops_only_its_recipes(real_python):
     assert "triton-non-causal is unusable" in dflash("doctor").stdout
     assert dflash("patch", "apply", *engine, "--only", "qwen3-next-eagle3").stdout == "applied: qwen3-next-eagle3\n"
     assert "✗" not in dflash("patch", "verify", *engine).stdout
-    assert dflash("patch", "revert", *engine).stdout == "taken out: qwen3-next-eagle3\n"
+    assert dflash("patch", "revert", *engine).stdout == "reverted: qwen3-next-eagle3\n"
     refused = dflash("plan", "gemma-4-31b", *engine, "--profile", "seed", "--gpu", "gb10", code=2)
     assert "triton-non-causal.yaml:1: " in refused.stderr
     dflash("plan", "qwen3-coder-next", *engine, "--gpu", "gb10")
@@ -213,7 +213,7 @@ def test_a_patch_whose_file_broke_is_taken_out_by_its_name(real_python):
     (paths.user_patches_folder() / "qwen3-next-eagle3.yaml").write_text("files: [")
     assert "no patch called" in dflash("patch", "revert", *engine, "--only", "qwen3-next", code=2).stderr
     said = dflash("patch", "revert", *engine, "--only", "qwen3-next-eagle3").stdout
-    assert said == "taken out: qwen3-next-eagle3\n"
+    assert said == "reverted: qwen3-next-eagle3\n"
 
 
 @pytest.mark.index
@@ -259,11 +259,11 @@ def test_verify_tells_what_others_changed(real_python):
     fill(real_python, "0.21.0")
     dflash("engine", "adopt", real_python)
     engine = ("--engine", real_python)
-    assert "without leave" in dflash("patch", "apply", *engine, code=5).stderr
+    assert "without permission" in dflash("patch", "apply", *engine, code=5).stderr
     changed = next(real_python.glob("lib/python3.*/site-packages/vllm/model_executor/models/qwen3_next.py"))
     changed.write_text(changed.read_text() + "# theirs\n")
     said = dflash("patch", "verify", *engine, code=5).stdout
-    assert "✗ model_executor/models/qwen3_next.py: changed by somebody else: not as published, and not by us" in said
+    assert "✗ model_executor/models/qwen3_next.py: modified, not by dflash-tui" in said
     assert said.count("✗") == 1
     assert "✗" not in dflash("patch", "verify", *engine, "--only", "triton-non-causal").stdout
     assert states(*engine)["qwen3-next-eagle3"] == "absent-needed"

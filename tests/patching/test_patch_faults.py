@@ -187,7 +187,7 @@ def test_what_could_not_be_undone_is_said(pair, both, monkeypatch):
     left = transaction.find_unfinished_change(pair)
     assert left
     assert os.strerror(errno.ENOSPC) in caught.value.evidence
-    assert left.said in caught.value.evidence
+    assert left.message in caught.value.evidence
     with ledger.lock_ledger(pair):
         assert "undone" in transaction.recover_change(pair)
     assert tree(pair) == before
@@ -198,7 +198,7 @@ def test_a_file_that_changes_between_plan_and_write_is_kept(pair, both, monkeypa
     theirs = pair.site_packages / "vllm" / "b" / "two.py"
     monkeypatch.setattr(import_check, "check_imports", lambda _engine, _texts: theirs.write_text("y = 1  # theirs\n"))
     before = tree(pair)
-    with pytest.raises(PatchError, match=r"b/two\.py was changed by somebody else meanwhile"):
+    with pytest.raises(PatchError, match=r"b/two\.py in the meantime"):
         patcher.apply_patches([both], pair)
     assert tree(pair) == before | {str(theirs.relative_to(pair.folder)): b"y = 1  # theirs\n"}
 
@@ -232,6 +232,6 @@ def test_two_at_once_take_turns(pair, both):
 
 def test_whoever_waits_too_long_says_so(pair):
     """A panel that hangs while it holds the lock is not waited for without end."""
-    waiting = ledger.lock_ledger(pair, patience=0.2)
+    waiting = ledger.lock_ledger(pair, timeout=0.2)
     with ledger.lock_ledger(pair), pytest.raises(PatchError, match="another dflash-tui is changing"):
         waiting.__enter__()

@@ -186,7 +186,7 @@ def test_text_that_is_there_twice_or_differs_is_shown():
     assert f"+++ {path} (line 4, 83% alike)" in shown
     assert "+class TritonAttentionBackend(Base):" in shown
     assert text_edits.describe_drift(patch, {path: None}) == f"{path} is not there\n"
-    assert text_edits.describe_drift(patch, {path: ""}) == f"{path}: nothing there is like this: {old.strip()}\n"
+    assert text_edits.describe_drift(patch, {path: ""}) == f"{path}: nothing similar to this: {old.strip()}\n"
 
 
 def test_the_closest_text_is_found_by_likeness():
@@ -222,11 +222,11 @@ def test_what_hides_from_the_closest_text_is_said():
     [path] = patch.paths
     [edit] = patch.files[0].edits
     assert text_edits.describe_drift(patch, {path: edit.old.replace("\n", "\r\n")}) == (
-        f"{path}: its lines end in CR LF, and those of the patch in LF\n"
+        f"{path}: its lines end in CR LF, those of the patch in LF\n"
     )
     both = {path: f"def f():\n{edit.old}\n\ndef g():\n    use_non_causal = False\n"}
     assert text_edits.fit_edits(patch, both) is EditFit.DRIFTED
-    assert "both the text that it replaces and its own are there: use_non_causal = (" in text_edits.describe_drift(
+    assert "both the text that it replaces and its own text are found: use_non_causal = (" in text_edits.describe_drift(
         patch, both
     )
 

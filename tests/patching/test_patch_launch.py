@@ -58,14 +58,14 @@ def patch_checks(engine: Engine, **choices: Any) -> list[Check]:
     return [check for check in found if check.name == "patch"]
 
 
-def test_a_launch_applies_and_a_switch_takes_out(engine):
+def test_a_launch_applies_and_a_switch_reverts(engine):
     """On, on again, off, on: the files follow the plan each time; while it runs nobody changes them."""
     run, said = launch(made(engine), engine)
     assert (run.patches, f"{NAME} applied now" in said) == ((NAME,), True)
     run, said = launch(made(engine), engine)
-    assert (run.patches, f"{NAME} is in already" in said) == ((NAME,), True)
+    assert (run.patches, f"{NAME} already applied" in said) == ((NAME,), True)
     run, said = launch(made(engine, cpu_expand_kernel=False), engine)
-    assert (run.patches, f"{NAME} taken out" in said) == ((), True)
+    assert (run.patches, f"{NAME} reverted" in said) == ((), True)
     assert ledger.read_applied_entries(engine) == {}
     assert launch(made(engine), engine)[0].patches == (NAME,)
 
@@ -82,17 +82,17 @@ def experiment() -> Patch:
 
 
 def test_an_experiment_goes_with_the_launch_that_asked_for_it(engine, experiment):
-    """The next one does not ask, so it is taken out, which is said before and after; by other hands it is warned of."""
+    """The next one does not ask, so it is reverted, and said before and after; others' are warned of."""
     run, _ = launch(made(engine, trial=True), engine)
     assert run.patches == (NAME, "trial")
     [leaving, _] = patch_checks(engine)
-    assert leaving.found == "trial will be taken out: an experiment, and not asked for"
+    assert leaving.found == "trial will be reverted: experimental, and not asked for"
     run, said = launch(made(engine), engine)
     assert run.patches == (NAME,)
-    assert "trial taken out (an experiment, and not asked for)" in said
+    assert "trial reverted (experimental, and not asked for)" in said
     (engine.site_packages / "vllm" / "utils/other.py").write_text("x = 2\n")
     [theirs, _] = patch_checks(engine)
-    assert (theirs.level, "trial is in by other hands" in theirs.found) == (CheckLevel.WARN, True)
+    assert (theirs.level, "trial is already applied, not by dflash-tui" in theirs.found) == (CheckLevel.WARN, True)
     assert launch(made(engine), engine)[0].patches == (NAME, "trial")
 
 
@@ -100,7 +100,7 @@ def test_an_experiment_that_comes_in_meanwhile_stops_the_launch(engine, experime
     """Another panel may have applied it since."""
     plan = replace(made(engine), patches=())
     patcher.apply_patches([experiment], engine)
-    with pytest.raises(PatchError, match="trial was brought in by somebody else meanwhile"):
+    with pytest.raises(PatchError, match="another process applied trial in the meantime"):
         asyncio.run(preparation._launch(plan, engine, [], ""))
     assert registry.list_runs() == []
 
@@ -110,7 +110,7 @@ def test_nothing_is_launched_on_a_patch_that_no_longer_fits(engine):
     patcher.apply_patches([patch_file.load_patch(NAME)], engine)
     target = engine.site_packages / "vllm" / CPU_FILE
     target.write_text(target.read_text().replace("torch.repeat_interleave(values, lengths)", "values"))
-    with pytest.raises(PatchError, match="cpu-expand-kernel is needed, and does not fit"):
+    with pytest.raises(PatchError, match="cpu-expand-kernel is needed, but does not fit"):
         asyncio.run(preparation._launch(made(engine), engine, [], ""))
     assert registry.list_runs() == []
 
@@ -119,7 +119,7 @@ def test_what_others_patched_is_not_passed_off_as_unpatched(engine):
     """A run without the patch would be one with it."""
     patcher.apply_patches([patch_file.load_patch(NAME)], engine)
     Path(engine.folder, "dflash-patches.json").unlink()
-    with pytest.raises(PatchError, match="by other hands, and was switched off"):
+    with pytest.raises(PatchError, match="is disabled, but already applied"):
         launch(made(engine, cpu_expand_kernel=False), engine)
     assert registry.list_runs() == []
     assert launch(replace(made(engine), unpatched=()), engine)[0].patches == (NAME,)
@@ -127,7 +127,7 @@ def test_what_others_patched_is_not_passed_off_as_unpatched(engine):
 
 def test_what_is_taken_out_before_the_launch_stops_it(engine):
     """Another panel may have reverted it since: a server without its patch is not the one that was planned."""
-    with pytest.raises(PatchError, match="was taken out by somebody else meanwhile"):
+    with pytest.raises(PatchError, match="another process reverted"):
         asyncio.run(preparation._launch(made(engine), engine, [], ""))
     assert registry.list_runs() == []
 
@@ -213,7 +213,7 @@ def test_a_launch_that_is_given_up_writes_nothing(engine, monkeypatch):
 
 
 def test_the_doctor_tells_of_what_stands_in_the_way(engine):
-    """An interrupted change, a damaged journal, a patch that was switched off and is in by other hands."""
+    """An interrupted change, a damaged journal, a patch that was switched off and others have applied."""
     Path(engine.folder, "dflash-patching.json").write_text('{"files": [], "manifest": []}')
     assert [check.level for check in patch_checks(engine)] == [CheckLevel.WARN, CheckLevel.OK]
     Path(engine.folder, "dflash-patching.json").write_text("[")
@@ -223,10 +223,10 @@ def test_the_doctor_tells_of_what_stands_in_the_way(engine):
     Path(engine.folder, "dflash-patches.json").unlink()
     [off] = patch_checks(engine, settings={f"patches.{NAME}": False})
     assert off.level is CheckLevel.FAIL
-    assert "by other hands" in off.found
+    assert "already applied" in off.found
 
 
-def test_half_of_a_change_is_not_told_as_other_hands(engine, shipped):
+def test_half_of_a_change_is_not_told_as_applied_by_others(engine, shipped):
     """A killed change looks like anything until it is ended: neither doctor nor dry run guess at it."""
     target = engine.site_packages / "vllm" / CPU_FILE
     patcher.apply_patches([shipped], engine)

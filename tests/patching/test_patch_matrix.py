@@ -33,7 +33,7 @@ def sources(releases) -> Sources:
 
     def of(project: str) -> set[str]:
         patches = [patch for patch in PATCHES.values() if patch.distribution == project]
-        return {path for p in patches for path in (*p.paths, *(sign.path for sign in p.signs))}
+        return {path for p in patches for path in (*p.paths, *(mark.path for mark in p.fingerprints))}
 
     return wheels.read_all({release: of(release[0]) for release in releases})
 

@@ -45,15 +45,15 @@ def test_a_damaged_record_journal_or_copy_stops_everything(pair, both, what):
     patcher.apply_patches([both], pair)
     damage(pair, what)
     before = tree(pair)
-    with pytest.raises(PatchError, match="gone or damaged" if what == "copy" else "cannot be read"):
+    with pytest.raises(PatchError, match="missing or damaged" if what == "copy" else "cannot be read"):
         patcher.revert_patches(pair)
     assert tree(pair) == before
     assert not all(checked.ok for checked in status.verify_files(pair))
     if what != "copy":
         trouble = transaction.find_unfinished_change(pair)
         assert trouble
-        assert not trouble.mends_itself
-        assert what in trouble.said
+        assert not trouble.repairs_itself
+        assert what in trouble.message
 
 
 @pytest.mark.parametrize("path", ["../../x.py", "/etc/x.py", "a//b.py", "a.txt"])
@@ -104,7 +104,7 @@ def test_nothing_is_mended_under_a_server(half, both, monkeypatch):
 def test_nothing_is_mended_without_leave(half, both):
     """A launch from an environment whose owner has taken it back touches nothing."""
     before = tree(half)
-    with pytest.raises(PatchError, match="without leave"):
+    with pytest.raises(PatchError, match="without permission"):
         patcher.apply_patches([], replace(half, adopted=True, patchable=False))
     assert tree(half) == before
 

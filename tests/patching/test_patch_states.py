@@ -35,7 +35,7 @@ CUDA_12 = ("vllm==0.20.2+cu129",)
 @pytest.fixture(scope="module")
 def read() -> Mapping[str, Mapping[str, str]]:
     """The files that patches change or look at, of four releases."""
-    wanted = {path for patch in GPU for path in (*patch.paths, *(sign.path for sign in patch.signs))}
+    wanted = {path for patch in GPU for path in (*patch.paths, *(mark.path for mark in patch.fingerprints))}
     try:
         texts = wheels.read_all({("vllm", version): wanted for version in ("0.20.2", "0.22.0", "0.24.0", "0.33.0")})
     except requests.RequestException as error:
@@ -78,14 +78,14 @@ def published_patcher(engine: Engine) -> None:
 
 @pytest.mark.index
 def test_what_the_published_patcher_did_is_recognised(read, tmp_path):
-    """In its own form, however often it ran: by other hands, neither drifted nor applied once more."""
+    """In its own form, however often it ran: not by us, neither drifted nor applied once more."""
     engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
     for _ in range(3):
         published_patcher(engine)
         found = stand(engine)
         theirs = {name for name, one in found.items() if one.state is PatchState.APPLIED_BY_OTHER}
         assert theirs == {"triton-non-causal", "dflash-draft-flash-attn", "gb10-cutlass-fp8"}
-        assert all("we have no record of it" in found[name].why for name in theirs)
+        assert all("not applied by dflash-tui" in found[name].why for name in theirs)
         names = [patch_file.load_patch(name) for name in sorted(theirs)]
         assert patcher.apply_patches(names, engine).names == ()
 
@@ -153,7 +153,7 @@ def test_one_of_two_functions_is_half_a_patch(read, tmp_path):
     assert "+    return False\n" in found.drift
     old = patch_file.load_patch("gb10-cutlass-fp8").files[0].edits[1]
     edit(engine, W8A8, old.old, old.new)
-    assert "1 of its 2 edits are in already" in stand(engine)["gb10-cutlass-fp8"].drift
+    assert "1 of its 2 edits are applied already" in stand(engine)["gb10-cutlass-fp8"].drift
 
 
 @pytest.mark.index
@@ -237,7 +237,7 @@ def test_editions_do_not_mix_over_files(two):
     engine, old, _new = two
     patcher.apply_patches([old], engine)
     (engine.site_packages / "vllm" / "b.py").write_text("x = 1\n")
-    assert status.find_patch_status(old, engine).why == "half of it is in"
+    assert status.find_patch_status(old, engine).why == "half of it is applied"
     (engine.site_packages / "vllm" / "b.py").write_text("x = 3\n")
     found = status.find_patch_status(old, engine)
     assert found.state is PatchState.DRIFTED
@@ -261,7 +261,7 @@ def test_a_newer_edition_leaves_no_file_to_the_older_one(two):
     engine, old, new = two
     patcher.apply_patches([old], engine)
     fewer = replace(new, files=new.files[1:])
-    assert status.find_patch_status(fewer, engine).why == "an older edition of it is in"
+    assert status.find_patch_status(fewer, engine).why == "an older edition of it is applied"
     assert patcher.apply_patches([fewer], engine).names == ("two",)
     assert status.find_patch_status(fewer, engine).state is PatchState.APPLIED
     assert (engine.site_packages / "vllm" / "a.py").read_text() == "x = 1\n"
@@ -271,7 +271,7 @@ def test_a_newer_edition_leaves_no_file_to_the_older_one(two):
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda file: file.unlink(), f"{CPU_FILE} is not there"),
+        (lambda file: file.unlink(), f"{CPU_FILE} does not exist"),
         (lambda file: file.write_bytes("é".encode("latin-1")), f"{CPU_FILE} is not UTF-8 text (byte 0)"),
         (lambda file: (file.unlink(), file.mkdir()), f"{CPU_FILE} cannot be read: Is a directory"),
         (lambda file: (file.unlink(), file.symlink_to("/etc/hosts")), "leads out of the engine's vllm package"),

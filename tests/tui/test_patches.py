@@ -1,4 +1,4 @@
-"""The patches on the panel: how they stand, what they change in colour, applied and taken out by a key."""
+"""The patches on the panel: how they stand, what they change in colour, applied and reverted by a key."""
 
 from pathlib import Path
 
@@ -28,8 +28,8 @@ def engine(tmp_path, monkeypatch) -> Engine:
     return made
 
 
-async def test_they_are_shown_applied_and_taken_out(engine):
-    """`p` shows state and diff, `a` applies, `R` takes out after a question; the files follow."""
+async def test_they_are_shown_applied_and_reverted(engine):
+    """`p` shows state and diff, `a` applies, `R` reverts after a question; the files follow."""
     shipped = patch_file.load_patch("cpu-expand-kernel")
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -39,7 +39,7 @@ async def test_they_are_shown_applied_and_taken_out(engine):
         assert "--- a/vllm/utils/cpu_triton_utils.py" in text(panel)
         assert "-    torch.ops._C.expand_kernel_impl(" in text(panel)
         await pilot.press("a")
-        await wait_for(pilot, lambda: "in, applied by us" in text(panel))
+        await wait_for(pilot, lambda: "applied by dflash-tui" in text(panel))
         assert status.find_patch_status(shipped, engine).state is PatchState.APPLIED
         await pilot.press("R")
         await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
@@ -94,7 +94,7 @@ def test_what_was_switched_off_is_not_shown_as_needed(engine):
         recipe_loader.find_recipe("demo-cpu"), settings={"patches.cpu-expand-kernel": False}
     )
     looked = patches.read_patch_view(plans.build_plan(made))
-    assert patches.render_patches(looked).plain == "· cpu-expand-kernel  not needed: left out by hand"
+    assert patches.render_patches(looked).plain == "· cpu-expand-kernel  not needed: disabled by --set"
 
 
 def test_of_half_a_change_only_that_is_shown(engine):

@@ -76,7 +76,7 @@ def test_the_patch_is_what_makes_sampled_drafts_count(with_engine):
     refused = dflash("patch", "revert", "demo-cpu", code=5)
     assert run.id in refused.stderr
     dflash("stop")
-    assert dflash("patch", "revert", "demo-cpu").stdout == f"taken out: {PATCH}\n"
+    assert dflash("patch", "revert", "demo-cpu").stdout == f"reverted: {PATCH}\n"
     assert state() == "absent-needed"
     assert "as published" in dflash("patch", "verify", "demo-cpu").stdout
     length, shares = measured(1, "--set", f"patches.{PATCH}=false")  # a step for each token, and none may accept

@@ -77,7 +77,7 @@ def inspect(args: argparse.Namespace) -> int:
     left = transaction.find_unfinished_change(found)
     if args.json:
         patched = {one.name: one.state.value for one in stand} | dict.fromkeys(unusable, "unusable")
-        known = {"patches": patched, "trouble": left.said if left else ""}
+        known = {"patches": patched, "trouble": left.message if left else ""}
         print_data(json.dumps(msgspec.to_builtins(held) | {"folder": found.folder, "adopted": found.adopted} | known))
         return 0
     named = ("torch", "transformers", "flashinfer-python", "triton", "huggingface_hub", "ray")
@@ -87,7 +87,7 @@ def inspect(args: argparse.Namespace) -> int:
     rows += [("packages", str(len(held.packages)))]
     rows += [("patch", f"{one.name}: {one.state.value}") for one in stand]
     rows += [("patch", f"{name} is unusable: {clean_line(why)}") for name, why in unusable.items()]
-    rows += [("trouble", left.said)] if left else []
+    rows += [("trouble", left.message)] if left else []
     rows += [("drift", line) for line in _drift(found, held)]
     print_data("\n".join(f"{label:<18} {value}" for label, value in rows))
     return 0
@@ -114,7 +114,9 @@ def _stays(patches: tuple[str, ...]) -> str:
     """Return what forgetting an environment leaves in it."""
     if not patches:
         return "nothing in it was changed"
-    return f"it keeps {', '.join(patches)}; to take that out, adopt it again and `dflash-tui patch revert --engine` it"
+    return (
+        f"{', '.join(patches)} stay applied; to revert them, adopt it again and use `dflash-tui patch revert --engine`"
+    )
 
 
 def adopt(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`patch`: how the patches of an engine stand, what they change, applied, taken out, verified."""
+"""`patch`: show the state of an engine's patches, diff, apply, revert and verify them."""
 
 from __future__ import annotations
 
@@ -27,21 +27,20 @@ from dflash_tui.planning.plan import Plan
 
 
 class Scope(NamedTuple):
-    """The engine in question, the patches and how they stand, and the hardware they are judged for (None: any).
-
-    `plan` is the recipe's, where not patches by name are meant. `unusable` says of other patch files why they are not
-    valid.
-    """
+    """The engine and the patches that the arguments name."""
 
     engine: Engine
     patches: list[Patch]
     hardware: Hardware | None
+    """The class of hardware that states are judged for; None is any."""
     unusable: dict[str, str]
+    """Patch files that are not valid: name -> reason."""
     plan: Plan | None = None
+    """The recipe's plan, unless patches are named one by one."""
 
     @property
-    def found(self) -> list[PatchStatus]:
-        """How each of the patches stands, by the plan if there is one."""
+    def states(self) -> list[PatchStatus]:
+        """The state of each of the patches, by the plan if there is one."""
         if self.plan:
             return patch_set.patch_status(self.plan, self.engine)
         return [patching_status.find_patch_status(patch, self.engine, self.hardware) for patch in self.patches]
@@ -54,13 +53,13 @@ def patch(args: argparse.Namespace) -> int:
 
 
 def _scope(args: argparse.Namespace) -> Scope:
-    """Return what the arguments speak of: a recipe's patches in its engine, or all patches in the engine named.
+    """Return the scope of the arguments: a recipe's patches in its engine, or all patches in the engine named.
 
     Raises:
         UsageError: neither is named, settings are given for none, or the recipe's engine is not installed.
     """
     if args.settings and not args.recipe:
-        raise UsageError("--set changes a recipe, and none is named", hint="dflash-tui recipes")
+        raise UsageError("--set changes a recipe, so name one", hint="dflash-tui recipes")
     plan: Plan | None = None
     known, unusable = patch_file.load_all_patches()
     if args.recipe:
@@ -79,19 +78,19 @@ def _scope(args: argparse.Namespace) -> Scope:
         raise UsageError("name a recipe, or an engine with --engine", hint="dflash-tui engine list")
     if args.only:
         patches, plan = (
-            [patch_file.load_patch(name) for name in args.only if name not in _by_name_alone(args, engine)],
+            [patch_file.load_patch(name) for name in args.only if name not in _revertible_by_name(args, engine)],
             None,
         )
     return Scope(engine, patches, hardware, unusable, plan)
 
 
-def _by_name_alone(args: argparse.Namespace, engine: Engine) -> set[str]:
-    """Return what can be taken out although its own file is gone or not valid by now: all that is in by us."""
+def _revertible_by_name(args: argparse.Namespace, engine: Engine) -> set[str]:
+    """Return the patches that can be reverted although their files may be gone or not valid: all that we applied."""
     return set(patching_status.list_applied_patches(engine)) if args.action == "revert" else set()
 
 
 def _hardware(wanted: str | None) -> Hardware | None:
-    """Return the class that is named; else that of this machine's GPUs when it is one."""
+    """Return the class of hardware that is named; else that of this machine's GPUs when they are of one class."""
     if wanted in set(Hardware):
         return Hardware(wanted)
     if wanted:
@@ -101,129 +100,135 @@ def _hardware(wanted: str | None) -> Hardware | None:
 
 
 def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
-    """Return what is applied: what is named; else what the plan needs; else all but experiments and alternatives.
+    """Return the patches to apply: those named; else those of the plan; else all but experiments and alternatives.
 
-    Without a plan an alternative that is in already stands for what it replaces.
+    Without a plan an alternative that is applied already counts for the patch that it replaces.
     """
     if args.only:
         return scope.patches
     if scope.plan:
-        return patch_set.patches_for(scope.plan).bring
-    there = patching_status.list_present_patches(scope.engine)
-    replaced = {patch.instead_of for patch in scope.patches if patch.name in there}
+        return patch_set.patches_for(scope.plan).add
+    present = patching_status.list_present_patches(scope.engine)
+    replaced = {patch.instead_of for patch in scope.patches if patch.name in present}
     usual = (patch for patch in scope.patches if not patch.experimental and not patch.instead_of)
     return [patch for patch in usual if patch.name not in replaced]
 
 
 def status(args: argparse.Namespace) -> int:
-    """Print how each patch stands, and how the source differs where one does not fit."""
+    """Print the state of each patch, and how the source differs where one does not fit."""
     scope = _scope(args)
-    left = transaction.find_unfinished_change(scope.engine)
-    half = left is not None and left.mends_itself  # what half of a change looks like says nothing
-    found = scope.found
+    unfinished = transaction.find_unfinished_change(scope.engine)
+    interrupted = unfinished is not None and unfinished.repairs_itself  # the state of half a change says nothing
+    states = scope.states
     if args.json:
-        for patch, one in zip(scope.patches, found, strict=True):
+        for patch, state in zip(scope.patches, states, strict=True):
             about = {"title": patch.title, "experimental": patch.experimental, "recipes": patch.recipes}
             about |= {"link": patch.link, "files": patch.paths}
-            where = {"engine": scope.engine.folder, "trouble": left.said if left else ""}
-            print_data(json.dumps(msgspec.to_builtins(one) | about | where))
+            where = {"engine": scope.engine.folder, "trouble": unfinished.message if unfinished else ""}
+            print_data(json.dumps(msgspec.to_builtins(state) | about | where))
         for name, why in scope.unusable.items():
             print_data(json.dumps({"name": name, "state": "unusable", "why": why}))
         return 0
     print_data(f"{scope.engine.distribution} {scope.engine.vllm} in {scope.engine.folder}")
-    rows = [(one.name, one.state.value, _why(patch, one)) for patch, one in zip(scope.patches, found, strict=True)]
-    if not half:
+    rows = [(one.name, one.state.value, _why(patch, one)) for patch, one in zip(scope.patches, states, strict=True)]
+    if not interrupted:
         print_data(format_table(("PATCH", "STATE", "WHY"), rows) if rows else "no patches")
     for name, why in scope.unusable.items():
         print_status(f"! {name} is unusable: {clean_line(why)}")
-    for one in found:
-        if one.drift and not half:
-            print_data(f"\n{one.name}:\n{_plain(one.drift)}")
-    if left:
-        print_status(f"! {left.said}")
+    for state in states:
+        if state.drift and not interrupted:
+            print_data(f"\n{state.name}:\n{_clean_diff(state.drift)}")
+    if unfinished:
+        print_status(f"! {unfinished.message}")
     return 0
 
 
-def _why(patch: Patch, found: patching_status.PatchStatus) -> str:
-    """Return the reason of a state; for what could be applied what it is."""
-    if found.state not in {PatchState.NEEDED, PatchState.APPLIED, PatchState.APPLIED_BY_OTHER}:
-        return found.why
+def _why(patch: Patch, state: PatchStatus) -> str:
+    """Return the reason of a state; for a patch that could be applied with its title and recipes."""
+    if state.state not in {PatchState.NEEDED, PatchState.APPLIED, PatchState.APPLIED_BY_OTHER}:
+        return state.why
     kind = "experimental, only by name: " if patch.experimental else ""
     alternative = f"alternative to {patch.instead_of}: " if patch.instead_of else ""
     users = f"for {', '.join(patch.recipes)}" if patch.recipes else ""
-    return "; ".join(filter(None, [f"{kind}{alternative}{patch.title}", users, found.why]))
+    return "; ".join(filter(None, [f"{kind}{alternative}{patch.title}", users, state.why]))
 
 
 def diff(args: argparse.Namespace) -> int:
     """Print what the patches change, or have changed, as a unified diff."""
     scope = _scope(args)
     chosen = _chosen(scope, args)
-    if scope.plan:  # what is in by us beside it is shown, too
-        applied = {one.name for one in scope.found if one.state is PatchState.APPLIED}
+    if scope.plan:  # other patches that we applied are shown, too
+        applied = {one.name for one in scope.states if one.state is PatchState.APPLIED}
         chosen = [patch for patch in scope.patches if patch in chosen or patch.name in applied]
-    shown = patcher.preview_patches(chosen, scope.engine, scope.hardware)
+    diffs = patcher.preview_patches(chosen, scope.engine, scope.hardware)
     if args.json:
-        print_data(json.dumps(shown))
+        print_data(json.dumps(diffs))
     else:
-        print_data(_plain("".join(shown.values())) if shown else "nothing to change")
+        print_data(_clean_diff("".join(diffs.values())) if diffs else "nothing to change")
     return 0
 
 
 def apply(args: argparse.Namespace) -> int:
-    """Apply what the engine needs; or with --dry-run print what that would change."""
+    """Apply the patches that the engine needs; with --dry-run print what that would change."""
     scope = _scope(args)
     chosen = _chosen(scope, args)
-    drop = patch_set.patches_for(scope.plan).out if scope.plan else {}
-    done = patcher.apply_patches(chosen, scope.engine, scope.hardware, drop=drop, dry=args.dry_run)
-    _tell(done, args, "would be applied" if args.dry_run else "applied", "nothing to apply")
-    for name in done.dropped if not args.json else ():
-        print_status(f"· {name}: {'would be ' if args.dry_run else ''}taken out, {drop[name]}")
+    remove = patch_set.patches_for(scope.plan).remove if scope.plan else {}
+    outcome = patcher.apply_patches(chosen, scope.engine, scope.hardware, remove=remove, dry=args.dry_run)
+    _print_outcome(outcome, args, "would be applied" if args.dry_run else "applied", "nothing to apply")
+    for name in outcome.reverted if not args.json else ():
+        print_status(f"· {name}: {'would be ' if args.dry_run else ''}reverted, {remove[name]}")
     for patch in chosen:
-        if patch.name not in done.names and not args.json and not done.pending:
-            found = patching_status.find_patch_status(patch, scope.engine, scope.hardware)
-            print_status(f"· {patch.name}: {found.state.value}{f', {found.why}' if found.why else ''}")
+        if patch.name not in outcome.names and not args.json and not outcome.pending:
+            state = patching_status.find_patch_status(patch, scope.engine, scope.hardware)
+            print_status(f"· {patch.name}: {state.state.value}{f', {state.why}' if state.why else ''}")
     return 0
 
 
 def revert(args: argparse.Namespace) -> int:
-    """Take out what we applied: of the recipe, of --only, or everything."""
+    """Revert the patches that we applied: those of the recipe, of --only, or all."""
     scope = _scope(args)
     names = args.only or ([patch.name for patch in scope.patches] if args.recipe else None)
-    done = patcher.revert_patches(scope.engine, names, dry=args.dry_run)
-    _tell(done, args, "would be taken out" if args.dry_run else "taken out", "nothing of ours to take out")
+    outcome = patcher.revert_patches(scope.engine, names, dry=args.dry_run)
+    _print_outcome(outcome, args, "would be reverted" if args.dry_run else "reverted", "nothing to revert")
     return 0
 
 
-def _tell(done: patcher.PatchOutcome, args: argparse.Namespace, did: str, nothing: str) -> None:
+def _print_outcome(outcome: patcher.PatchOutcome, args: argparse.Namespace, verb: str, nothing: str) -> None:
+    """Print what was applied or reverted.
+
+    Args:
+        outcome: What `patcher` did.
+        args: The command line, for --json and --dry-run.
+        verb: What happened to the patches, e.g. "applied".
+        nothing: The sentence for no patch.
+    """
     if args.json:
-        print_json(done)
+        print_json(outcome)
         return
-    if args.dry_run and done.diffs:
-        print_data(_plain("".join(done.diffs.values())))
-    for said in done.notes:
-        print_status(f"! {said}")
-    if done.pending:
+    if args.dry_run and outcome.diffs:
+        print_data(_clean_diff("".join(outcome.diffs.values())))
+    for note in outcome.notes:
+        print_status(f"! {note}")
+    if outcome.pending:
         return
-    print_data(f"{did}: {', '.join(done.names)}" if done.names else nothing)
+    print_data(f"{verb}: {', '.join(outcome.names)}" if outcome.names else nothing)
 
 
-def _plain(diff: str) -> str:
-    """Return source text so that it says nothing to the terminal."""
-    return "\n".join(
-        clean_line(line) or line[:1] for line in diff.splitlines()
-    )  # an empty line of a diff begins with a blank
+def _clean_diff(diff: str) -> str:
+    """Return a diff without control characters; its empty lines begin with a blank, which is kept."""
+    return "\n".join(clean_line(line) or line[:1] for line in diff.splitlines())
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Print for each file that a patch could touch whether it is what it should be; 5 when one is not."""
+    """Print for each file that a patch could touch whether it is in order; the exit code is 5 when one is not."""
     scope = _scope(args)
     only = {path for patch in scope.patches for path in patch.paths} if args.only else None
-    checked = patching_status.verify_files(scope.engine, only)
-    for one in checked:
+    checks = patching_status.verify_files(scope.engine, only)
+    for check in checks:
         if args.json:
-            print_json(one)
+            print_json(check)
         else:
-            print_data(f"{'✓' if one.ok else '✗'} {one.path}: {one.found}")
-    if not checked:
-        print_status("there is none of the files that a patch could touch")
-    return 0 if all(one.ok for one in checked) else 5
+            print_data(f"{'✓' if check.ok else '✗'} {check.path}: {check.found}")
+    if not checks:
+        print_status("no file that a patch could touch exists")
+    return 0 if all(check.ok for check in checks) else 5

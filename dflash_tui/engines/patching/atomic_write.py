@@ -1,4 +1,4 @@
-"""Files that take the place of others in one step, and are on the disk when they do."""
+"""Replace files atomically and durably: in one step, with the new content on the disk before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Before a patch is written: do the modules it changes still import, in the engine's own Python?"""
+"""Check with the engine's own Python that patched modules still import, before they are written."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dflash_tui.engines.environments import Engine
 def check_imports(engine: Engine, texts: Mapping[str, bytes]) -> str:
     """Import the new texts (by path in the `vllm` package) in place of the files, which are not touched.
 
-    Returns what is to be said: empty, or why the check could not be made. A module that does not import here as it
+    Returns a warning: why the check could not be made, or an empty string. A module that does not import here as it
     was published either (without a GPU, say) tells nothing about the patch.
 
     Raises:
         PatchError: a module imports as published, and not with the patch.
-        GivenUp: whoever asked for it was cancelled.
+        Cancelled: the caller was cancelled.
     """
     with tempfile.TemporaryDirectory(prefix="dflash-") as folder:
         staged = {}
@@ -39,15 +39,16 @@ def check_imports(engine: Engine, texts: Mapping[str, bytes]) -> str:
                 f"{name} no longer imports with the patch", evidence=clean_line(why)[:500], hint="report it"
             )
     name = next(iter(failed))
-    return f"{name} was not tried: it does not import here as published either ({clean_line(plain[name])[:200]})"
+    reason = clean_line(plain[name])[:200]
+    return f"the patched {name} was not tested: it does not import here without the patch either ({reason})"
 
 
 def _import(engine: Engine, staged: Mapping[str, str]) -> dict[str, str]:
     """Return for each module why it does not import; an engine that cannot be asked imports none."""
-    question = msgspec.json.encode(staged).decode()
+    request = msgspec.json.encode(staged).decode()
     try:
         answer = engine_python.run_script(
-            engine.python, "import_check.py", question, patience=engine_python.IMPORT_PATIENCE
+            engine.python, "import_check.py", request, timeout=engine_python.IMPORT_TIMEOUT
         )
     except EngineError as error:
         return dict.fromkeys(staged, error.evidence or error.what)

@@ -1,4 +1,4 @@
-"""What we did to an engine's files: the record, the pristine copies, the lock; and which files may be touched at all.
+"""The record of applied patches, the pristine copies of changed files, and the lock on an engine's files.
 
 In the engine's folder `dflash-patches.json` is the record, and `dflash-pristine/` holds each changed file as it was
 before us, by its SHA-256.
@@ -6,6 +6,7 @@ before us, by its SHA-256.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -24,11 +25,11 @@ from dflash_tui.planning.patch_file import RelativePath
 
 MANIFEST = "dflash-patches.json"
 PRISTINE = "dflash-pristine"
-PATIENCE = 300.0  # importing vLLM for a check may take minutes
+TIMEOUT = 300.0  # importing vLLM for a check may take minutes
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
-    """What was done to one file: the patches in it, their digests, and the SHA-256 before and after."""
+    """What was done to one file: the patches applied to it, their digests, and the SHA-256 before and after."""
 
     path: RelativePath
     patches: tuple[str, ...]
@@ -43,21 +44,21 @@ register_type(LedgerEntry)
 
 
 class LedgerBusy(PatchError):
-    """Somebody else is changing the engine's files."""
+    """Another process is changing the engine's files."""
 
 
 @contextmanager
-def lock_ledger(engine: Engine, patience: float = PATIENCE) -> Iterator[None]:
-    """Let nobody else change the engine's files meanwhile; what they have begun is waited for.
+def lock_ledger(engine: Engine, timeout: float = TIMEOUT) -> Iterator[None]:
+    """Hold the lock on the engine's files; waits for another process that holds it.
 
     Raises:
         PatchError: the engine is no virtual environment.
-        Busy: somebody holds the lock for `patience` seconds.
-        GivenUp: whoever asked for this was cancelled meanwhile.
+        LedgerBusy: another process holds the lock for `timeout` seconds.
+        Cancelled: the caller was cancelled meanwhile.
     """
     # The lock is on a file that every environment has, so that none of ours stays behind in a user's.
     with _opened(Path(engine.folder) / "pyvenv.cfg") as descriptor:
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while True:
             engine_python.raise_if_cancelled()
             try:
@@ -65,7 +66,9 @@ def lock_ledger(engine: Engine, patience: float = PATIENCE) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise LedgerBusy(f"another dflash-tui is changing {engine.folder}", hint="wait for it") from None
+                    raise LedgerBusy(
+                        f"another dflash-tui is changing {engine.folder}", hint="try again when it is done"
+                    ) from None
                 time.sleep(0.1)
         yield
 
@@ -76,9 +79,9 @@ def _opened(path: Path) -> Iterator[int]:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise PatchError(
-            f"{path.parent} is not a virtual environment, so its files are not changed",
+            f"{path.parent} is not a virtual environment, so its files are left as they are",
             evidence=f"{path.name}: {error.strerror}",
-            hint="python3 -m venv makes one; dflash-tui makes its own when --engine is left away",
+            hint="python3 -m venv creates one; without --engine dflash-tui creates its own",
         ) from None
     try:
         yield descriptor
@@ -97,14 +100,14 @@ def read_ledger(engine: Engine) -> dict[str, LedgerEntry]:
     Raises:
         PatchError: the record is damaged.
     """
-    known = read_ledger_or_none(engine)
-    if known is None:
+    entries = read_ledger_or_none(engine)
+    if entries is None:
         raise PatchError(
-            f"the record of the patches in {engine.folder} cannot be read, so nothing is changed",
+            f"the record of the patches in {engine.folder} cannot be read, so no file was changed",
             evidence=MANIFEST,
             hint=f"reinstall vLLM {engine.vllm} there, and remove that file",
         )
-    return {entry.path: entry for entry in known}
+    return {entry.path: entry for entry in entries}
 
 
 def read_ledger_or_none(engine: Engine) -> tuple[LedgerEntry, ...] | None:
@@ -149,16 +152,16 @@ def read_vllm_file(engine: Engine, path: str) -> bytes | None:
 
 
 def explain_unreadable_file(engine: Engine, path: str) -> str:
-    """Return why `read` finds no bytes: the file is gone, leads out of the package, or may not be read."""
+    """Return why `read_vllm_file` finds no bytes: the file is gone, leads out of the package, or may not be read."""
     try:
         resolve_vllm_file(engine, path).read_bytes()
     except PatchError as error:
         return error.what
     except FileNotFoundError:
-        return f"{path} is not there"
+        return f"{path} does not exist"
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}"
-    return f"{path} was not there a moment ago"
+    return f"{path} was missing a moment ago"
 
 
 def hash_bytes(data: bytes) -> str:
@@ -168,10 +171,11 @@ def hash_bytes(data: bytes) -> str:
 
 @contextmanager
 def explain_failed_write(engine: Engine) -> Iterator[None]:
-    """Say a failed write in words."""
+    """Turn an OSError of the block into a PatchError."""
     try:
         yield
     except OSError as error:
         what = f"the files of {engine.folder} cannot be changed"
-        do = "free some space" if error.errno == 28 else "see that the environment is yours and may be written"
-        raise PatchError(what, evidence=f"{error.filename or ''}: {error.strerror}".lstrip(": "), hint=do) from None
+        hint = "free some space" if error.errno == errno.ENOSPC else "see that the environment is yours and writable"
+        evidence = f"{error.filename or ''}: {error.strerror}".lstrip(": ")
+        raise PatchError(what, evidence=evidence, hint=hint) from None

@@ -1,4 +1,4 @@
-"""What a plan wants of an engine's patches: what is brought in, what comes out again, how each stands by that."""
+"""Which patches a launch applies and which it reverts, and how each stands by that."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
 
+_DISABLED = "disabled by --set"
+
 
 class PatchSet(NamedTuple):
-    """The patches that a plan brings in, and by name why each other one is taken out where it is in by us."""
+    """The patches that a plan adds to its engine, and those that it removes where dflash-tui applied them."""
 
-    bring: list[Patch]
-    out: dict[str, str]
+    add: list[Patch]
+    """The patches to apply."""
+    remove: dict[str, str]
+    """The patches to revert: name -> reason."""
 
 
 def patches_for(plan: Plan) -> PatchSet:
@@ -27,36 +31,44 @@ def patches_for(plan: Plan) -> PatchSet:
     Raises:
         UsageError: a patch of the plan is gone or not valid.
     """
-    bring = [patch_file.load_patch(name) for name in plan.patches]
-    out = {}
+    add = [patch_file.load_patch(name) for name in plan.patches]
+    remove = {}
     for patch in patch_file.load_all_patches()[0]:
-        rival = next((other.name for other in bring if patch_file.are_alternatives(patch, other)), "")
+        rival = next((other.name for other in add if patch_file.are_alternatives(patch, other)), "")
         if patch.name not in plan.patches and (rival or patch.experimental):
-            out[patch.name] = f"{rival} is its alternative" if rival else "an experiment, and not asked for"
-    return PatchSet(bring, out | dict.fromkeys(plan.unpatched, "left out by hand"))
+            remove[patch.name] = f"{rival} is its alternative" if rival else "experimental, and not asked for"
+    return PatchSet(add, remove | dict.fromkeys(plan.unpatched, _DISABLED))
 
 
 def patches_to_remove(plan: Plan, engine: Engine) -> dict[str, str]:
-    """Return the patches that a launch of `plan` takes out of `engine`, and why."""
-    there = status.list_applied_patches(engine)
-    return {name: why for name, why in patches_for(plan).out.items() if name in there}
+    """Return the patches that a launch of `plan` reverts in `engine`: name -> reason."""
+    applied = status.list_applied_patches(engine)
+    return {name: why for name, why in patches_for(plan).remove.items() if name in applied}
+
+
+def list_planned_states(plan: Plan) -> list[PatchStatus]:
+    """Return how the patches of `plan` will stand in an engine that is not installed yet."""
+    needed = [PatchStatus(name, PatchState.NEEDED) for name in plan.patches]
+    skipped = [PatchStatus(name, PatchState.NOT_APPLICABLE, why) for name, why in plan.unneeded.items()]
+    disabled = [PatchStatus(name, PatchState.NOT_APPLICABLE, _DISABLED) for name in plan.unpatched]
+    return [*needed, *skipped, *disabled]
 
 
 def patch_status(plan: Plan, engine: Engine) -> list[PatchStatus]:
-    """Return how each patch that `plan` speaks of, or takes out, stands in `engine`.
+    """Return how each patch that `plan` names or reverts stands in `engine`.
 
-    One that it does not want is not applicable with the plan's reason, however well it would fit.
+    One that the plan does not want is not applicable with the plan's reason, however well it would fit.
     """
-    out = patches_to_remove(plan, engine)
-    reasons = {**out, **dict.fromkeys(plan.unpatched, "left out by hand"), **plan.unneeded}
-    ours = status.list_applied_patches(engine)
-    made = []
+    remove = patches_to_remove(plan, engine)
+    reasons = {**remove, **dict.fromkeys(plan.unpatched, _DISABLED), **plan.unneeded}
+    applied = status.list_applied_patches(engine)
+    states = []
     for name in dict.fromkeys([*plan.patches, *reasons]):
-        one = status.find_patch_status(patch_file.load_patch(name), engine, plan.hardware)
+        state = status.find_patch_status(patch_file.load_patch(name), engine, plan.hardware)
         if name not in plan.patches:
-            if one.state is PatchState.NEEDED or (one.state is PatchState.DRIFTED and name not in ours):
-                one = PatchStatus(name, PatchState.NOT_APPLICABLE, reasons[name])
-            elif name in out:
-                one = replace(one, why=f"{reasons[name]}: a launch takes it out")
-        made.append(one)
-    return made
+            if state.state is PatchState.NEEDED or (state.state is PatchState.DRIFTED and name not in applied):
+                state = PatchStatus(name, PatchState.NOT_APPLICABLE, reasons[name])
+            elif name in remove:
+                state = replace(state, why=f"{reasons[name]}: a launch reverts it")
+        states.append(state)
+    return states

@@ -1,4 +1,4 @@
-"""Which environments and files a patch may touch: ours or released to us, nothing running, nobody else's file."""
+"""Check that patches may change an engine's files: allowed by the user, no server running, files that vLLM owns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def require_writable_files(engine: Engine, paths: Iterable[str]) -> None:
     """Return when the files `paths` of the engine's vLLM may be changed now.
 
     Raises:
-        PatchError: as `released` does, or a file is not that vLLM's.
+        PatchError: as `find_carrying_distribution` does, or a file is not that vLLM's.
     """
     holder = find_carrying_distribution(engine)
     claims = [(found, found.files()) for found in _installed(engine)]
@@ -45,7 +45,7 @@ def find_carrying_distribution(engine: Engine) -> _Installed:
     """
     if not engine.patchable:
         raise PatchError(
-            f"{engine.folder} was adopted without leave to patch it",
+            f"{engine.folder} was adopted without permission to patch it",
             hint=f"dflash-tui engine adopt --patch {engine.folder}",
         )
     require_idle_engine(engine)
@@ -60,7 +60,7 @@ def require_idle_engine(engine: Engine) -> None:
     """
     if users := list_engine_users(engine):
         raise PatchError(
-            "a server runs from this engine, so its files are not changed",
+            "a server runs from this engine, so its files are left as they are",
             evidence=", ".join(users),
             hint="stop it first: dflash-tui ps, dflash-tui stop",
         )
@@ -169,9 +169,10 @@ def _holder(engine: Engine) -> _Installed:
     found = _carrier(engine)
     version = found.version.partition("+")[0] if found else "none"
     if found is None or version != engine.vllm:
-        again = f"dflash-tui engine adopt --patch {engine.folder}" if engine.adopted else "dflash-tui engine install"
+        register = f"dflash-tui engine adopt --patch {engine.folder}" if engine.adopted else "dflash-tui engine install"
         raise PatchError(
-            f"{engine.folder} is known for {engine.distribution} {engine.vllm} and holds {version} now", hint=again
+            f"{engine.folder} is registered with {engine.distribution} {engine.vllm}, and holds {version} now",
+            hint=register,
         )
     return found
 

@@ -1,4 +1,4 @@
-"""What Python source does, read from its syntax: comments, strings and mere imports do not count. Pure."""
+"""Match fingerprints against the syntax tree of Python source; comments, strings and imports do not count. Pure."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 T = TypeVar("T", ast.ClassDef, ast.FunctionDef)
 
 
-def matches_fingerprint(sign: Fingerprint | None, texts: Texts) -> bool:
-    """Whether the source shows `sign`; one that cannot be parsed shows nothing."""
-    if sign is None:
+def matches_fingerprint(fingerprint: Fingerprint | None, texts: Texts) -> bool:
+    """Whether the source shows `fingerprint`; one that cannot be parsed shows nothing."""
+    if fingerprint is None:
         return False
     try:
-        tree = parse_source(texts.get(sign.path) or "")
-        return _in_class(sign, tree) if sign.in_class else _in_module(sign, tree)
+        tree = parse_source(texts.get(fingerprint.path) or "")
+        return _in_class(fingerprint, tree) if fingerprint.in_class else _in_module(fingerprint, tree)
     except NOT_PYTHON:
         return False
 
 
-def _in_module(sign: Fingerprint, tree: ast.Module) -> bool:
-    if sign.returns is None:
-        return any(name == sign.has or name.endswith(f".{sign.has}") for name in _used(tree))
-    function = _last(ast.FunctionDef, sign.has, tree.body)
-    return function is not None and _returned(function) is sign.returns
+def _in_module(fingerprint: Fingerprint, tree: ast.Module) -> bool:
+    if fingerprint.returns is None:
+        return any(name == fingerprint.has or name.endswith(f".{fingerprint.has}") for name in _used(tree))
+    function = _last(ast.FunctionDef, fingerprint.has, tree.body)
+    return function is not None and _returned(function) is fingerprint.returns
 
 
-def _in_class(sign: Fingerprint, tree: ast.Module) -> bool:
-    there = _last(ast.ClassDef, sign.in_class, tree.body)
-    if there is None:
+def _in_class(fingerprint: Fingerprint, tree: ast.Module) -> bool:
+    definition = _last(ast.ClassDef, fingerprint.in_class, tree.body)
+    if definition is None:
         return False
-    method = _last(ast.FunctionDef, sign.has, there.body)
-    if sign.returns is not None:
-        return method is not None and _returned(method) is sign.returns
-    bases = (base.rpartition(".")[2] for base in _bases(there, tree))
-    return sign.has in {*bases, *_fields(there.body)} or (method is not None and _answers(method))
+    method = _last(ast.FunctionDef, fingerprint.has, definition.body)
+    if fingerprint.returns is not None:
+        return method is not None and _returned(method) is fingerprint.returns
+    bases = (base.rpartition(".")[2] for base in _bases(definition, tree))
+    return fingerprint.has in {*bases, *_fields(definition.body)} or (method is not None and _answers(method))
 
 
 def _last(kind: type[T], name: str, body: Sequence[ast.stmt]) -> T | None:

@@ -1,4 +1,4 @@
-"""How the patches of an engine stand, read from its files, its record and the wheel's own RECORD."""
+"""The state of each patch in an engine, read from its files, our record and the wheel's own RECORD."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dflash_tui.planning.patch_file import Patch
 
 
 class PatchState(StrEnum):
-    """How a patch stands in an engine."""
+    """The state of a patch in an engine; the values are those of `--json`."""
 
     NEEDED = "absent-needed"
     APPLIED = "applied-by-us"
@@ -30,7 +30,8 @@ class PatchState(StrEnum):
     DRIFTED = "drifted"
 
 
-THERE = frozenset({PatchState.APPLIED, PatchState.APPLIED_BY_OTHER, PatchState.UPSTREAM})
+# The states in which the source does what the patch is for.
+IN_EFFECT = frozenset({PatchState.APPLIED, PatchState.APPLIED_BY_OTHER, PatchState.UPSTREAM})
 
 
 class PatchStatus(msgspec.Struct, frozen=True):
@@ -43,7 +44,7 @@ class PatchStatus(msgspec.Struct, frozen=True):
 
 
 class FileCheck(msgspec.Struct, frozen=True):
-    """What verifying one file found."""
+    """The result of verifying one file: `found` says in what state it is."""
 
     path: str
     ok: bool
@@ -51,7 +52,7 @@ class FileCheck(msgspec.Struct, frozen=True):
 
 
 def build_of_engine(engine: Engine) -> VllmBuild:
-    """Return what a patch has to know of the engine."""
+    """Return which vLLM the engine holds: distribution, version and CUDA."""
     return patch_applicability.describe_build(
         engine.distribution, engine.vllm, engine.packages, read_torch_backend(engine)
     )
@@ -68,36 +69,44 @@ def read_torch_backend(engine: Engine) -> str:
 
 
 def find_patch_status(patch: Patch, engine: Engine, hardware: Hardware | None = None) -> PatchStatus:
-    """Return how `patch` stands in `engine`, read from the files themselves; the version is a hint.
+    """Return the state of `patch` in `engine`, read from the files themselves; the version is a hint.
 
-    What is in by its exact text or another form of it comes first, whoever did it; then what the source does by
-    itself; then whether this engine needs it; and last whether its edits fit.
+    That it is applied, by its exact text or in another form, comes first, whoever did it; then what the source does
+    by itself; then whether this engine needs it; and last whether its edits fit.
     """
     build = build_of_engine(engine)
     touched = {path for path, entry in ledger.read_applied_entries(engine).items() if patch.name in entry.patches}
-    base = UnpatchedFiles(engine, {*touched, *patch.paths, *(sign.path for sign in patch.signs)})
+    base = UnpatchedFiles(engine, {*touched, *patch.paths, *(fingerprint.path for fingerprint in patch.fingerprints)})
     why = patch_applicability.explain_not_needed(patch, build, hardware)
     editions = base.editions(patch)
-    if editions == dict.fromkeys(patch.paths, patch.digest):  # also where nobody needs it: it can be taken out
+    if editions == dict.fromkeys(patch.paths, patch.digest):  # also where nobody needs it: it can be reverted
         return PatchStatus(patch.name, PatchState.APPLIED, why)
     if len(set(editions.values())) > 1:
-        said = f"its editions are mixed; take it out first: dflash-tui patch revert --only {patch.name}"
-        mixed = "".join(f"{path} has edition {edition}\n" for path, edition in sorted(editions.items()))
-        return PatchStatus(patch.name, PatchState.DRIFTED, said, mixed)
-    found = _there(patch, engine, build, base, why) or _absent(patch, build, base, why)
+        mixed = f"files have different editions of it; revert it first: dflash-tui patch revert --only {patch.name}"
+        detail = "".join(f"{path} has edition {edition}\n" for path, edition in sorted(editions.items()))
+        return PatchStatus(patch.name, PatchState.DRIFTED, mixed, detail)
+    status = _find_applied(patch, engine, build, base, why) or _judge_absent(patch, build, base, why)
     notes = [
-        found.why,
-        "" if found.state is PatchState.NOT_APPLICABLE else patch_applicability.explain_caveat(patch, build),
+        status.why,
+        "" if status.state is PatchState.NOT_APPLICABLE else patch_applicability.explain_caveat(patch, build),
     ]
-    if found.state is PatchState.NEEDED and editions:
-        notes.insert(1, "an older edition of it is in" if patch.digest not in editions.values() else "half of it is in")
-    return msgspec.structs.replace(found, why="; ".join(filter(None, notes)))
+    if status.state is PatchState.NEEDED and editions:
+        older = patch.digest not in editions.values()
+        notes.insert(1, "an older edition of it is applied" if older else "half of it is applied")
+    return msgspec.structs.replace(status, why="; ".join(filter(None, notes)))
 
 
-def _there(patch: Patch, engine: Engine, build: VllmBuild, base: UnpatchedFiles, why: str) -> PatchStatus | None:
-    """Return that it is in by other hands, or that the source does it by itself; None when neither is so.
+def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, base: UnpatchedFiles, why: str) -> PatchStatus | None:
+    """Return that others have applied it, or that the source does it by itself; None when neither is so.
 
-    Who did it is told by the wheel's RECORD: a file that is as published is upstream's work.
+    The wheel's RECORD tells which: a file that is as published is upstream's work.
+
+    Args:
+        patch: The patch in question.
+        engine: The engine in question.
+        build: The engine's vLLM.
+        base: The engine's files without our patches.
+        why: Why the engine does not need the patch by its file; empty when it does.
     """
     if patch.distribution != build.distribution:
         return None
@@ -107,10 +116,10 @@ def _there(patch: Patch, engine: Engine, build: VllmBuild, base: UnpatchedFiles,
     )
     if upstream and patch_applicability.has_reached_upstream(patch, build):
         return PatchStatus(patch.name, PatchState.UPSTREAM, why)
-    upstream = upstream and not (fit is EditFit.ABSENT and _anywhere(patch))
+    upstream = upstream and not (fit is EditFit.ABSENT and _matches_any_use(patch))
     exact = fit is EditFit.PRESENT and text_edits.is_in_effect(patch, base.texts)
     other = bool(patch.by_others) and all(
-        source_probe.matches_fingerprint(sign, base.texts) for sign in patch.by_others
+        source_probe.matches_fingerprint(fingerprint, base.texts) for fingerprint in patch.by_others
     )
     if not (upstream or exact or other):
         return None
@@ -121,29 +130,34 @@ def _there(patch: Patch, engine: Engine, build: VllmBuild, base: UnpatchedFiles,
             bool(patch_applicability.explain_caveat(patch, build)) or not patch_applicability.covers_build(patch, build)
         )
     if published:
-        return PatchStatus(patch.name, PatchState.UPSTREAM, "its source has it") if upstream or not why else None
-    form = "its text is in" if exact else "it is in, in another form" if other else "its source has it"
+        return PatchStatus(patch.name, PatchState.UPSTREAM, "the source has it") if upstream or not why else None
+    form = "its exact text is there" if exact else "another form of it is there" if other else "the source has it"
     recorded = any(patch.name in entry.patches for entry in ledger.read_applied_entries(engine).values())
-    since = (
-        "and its file was changed by somebody else since we brought it in"
-        if recorded
-        else "and we have no record of it"
-    )
-    said = [f"{form}, {since}", why]
-    return PatchStatus(patch.name, PatchState.APPLIED_BY_OTHER, "; ".join(filter(None, said)))
+    author = "in a file that was modified since dflash-tui applied it" if recorded else "not applied by dflash-tui"
+    reasons = [f"{form}, {author}", why]
+    return PatchStatus(patch.name, PatchState.APPLIED_BY_OTHER, "; ".join(filter(None, reasons)))
 
 
-def _anywhere(patch: Patch) -> bool:
-    """Whether upstream's sign is any use of a name in a file of the patch.
+def _matches_any_use(patch: Patch) -> bool:
+    """Whether upstream's fingerprint is any use of a name in a file of the patch.
 
     The very text that it replaces says more: somebody uses the name for something else.
     """
-    sign = patch.upstream
-    return sign is not None and sign.path in patch.paths and not sign.in_class and sign.returns is None
+    fingerprint = patch.upstream
+    if fingerprint is None or fingerprint.path not in patch.paths:
+        return False
+    return not fingerprint.in_class and fingerprint.returns is None
 
 
-def _absent(patch: Patch, build: VllmBuild, base: UnpatchedFiles, why: str) -> PatchStatus:
-    """Return whether the engine needs what is not in."""
+def _judge_absent(patch: Patch, build: VllmBuild, base: UnpatchedFiles, why: str) -> PatchStatus:
+    """Return whether the engine needs a patch that is not applied.
+
+    Args:
+        patch: The patch in question.
+        build: The engine's vLLM.
+        base: The engine's files without our patches.
+        why: Why the engine does not need the patch by its file; empty when it does.
+    """
     fit = text_edits.fit_edits(patch, base.texts)
     if not why and fit is not EditFit.ABSENT and not patch_applicability.covers_build(patch, build):
         why = f"{patch_applicability.explain_out_of_range(patch)}; {patch_applicability.explain_caveat(patch, build)}"
@@ -154,21 +168,21 @@ def _absent(patch: Patch, build: VllmBuild, base: UnpatchedFiles, why: str) -> P
             PatchState.NOT_APPLICABLE,
             patch_applicability.explain_out_of_range(patch) if why.startswith("upstream") else why,
         )
-    if fit is EditFit.ABSENT and _works(patch, base):
+    if fit is EditFit.ABSENT and _would_take_effect(patch, base):
         return PatchStatus(patch.name, PatchState.NEEDED)
     if fit is not EditFit.DRIFTED:
-        undone = f"a later definition in {', '.join(patch.paths)} undoes what it does"
+        undone = f"a later definition in {', '.join(patch.paths)} overrides what it changes"
         return PatchStatus(patch.name, PatchState.DRIFTED, undone)
-    misses = f"the text it replaces is not exactly once in {', '.join(patch.paths)}"
-    said = "; ".join(base.unreadable[path] for path in patch.paths if path in base.unreadable) or misses
+    mismatch = f"the text it replaces is not found exactly once in {', '.join(patch.paths)}"
+    reason = "; ".join(base.unreadable[path] for path in patch.paths if path in base.unreadable) or mismatch
     if patch_applicability.explain_caveat(patch, build):  # reinstalling would not help
-        said += f" (to launch without it: --set patches.{patch.name}=false)"
+        reason += f" (to launch without it: --set patches.{patch.name}=false)"
     return PatchStatus(
-        patch.name, PatchState.DRIFTED, said, text_edits.describe_drift(patch, base.texts, base.unreadable)
+        patch.name, PatchState.DRIFTED, reason, text_edits.describe_drift(patch, base.texts, base.unreadable)
     )
 
 
-def _works(patch: Patch, base: UnpatchedFiles) -> bool:
+def _would_take_effect(patch: Patch, base: UnpatchedFiles) -> bool:
     """Whether the patch would have an effect; what would not compile is refused when it is applied."""
     try:
         return text_edits.is_in_effect(patch, {**base.texts, **text_edits.patch_texts([patch], base.texts)})
@@ -177,48 +191,57 @@ def _works(patch: Patch, base: UnpatchedFiles) -> bool:
 
 
 def list_present_patches(engine: Engine) -> tuple[str, ...]:
-    """Return the names of all known patches that are in the engine, whoever brought them in."""
+    """Return the names of all known patches that are applied to the engine, whoever applied them."""
     known, _ = patch_file.load_all_patches()
-    found = [find_patch_status(patch, engine) for patch in known if patch.distribution == engine.distribution]
-    return tuple(one.name for one in found if one.state in {PatchState.APPLIED, PatchState.APPLIED_BY_OTHER})
+    states = [find_patch_status(patch, engine) for patch in known if patch.distribution == engine.distribution]
+    return tuple(one.name for one in states if one.state in {PatchState.APPLIED, PatchState.APPLIED_BY_OTHER})
 
 
 def list_applied_patches(engine: Engine) -> tuple[str, ...]:
-    """Return the names of the patches that we brought into the engine and that are still there."""
+    """Return the names of the patches that we applied to the engine and that are still there."""
     base = UnpatchedFiles(engine, ledger.read_applied_entries(engine))
     return tuple(sorted({name for entry in base.ours.values() for name in entry.patches}))
 
 
 def verify_files(engine: Engine, only: Collection[str] | None = None) -> list[FileCheck]:
-    """Return for every file that a known patch could touch (or those of `only`) whether it is what it should be.
+    """Check every file that a known patch could touch, or those of `only`.
 
-    That is: as we left it, with an intact pristine copy that equals the wheel's RECORD; or as the RECORD has it.
+    A file is in order when it is as we left it, with an intact pristine copy, or as the wheel's RECORD has it.
     """
     known = {path for patch in patch_file.load_all_patches()[0] for path in patch.paths}
     record = ledger.read_applied_entries(engine)
-    wanted = known | set(record) if only is None else set(only)
-    base, official = UnpatchedFiles(engine, wanted), permissions.read_wheel_digests(engine)
-    trouble = transaction.find_unfinished_change(engine)
-    checked = [FileCheck(engine.folder, ok=False, found=trouble.said)] if trouble else []
+    paths = known | set(record) if only is None else set(only)
+    base, official = UnpatchedFiles(engine, paths), permissions.read_wheel_digests(engine)
+    unfinished = transaction.find_unfinished_change(engine)
+    checks = [FileCheck(engine.folder, ok=False, found=unfinished.message)] if unfinished else []
     for path, data in base.now.items():
         if data is not None:
-            checked.append(_checked(engine, path, record.get(path), data, official.get(path)))
+            checks.append(_verify_file(engine, path, record.get(path), data, official.get(path)))
         elif path in record or path in official or (engine.site_packages / "vllm" / path).is_symlink():
-            checked.append(FileCheck(path, ok=False, found=base.unreadable[path]))
-    return checked
+            checks.append(FileCheck(path, ok=False, found=base.unreadable[path]))
+    return checks
 
 
-def _checked(engine: Engine, path: str, entry: LedgerEntry | None, data: bytes, official: str | None) -> FileCheck:
+def _verify_file(engine: Engine, path: str, entry: LedgerEntry | None, data: bytes, official: str | None) -> FileCheck:
+    """Verify one file.
+
+    Args:
+        engine: The engine in question.
+        path: The file, relative to the `vllm` package.
+        entry: Our record of it, if any.
+        data: Its bytes.
+        official: Its SHA-256 by the wheel's RECORD, if any.
+    """
     now = ledger.hash_bytes(data)
     if entry and now == entry.patched_sha256:
         if ledger.read_pristine_copy(engine, entry) is None:
-            return FileCheck(path, ok=False, found="as we left it, but its pristine copy is gone or damaged")
-        own = "" if official in {None, entry.pristine_sha256} else "; it had been changed before us"
-        return FileCheck(path, ok=True, found=f"as we left it, with {', '.join(entry.patches)}{own}")
+            return FileCheck(path, ok=False, found="patched, but its pristine copy is missing or damaged")
+        before = "" if official in {None, entry.pristine_sha256} else "; it was modified before that"
+        return FileCheck(path, ok=True, found=f"patched with {', '.join(entry.patches)}{before}")
     if now == official:
-        return FileCheck(path, ok=True, found="as published" + ("; what we had changed is gone" if entry else ""))
+        return FileCheck(path, ok=True, found="as published" + ("; our patches of it are gone" if entry else ""))
     if entry:
-        return FileCheck(path, ok=False, found=f"changed by somebody else since {', '.join(entry.patches)} went in")
+        return FileCheck(path, ok=False, found=f"modified since {', '.join(entry.patches)} was applied")
     if official is None:
-        return FileCheck(path, ok=True, found="the wheel's RECORD says nothing about it")
-    return FileCheck(path, ok=False, found="changed by somebody else: not as published, and not by us")
+        return FileCheck(path, ok=True, found="not listed in the wheel's RECORD")
+    return FileCheck(path, ok=False, found="modified, not by dflash-tui")

@@ -1,4 +1,4 @@
-"""Patches on texts: does one fit, what does it make of them, what stands there instead. Pure."""
+"""Apply edits to the text of source files, tell whether they fit, and describe how a file differs. Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dflash_tui.common.errors import PatchError
 from dflash_tui.engines.patching.source_probe import NOT_PYTHON, Texts, matches_fingerprint, parse_source
 from dflash_tui.planning.patch_file import Edit, Patch
 
-_LOOKED_THROUGH = 100  # windows
+_CANDIDATES = 100  # windows
 _WIDENED = 9  # windows, and lines
 _WIDEST, _COMPARED = 500, 2000  # characters of a line, words and signs of a window
-_ALIKE = 0.4
+_LEAST_SIMILARITY = 0.4
 _WORD, _PART = re.compile(r"\w+"), re.compile(r"\w+|[^\w\s]")
 _NAMED = re.compile(r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.MULTILINE)
 _MARKER = re.compile(r"^[ \t]*# dflash-tui: .*\n|[ \t]+# dflash-tui: .*$", re.MULTILINE)
 
 
 class EditFit(StrEnum):
-    """How the edits of a patch stand in the texts."""
+    """Whether the edits of a patch can be made, are made already, or neither."""
 
     ABSENT = "absent"
     PRESENT = "present"
@@ -31,12 +31,12 @@ class EditFit(StrEnum):
 
 
 def fit_edits(patch: Patch, texts: Texts) -> EditFit:
-    """Return how the edits stand: each `old` exactly once, each `new` exactly once, or neither."""
+    """Return ABSENT when each `old` stands in the texts exactly once, PRESENT when each `new` does, else DRIFTED."""
     counts = []
     for file in patch.files:
         if (text := texts.get(file.path)) is None:
             return EditFit.DRIFTED
-        counts += [_counts(text, edit) for edit in file.edits]
+        counts += [_count_matches(text, edit) for edit in file.edits]
     if all(count == (1, 0) for count in counts):
         return EditFit.ABSENT
     return EditFit.PRESENT if all(count == (0, 1) for count in counts) else EditFit.DRIFTED
@@ -50,7 +50,7 @@ def _times(text: str, part: str) -> int:
     return count
 
 
-def _counts(text: str, edit: Edit) -> tuple[int, int]:
+def _count_matches(text: str, edit: Edit) -> tuple[int, int]:
     """Return how often the old and the new text are there, the new one also without the comments that name us."""
     new = edit.new if edit.new in text else _MARKER.sub("", edit.new)
     if not new.strip():  # what only takes away leaves nothing to be seen
@@ -71,10 +71,10 @@ def patch_texts(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
             text = after.get(file.path, texts.get(file.path))
             for edit in file.edits:
                 if text is None or _times(text, edit.old) != 1:
-                    times = f"{_times(text, edit.old)} times" if text else "not at all"
+                    times = f"{_times(text, edit.old)} times" if text else "nowhere"
                     raise PatchError(
                         f"patch {patch.name} does not fit {file.path}",
-                        evidence=f"its text is there {times}: {first_filled_line(edit.old)}",
+                        evidence=f"the text it replaces is found {times}: {first_filled_line(edit.old)}",
                         hint=f"report it: {patch.link}",
                     )
                 text = text.replace(edit.old, edit.new)
@@ -86,14 +86,18 @@ def patch_texts(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
 
 
 def is_in_effect(patch: Patch, texts: Texts) -> bool:
-    """Whether the source does what the patch's new text says, as far as its signs tell it.
+    """Whether the source does what the patch's new text says, as far as its fingerprints tell.
 
-    A method is overridden by a later one of the same name in its class. A sign tells when the new text names it.
+    A method is overridden by a later one of the same name in its class. A fingerprint tells when the new text names it.
     """
     added = "".join(edit.new for file in patch.files for edit in file.edits)
     names = set(_WORD.findall(added))
-    telling = [sign for sign in patch.signs if sign.in_class and sign.path in patch.paths and sign.has in names]
-    return all(matches_fingerprint(sign, texts) for sign in telling)
+    relevant = [
+        fingerprint
+        for fingerprint in patch.fingerprints
+        if fingerprint.in_class and fingerprint.path in patch.paths and fingerprint.has in names
+    ]
+    return all(matches_fingerprint(fingerprint, texts) for fingerprint in relevant)
 
 
 def _broken(path: str, text: str) -> str:
@@ -127,44 +131,44 @@ def describe_drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {
 
     `unreadable` says why a file has no text.
     """
-    said = []
+    lines = []
     for file in patch.files:
         text = texts.get(file.path)
         if text is None:
-            said.append(f"{unreadable.get(file.path, f'{file.path} is not there')}\n")
+            lines.append(f"{unreadable.get(file.path, f'{file.path} is not there')}\n")
             continue
         if "\r\n" in text and any("\n" in edit.old for edit in file.edits):
-            said.append(f"{file.path}: its lines end in CR LF, and those of the patch in LF\n")
+            lines.append(f"{file.path}: its lines end in CR LF, those of the patch in LF\n")
             text = text.replace("\r\n", "\n")
         for edit in file.edits:
             if (times := _times(text, edit.old)) > 1:
-                said.append(f"{file.path}: the text is there {times} times: {first_filled_line(edit.old)}\n")
+                lines.append(f"{file.path}: the text is found {times} times: {first_filled_line(edit.old)}\n")
             elif not times and not (edit.new and edit.new in text):
-                said.append(_closest(file.path, edit.old, _without(text, file.edits)))
-            elif all(_counts(text, edit)):
-                both = f"both the text that it replaces and its own are there: {first_filled_line(edit.old)}"
-                said.append(f"{file.path}: {both}\n")
-    counts = [_counts(texts.get(file.path) or "", edit) for file in patch.files for edit in file.edits]
+                lines.append(_diff_closest(file.path, edit.old, _without(text, file.edits)))
+            elif all(_count_matches(text, edit)):
+                both = f"both the text that it replaces and its own text are found: {first_filled_line(edit.old)}"
+                lines.append(f"{file.path}: {both}\n")
+    counts = [_count_matches(texts.get(file.path) or "", edit) for file in patch.files for edit in file.edits]
     if present := counts.count((0, 1)):
-        said.append(f"{present} of its {len(counts)} edits are in already, and the others are not\n")
-    return "".join(said)
+        lines.append(f"{present} of its {len(counts)} edits are applied already, the others are not\n")
+    return "".join(lines)
 
 
 def _without(text: str, edits: Iterable[Edit]) -> str:
     """Return the text with blank lines for what the edits match: that is not the place of another one."""
-    for found in (part for edit in edits for part in (edit.new, edit.old) if part and text.count(part) == 1):
-        text = text.replace(found, "\n" * found.count("\n"))
+    for match in (part for edit in edits for part in (edit.new, edit.old) if part and text.count(part) == 1):
+        text = text.replace(match, "\n" * match.count("\n"))
     return text
 
 
-def _beside(named: Collection[str], lines: Sequence[str], size: int) -> list[int]:
+def _find_definitions(named: Collection[str], lines: Sequence[str], size: int) -> list[int]:
     """Return where the windows start that hold the definition of one of `named`."""
-    places = [at for at, line in enumerate(lines) if (found := _NAMED.match(line)) and found[1] in named]
+    places = [at for at, line in enumerate(lines) if (match := _NAMED.match(line)) and match[1] in named]
     last = max(0, len(lines) - size)
     return sorted({start for at in places for start in range(max(0, at - size + 1), min(at, last) + 1)})
 
 
-def _closest(path: str, wanted: str, text: str) -> str:
+def _diff_closest(path: str, wanted: str, text: str) -> str:
     """Return the diff from the text that a patch expects to the part of the file that is most like it.
 
     Windows that share the most of its rarer words come first, and only those are compared: each of a long file would
@@ -174,24 +178,24 @@ def _closest(path: str, wanted: str, text: str) -> str:
     old, lines = wanted.splitlines(), [line[:_WIDEST] for line in text.splitlines()]
     size, known = len(old), set(_WORD.findall(wanted))
     words = [known.intersection(_WORD.findall(line)) for line in lines]
-    count = Counter(word for found in words for word in found)
-    sums = [0.0, *itertools.accumulate(sum(1 / count[word] for word in found) for found in words)]
+    count = Counter(word for line_words in words for word in line_words)
+    sums = [0.0, *itertools.accumulate(sum(1 / count[word] for word in line_words) for line_words in words)]
     starts = range(max(1, len(lines) - size + 1))
-    likely = sorted(starts, key=lambda at: sums[at] - sums[min(at + size, len(lines))])[:_LOOKED_THROUGH]
+    likely = sorted(starts, key=lambda at: sums[at] - sums[min(at + size, len(lines))])[:_CANDIDATES]
     matcher = difflib.SequenceMatcher(b=_PART.findall(wanted)[:_COMPARED], autojunk=False)
 
-    def likeness(part: slice) -> float:
+    def similarity(part: slice) -> float:
         matcher.set_seq1(_PART.findall("\n".join(lines[part]))[:_COMPARED])
         return matcher.ratio()
 
-    named = _beside(_NAMED.findall(wanted), lines, size)[:_LOOKED_THROUGH]
+    named = _find_definitions(_NAMED.findall(wanted), lines, size)[:_CANDIDATES]
     nearest = []
     for places in (named, likely):
-        nearest += sorted((slice(at, at + size) for at in places), key=likeness, reverse=True)[:_WIDENED]
+        nearest += sorted((slice(at, at + size) for at in places), key=similarity, reverse=True)[:_WIDENED]
     wider = (slice(part.start, part.stop + more) for part in nearest for more in range(_WIDENED))
-    best = max(wider, key=likeness)
-    if (alike := likeness(best)) < _ALIKE:
-        return f"{path}: nothing there is like this: {first_filled_line(wanted)}\n"
+    best = max(wider, key=similarity)
+    if (alike := similarity(best)) < _LEAST_SIMILARITY:
+        return f"{path}: nothing similar to this: {first_filled_line(wanted)}\n"
     place = f"{path} (line {best.start + 1}, {alike:.0%} alike)"
-    shown = difflib.unified_diff(old, lines[best], f"{path} (as the patch expects it)", place, lineterm="")
-    return "".join(f"{line}\n" for line in shown)
+    diff = difflib.unified_diff(old, lines[best], f"{path} (as the patch expects it)", place, lineterm="")
+    return "".join(f"{line}\n" for line in diff)

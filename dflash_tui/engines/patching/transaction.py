@@ -1,4 +1,4 @@
-"""Changing several files of an engine as one: all are replaced or none, whatever ends the process meanwhile.
+"""Replace several files of an engine in one transaction: all or none, whatever kills the process meanwhile.
 
 `dflash-patching.json` in the engine's folder, the journal, exists only while files are being replaced.
 """
@@ -57,7 +57,7 @@ class _Replaced(msgspec.Struct, frozen=True):
 
 
 class _Journal(msgspec.Struct, frozen=True):
-    """What a change is about: the files by their SHA-256 before and after, and the record that will be true then."""
+    """The journal of a change: the files by their SHA-256 before and after, and the record that will be true then."""
 
     files: tuple[_Replaced, ...]
     manifest: tuple[LedgerEntry, ...]
@@ -71,26 +71,28 @@ register_type(_Journal)
 
 
 class UnfinishedChange(NamedTuple):
-    """What has to be mended in words, and whether the next apply, revert or launch does it by itself."""
+    """An interrupted change or a damaged record, and whether the next apply, revert or launch repairs it by itself."""
 
-    said: str
-    mends_itself: bool
+    message: str
+    repairs_itself: bool
 
 
 def find_unfinished_change(engine: Engine) -> UnfinishedChange | None:
-    """Return what a killed change or a damaged record left to be mended, if anything."""
+    """Return what is left of a change that was killed, or that the record is damaged; None when all is well."""
     try:
         if journal := _journal(engine):
-            ends = "the next apply, revert or launch finishes or undoes it"
-            return UnfinishedChange(f"an interrupted change of {journal.named}: {ends}", mends_itself=True)
+            note = "the next apply, revert or launch finishes or undoes it"
+            return UnfinishedChange(f"an interrupted change of {journal.named}: {note}", repairs_itself=True)
         ledger.read_ledger(engine)
     except PatchError as error:
-        return UnfinishedChange(f"{error.what} ({error.evidence}): {error.hint}", mends_itself=False)
+        return UnfinishedChange(f"{error.what} ({error.evidence}): {error.hint}", repairs_itself=False)
     return None
 
 
 def recover_change(engine: Engine, *, finish: bool = True) -> str:
-    """Finish or undo what a killed change left, and say which; empty when there was none. Needs the lock.
+    """Finish or undo a change that was killed, and return a sentence that says which; empty when there was none.
+
+    Needs the lock.
 
     It is finished when every file is new already (and with `finish`), else undone. No data is written for the
     files, so that a full disk does not stop it.
@@ -129,9 +131,7 @@ def commit_changes(engine: Engine, changes: Sequence[FileChange], record: Sequen
     files = tuple(_Replaced(change.path, hash_bytes(change.before), hash_bytes(change.after)) for change in changes)
     journal = _Journal(files, tuple(record))
     if (Path(engine.folder) / PRISTINE).is_symlink():
-        raise PatchError(
-            f"{Path(engine.folder) / PRISTINE} is a link, so nothing is kept there", hint="remove that link"
-        )
+        raise PatchError(f"{Path(engine.folder) / PRISTINE} is a link, so no file was changed", hint="remove that link")
     try:
         with ledger.explain_failed_write(engine):
             _make(engine, changes, journal)
@@ -141,7 +141,7 @@ def commit_changes(engine: Engine, changes: Sequence[FileChange], record: Sequen
         except (PatchError, OSError):  # the journal stays, and the next run tries again
             left = find_unfinished_change(engine)
             if left and isinstance(error, PatchError):
-                error.evidence = "\n  ".join(filter(None, [error.evidence, left.said]))
+                error.evidence = "\n  ".join(filter(None, [error.evidence, left.message]))
         raise
     with contextlib.suppress(OSError):  # what is done is done; the next run cleans up
         _end(engine, journal)
@@ -165,7 +165,7 @@ def _make(engine: Engine, changes: Sequence[FileChange], journal: _Journal) -> N
 def _exchange(engine: Engine, change: FileChange) -> None:
     path = resolve_vllm_file(engine, change.path)
     if path.read_bytes() != change.before:
-        raise PatchError(f"{change.path} was changed by somebody else meanwhile", hint="look again: patch status")
+        raise PatchError(f"another process modified {change.path} in the meantime", hint="see dflash-tui patch status")
     new_file_path(path).replace(path)
     sync_folder(path.parent)
     remove_byte_code(path)
@@ -186,9 +186,9 @@ def _refuse_edited(engine: Engine, journal: _Journal) -> None:
         copied = _copied(engine, file)
         if (copied or begun) and now[file.path] != permissions.read_wheel_digests(engine).get(file.path):
             raise PatchError(
-                f"{file.path} was edited after a change of {journal.named} was interrupted, so nothing is undone",
-                evidence=f"as it was before both: {old_file_path(path)}" if copied else "",
-                hint=f"take the edit back, {'put that file in its place, ' * copied}or reinstall vLLM {engine.vllm}",
+                f"{file.path} was edited after a change of {journal.named} was interrupted, which is not undone",
+                evidence=f"its copy from before both: {old_file_path(path)}" if copied else "",
+                hint=f"undo the edit, {'put that copy in its place, ' * copied}or reinstall vLLM {engine.vllm}",
             )
 
 
@@ -205,7 +205,7 @@ def _restore(engine: Engine, file: _Replaced, now: str) -> None:
         return
     if not _copied(engine, file):
         raise PatchError(
-            f"{file.path} is half of an interrupted change, and its copy from before is gone",
+            f"{file.path} is half of an interrupted change, and its old copy is missing",
             hint=f"reinstall vLLM {engine.vllm} in {engine.folder}",
         )
     old_file_path(path).replace(path)
@@ -255,7 +255,7 @@ def _journal(engine: Engine) -> _Journal | None:
         return None
     except (OSError, msgspec.MsgspecError) as error:
         raise PatchError(
-            f"a change of {engine.folder} was interrupted, and which one cannot be read",
+            f"a change of {engine.folder} was interrupted, and its journal cannot be read",
             evidence=f"{_JOURNAL}: {error}",
             hint=f"reinstall vLLM {engine.vllm} there, and remove that file",
         ) from None

@@ -1,4 +1,4 @@
-"""The files of an engine as they are without us, and why one of them has no text."""
+"""The files of an engine without our patches, from their pristine copies."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from dflash_tui.planning.patch_file import Patch
 
 
 class UnpatchedFiles:
-    """The files of an engine as they are without us: ours from their pristine copies, unless those are `lost`.
+    """The files of an engine as they are without our patches: those that we changed from their pristine copies.
 
-    `unreadable` says of each file that has no text why.
+    Attributes, all by path:
+        now: The bytes on the disk; None for a file that cannot be read.
+        bytes: The bytes without our patches; None for a file that cannot be read.
+        texts: The text without our patches; None for a file without any.
+        ours: Our record of each file that is still as we left it.
+        lost: The files of `ours` whose pristine copies are missing or damaged.
+        unreadable: Why a file has no text.
     """
 
     def __init__(self, engine: Engine, paths: Iterable[str]) -> None:
@@ -49,8 +55,8 @@ class UnpatchedFiles:
 
     def editions(self, patch: Patch) -> dict[str, str]:
         """Return by file the digest of `patch` as we have applied it, those that it no longer names included."""
-        mine = {path: entry for path, entry in self.ours.items() if patch.name in entry.patches}
-        return {path: entry.digests.get(patch.name, patch.digest) for path, entry in mine.items()}
+        entries = {path: entry for path, entry in self.ours.items() if patch.name in entry.patches}
+        return {path: entry.digests.get(patch.name, patch.digest) for path, entry in entries.items()}
 
     def as_published(self, engine: Engine, paths: Iterable[str]) -> bool | None:
         """Whether the files without us are those of the wheel's RECORD; None when that does not say it of all."""

@@ -151,19 +151,19 @@ def _check_patches(situation: Situation) -> Iterator[Check]:
     plan, engine = situation.plan, situation.engine
     there = status.list_present_patches(engine) if engine else ()
     left = transaction.find_unfinished_change(engine) if engine else None
-    half = left is not None and left.mends_itself  # which looks like anything
+    half = left is not None and left.repairs_itself  # the state of half a change says nothing
     if engine and left:
         yield _check_unfinished_change(engine, left)
     for name in plan.unpatched:
         if engine and not half and name in there and name not in status.list_applied_patches(engine):
-            yield fail_check("patch", f"{name} was switched off, and is in {engine.folder} by other hands",
-                       "leave the setting away, or use an engine of ours")  # fmt: skip
+            yield fail_check("patch", f"{name} is disabled, but already applied in {engine.folder}, not by dflash-tui",
+                       "drop the setting, or use another engine")  # fmt: skip
     if engine and not half:
         yield from _check_extra_patches(situation, engine, there)
     for name in plan.patches:
         patch = patch_file.load_patch(name)
         if patch.together_with and not set(patch.together_with) & {*plan.patches, *there}:
-            yield fail_check("patch", f"{name} makes no sense without {' or '.join(patch.together_with)}",
+            yield fail_check("patch", f"{name} requires {' or '.join(patch.together_with)}",
                        f"--set patches.{patch.together_with[0]}=true, or --set patches.{name}=false")  # fmt: skip
         elif engine is None:
             yield pass_check("patch", f"{name} will be applied")
@@ -174,29 +174,31 @@ def _check_patches(situation: Situation) -> Iterator[Check]:
 
 
 def _check_extra_patches(situation: Situation, engine: Engine, there: Collection[str]) -> Iterator[Check]:
-    """What is in and the plan does not ask for: ours is taken out at the launch; what others did stays."""
+    """Check patches that are applied and not asked for: a launch reverts ours, those by others stay."""
     plan = situation.plan
     leaving = patch_set.patches_to_remove(plan, engine)
     for name, why in leaving.items():
         if users := permissions.list_engine_users(engine):
-            said = f"{name} has to come out ({why}), and a server runs from this engine: {', '.join(users)}"
+            said = f"{name} has to be reverted ({why}), but a server runs from this engine: {', '.join(users)}"
             yield fail_check("patch", said, "stop it first: dflash-tui stop")
         else:
-            yield pass_check("patch", f"{name} will be taken out: {why}")
-    for name, why in patch_set.patches_for(plan).out.items():
+            yield pass_check("patch", f"{name} will be reverted: {why}")
+    for name, why in patch_set.patches_for(plan).remove.items():
         if name in there and name not in leaving and name not in plan.unpatched:
             yield warn_check(
-                "patch", f"{name} is in by other hands: {why}", f"take it out, or --set patches.{name}=true"
+                "patch",
+                f"{name} is already applied, not by dflash-tui: {why}",
+                f"revert it, or --set patches.{name}=true",
             )
 
 
 def _check_unfinished_change(engine: Engine, left: UnfinishedChange) -> Check:
-    """A launch mends what was only interrupted, unless a server runs from it."""
-    if not left.mends_itself:
-        return fail_check("patch", left.said, f"reinstall vLLM {engine.vllm} in {engine.folder}")
+    """Check an unfinished change: a launch repairs one that was interrupted, unless a server runs from the engine."""
+    if not left.repairs_itself:
+        return fail_check("patch", left.message, f"reinstall vLLM {engine.vllm} in {engine.folder}")
     if users := permissions.list_engine_users(engine):
-        return fail_check("patch", left.said, f"stop {', '.join(users)} first: dflash-tui stop")
-    return warn_check("patch", left.said)
+        return fail_check("patch", left.message, f"stop {', '.join(users)} first: dflash-tui stop")
+    return warn_check("patch", left.message)
 
 
 def _check_patch(found: PatchStatus, engine: Engine) -> Check:

@@ -1,4 +1,4 @@
-"""The patches of a plan, laid over the launch screen: how each stands, what it changes, applied and taken out."""
+"""The dialog of a plan's patches: their states and diffs; keys apply and revert them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _MARKS = {
 }
 _WORDS = {
     PatchState.NEEDED: "needed, a launch applies it",
-    PatchState.APPLIED: "in, applied by us",
-    PatchState.APPLIED_BY_OTHER: "in, by other hands",
+    PatchState.APPLIED: "applied by dflash-tui",
+    PatchState.APPLIED_BY_OTHER: "already applied, not by dflash-tui",
     PatchState.UPSTREAM: "not needed",
     PatchState.NOT_APPLICABLE: "not needed",
     PatchState.DRIFTED: "does not fit",
@@ -48,100 +48,99 @@ _LINES = {"+": "$success", "-": "$error", "@": "$primary"}
 
 
 class PatchView(NamedTuple):
-    """What was found: the engine, if it is installed, how each patch stands, the diffs, what has to be mended.
-
-    `unusable` says of files that are no patches why.
-    """
+    """What the dialog shows."""
 
     engine: Engine | None
-    found: tuple[PatchStatus, ...]
+    """The engine, if it is installed."""
+    states: tuple[PatchStatus, ...]
+    """The state of each patch."""
     diffs: str
-    trouble: UnfinishedChange | None
+    """What the patches change, and how the source differs where one does not fit."""
+    unfinished: UnfinishedChange | None
+    """An interrupted change of the engine's files."""
     unusable: dict[str, str]
+    """Patch files that are not valid: name -> reason."""
 
 
 def read_patch_view(plan: Plan) -> PatchView:
-    """Return how the patches of `plan` stand; without an engine what its files say."""
+    """Return the states and diffs of the patches of `plan`; without an engine by what their files say."""
     engine = inventory.find_any_engine(Path(plan.engine_folder))
     _, unusable = patch_file.load_all_patches()
     if engine is None:
-        planned = [PatchStatus(name, PatchState.NEEDED) for name in plan.patches]
-        left = [PatchStatus(name, PatchState.NOT_APPLICABLE, why) for name, why in plan.unneeded.items()]
-        off = [PatchStatus(name, PatchState.NOT_APPLICABLE, "left out by hand") for name in plan.unpatched]
-        return PatchView(None, (*planned, *left, *off), "".join(map(_edits, plan.patches)), None, unusable)
-    trouble = transaction.find_unfinished_change(engine)
-    if trouble and trouble.mends_itself:  # what half of a change looks like says nothing
-        return PatchView(engine, (), "", trouble, unusable)
-    found = tuple(patch_set.patch_status(plan, engine))
-    fitting = [patch_file.load_patch(one.name) for one in found if one.state in {PatchState.NEEDED, PatchState.APPLIED}]
+        states = tuple(patch_set.list_planned_states(plan))
+        return PatchView(None, states, "".join(map(_format_edits, plan.patches)), None, unusable)
+    unfinished = transaction.find_unfinished_change(engine)
+    if unfinished and unfinished.repairs_itself:  # the state of half a change says nothing
+        return PatchView(engine, (), "", unfinished, unusable)
+    states = tuple(patch_set.patch_status(plan, engine))
+    shown = {PatchState.NEEDED, PatchState.APPLIED}
+    fitting = [patch_file.load_patch(one.name) for one in states if one.state in shown]
     diffs = "".join(patcher.preview_patches(fitting, engine, plan.hardware).values())
-    drift = "".join(f"{one.name} expects other text:\n{one.drift}" for one in found if one.drift)
-    return PatchView(engine, found, drift + diffs, trouble, unusable)
+    drift = "".join(f"{one.name} expects other text:\n{one.drift}" for one in states if one.drift)
+    return PatchView(engine, states, drift + diffs, unfinished, unusable)
 
 
-def _edits(name: str) -> str:
-    """Return the edits of a patch as the lines of a diff; where they stand is known once the engine is installed."""
-    said = []
+def _format_edits(name: str) -> str:
+    """Return the edits of a patch as lines of a diff; line numbers are known once the engine is installed."""
+    lines = []
     for file in patch_file.load_patch(name).files:
-        said.append(f"--- a/vllm/{file.path}\n+++ b/vllm/{file.path}\n")
+        lines.append(f"--- a/vllm/{file.path}\n+++ b/vllm/{file.path}\n")
         for edit in file.edits:
-            said += [f"-{line}\n" for line in edit.old.splitlines()] + [f"+{line}\n" for line in edit.new.splitlines()]
-    return "".join(said)
+            lines += [f"-{line}\n" for line in edit.old.splitlines()]
+            lines += [f"+{line}\n" for line in edit.new.splitlines()]
+    return "".join(lines)
 
 
-def render_patches(looked: PatchView) -> Content:
+def render_patches(view: PatchView) -> Content:
     """Return the rows of the patches and, below, their diffs in colour."""
-    rows = [_row(one) for one in looked.found]
-    if not rows and not looked.trouble:
+    rows = [_render_row(one) for one in view.states]
+    if not rows and not view.unfinished:
         rows.append(Content("this recipe needs no patch of vLLM"))
-    if looked.trouble:
-        rows.append(Content.assemble(("! ", "bold $error"), clean_line(looked.trouble.said)))
-    for name, why in looked.unusable.items():
+    if view.unfinished:
+        rows.append(Content.assemble(("! ", "bold $error"), clean_line(view.unfinished.message)))
+    for name, why in view.unusable.items():
         rows.append(
             Content.assemble(("! ", "bold $warning"), (name, "bold"), f"  its file is unusable: {clean_line(why)}")
         )
-    lines = [_line(clean_line(line)) for line in looked.diffs.splitlines()]
+    lines = [_render_diff_line(clean_line(line)) for line in view.diffs.splitlines()]
     return Content("\n").join([*rows, *([Content("")] if lines else []), *lines])
 
 
-def _row(found: PatchStatus) -> Content:
-    mark, style = _MARKS[found.state]
-    why = f": {found.why}" if found.why else ""
-    title = (
-        f"  {patch_file.load_patch(found.name).title}\n"
-        if found.state not in {PatchState.UPSTREAM, PatchState.NOT_APPLICABLE}
-        else ""
-    )
-    head = Content.assemble((mark, style), (found.name, "bold"), f"  {_WORDS[found.state]}{why}")
-    return Content.assemble(head, "\n", (title.rstrip("\n"), MUTED)) if title else head
+def _render_row(status: PatchStatus) -> Content:
+    mark, style = _MARKS[status.state]
+    why = f": {status.why}" if status.why else ""
+    head = Content.assemble((mark, style), (status.name, "bold"), f"  {_WORDS[status.state]}{why}")
+    if status.state in {PatchState.UPSTREAM, PatchState.NOT_APPLICABLE}:
+        return head
+    return Content.assemble(head, "\n", (f"  {patch_file.load_patch(status.name).title}", MUTED))
 
 
-def _line(line: str) -> Content:
+def _render_diff_line(line: str) -> Content:
     if line.startswith(("--- ", "+++ ")):
         return Content.assemble((line, "bold"))
     return Content.assemble((line, _LINES.get(line[:1], "$foreground 70%")))
 
 
 class PatchScreen(ModalScreen[None]):
-    """Shows the patches of a plan and what they change; `a` applies them, `R` takes out what we applied."""
+    """Shows the patches of a plan and what they change; `a` applies them, `R` reverts those that we applied."""
 
     BINDINGS: ClassVar = [
         Binding("escape,q,p", "dismiss", "close"),
         Binding("a", "apply", "apply now"),
-        Binding("R", "revert", "take out"),
+        Binding("R", "revert", "revert"),
     ]
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self.plan = plan
-        self.looked: PatchView | None = None
+        self.view: PatchView | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
-            yield Static(Content("looking at the engine's files …"), id="verdict", markup=False)
+            yield Static(Content("reading the engine's files …"), id="verdict", markup=False)
             with VerticalScroll(id="checks"):
                 yield Static(id="found", markup=False)
-            yield Static(Content("\na  apply now   R  take out what we applied   esc  close"), classes="muted")
+            yield Static(Content("\na  apply now   R  revert what dflash-tui applied   esc  close"), classes="muted")
 
     def on_mount(self) -> None:
         self.query_one("#checks").focus()
@@ -149,46 +148,46 @@ class PatchScreen(ModalScreen[None]):
 
     @work(exclusive=True)
     async def act(self, work: Callable[[Engine], patcher.PatchOutcome] | None) -> None:
-        """Do what was asked for with the engine's files, if anything, and look at them again."""
+        """Do `work` with the engine's files, if any, and read them again."""
         try:
-            if work and self.looked and self.looked.engine:
+            if work and self.view and self.view.engine:
                 self.query_one("#verdict", Static).update(Content("changing the engine's files …"))
-                done = await engine_python.run_in_cancellable_thread(partial(work, self.looked.engine))
-                for said in done.notes:
-                    self.notify(said, markup=False, timeout=10)
-            self.looked = await asyncio.to_thread(read_patch_view, self.plan)
+                outcome = await engine_python.run_in_cancellable_thread(partial(work, self.view.engine))
+                for note in outcome.notes:
+                    self.notify(note, markup=False, timeout=10)
+            self.view = await asyncio.to_thread(read_patch_view, self.plan)
         except (DflashError, OSError) as error:
             self.app.push_screen(ErrorDialog(error if isinstance(error, DflashError) else DflashError(str(error))))
-        if self.looked is None:
-            self.query_one("#verdict", Static).update(Content("the files could not be looked at"))
+        if self.view is None:
+            self.query_one("#verdict", Static).update(Content("the engine's files could not be read"))
             return
-        engine = self.looked.engine
+        engine = self.view.engine
         where = f"{engine.distribution} {engine.vllm} in {engine.folder}" if engine else f"vLLM {self.plan.vllm}"
         note = "" if engine else ", not installed yet: a launch installs it and applies what is needed"
         self.query_one("#verdict", Static).update(Content.assemble((f"patches of {where}", "bold"), note))
-        self.query_one("#found", Static).update(render_patches(self.looked))
+        self.query_one("#found", Static).update(render_patches(self.view))
 
     def action_apply(self) -> None:
-        if self.looked and self.looked.engine is None:
+        if self.view and self.view.engine is None:
             self.notify("the engine is not installed yet; a launch does both", severity="warning")
             return
         self.act(
             lambda engine: patcher.apply_patches(
-                (aim := patch_set.patches_for(self.plan)).bring, engine, self.plan.hardware, drop=aim.out
+                (patches := patch_set.patches_for(self.plan)).add, engine, self.plan.hardware, remove=patches.remove
             )
         )
 
     def action_revert(self) -> None:
         ours: Sequence[str] = (
-            [one.name for one in self.looked.found if one.state is PatchState.APPLIED] if self.looked else []
+            [one.name for one in self.view.states if one.state is PatchState.APPLIED] if self.view else []
         )
         if not ours:
-            self.notify("there is nothing of ours in these files")
+            self.notify("nothing to revert")
             return
 
         def revert(sure: bool | None) -> None:
             if sure:
                 self.act(lambda engine: patcher.revert_patches(engine, ours))
 
-        detail = "The files become what they were, byte for byte. A launch applies what it needs again."
-        self.app.push_screen(Confirm(f"Take out {', '.join(ours)}?", detail, "take out"), revert)
+        detail = "The files are restored byte for byte. A launch applies the patches that it needs again."
+        self.app.push_screen(Confirm(f"Revert {', '.join(ours)}?", detail, "revert"), revert)
