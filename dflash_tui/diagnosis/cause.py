@@ -163,11 +163,13 @@ def _by_log(state: RunState, known: Sequence[RecipeFailure]) -> Diagnosis | None
     if listed:
         kind = match.kind if match else "recipe"
         fix = (_sentence(listed.fix), *([match.fix] if match else []))
-        return Diagnosis("", kind, listed.cause.strip(), (text,), fix, match.said if match else {}, listed.link)
+        return Diagnosis("", kind, listed.cause.strip(), (text,), fix, match.log_values if match else {}, listed.link)
     if match is None or match.kind in SYMPTOMS:
         return None
     memory = _memory(state) if match.kind in {"out_of_memory", "worker_died"} else ""
-    return Diagnosis("", match.kind, match.cause, tuple(filter(None, (match.quote, memory))), (match.fix,), match.said)
+    return Diagnosis(
+        "", match.kind, match.cause, tuple(filter(None, (match.quote, memory))), (match.fix,), match.log_values
+    )
 
 
 def _by_ending(state: RunState) -> Diagnosis | None:

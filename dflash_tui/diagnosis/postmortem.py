@@ -40,7 +40,7 @@ def build_postmortem(run: Run, state: RunState) -> Postmortem | None:
     if found is None:
         return None
     if isinstance(run, Recording):
-        return Postmortem(run.id, found, (), (), "", run.where)
+        return Postmortem(run.id, found, (), (), "", run.source)
     helps = remedies.propose_remedies(found, run.plan, _find_other_port(run) if found.kind == "port_in_use" else None)
     commands = tuple(_format_command(run, remedy) for remedy in helps)
     return Postmortem(run.id, found, helps, commands, _describe_leftovers(run), str(run.log))

@@ -54,7 +54,7 @@ def build_run_report(recording: Recording) -> tuple[RunReport, RunState]:
     state = RunState()
     for event in recording.events():
         state.apply(event)
-    now, began = recording.end(), recording.started_at
+    now, began = recording.last_event_time(), recording.started_at
     requests = tuple(done for done in state.requests if done.kind not in OURS)
     report = RunReport(
         run=recording.id,

@@ -1,7 +1,7 @@
-"""A run as one file that `replay` reads anywhere, without access tokens, prompts, answers and the name of your home.
+"""Export a run as one file for `replay`, without access tokens, prompts, answers and the path of the home folder.
 
-What a recording holds of them: the flags and variables of the launch, and the log. vLLM writes prompts and answers into
-its log only when it was told to (`--enable-log-requests`, `--enable-log-outputs`).
+They may occur in the flags and variables of the launch, and in the log. vLLM logs prompts and answers only when asked
+to (`--enable-log-requests`, `--enable-log-outputs`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def export_run(run: Run, output: str | None = None, *, with_prompts: bool = Fals
     """Write `run` into a zip file and return its path: `output`, or the run's name here.
 
     Raises:
-        UsageError: the file is there already.
+        UsageError: the file already exists.
         DflashError: it cannot be written.
     """
     path = Path(output or f"{run.id}.zip").expanduser().absolute()
     temporary = path.with_name(f".{path.name}.{time.time_ns()}")
     if path.exists():
-        raise UsageError(f"{path} is there already", hint="name another file with -o")
+        raise UsageError(f"{path} already exists", hint="choose another file with -o")
     try:
         with zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
             archive.writestr(RUN_PART, msgspec.json.format(msgspec.json.encode(_redact_run(run)), indent=1))
@@ -63,7 +63,7 @@ def _redact_text(text: str) -> str:
 
 
 def _redact_run(run: Run) -> Any:
-    """Return what `run.json` says, as JSON data without secrets."""
+    """Return the content of `run.json` as JSON data without secrets."""
     fields = _redact_value(msgspec.to_builtins(run))
     # A flag may carry a secret as the next word, and a variable's name tells what its value is.
     argv = fields["plan"]["argv"]
@@ -93,9 +93,9 @@ def _redact_log(run: Run, *, with_prompts: bool) -> Iterator[bytes]:
 
 
 def _read_log_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a log with their ends, of one above a MiB its beginning: no part is judged without its head.
+    """Yield the lines of a log with their ends; of a line above a MiB only its beginning.
 
-    No reader of a log shows more of a line.
+    Whether a text is a secret or a prompt depends on what precedes it, and no reader of a log shows more of a line.
     """
     rest, overlong = b"", False
     for piece in _read_lines(path):
@@ -113,16 +113,16 @@ def _read_log_lines(path: Path) -> Iterator[bytes]:
 
 
 def _redact_samples(run: Run) -> Iterator[bytes]:
-    ended = False
+    exited = False
     for line in _read_lines(run.samples):
         try:
-            told = msgspec.json.decode(line)
+            event = msgspec.json.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue  # half-written
-        ended = ended or (isinstance(told, dict) and told.get("event") == "exited")
-        yield msgspec.json.encode(_redact_value(told)) + b"\n"
-    if not ended and not server_process.is_alive(run):  # only this machine can tell, and nobody saw it
-        yield encode(Exited(recording.open_recording(run).end(), None)) + b"\n"
+        exited = exited or (isinstance(event, dict) and event.get("event") == "exited")
+        yield msgspec.json.encode(_redact_value(event)) + b"\n"
+    if not exited and not server_process.is_alive(run):  # only this machine can tell, and no observer recorded it
+        yield encode(Exited(recording.open_recording(run).last_event_time(), None)) + b"\n"
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:

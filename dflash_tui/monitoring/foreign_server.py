@@ -1,8 +1,8 @@
-"""A vLLM that somebody else runs, asked by its URL: health, metrics, version and model, nothing more.
+"""Monitor a vLLM server that dflash-tui did not launch, by its URL: health, metrics, version and model.
 
-Nothing of it is ours: nothing is signalled, launched, written or sent but GET requests to the address that was given.
-Its answers are hostile until read: they are limited in size and time, and redirects are not followed. What was seen is
-kept in memory only, since a run folder would claim a plan and a process that nobody here knows.
+Only GET requests are sent to it; nothing is signalled, launched or recorded. Its answers are not trusted: they are
+limited in size and time, and redirects are not followed. They are kept in memory only, since a run folder would claim
+a plan and a process that are unknown.
 """
 
 from __future__ import annotations
@@ -24,66 +24,68 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
 from dflash_tui.vllm_output import metrics
 
-# Never an argument: those can be read by everybody on the machine.
+# Never an argument: every user of the machine can read those.
 KEY_VARIABLE = "DFLASH_TUI_API_KEY"
 INTERVAL = 1.0
 _TIMEOUT = httpx.Timeout(5.0)
 
 
 class ForeignIdentity(NamedTuple):
-    """What the server says of itself: its model and version, each empty when it does not say."""
+    """The model and the version that the server reports; each is empty when it does not report it."""
 
     model: str = ""
     version: str = ""
 
 
 class ForeignServer:
-    """A foreign server at `url`.
+    """A vLLM server at `url` that dflash-tui did not launch.
 
     Raises:
-        UsageError: the address or the key in `KEY_VARIABLE` cannot be one.
+        UsageError: the address, or the key in `KEY_VARIABLE`, is not valid.
     """
 
     def __init__(self, url: str) -> None:
-        self.url, self.about = _parse_address(url), ForeignIdentity()
+        self.url, self.identity = _parse_address(url), ForeignIdentity()
         self._health = Health.STARTING
         self._latencies: tuple[Histogram | None, Histogram | None] = (None, None)
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
-            raise UsageError(f"what {KEY_VARIABLE} holds is no key", hint="it is one line of letters and digits")
+            raise UsageError(
+                f"{KEY_VARIABLE} does not hold a valid API key", hint="a key is one line of printable ASCII"
+            )
 
     async def events(self) -> AsyncIterator[AnyEvent]:
-        """Ask once a second, for ever: yield what /metrics counts, and the health when it changes."""
+        """Poll the server once a second, without end: yield its counters, and its health when it changes."""
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         async with httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, headers=headers) as client:
             while True:
                 due = time.monotonic() + INTERVAL
-                for event in await self._ask(client):
+                for event in await self._poll(client):
                     yield event
                 await asyncio.sleep(max(0.05, due - time.monotonic()))
 
-    async def _ask(self, client: httpx.AsyncClient) -> list[AnyEvent]:
+    async def _poll(self, client: httpx.AsyncClient) -> list[AnyEvent]:
         try:
             async with asyncio.timeout(WHOLE):
                 await self._get(client, "/health")
                 text = await self._get(client, "/metrics")
-                if not self.about.version:
-                    self.about = await self._introduce(client)
+                if not self.identity.version:
+                    self.identity = await self._read_identity(client)
         except (BadResponse, *FAILED) as error:
-            return self._changed(Health.UNHEALTHY, clean_line(str(error) or type(error).__name__))
-        found = await asyncio.to_thread(metrics.parse_metrics, text.decode(errors="replace"))
-        if found is None:
-            return self._changed(Health.UNHEALTHY, "/metrics has no counter of a vLLM server")
+            return self._health_change(Health.UNHEALTHY, clean_line(str(error) or type(error).__name__))
+        scrape = await asyncio.to_thread(metrics.parse_metrics, text.decode(errors="replace"))
+        if scrape is None:
+            return self._health_change(Health.UNHEALTHY, "/metrics has no counter of a vLLM server")
         now = time.time()
-        events: list[AnyEvent] = [*self._changed(Health.HEALTHY), Sampled(now, found.counters)]
-        latencies = found.ttft, found.tpot
+        events: list[AnyEvent] = [*self._health_change(Health.HEALTHY), Sampled(now, scrape.counters)]
+        latencies = scrape.ttft, scrape.tpot
         if latencies != self._latencies and any(latencies):
             self._latencies = latencies
             events.append(LatenciesSampled(now, *latencies))
         return events
 
-    async def _introduce(self, client: httpx.AsyncClient) -> ForeignIdentity:
-        """Return what the server is; what it does not tell (a key may be wanted) stays empty."""
+    async def _read_identity(self, client: httpx.AsyncClient) -> ForeignIdentity:
+        """Return the server's model and version; what it does not report (it may require a key) stays empty."""
         version = _text_field(await self._json(client, "/version"), "version")
         models = await self._json(client, "/v1/models")
         first = models["data"][0] if isinstance(models, dict) and _is_filled_list(models.get("data")) else None
@@ -100,10 +102,12 @@ class ForeignServer:
             return await bounded_http.fetch_bounded(client, self.url + path, path)
         except BadResponse as error:
             if error.status in {401, 403}:
-                raise BadResponse(f"{error}; {KEY_VARIABLE} may hold a key", error.status) from None
+                raise BadResponse(
+                    f"{error}; if the server requires an API key, set {KEY_VARIABLE}", error.status
+                ) from None
             raise
 
-    def _changed(self, health: Health, detail: str = "") -> list[AnyEvent]:
+    def _health_change(self, health: Health, detail: str = "") -> list[AnyEvent]:
         if health is self._health:
             return []
         self._health = health
@@ -111,22 +115,24 @@ class ForeignServer:
 
 
 def _parse_address(url: str) -> str:
-    """Return the address of a server without the path of its API.
+    """Return the base URL of a server, without the path of its API.
 
     Raises:
-        UsageError: it is no plain http(s) address; a key in it would be seen by everybody on the machine.
+        UsageError: it is not a plain http(s) URL, or it holds a key, which every user of the machine could read.
     """
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise UsageError("this is no address", evidence=clean_line(str(error))) from None
+        raise UsageError("not a valid address", evidence=clean_line(str(error))) from None
     if parts.username is not None or parts.password is not None:
-        raise UsageError("a key in an address can be read by everybody here", hint=f"export {KEY_VARIABLE} instead")
+        raise UsageError(
+            "an API key in an address can be read by every user of this machine", hint=f"export {KEY_VARIABLE}"
+        )
     path = parts.path.rstrip("/").removesuffix("/v1").removesuffix("/metrics")
     plain = not (parts.query or parts.fragment) and parts.hostname
     if parts.scheme.lower() not in {"http", "https"} or not plain or clean_line(url) != url or " " in url:
-        raise UsageError(f"{clean_line(url)} is no address of a server", hint="like http://host:8000")
+        raise UsageError(f"{clean_line(url)} is not the address of a server", hint="use one like http://host:8000")
     host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
     return f"{parts.scheme.lower()}://{host}{f':{port}' if port else ''}{path}"
 
@@ -136,5 +142,5 @@ def _is_filled_list(value: Any) -> bool:
 
 
 def _text_field(value: Any, key: str) -> str:
-    found = value.get(key) if isinstance(value, dict) else None
-    return clean_line(found)[:200] if isinstance(found, str) else ""
+    text = value.get(key) if isinstance(value, dict) else None
+    return clean_line(text)[:200] if isinstance(text, str) else ""

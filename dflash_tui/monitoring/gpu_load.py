@@ -1,4 +1,4 @@
-"""The GPUs of a server at work: what they draw, what keeps them down, and who else is on them. Pure."""
+"""The load of a server's GPUs: power, clocks, throttling, and the processes of others on them. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def read_gpu_loads(cards: Sequence[Gpu], pids: set[int], uuids: Sequence[str] = 
     """Return the load of the GPUs that hold a process of `pids`; when none does, of those named by `uuids`, or of all.
 
     The driver may show none of our own processes (in a container with its own pids); whose the others are is then
-    unknown, and `foreign` None.
+    unknown, and `foreign` is None.
     """
     ours = [card for card in cards if any(holder.pid in pids for holder in card.processes or ())]
     named = [card for card in cards if card.uuid in uuids]
@@ -37,12 +37,12 @@ def _gpu_load(card: Gpu, pids: set[int] | None) -> GpuLoad:
 
 
 def _foreign_process(holder: GpuProcess) -> Foreign:
-    # Anybody may call a process anything.
+    # A process may have any name.
     return Foreign(holder.pid, "".join(c for c in holder.name if c.isprintable())[:40], holder.memory)
 
 
 def has_load_changed(before: Sequence[GpuLoad], after: Sequence[GpuLoad]) -> bool:
-    """Whether something differs that a chart or an alarm would show: 3 % of power or clock, 2 °C, 1 % of the memory."""
+    """Whether a chart or an alarm would show the difference: 3 % of power or clock, 2 °C, 1 % of the memory."""
     if len(before) != len(after):
         return True
     return any(_has_gpu_changed(one, other) for one, other in zip(before, after, strict=True))
@@ -52,10 +52,10 @@ def _has_gpu_changed(one: GpuLoad, other: GpuLoad) -> bool:
     if (one.index, one.throttle) != (other.index, other.throttle):
         return True
     if one.foreign is None or other.foreign is None:
-        there = one.foreign is not other.foreign
+        others_changed = one.foreign is not other.foreign
     else:
-        there = {process.pid for process in one.foreign} != {process.pid for process in other.foreign}
-    return there or any(
+        others_changed = {process.pid for process in one.foreign} != {process.pid for process in other.foreign}
+    return others_changed or any(
         _differ_by(a, b, step)
         for a, b, step in (
             (one.power_w, other.power_w, (one.power_limit_w or 300) * 0.03),

@@ -1,7 +1,7 @@
-"""What the system knows about a death: the kernel's lines about the server's processes and GPUs. Each may be unknown.
+"""Read the kernel's log for what it says about a failed server: processes killed or crashed, and GPU errors.
 
 The kernel's log is read from /dev/kmsg or, where that is for root only, from the journal, which members of `adm` may
-read. How many processes the kernel has ended for want of memory is in /proc/vmstat, for everybody.
+read. How many processes the kernel has killed because it was out of memory is in /proc/vmstat, for everybody.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _XID = re.compile(r"NVRM: Xid \(PCI:[^)]*\): \d+(?:, pid='?(?P<pid>\d+)'?(?:, na
 
 
 def count_oom_kills() -> int | None:
-    """Return how many processes the kernel has ended for want of memory since it booted; None when it does not say."""
+    """Return how many processes the kernel has killed since boot because it was out of memory; None if unknown."""
     try:
         fields = Path("/proc/vmstat").read_text().split()
         return int(fields[fields.index("oom_kill") + 1])
@@ -40,7 +40,7 @@ def count_oom_kills() -> int | None:
 
 
 def read_autopsy(run: Run, kills_before: int | None) -> Autopsy:
-    """Return what the system says about the end of `run`; `kills_before` is what `oom_kills` said while it lived."""
+    """Return what the kernel says about the exit of `run`; `kills_before` counts the OOM kills before it."""
     now = count_oom_kills()
     kills = None if kills_before is None or now is None else now - kills_before
     lines = (text for at, text in read_kernel_log(run.started_at) if at >= run.started_at - _CLOCK_TOLERANCE)
@@ -51,28 +51,28 @@ def parse_server_pids(run: Run) -> set[int]:
     """Return the pids of the server's processes: vLLM puts them before the lines of its log."""
     try:
         with run.log.open("rb") as log:
-            found = {int(pid) for pid in _PID.findall(log.read(_MAX_LOG_BYTES))}
+            pids = {int(pid) for pid in _PID.findall(log.read(_MAX_LOG_BYTES))}
     except OSError:
-        found = set()
-    return found | {run.pid}
+        pids = set()
+    return pids | {run.pid}
 
 
-def filter_kernel_lines(lines: Iterable[str], ours: set[int]) -> Iterator[str]:
-    """Yield the kernel's lines that tell of the end of a process of `ours`, or of a fault of a GPU.
+def filter_kernel_lines(lines: Iterable[str], server_pids: set[int]) -> Iterator[str]:
+    """Yield the kernel's lines about a killed or crashed process of the server, or about a GPU error.
 
-    In a container the kernel's pids are not ours; vLLM's names for its processes tell them there.
+    In a container the kernel's pids are not ours; there vLLM's process names identify them.
     """
     for line in lines:
         for pattern in (_OOM, _CRASH, _XID):
-            if found := pattern.search(line):
-                pid, name = found["pid"], (found["name"] or "").strip()
-                if pid is None or int(pid) in ours or name.startswith("VLLM::"):
+            if match := pattern.search(line):
+                pid, name = match["pid"], (match["name"] or "").strip()
+                if pid is None or int(pid) in server_pids or name.startswith("VLLM::"):
                     yield clean_line(line)
                 break
 
 
 def read_kernel_log(since: float) -> Iterator[tuple[float, str]]:
-    """Yield the time (seconds since the epoch) and the text of the kernel's lines; none when they may not be read."""
+    """Yield the time (seconds since the epoch) and the text of the kernel's lines; none without permission."""
     try:
         reader = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -103,10 +103,10 @@ def _read_kmsg(reader: int) -> Iterator[tuple[float, str]]:
 def _read_journal(since: float) -> Iterator[tuple[float, str]]:
     command = ["journalctl", "-k", "-q", "--no-pager", "-o", "short-unix", "--since", f"@{int(since)}"]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=5, check=False)
+        journalctl = subprocess.run(command, capture_output=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return
-    for line in done.stdout.decode(errors="replace").splitlines():
+    for line in journalctl.stdout.decode(errors="replace").splitlines():
         stamp, _, rest = line.partition(" ")
         try:
             yield float(stamp), rest.partition("kernel: ")[2]

@@ -1,7 +1,7 @@
-"""A run's two files -> events, for any number of observers at once.
+"""Read the events of a run from its files, once or for as long as the server runs.
 
-Everything comes from `server.log`, which the server writes, and `samples.jsonl`, which the recorder writes (see
-`record`), so that attaching late shows the same as watching from the start.
+All events come from `server.log`, which the server writes, and `samples.jsonl`, which the recorder writes, so that
+attaching late shows the same as watching from the start, to any number of observers.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.log_reader import LogReader
 
 LOG_INTERVAL = 0.25
-# Some hundred lines: what a panel reads at once delays the next key press.
+# Some hundred lines: whatever a panel reads at once delays the next key press.
 _CHUNK = 1 << 16
-# A log larger than this is read at its start, which tells of the launch, and at its end: 15 MB a second are read, and
-# no more than the last lines are kept.
+# Of a log larger than this only the start, which holds the launch, and the end are read: 15 MB are read per second, and
+# only the last lines are kept.
 LONG_LOG_BYTES = 32 << 20
 _LOG_END_BYTES = 8 << 20
 _MAX_SAMPLE_BYTES = 1 << 20
@@ -38,22 +38,22 @@ _Queue = asyncio.Queue[list[AnyEvent] | BaseException | None]
 
 
 class _TailReader:
-    """Reads what was added to a file since the last time; one that was cut or replaced is read from its start.
+    """Reads what was appended to a file since the last time; a truncated or replaced file is read from its start.
 
-    `where` says what the file is called now. Of one that was larger than `long` when it was first seen, the middle is
-    left out.
+    `find_path` returns the file's present path. Of a file larger than `long` when it was first seen, the middle is
+    skipped.
     """
 
-    def __init__(self, where: Callable[[], Path], long: float = math.inf) -> None:
-        self._where, self._position, self._long = where, 0, long
+    def __init__(self, find_path: Callable[[], Path], long: float = math.inf) -> None:
+        self._find_path, self._position, self._long = find_path, 0, long
         self._file = (0, 0)
         self._gap = (0, 0)
 
     def read(self) -> bytes:
         """Return at most a chunk of new bytes; empty when there are none or the file is not there."""
         try:
-            with self._where().open("rb") as file:
-                begun = self._turn(os.fstat(file.fileno()))
+            with self._find_path().open("rb") as file:
+                line_end = self._restart_if_replaced(os.fstat(file.fileno()))
                 file.seek(self._position)
                 data = file.read(_CHUNK)
         except OSError:
@@ -62,20 +62,20 @@ class _TailReader:
         begin, end = self._gap
         if begin and begin <= self._position < end:
             self._position, data = end, data + f"\n… {end - begin >> 20} MiB of the log are left out …\n".encode()
-        return begun + data
+        return line_end + data
 
-    def _turn(self, now: os.stat_result) -> bytes:
-        """Begin with a file that is another, or shorter than before; return what ends the half line before it."""
+    def _restart_if_replaced(self, now: os.stat_result) -> bytes:
+        """Start over in a file that was replaced or truncated; return what ends the half line read before."""
         if (now.st_dev, now.st_ino) == self._file and now.st_size >= self._position:
             return b""
-        begun = b"\n" if self._position else b""
+        line_end = b"\n" if self._position else b""
         self._file, self._position = (now.st_dev, now.st_ino), 0
         self._gap = (_LOG_END_BYTES, now.st_size - _LOG_END_BYTES) if now.st_size > self._long else (0, 0)
-        return begun
+        return line_end
 
 
 class _EventSource:
-    """The events of a run in its two files, read bit by bit."""
+    """Reads the events of a run from its two files, piece by piece."""
 
     def __init__(self, run: Run) -> None:
         self._log, self._samples = _TailReader(lambda: run.log, LONG_LOG_BYTES), _TailReader(lambda: run.samples)
@@ -87,12 +87,12 @@ class _EventSource:
         log, samples = self._log.read(), self._samples.read()
         recorded = [event for line in self._lines.feed(samples) if (event := decode_recorded(line))]
         events = self._reader.feed(log)
-        # Each half is in the order of time; sorting keeps lines of the same second in theirs.
+        # Both are ordered by time; sorting keeps the order of lines with the same time stamp.
         return sorted([*events, *recorded], key=_EVENT_TIME) if recorded else events, bool(log or samples)
 
 
 def replay_run(run: Run) -> RunState:
-    """Return the state of `run` as its files tell it now, without asking the server."""
+    """Return the state of `run` according to its files, without asking the server."""
     state = RunState()
     for event in _launch_events(run):
         state.apply(event)
@@ -108,9 +108,9 @@ def replay_run(run: Run) -> RunState:
 
 @asynccontextmanager
 async def observe_run(run: Run) -> AsyncIterator[AsyncIterator[AnyEvent]]:
-    """Yield the events of `run` from its launch on; they end after `Exited`, and `Autopsy` when nobody wanted the end.
+    """Yield the events of `run` from its launch on, until `Exited`, and `Autopsy` when nobody asked for the exit.
 
-    Leaving the context ends the watching, never the server.
+    Leaving the context stops observing, never the server.
     """
     async with observe_batches(run) as read:
         yield (event async for batch in read for event in batch)
@@ -118,7 +118,7 @@ async def observe_run(run: Run) -> AsyncIterator[AsyncIterator[AnyEvent]]:
 
 @asynccontextmanager
 async def fold_run(run: Run) -> AsyncIterator[tuple[RunState, asyncio.Task[None]]]:
-    """Fold the events of `run` into a state for as long as the block lasts; the task ends when the server has."""
+    """Fold the events of `run` into a state while the block runs; the task is done when the server has exited."""
     state = RunState()
 
     async def follow() -> None:
@@ -136,7 +136,7 @@ async def fold_run(run: Run) -> AsyncIterator[tuple[RunState, asyncio.Task[None]
 
 @asynccontextmanager
 async def observe_batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent]]]:
-    """Yield the events of `run` as `observe_run` does, those together that were read at once."""
+    """Yield the events of `run` like `observe_run`, in lists of those that were read at once."""
     from dflash_tui.monitoring import recorder
 
     queue: _Queue = asyncio.Queue()
@@ -152,7 +152,7 @@ async def observe_batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent
     recording = recorder.record_when_free(run, lambda line: queue.put_nowait([line]))
     tasks = [asyncio.create_task(work) for work in (_follow_files(run, queue), recording)]
     for task in tasks:
-        task.add_done_callback(lambda done: _forward_error(done, queue))
+        task.add_done_callback(lambda finished: _forward_error(finished, queue))
     try:
         yield events()
     finally:
@@ -161,9 +161,9 @@ async def observe_batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _forward_error(done: asyncio.Task[None], queue: _Queue) -> None:
-    """Hand the error of a finished task to whoever reads the events."""
-    if not done.cancelled() and (error := done.exception()):
+def _forward_error(task: asyncio.Task[None], queue: _Queue) -> None:
+    """Forward the error of a finished task to the reader of the events."""
+    if not task.cancelled() and (error := task.exception()):
         queue.put_nowait(error)
 
 
@@ -173,9 +173,9 @@ def _launch_events(run: Run) -> Iterator[AnyEvent]:
 
 
 def _infer_exit(run: Run) -> Exited:
-    """Return the exit of a run that nobody saw end: the last thing written is the best known time."""
-    written = [path.stat().st_mtime for path in (run.log, run.samples) if path.exists()]
-    return Exited(max(written, default=run.started_at), None, lost=processes.is_from_another_boot(run.born))
+    """Return the exit of a run that nobody observed: the last write is the best known time."""
+    write_times = [path.stat().st_mtime for path in (run.log, run.samples) if path.exists()]
+    return Exited(max(write_times, default=run.started_at), None, lost=processes.is_from_another_boot(run.born))
 
 
 async def _follow_files(run: Run, queue: _Queue) -> None:
@@ -193,15 +193,17 @@ async def _follow_files(run: Run, queue: _Queue) -> None:
             break
         was_alive = True
         await asyncio.sleep(LOG_INTERVAL)
-    ends: list[Exited | Autopsy] = []
+    exit_events: list[Exited | Autopsy] = []
     if Exited not in seen:
         code = await asyncio.to_thread(server_process.read_exit_code, run)
-        ends.append(Exited(time.time(), code) if was_alive else _infer_exit(run))
-    lost = any(isinstance(end, Exited) and end.lost for end in ends)  # this boot's kernel knows nothing of it
+        exit_events.append(Exited(time.time(), code) if was_alive else _infer_exit(run))
+    lost = any(
+        isinstance(event, Exited) and event.lost for event in exit_events
+    )  # the kernel of this boot knows nothing about it
     if not lost and not seen & {Autopsy, Stopping}:
-        ends.append(await asyncio.to_thread(kernel_log.read_autopsy, run, kills if was_alive else None))
-    for event in ends:
-        if was_alive:  # what nobody saw is worked out anew each time, never written down as a fact
+        exit_events.append(await asyncio.to_thread(kernel_log.read_autopsy, run, kills if was_alive else None))
+    for event in exit_events:
+        if was_alive:  # an exit that nobody observed is inferred anew each time, never recorded as a fact
             run_files.record_event(run, event)
         queue.put_nowait([event])
     queue.put_nowait(None)

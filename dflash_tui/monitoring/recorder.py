@@ -1,4 +1,4 @@
-"""The recorder: one observer of a run asks its server and writes down what the log does not say."""
+"""Record a run: poll its server, GPUs and memory, and write the samples that every observer reads."""
 
 from __future__ import annotations
 
@@ -31,25 +31,26 @@ from dflash_tui.vllm_output import metrics
 
 SAMPLE_INTERVAL = 1.0
 FIRST_REQUEST_RETRY = 30.0
-# What answers on the port while a server starts may be another that is just ending.
+# What answers on the port while a server starts may be another server that is just exiting.
 PORT_CONFLICT_DELAY = 10.0
 _MAX_LINE = 1 << 20
 
 
-async def record_when_free(run: Run, tell: Callable[[LogLine], None]) -> None:
-    """Ask the server and write down the answers, for as long as it lives and nobody else does.
+async def record_when_free(run: Run, report_line: Callable[[LogLine], None]) -> None:
+    """Record `run` while its server runs, whenever no other observer does.
 
-    `tell` is given a line when nothing can be written, as on a full disk, and when it can again.
+    `report_line` is called when recording stops working, as on a full disk, and when it works again.
     """
-    lease, trouble = RecorderLease(run.folder / "recorder"), ""
+    lease, write_error = RecorderLease(run.folder / "recorder"), ""
     try:
         while await asyncio.to_thread(server_process.is_alive, run):
-            took = lease.take()
-            if lease.trouble != trouble:
-                trouble = lease.trouble
-                words = f"nothing can be recorded, so figures stand still: {trouble}: {run.folder}"
-                tell(LogLine(time.time(), words if trouble else "it is recorded again", "WARNING", "dflash-tui"))
-            if took:
+            acquired = lease.acquire()
+            if lease.write_error != write_error:
+                write_error = lease.write_error
+                problem = f"cannot record, so the figures stand still: {write_error}: {run.folder}"
+                text = problem if write_error else "recording again"
+                report_line(LogLine(time.time(), text, "WARNING", "dflash-tui"))
+            if acquired:
                 await _Recorder(run, lease).run()
             await asyncio.sleep(SAMPLE_INTERVAL)
     finally:
@@ -67,7 +68,7 @@ async def read_counters(run: Run) -> Counters | None:
 
 
 def _read_recorded_health(run: Run) -> tuple[Health, str, bool]:
-    """Return what earlier recorders wrote of the server's health, and whether it has generated before."""
+    """Return the health that was recorded last, its detail, and whether the server has ever answered a request."""
     changes: list[HealthChanged] = []
     with contextlib.suppress(OSError), run.samples.open("rb") as file:
         # Weeks of samples are hundreds of megabytes, few of them about health.
@@ -78,133 +79,133 @@ def _read_recorded_health(run: Run) -> tuple[Health, str, bool]:
 
 
 class _Recorder:
-    """Polls /health, /metrics and the memory once a second and records what changed."""
+    """Polls /health, /metrics, GPUs and memory once a second and records what changed."""
 
     def __init__(self, run: Run, lease: RecorderLease) -> None:
         self._run, self._lease = run, lease
         self._health, self._detail, self._warm = _read_recorded_health(run)
         self._owns_port = False
-        self._warm_up_due = 0.0
-        self._written: Sampled | None = None
-        self._seen: Sampled | None = None
+        self._first_request_at = 0.0
+        self._last_recorded: Sampled | None = None
+        self._last_reading: Sampled | None = None
         self._latencies: LatenciesSampled | None = None
-        self._watch = Sampler(run)
-        self._written_at = -math.inf  # by a clock that nobody sets, like all intervals
+        self._sampler = Sampler(run)
+        self._recorded_at = -math.inf  # by a clock that nobody sets, like all intervals
         self._probe_after = idle_probe.idle_seconds_before_probe()
-        self._rests_since = time.monotonic()
-        self._complain_at = time.monotonic() + PORT_CONFLICT_DELAY
+        self._idle_since = time.monotonic()
+        self._port_conflict_at = time.monotonic() + PORT_CONFLICT_DELAY
 
     async def run(self) -> None:
-        """Record until the server or the lease is gone."""
+        """Record until the server has exited or the lease is lost."""
         async with (
             httpx.AsyncClient(base_url=self._run.url, timeout=5.0, trust_env=False) as client,
             asyncio.TaskGroup() as group,
         ):
-            asking: asyncio.Task[None] | None = None
+            request: asyncio.Task[None] | None = None
             while await asyncio.to_thread(server_process.is_alive, self._run) and self._lease.renew():
                 due = time.monotonic() + SAMPLE_INTERVAL
-                await self._watch.sample(starting=not self._warm)
-                answers = await self._ask(client)
-                if answers and (asking is None or asking.done()):
-                    if not self._warm and time.monotonic() >= self._warm_up_due:
-                        asking = group.create_task(self._warm_up())
-                    elif self._warm and time.monotonic() - self._rests_since >= self._probe_after:
-                        asking = group.create_task(self._probe())
+                await self._sampler.sample(starting=not self._warm)
+                healthy = await self._poll(client)
+                if healthy and (request is None or request.done()):
+                    if not self._warm and time.monotonic() >= self._first_request_at:
+                        request = group.create_task(self._send_first_request())
+                    elif self._warm and time.monotonic() - self._idle_since >= self._probe_after:
+                        request = group.create_task(self._send_probe())
                 await asyncio.sleep(max(0.05, due - time.monotonic()))
-            if asking:
-                asking.cancel()
+            if request:
+                request.cancel()
 
-    async def _ask(self, client: httpx.AsyncClient) -> bool:
-        """Return whether the server answers well, having recorded its counters."""
+    async def _poll(self, client: httpx.AsyncClient) -> bool:
+        """Record the counters and the health; return whether the server is healthy."""
         if not self._owns_port:
             # Another server may answer on the port while ours is still starting.
             self._owns_port = await asyncio.to_thread(
-                processes.is_listening_on, self._watch.members, self._run.plan.port
+                processes.is_listening_on, self._sampler.members, self._run.plan.port
             )
             if not self._owns_port:
-                await self._complain()
+                await self._report_port_conflict()
                 return False
         try:
             await bounded_http.fetch_bounded(client, "/health")
         except (bounded_http.BadResponse, *bounded_http.FAILED) as error:
             if self._health is not Health.STARTING:
-                self._change(Health.UNHEALTHY, _describe_error("/health", error))
+                self._record_health(Health.UNHEALTHY, _describe_error("/health", error))
             return False
-        # Counters that cannot be read leave a hole in the charts; they say nothing of a server's health.
+        # Counters that cannot be read leave a gap in the charts; they say nothing about a server's health.
         try:
             text = await bounded_http.fetch_bounded(client, "/metrics")
-            found = await asyncio.to_thread(metrics.parse_metrics, text.decode(errors="replace"))
-            detail = "" if found else "/metrics has no counter of a vLLM server"
+            scrape = await asyncio.to_thread(metrics.parse_metrics, text.decode(errors="replace"))
+            detail = "" if scrape else "/metrics has no counter of a vLLM server"
         except (bounded_http.BadResponse, *bounded_http.FAILED) as error:
-            found, detail = None, _describe_error("/metrics", error)
-        self._take(found)
-        self._change(Health.WARM if self._warm else Health.HEALTHY, detail)
+            scrape, detail = None, _describe_error("/metrics", error)
+        self._record_metrics(scrape)
+        self._record_health(Health.WARM if self._warm else Health.HEALTHY, detail)
         return True
 
-    async def _complain(self) -> None:
-        """Tell once that somebody else listens on the port: ours, which has bound it at most, never will."""
+    async def _report_port_conflict(self) -> None:
+        """Record that another program listens on the port: our server, which has bound it at most, never will."""
         port = self._run.plan.port
-        if time.monotonic() < self._complain_at or not (
+        if time.monotonic() < self._port_conflict_at or not (
             holder := await asyncio.to_thread(system.find_port_listener, port)
         ):
             return
-        if await asyncio.to_thread(processes.is_listening_on, self._watch.members, port):  # since this moment
+        if await asyncio.to_thread(processes.is_listening_on, self._sampler.members, port):  # since this moment
             return
         detail = f"port {port} is held by {holder}; no process of this server listens there"
-        self._change(Health.UNHEALTHY, detail)
+        self._record_health(Health.UNHEALTHY, detail)
 
-    def _change(self, health: Health, detail: str = "") -> None:
+    def _record_health(self, health: Health, detail: str = "") -> None:
         # A failed first request is not undone by /health, which answers 200 from a server that cannot generate.
         failed = self._health is Health.UNHEALTHY and not self._warm and health is Health.HEALTHY
         if (health, detail) != (self._health, self._detail) and not failed:
             self._health, self._detail = health, detail
             run_files.record_event(self._run, HealthChanged(time.time(), health, detail))
 
-    def _take(self, found: metrics.Scrape | None) -> None:
-        """Record what changed of a reading, and every ten seconds."""
-        if found is None:
+    def _record_metrics(self, scrape: metrics.Scrape | None) -> None:
+        """Record counters and latencies when they changed, and the counters every ten seconds."""
+        if scrape is None:
             return
-        latencies = LatenciesSampled(time.time(), found.ttft, found.tpot)
-        if (found.ttft or found.tpot) and not _same_latencies(latencies, self._latencies):
+        latencies = LatenciesSampled(time.time(), scrape.ttft, scrape.tpot)
+        if (scrape.ttft or scrape.tpot) and not _same_latencies(latencies, self._latencies):
             self._latencies = latencies
             run_files.record_event(self._run, latencies)
-        self._take_counters(found.counters)
+        self._record_counters(scrape.counters)
 
-    def _take_counters(self, counters: Counters) -> None:
+    def _record_counters(self, counters: Counters) -> None:
         """Record a reading when it differs, and every ten seconds.
 
         Before a changed reading the last equal one is written, so that a burst is measured from its own start.
         """
-        reading, before, now = Sampled(time.time(), counters), self._seen, time.monotonic()
-        self._seen = reading
-        changed = self._written is None or counters != self._written.counters
+        reading, before, now = Sampled(time.time(), counters), self._last_reading, time.monotonic()
+        self._last_reading = reading
+        changed = self._last_recorded is None or counters != self._last_recorded.counters
         if changed or counters.running:
-            self._rests_since = now
-        if changed and before and before is not self._written:
+            self._idle_since = now
+        if changed and before and before is not self._last_recorded:
             run_files.record_event(self._run, before)
-        if changed or now - self._written_at >= IDLE_INTERVAL:
+        if changed or now - self._recorded_at >= IDLE_INTERVAL:
             run_files.record_event(self._run, reading)
-            self._written, self._written_at = reading, now
+            self._last_recorded, self._recorded_at = reading, now
 
-    async def _probe(self) -> None:
-        """Ask for one token; whether it came is recorded, and what it means is for `alarms` to say."""
-        done = await client.send_probe(
+    async def _send_probe(self) -> None:
+        """Request one token and record the outcome; what it means is for `alarms` to say."""
+        result = await client.send_probe(
             self._run.url, self._run.plan.served_name, idle_probe.PROBE_TIMEOUT, key=self._run.key
         )
-        run_files.record_event(self._run, done)
-        self._rests_since = time.monotonic()
+        run_files.record_event(self._run, result)
+        self._idle_since = time.monotonic()
 
-    async def _warm_up(self) -> None:
-        """Send one real request: a server with a wrong drafter gets ready and dies on the first one.
+    async def _send_first_request(self) -> None:
+        """Send one real request: a server with a wrong drafter gets ready and fails on the first one.
 
-        The first may take minutes (kernels are compiled for it), so it has the patience of any other; one that
-        fails is tried again after a while.
+        It may take minutes (kernels are compiled for it), so its timeout is that of any other request; one that fails
+        is repeated after a while.
         """
-        done = await client.send_first_request(self._run.url, self._run.plan.served_name, key=self._run.key)
-        run_files.record_event(self._run, done)
-        self._warm = not done.error
-        self._warm_up_due = time.monotonic() + FIRST_REQUEST_RETRY
-        self._change(Health.WARM if self._warm else Health.UNHEALTHY, done.error)
+        result = await client.send_first_request(self._run.url, self._run.plan.served_name, key=self._run.key)
+        run_files.record_event(self._run, result)
+        self._warm = not result.error
+        self._first_request_at = time.monotonic() + FIRST_REQUEST_RETRY
+        self._record_health(Health.WARM if self._warm else Health.UNHEALTHY, result.error)
 
 
 def _describe_error(path: str, error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""The lease of a run: which of its observers records."""
+"""The recorder lease of a run: a file that decides which of its observers records."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ LEASE_SECONDS = 5.0
 
 
 class RecorderLease:
-    """A file that names the one observer that records; whoever does not renew it in time has lost it.
+    """A file that names the one observer that records, and that expires when it is not renewed.
 
-    A lock would be kept by an observer that was suspended or waits for its terminal, and everybody with it.
+    A lock would be held by an observer that is suspended or waits for its terminal, and nobody would record.
     """
 
     def __init__(self, path: Path) -> None:
         self._path, self._me = path, f"{os.getpid()}-{time.time_ns()}"
-        self.trouble = ""  # why it could not be written the last time
+        self.write_error = ""  # of the last attempt; empty when it succeeded
 
-    def take(self) -> bool:
-        """Take the lease if nobody has it, and say whether it is ours; the last of two that try has it."""
+    def acquire(self) -> bool:
+        """Acquire the lease if it is free, and return whether it is ours; of two at once the last one wins."""
         with contextlib.suppress(OSError):
             if 0 <= time.time() - self._path.stat().st_mtime < LEASE_SECONDS:
                 return self.renew()
         return self._write()
 
     def renew(self) -> bool:
-        """Keep the lease and say whether it was still ours."""
+        """Renew the lease and return whether it was still ours."""
         try:
             return self._path.read_text() == self._me and self._write()
         except (OSError, UnicodeDecodeError):
             return False
 
     def release(self) -> None:
-        """Let the next observer have it at once."""
+        """Give the lease up, so that another observer can acquire it at once."""
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if self._path.read_text() == self._me:
                 self._path.unlink()
@@ -48,9 +48,9 @@ class RecorderLease:
             private_files.write_private_file(temporary, self._me.encode())
             temporary.replace(self._path)
         except OSError as error:
-            self.trouble = error.strerror or str(error)
+            self.write_error = error.strerror or str(error)
             with contextlib.suppress(OSError):
                 temporary.unlink()
             return False
-        self.trouble = ""
+        self.write_error = ""
         return True

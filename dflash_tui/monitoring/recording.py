@@ -1,7 +1,7 @@
-"""Recorded runs to read again: a run's folder, an exported file, or the sample that is shipped.
+"""Read recorded runs: a run folder, an exported file, or the sample that is shipped.
 
-Whoever gives a recording away may have written anything into it: only three names are read, all texts are cleaned,
-sizes are limited, and nothing is unpacked. What is read names no process, so nothing can be signalled through it.
+Recordings are not trusted: only three file names are read, all texts are cleaned, sizes are limited, and nothing is
+unpacked. A recording identifies no process, so nothing can be signalled through it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dflash_tui.vllm_output.log_reader import LogReader
 
 SAMPLE = "sample"
 RUN_PART, LOG_PART, SAMPLES_PART = "run.json", LOG_NAME, "samples.jsonl"
-# A log packs to a tenth or a fiftieth; what claims more than this is made to fill memory or time.
+# A log compresses to a tenth or a fiftieth; more than this is an attempt to fill memory or time.
 MAX_COMPRESSION = 200
 _ALWAYS_ALLOWED = 16 << 20
 _MAX_RUN_FILE = _MAX_SAMPLE_BYTES = 1 << 20
@@ -39,80 +39,81 @@ _READ_ERRORS = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplemente
 
 
 class Recording(Run, frozen=True):
-    """A run that is only read: `where` is the folder or the exported file with its three parts."""
+    """A run that is only read, from its folder or from an exported file."""
 
-    where: str = ""
+    source: str = ""
+    """The path of the run folder or of the exported file."""
 
     @property
     def folder(self) -> Path:
-        """The folder, or the exported file as if it was one."""
-        return Path(self.where)
+        """The run folder, or the exported file in its place."""
+        return Path(self.source)
 
     @property
     def name(self) -> str:
-        """What to call it on the screen."""
+        """The name for display."""
         return SAMPLE if self.folder == paths.sample_folder() else self.id
 
     def events(self) -> Iterator[AnyEvent]:
-        """Yield all events by time, read bit by bit.
+        """Yield all events by time, read piece by piece.
 
         Raises:
             DflashError: the recording cannot be read to its end.
         """
         yield from self.prepared
         yield self.launched
-        ended = False
+        exited = False
         try:
-            for event in heapq.merge(self._logged(), self._recorded(), key=lambda event: event.at):
-                ended = ended or isinstance(event, Exited)
+            for event in heapq.merge(self._read_log(), self._read_samples(), key=lambda event: event.at):
+                exited = exited or isinstance(event, Exited)
                 yield event
         except _READ_ERRORS as error:
-            raise DflashError(f"{self.where} cannot be read to its end", evidence=clean_line(str(error))) from None
-        if not ended and self._known_ended:
-            yield Exited(self.end(), None)
+            raise DflashError(f"{self.source} cannot be read to its end", evidence=clean_line(str(error))) from None
+        if not exited and self._exited_unrecorded:
+            yield Exited(self.last_event_time(), None)
 
     @property
-    def _known_ended(self) -> bool:
-        """Whether the server is known to be gone although nobody recorded that; a file does not tell."""
+    def _exited_unrecorded(self) -> bool:
+        """Whether the server has exited without a record of it; unknown, so False, for an exported file."""
         return self.folder.is_dir() and (run := _find_own_run(self.id)) is not None and not server_process.is_alive(run)
 
-    def end(self) -> float:
-        """Return the time of the last event, by the ends of both files."""
+    def last_event_time(self) -> float:
+        """Return the time of the last event, by the last parts of both files."""
         reader = LogReader(self.started_at, self.utc_offset, redaction.read_env_secrets())
-        logged = [event.at for event in reader.feed(self._tail(LOG_PART) + b"\n")]
-        return max([self.started_at, *logged, *(event.at for event in self.last())])
+        logged = [event.at for event in reader.feed(self._read_tail(LOG_PART) + b"\n")]
+        return max([self.started_at, *logged, *(event.at for event in self.last_recorded_events())])
 
-    def last(self) -> list[Recorded]:
-        """Return the last recorded events, which the log does not hold: how it ended is among them."""
-        lines = self._tail(SAMPLES_PART).split(b"\n")
+    def last_recorded_events(self) -> list[Recorded]:
+        """Return the last recorded samples, with the exit if there was one."""
+        lines = self._read_tail(SAMPLES_PART).split(b"\n")
         return [event for line in lines if (event := decode_recorded(line))]
 
-    def _logged(self) -> Iterator[AnyEvent]:
+    def _read_log(self) -> Iterator[AnyEvent]:
         reader = LogReader(self.started_at, self.utc_offset, redaction.read_env_secrets())
-        for chunk in self._chunks(LOG_PART):
+        for chunk in self._read_chunks(LOG_PART):
             yield from reader.feed(chunk)
         yield from reader.feed(b"\n")
 
-    def _recorded(self) -> Iterator[AnyEvent]:
+    def _read_samples(self) -> Iterator[AnyEvent]:
         buffer = LineBuffer(_MAX_SAMPLE_BYTES)
-        for chunk in self._chunks(SAMPLES_PART):
+        for chunk in self._read_chunks(SAMPLES_PART):
             for line in buffer.feed(chunk):
                 if event := decode_recorded(line):
                     yield event
 
-    def _chunks(self, part: str) -> Iterator[bytes]:
+    def _read_chunks(self, part: str) -> Iterator[bytes]:
         try:
-            file = self.open(part)
+            file = self.open_part(part)
         except (FileNotFoundError, KeyError):
             return
         with file:
             while chunk := file.read(_CHUNK):
                 yield chunk
 
-    def _tail(self, part: str) -> bytes:
+    def _read_tail(self, part: str) -> bytes:
         tail = b""
         try:
-            with self.open(part) as file:
+            with self.open_part(part) as file:
                 if file.seekable() and self.folder.is_dir():
                     file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
                 while chunk := file.read(1 << 20):
@@ -121,8 +122,8 @@ class Recording(Run, frozen=True):
             return tail
         return tail
 
-    def open(self, part: str) -> IO[bytes]:
-        """Open one of the three parts for reading."""
+    def open_part(self, part: str) -> IO[bytes]:
+        """Open a part (`RUN_PART`, `LOG_PART` or `SAMPLES_PART`) for reading."""
         if self.folder.is_dir():
             return (find_log(self.folder) if part == LOG_PART else self.folder / part).open("rb")
         with zipfile.ZipFile(self.folder) as archive:  # the part keeps the file open
@@ -133,10 +134,10 @@ register_type(Recording)
 
 
 def find_recording(name: str) -> Recording:
-    """Return the recording that `name` means: `sample`, an exported file, a run's folder, or a run as `server.find`.
+    """Return the recording called `name`: `sample`, an exported file, a run folder, or a run as in `find_run`.
 
     Raises:
-        UsageError: nothing fits, or the file is not what `export` writes.
+        UsageError: there is none, or the file is not one that `export` writes.
     """
     if name == SAMPLE:
         return read_recording(paths.sample_folder())
@@ -157,21 +158,21 @@ def read_recording(path: Path) -> Recording:
     """Return the recording in a run folder or an exported file.
 
     Raises:
-        UsageError: it is none, or one that is made to do harm.
+        UsageError: it is not a recording, or it was made to do harm.
     """
     what = f"{path} is not a recording"
     try:
         if path.is_dir():
             with (path / RUN_PART).open("rb") as file:
-                told = file.read(_MAX_RUN_FILE + 1)
+                data = file.read(_MAX_RUN_FILE + 1)
         else:
             _check_archive(path)
             with zipfile.ZipFile(path) as archive, archive.open(RUN_PART) as member:
-                told = member.read(_MAX_RUN_FILE + 1)
-        if len(told) > _MAX_RUN_FILE:
+                data = member.read(_MAX_RUN_FILE + 1)
+        if len(data) > _MAX_RUN_FILE:
             raise UsageError(what, evidence=f"{RUN_PART} is larger than {_MAX_RUN_FILE >> 20} MiB")
-        # A run that nobody bore is nobody's: no pid in it is ever taken for a process of ours.
-        fields = clean_json_value(msgspec.json.decode(told)) | {"born": "", "where": str(path.resolve())}
+        # Without the identity of a process, no pid in it is ever taken for a process of ours.
+        fields = clean_json_value(msgspec.json.decode(data)) | {"born": "", "source": str(path.resolve())}
         recording = msgspec.convert(fields, Recording)
     except (*_READ_ERRORS, KeyError, TypeError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         do = "dflash-tui export RUN writes one; dflash-tui ps --all lists the runs"

@@ -1,4 +1,4 @@
-"""What a server's processes and GPUs do: looked at once a second, written down when it has changed."""
+"""Sample the processes, GPUs and memory of a server once a second, and record what changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ACTIVITY_INTERVAL = 2.0
 
 
 class Sampler:
-    """Records processes, GPUs and memory of a run when they have changed, and every ten seconds."""
+    """Records processes, GPUs and memory of a run when they changed, and every ten seconds."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -40,36 +40,36 @@ class Sampler:
             self.members, self._members_at = await asyncio.to_thread(server_process.list_processes, self._run), now
         if starting and now - self._activity_at >= _ACTIVITY_INTERVAL:
             self._activity_at = now
-            did = await asyncio.to_thread(sample_activity, self.members, self._run.log, time.time())
-            run_files.record_event(self._run, did)
+            activity = await asyncio.to_thread(sample_activity, self.members, self._run.log, time.time())
+            run_files.record_event(self._run, activity)
         suspended = tuple(process.pid for process in self.members if processes.is_suspended(process))
         if suspended != self._suspended:
             self._suspended = suspended
             run_files.record_event(self._run, Suspended(time.time(), suspended))
         cards = None if self._run.plan.on_cpu else await asyncio.to_thread(nvml.read_gpus)
         if cards:
-            self._take_gpus(cards, now)
-        if sample := self._memory_now(cards):
-            moved = self._memory is None or abs(sample.used - self._memory.used) > sample.total / 500
-            if moved or now - self._memory_at >= IDLE_INTERVAL:
+            self._record_gpus(cards, now)
+        if sample := self._measure_memory(cards):
+            changed = self._memory is None or abs(sample.used - self._memory.used) > sample.total / 500
+            if changed or now - self._memory_at >= IDLE_INTERVAL:
                 self._memory, self._memory_at = sample, now
                 run_files.record_event(self._run, sample)
 
-    def _take_gpus(self, cards: tuple[gpus.Gpu, ...], now: float) -> None:
+    def _record_gpus(self, cards: tuple[gpus.Gpu, ...], now: float) -> None:
         pids = {process.pid for process in self.members}
         sample = GpusSampled(time.time(), gpu_load.read_gpu_loads(cards, pids, self._run.plan.gpus))
-        moved = self._gpus is None or gpu_load.has_load_changed(self._gpus.gpus, sample.gpus)
-        if moved or now - self._gpus_at >= IDLE_INTERVAL:
+        changed = self._gpus is None or gpu_load.has_load_changed(self._gpus.gpus, sample.gpus)
+        if changed or now - self._gpus_at >= IDLE_INTERVAL:
             self._gpus, self._gpus_at = sample, now
             run_files.record_event(self._run, sample)
 
-    def _memory_now(self, cards: tuple[gpus.Gpu, ...] | None) -> MemorySampled | None:
+    def _measure_memory(self, cards: tuple[gpus.Gpu, ...] | None) -> MemorySampled | None:
         machine = psutil.virtual_memory()
         if cards and (use := gpus.measure_gpu_memory_use(cards, {process.pid for process in self.members})):
             shared = any(card.unified for card in cards)
             return MemorySampled(time.time(), use.used, use.total, use.source, machine.available if shared else None)
         if self._memory and self._memory.source != "resident":
-            return None  # the driver is silent for now, and another kind of memory would be drawn as its answer
+            return None  # the driver does not answer now, and another kind of memory must not appear in its place
         left = machine.available if self._run.plan.on_cpu else None
         return MemorySampled(
             time.time(), processes.measure_resident_memory(self.members), machine.total, "resident", left
@@ -77,10 +77,10 @@ class Sampler:
 
 
 def sample_activity(members: Iterable[psutil.Process], log: Path, at: float) -> Activity:
-    """Return the sums over `members` that still exist, with the CPU time of their ended children, and the log's size.
+    """Return CPU time and disk bytes of `members`, their exited children included, and the size of the log.
 
-    Memory-mapped weights count as disk bytes when they come from a disk (proc(5), io: read_bytes). Of processes of
-    other users nothing is known.
+    They move while the log is silent. Memory-mapped weights count as disk bytes when they are read from a disk
+    (proc(5), io: read_bytes). Processes of other users count as nothing.
     """
     cpu, disk = 0.0, 0
     for process in members:

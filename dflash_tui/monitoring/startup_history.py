@@ -1,4 +1,4 @@
-"""What earlier runs on this machine tell about the next one, read from their folders."""
+"""Read earlier starts on this machine from their run folders, to estimate the duration of the next one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.log_reader import LogReader
 
 _CHUNK = 1 << 18
-# The first request comes within minutes of the launch; a log that is not up by then was not going to be.
+# The first request comes within minutes of the launch; a server that is not up by this much log never came up.
 _MAX_LOG_BYTES = 64 << 20
 _MAX_SAMPLES_BYTES = 4 << 20
 _starts_by_run: dict[str, RecordedStart | None] = {}
@@ -31,40 +31,42 @@ class TimeToReady(NamedTuple):
     runs: int
 
 
-def list_starts(recipe: str = "", kind: tuple[str, ...] = (), but: str = "") -> list[RecordedStart]:
-    """Return the starts that came up, oldest first: of a recipe, of one kind, or all; `but` is a run left out.
+def list_starts(recipe: str = "", kind: tuple[str, ...] = (), exclude: str = "") -> list[RecordedStart]:
+    """Return the starts that came up, oldest first: of a recipe, of one kind, or all, without the run `exclude`.
 
-    Only the beginnings of the files are read, and those of a run that has ended once.
+    Only the beginnings of the files are read, and those of a finished run only once.
     """
-    found = []
+    starts = []
     for run in registry.list_runs():
-        alike = (not recipe or run.plan.recipe == recipe) and (not kind or run.plan.kind == kind)
-        if alike and run.id != but and (start := _cached_start(run)):
-            found.append(start)
-    return found
+        matches = (not recipe or run.plan.recipe == recipe) and (not kind or run.plan.kind == kind)
+        if matches and run.id != exclude and (start := _cached_start(run)):
+            starts.append(start)
+    return starts
 
 
 def estimate_ready(plan: Plan) -> TimeToReady | None:
-    """Return how long the last runs of the same kind took to be ready, as `expect` chooses them; None without any.
+    """Return how long the last runs of the same kind took to be ready; None without any.
 
     Runs of other recipes, profiles, variants, modes, engines or models do not count, nor those that never generated.
     """
-    answered = [start for start in list_starts(kind=plan.kind) if start.ready is not None]
-    expected = expect_startup(answered)
+    ready_starts = [start for start in list_starts(kind=plan.kind) if start.ready is not None]
+    expected = expect_startup(ready_starts)
     return TimeToReady(*expected.ready) if expected and expected.ready else None
 
 
-def read_step_history(plan: Plan, but: str = "") -> dict[Step, MedianSeconds]:
-    """Return what the steps before a launch of `plan` took in earlier runs of any recipe; `but` is a run left out.
+def read_step_history(plan: Plan, exclude: str = "") -> dict[Step, MedianSeconds]:
+    """Return how long the steps before a launch of `plan` took in earlier runs of any recipe, without `exclude`.
 
     Those of the engine are taken from runs of the same engine, the models' from runs of the same two models.
     """
-    runs = [run for run in registry.list_runs() if run.id != but]
+    runs = [run for run in registry.list_runs() if run.id != exclude]
     engine = [run.prepared for run in runs if run.plan.engine_folder == plan.engine_folder]
     models = [run.prepared for run in runs if (run.plan.target, run.plan.drafter) == (plan.target, plan.drafter)]
-    found = expectations.summarize_steps(engine) | {Step.MODELS: expectations.summarize_steps(models).get(Step.MODELS)}
-    wanted = set(Step) - (set() if plan.patches else {Step.PATCHES})
-    return {step: guess for step, guess in found.items() if guess and step in wanted}
+    medians = expectations.summarize_steps(engine) | {
+        Step.MODELS: expectations.summarize_steps(models).get(Step.MODELS)
+    }
+    needed = set(Step) - (set() if plan.patches else {Step.PATCHES})
+    return {step: median for step, median in medians.items() if median and step in needed}
 
 
 def _cached_start(run: Run) -> RecordedStart | None:

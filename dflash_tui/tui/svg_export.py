@@ -27,7 +27,7 @@ def draw_run(name: str) -> str:
     """
     os.environ.setdefault("DFLASH_TUI_MARKER", "block")
     found = recording.find_recording(name)
-    return asyncio.run(_run(Player(found, at=found.end() - found.started_at, clock=lambda: 0.0)))
+    return asyncio.run(_run(Player(found, at=found.last_event_time() - found.started_at, clock=lambda: 0.0)))
 
 
 async def _ab(report: ExperimentReport) -> str:

@@ -1,4 +1,4 @@
-"""Quantiles of a window from a server's histograms: differences of bucket counts, never lifetime figures. Pure."""
+"""Quantiles of a time window, from the difference of two histograms of a server. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Quantile(NamedTuple):
 
 
 def subtract_histograms(before: Histogram | None, after: Histogram | None) -> Histogram | None:
-    """Return what was added between two readings; None when nothing was, or when they are not of one server."""
+    """Return the values added between two readings; None for none, or when the readings are of different servers."""
     if before is None or after is None or before.bounds != after.bounds:
         return None
     counts = tuple(b - a for a, b in zip(before.counts, after.counts, strict=True))

@@ -1,7 +1,7 @@
-"""The failures of a vLLM server that are known by the text of its log: why, and what to do about each. Pure.
+"""Known failures of a vLLM server: the log text that identifies each, its cause and its fix. Pure.
 
 The texts were read in the sources of vLLM 0.18 to 0.33, torch, huggingface_hub and uvicorn, or recorded. A group in a
-pattern, `(?P<free>…)`, fills the same name in the cause and in the fix, so that both speak of vLLM's own numbers.
+pattern, `(?P<free>…)`, fills the same name in the cause and in the fix, so that both state vLLM's own numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dflash_tui.events import Problem
 
 
 class KnownFailure(NamedTuple):
-    """A known failure: its name, the text that shows it, why it happens and what to do; the last may be empty."""
+    """A known failure: its name, the log text that identifies it, its cause, and its fix, which may be empty."""
 
     kind: str
     pattern: re.Pattern[str]
@@ -23,7 +23,7 @@ class KnownFailure(NamedTuple):
 
 
 _MAX_QUOTE = 200
-# These only say that something above went wrong; none of them is ever shown as a cause.
+# These only say that something failed before; none of them is ever shown as a cause.
 SYMPTOMS = frozenset({"engine_dead", "init_failed", "app_failed", "validation", "cancelled"})
 
 KNOWN_FAILURES = tuple(
@@ -31,28 +31,28 @@ KNOWN_FAILURES = tuple(
     for kind, pattern, cause, fix in (
         ("arguments", r"^vllm(?: serve)?: error: unrecognized arguments: (?P<flag>-\S+)",
          "this vLLM has no flag {flag}",
-         "Take the flag away, or spell it as this vLLM does."),
+         "Remove the flag, or spell it as this vLLM does."),
         ("arguments", r"^vllm(?: serve)?: error: argument (?P<flag>-[^\s:/]+)\S*: ",
-         "this vLLM does not take the value of {flag}",
-         "Correct the value, or take the flag away."),
+         "this vLLM does not accept the value of {flag}",
+         "Correct the value, or remove the flag."),
         ("arguments", r"^vllm(?: serve)?: error: ",
-         "this vLLM does not take a flag of the command",
-         "Correct the recipe, or take the flag away."),
+         "this vLLM does not accept a flag of the command",
+         "Correct the recipe, or remove the flag."),
         ("attention_head", r"head_size not supported",
-         "the attention backend that was chosen cannot do the target's head size",
-         "Let vLLM choose the target's attention backend; give one to the drafter alone."),
+         "the chosen attention backend does not support the target's head size",
+         "Let vLLM choose the target's attention backend; set one for the drafter only."),
         ("attention_causal", r"non-causal attention not supported|Only causal attention is supported",
-         "a DFlash drafter looks both ways, and no attention backend that was asked can do that here",
-         "vLLM 0.24 or newer, the patches of the recipe's seed profile, or another backend for the drafter."),
+         "a DFlash drafter needs non-causal attention, which no attention backend that vLLM tried supports here",
+         "Use vLLM 0.24 or newer, the patches of the recipe's seed profile, or another backend for the drafter."),
         ("attention_images", r"partial multimodal token full attention not supported",
          "FlashAttention was asked to draft for a target that also reads images",
-         "TRITON_ATTN for the drafter, or no images: limit-mm-per-prompt."),
+         "Use TRITON_ATTN for the drafter, or no images: limit-mm-per-prompt."),
         ("attention_dtype", r"kv_cache_dtype not supported",
          "the attention backend cannot read a KV cache of this type",
-         "Leave kv-cache-dtype at auto, or TRITON_ATTN for the drafter."),
+         "Leave kv-cache-dtype at auto, or use TRITON_ATTN for the drafter."),
         ("attention", r"No valid attention backend found for ",
          "no attention backend of this vLLM can serve the pair on this device",
-         "The evidence names the reason of each backend; choose another for the target or for the drafter."),
+         "The log line gives the reason for each backend; choose another for the target or for the drafter."),
         ("spec_method", r"Unsupported speculative method: '(?P<method>[^']*)'|"
                         r"Input should be '(?:ngram|medusa)'.*input_value='(?P<given>[^']*)'|"
                         r"Input should be '(?:ngram|medusa)'",
@@ -60,86 +60,86 @@ KNOWN_FAILURES = tuple(
          "DFlash needs vLLM 0.20 or newer."),
         ("spec_key", r"^(?:Unexpected keyword argument|Extra inputs are not permitted)",
          "this vLLM does not know a key of its configuration, which the line above names",
-         "Take the key away, or use a newer vLLM."),
+         "Remove the key, or use a newer vLLM."),
         ("spec_target", r"(?:dflash|eagle3|extract_hidden_states) is only supported for \[|"
                         r"Model does not support EAGLE3 interface",
-         "this vLLM cannot hand the target's hidden states to a drafter",
-         "A newer vLLM, or its patch."),
+         "this vLLM cannot pass the target's hidden states to a drafter",
+         "Use a newer vLLM, or the patch for this one."),
         ("spec_mask", r"For parallel drafting, the draft model config must have|"
                       r"Model config must specify .{0,40}(?:pard_token|mask_token_id)",
-         "the drafter is not one that drafts in parallel",
-         "Name the DFlash drafter that was made for the target."),
+         "the drafter does not support parallel drafting",
+         "Use the DFlash drafter that was trained for the target."),
         ("spec_window", r"DFlash does not yet support mixed sliding/full attention|"
                         r"DFlash drafters with mixed sliding/full attention require the V2 model runner",
          "this drafter mixes sliding and full attention, which this vLLM does not run",
-         "vLLM 0.26 or newer with the V2 model runner."),
+         "Use vLLM 0.26 or newer with the V2 model runner."),
         ("spec_width", r"DFlash drafter expects (?P<wanted>\d+) concatenated aux hidden features "
                        r"but received (?P<got>\d+)|DFlash drafter expects \d+ concatenated aux hidden features",
-         "target and drafter do not belong together: the drafter asks for layers that the target does not have",
-         "Name the drafter that was made for this target."),
+         "target and drafter do not belong together: the drafter needs layers that the target does not have",
+         "Use the drafter that was trained for this target."),
         ("architecture", r"does not recognize this architecture|"
                          r"Model architectures .* (?:are not supported|failed to be inspected)|"
                          r"No module named 'transformers\.models\.\w+'|AmbiguousGlobalPerLayerAttributeError",
-         "the transformers package of this engine does not go with the model",
+         "the transformers package of this engine does not support the model",
          "Use the engine that the recipe pins."),
         ("kv_cache", r"To serve at least one request with the models?'s max seq len \((?P<tokens>\d+)\), "
                      r"\((?P<needed>[\d.]+) GiB .* KV cache memory \((?P<there>[\d.]+) GiB\)"
                      r".*estimated maximum model length is (?P<fits>\d+)",
-         "one request of {tokens} tokens needs {needed} GiB of KV cache, and there are {there} GiB",
-         "Lower --max-model-len to {fits}, which vLLM says fits, or raise the memory given to the server."),
+         "one request of {tokens} tokens needs {needed} GiB of KV cache, and {there} GiB are left",
+         "Lower --max-model-len to {fits}, which vLLM says fits, or give the server more memory."),
         ("kv_cache", r"To serve at least one request with the models?'s max seq len|"
                      r"No available memory for the cache blocks",
-         "what is left for the KV cache does not hold one request of this length",
-         "Lower --max-model-len or raise the memory given to the server."),
+         "the memory left for the KV cache does not hold one request of this length",
+         "Lower --max-model-len or give the server more memory."),
         ("memory_taken", r"(?:Free memory on device \S+|Available memory on node \d+) "
                          r"\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired "
                          r"\w+ memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)",
          "{free} of {total} GiB are free, and the share of {share} asks for {wanted} GiB",
-         "End what holds the memory, or lower --gpu-memory-utilization."),
+         "Stop the program that holds the memory, or lower --gpu-memory-utilization."),
         ("memory_taken", r"on startup is less than desired GPU memory utilization|"
                          r"^(?:\w+: )?Available memory on node \d+",
-         "something else holds the memory",
-         "End what holds the memory, or ask for less: --gpu-memory-utilization, or the size of the KV cache."),
+         "another program holds the memory",
+         "Stop that program, or ask for less: --gpu-memory-utilization, or the size of the KV cache."),
         ("max_len", r"User-specified max_model_len \((?P<tokens>\d+)\) is greater than the derived max_model_len"
                     r"(?: \((?P<derived>[^)]*)\))?",
-         "the model was not made for {tokens} tokens",
-         "Lower --max-model-len to what the model was made for."),
+         "the model does not support {tokens} tokens",
+         "Lower --max-model-len to what the model supports."),
         ("out_of_memory", r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|"
                           r"CUBLAS_STATUS_ALLOC_FAILED",
-         "the GPU's memory was full",
+         "the GPU ran out of memory",
          "Lower --gpu-memory-utilization, --max-num-batched-tokens, --max-num-seqs or --max-model-len."),
         ("gated", r"GatedRepoError|You are trying to access a gated repo|Cannot access gated repo|"
                   r"Access to model \S+ is restricted|401 Client Error",
          "the model is gated on the hub, and the server has no token that may read it",
          "Accept the model's terms on the hub and export HF_TOKEN."),
         ("hub_offline", r"outgoing traffic has been disabled|offline mode is enabled|OfflineModeIsEnabled",
-         "the model is not in the cache, and HF_HUB_OFFLINE forbids to fetch it",
-         "Take HF_HUB_OFFLINE away, or fetch the model first; check its name."),
+         "the model is not in the cache, and HF_HUB_OFFLINE forbids downloading it",
+         "Unset HF_HUB_OFFLINE, or download the model first; check its name."),
         ("hub_down", r"We couldn't connect to 'https?://|Cannot reach https?://|"
                      r"(?:MaxRetryError|NameResolutionError|ReadTimeout).*(?:huggingface|hf\.co)",
          "the hub could not be reached",
-         "Check the network or HTTPS_PROXY, then launch again; what was fetched is kept."),
+         "Check the network or HTTPS_PROXY, then launch again; partial downloads are kept."),
         ("not_found", r"HFValidationError: Repo id must .*: '(?P<name>[^']*)'|"
                       r"Invalid repository ID or local directory specified: '(?P<folder>[^']*)'",
-         "{name}{folder} holds no model: it is no folder with a config.json, nor a name that the hub could know",
-         "Name a folder that holds a model, or a repository of the hub."),
+         "{name}{folder} holds no model: it is neither a folder with a config.json nor the name of a hub repository",
+         "Use a folder that holds a model, or the name of a hub repository."),
         ("not_found", r"RepositoryNotFoundError|is not a local folder and is not a valid model identifier|"
                       r"HFValidationError|Invalid repository ID or local directory specified|"
                       r"LocalEntryNotFoundError",
-         "the model is neither a folder here nor in the cache, or the hub does not know it",
+         "the model is neither a local folder nor in the cache, or it does not exist on the hub",
          "Check the name."),
         ("weights", r"SafetensorError: |Error while deserializing header|Cannot find any model weights with",
          "the files of the model are damaged or incomplete",
-         "Delete the model from the cache, and launch again to fetch it."),
+         "Delete the model from the cache, and launch again to download it."),
         ("port_in_use", r"\[Errno 98\] |no process of this server listens there",
-         "another program has the port", "Take another port."),
+         "another program uses the port", "Use another port."),
         ("disk_full", r"\[Errno 28\] |No space left on device",
          "a disk is full, or /dev/shm is", "Free some space; df -h shows which."),
         ("open_files", r"\[Errno 24\] ", "the server may not open as many files as it needs",
          "Raise the limit: ulimit -n 65536"),
         ("parallel", r"Total number of attention heads \((?P<heads>\d+)\) must be divisible by tensor parallel size "
                      r"\((?P<size>\d+)\)",
-         "{heads} attention heads cannot be shared by {size} GPUs",
+         "{heads} attention heads cannot be divided among {size} GPUs",
          "Choose a tensor-parallel-size that divides them."),
         ("wrong_build", r"no kernel image is available for execution on the device|"
                         r"the provided PTX was compiled with an unsupported toolchain|"
@@ -147,7 +147,7 @@ KNOWN_FAILURES = tuple(
          "this engine was built for another GPU or another CUDA",
          "Reinstall it, or use the engine that the recipe pins."),
         ("missing_module", r"^ModuleNotFoundError: No module named '(?P<module>[^']*)'",
-         "a feature that was chosen needs the package {module}, which this engine lacks",
+         "a chosen feature needs the package {module}, which this engine does not have",
          "Choose another backend, or use the engine that the recipe pins."),
         ("driver_old", r"The NVIDIA driver on your system is too old|"
                        r"CUDA driver version is insufficient for CUDA runtime version",
@@ -160,17 +160,17 @@ KNOWN_FAILURES = tuple(
         ("quantisation", r"(?:The quantization method .+|Quantization scheme) is not supported for the current GPU",
          "this GPU does not support the quantisation", "Choose a quantisation that this GPU supports."),
         ("device_fault", r"device-side assert triggered|illegal memory access|unspecified launch failure",
-         "a kernel on the GPU read or wrote where it may not: a bug of vLLM or of a backend",
-         "Another attention backend for the drafter, eager mode, or fewer drafted tokens."),
+         "a GPU kernel accessed memory illegally: a bug in vLLM or in a backend",
+         "Try another attention backend for the drafter, eager mode, or fewer drafted tokens."),
         ("timeout", r"RPC call to \w+ timed out|RayChannelTimeoutError",
          "a worker did not answer in time", "Raise VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS."),
         ("worker_died", r"Worker proc \S+ died unexpectedly \(exit code: (?P<code>-?[1-9]\d*)\)",
-         "a worker process died (exit code {code}; -9 is a kill from outside)",
-         "See dmesg: the system ends processes for want of memory. Launch again."),
-        # vLLM asks for the code when the process has gone, but may not be collected yet; 0 is how a failed start ends.
+         "a worker process crashed (exit code {code}; -9 means that it was killed)",
+         "See dmesg: the kernel kills processes when it runs out of memory. Launch again."),
+        # vLLM asks for the code of a process that may not be reaped yet; 0 is the code of a failed start.
         ("worker_died", r"Worker proc \S+ died unexpectedly \(exit code: None\)",
-         "a worker process died, and vLLM did not see how; one that is killed from outside often ends so",
-         "See dmesg: the system ends processes for want of memory. Launch again."),
+         "a worker process crashed, and vLLM does not know how; often it was killed",
+         "See dmesg: the kernel kills processes when it runs out of memory. Launch again."),
         ("cancelled", r"^RuntimeError: cancelled$|^(?:\w+\.)*(?:CancelledError|KeyboardInterrupt|SystemExit)\b",
          "", ""),
         ("validation", r"^pydantic_core\.\S+ValidationError: ", "", ""),
@@ -183,15 +183,15 @@ KNOWN_FAILURES = tuple(
 
 
 class FailureMatch(NamedTuple):
-    """What a text shows: the failure's name, its cause and fix in words, the numbers and names that it states.
+    """A known failure found in a log text: its name, cause and fix, with the values that the text states.
 
-    `quote` is the text as far as it shows that.
+    `quote` is the text, cut after the part that identifies the failure.
     """
 
     kind: str
     cause: str
     fix: str
-    said: dict[str, str]
+    log_values: dict[str, str]
     quote: str
 
 
@@ -201,18 +201,18 @@ def recognize_failure(text: str) -> str:
 
 
 def explain_failure(text: str) -> FailureMatch | None:
-    """Return what is known about the failure that `text` shows, in the words of that text; None for an unknown one."""
+    """Return the known failure that `text` shows, with its values filled in; None for an unknown one."""
     for failure in KNOWN_FAILURES:
-        if found := failure.pattern.search(text):
-            said = {name: value for name, value in found.groupdict().items() if value is not None}
-            words = dict.fromkeys(failure.pattern.groupindex, "") | said
-            quote = text if len(text) <= _MAX_QUOTE else f"{text[: found.end()]}…"
+        if match := failure.pattern.search(text):
+            log_values = {name: value for name, value in match.groupdict().items() if value is not None}
+            values = dict.fromkeys(failure.pattern.groupindex, "") | log_values
+            quote = text if len(text) <= _MAX_QUOTE else f"{text[: match.end()]}…"
             return FailureMatch(
-                failure.kind, failure.cause.format_map(words), failure.fix.format_map(words), said, quote
+                failure.kind, failure.cause.format_map(values), failure.fix.format_map(values), log_values, quote
             )
     return None
 
 
 def find_root_cause(problems: Iterable[Problem]) -> Problem | None:
-    """Return the problem that explains a failed start: the first that says more than "see above", or None."""
+    """Return the problem that explains a failed start: the first that is not a mere symptom, or None."""
     return next((problem for problem in problems if problem.kind not in SYMPTOMS), None)

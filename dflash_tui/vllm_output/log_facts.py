@@ -1,6 +1,6 @@
-"""What vLLM's log states of a start: figures, what it uses, and the steps of torch.compile. Pure; 0.20 to 0.33.
+"""Read the facts of a start from vLLM's log: figures, backends, and the steps of torch.compile. Pure; 0.20 to 0.33.
 
-Which line states what is in `vllm_words`.
+The patterns are in `log_patterns`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from dflash_tui.events import AnyEvent, Compiled, Noted, Phase, Progressed, Stated
 from dflash_tui.vllm_output import log_patterns
 
-# What a model of two has each: the second is the drafter's.
+# Figures that target and drafter each have; the second is the drafter's.
 _PER_MODEL_FIGURES = frozenset({"checkpoint_size", "weights_download", "weights_loading"})
 
 _FIGURES = tuple((name, unit, re.compile(pattern)) for name, unit, pattern in log_patterns.FIGURES)
@@ -26,22 +26,22 @@ _DRAFTER_PREFIX = "drafter "
 
 
 class FactReader:
-    """Reads the facts of one start; which model a line means follows from the phase."""
+    """Reads the facts of one start; whether a line is about the target or the drafter follows from the phase."""
 
     def __init__(self) -> None:
         self._part = ""
         self._runner = ""
         self._architectures = 0
 
-    def take(self, body: str, at: float, phase: Phase) -> Iterator[AnyEvent]:
-        """Yield what this line states."""
+    def read_line(self, body: str, at: float, phase: Phase) -> Iterator[AnyEvent]:
+        """Yield the facts that a line states."""
         of_drafter = _DRAFTER_PREFIX if phase is Phase.DRAFTER else ""
         for name, unit, pattern in _FIGURES:
             if match := pattern.match(body):
                 value = match.groupdict().get("value") or next(group for group in match.groups() if group)
                 full = of_drafter + name if name in _PER_MODEL_FIGURES else name
                 yield Stated(at, full, float(value.replace(",", "")), unit)
-        yield from self._notes(body, at, of_drafter)
+        yield from self._read_notes(body, at, of_drafter)
         for step, pattern in _STEPS:
             if match := pattern.match(body):
                 yield Compiled(at, match["part"] or self._part, step, float(match["s"]) if match["s"] else None)
@@ -49,7 +49,7 @@ class FactReader:
             # Before 0.32 lines have no tag; the folder of the cache is named after the part.
             self._part = PurePosixPath(match["path"]).name
 
-    def _notes(self, body: str, at: float, of_drafter: str) -> Iterator[AnyEvent]:
+    def _read_notes(self, body: str, at: float, of_drafter: str) -> Iterator[AnyEvent]:
         for name, pattern in _NOTES:
             if match := pattern.match(body):
                 if name == "architecture":
@@ -63,13 +63,15 @@ class FactReader:
 
 
 def parse_progress(body: str, at: float, phase: Phase) -> Progressed | None:
-    """Return how far the progress bar in this line is, or None when there is none."""
-    for of, pattern in _BARS:
+    """Return the state of the progress bar in a line, or None when there is none."""
+    for bar_phase, pattern in _BARS:
         if match := pattern.match(body):
-            clock = _ELAPSED.search(body, match.end())
+            elapsed = _ELAPSED.search(body, match.end())
             seconds = None
-            if clock:
-                seconds = float(int(clock[1] or 0) * 3600 + int(clock[2]) * 60 + int(clock[3]))
-            meant = Phase.DRAFTER if phase is Phase.DRAFTER and of is Phase.WEIGHTS else of
-            return Progressed(at, meant, int(match["n"]), int(match["of"]), match["what"], seconds)
+            if elapsed:
+                seconds = float(int(elapsed[1] or 0) * 3600 + int(elapsed[2]) * 60 + int(elapsed[3]))
+            of_drafter = phase is Phase.DRAFTER and bar_phase is Phase.WEIGHTS
+            return Progressed(
+                at, phase if of_drafter else bar_phase, int(match["n"]), int(match["of"]), match["what"], seconds
+            )
     return None

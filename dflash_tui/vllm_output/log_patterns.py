@@ -1,7 +1,7 @@
-"""What vLLM's log says in its own words: the patterns of phases, figures, notes and bars. Pure; 0.20 to 0.33.
+"""Patterns of vLLM's log lines: phases, figures, notes and progress bars. Pure; 0.20 to 0.33.
 
-All are matched at the beginning of a line's text; the groups are what is read from it. What more than one of them
-says has a name.
+All are matched at the beginning of a line's text, and their groups are the values. Parts that several patterns share
+have a name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _AUX = r"Using Eagle3 auxiliary layers from "
 
 
 class PhaseMark(NamedTuple):
-    """A line that moves a start on: the phase that it begins, and the phases that it moves on from (empty: any)."""
+    """A log line that begins a phase, and the phases in which it does so (empty: any)."""
 
     to: Phase
     pattern: str
@@ -45,7 +45,7 @@ def _phases(*phases: Phase) -> frozenset[Phase]:
     return frozenset(phases)
 
 
-# The engine process imports everything again before it says a word; the last lines of resolving are where it starts.
+# The engine process imports everything again before its first line; it starts with the last lines of resolving.
 _RESOLVED = (
     rf"{NOT_COMPILED}|Asynchronous scheduling is |Final IR op priority after setting|"
     r"Cudagraph is disabled under eager mode|max_num_scheduled_tokens is set to "

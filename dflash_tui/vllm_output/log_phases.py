@@ -1,7 +1,7 @@
-"""Which line of vLLM's log begins or ends which phase of a start. Pure; holds for vLLM 0.20 to 0.33.
+"""Follow the phases of a start through the lines of vLLM's log. Pure; holds for vLLM 0.20 to 0.33.
 
-The lines are in `vllm_words`. What lies between a line that ends a phase and the line that begins the next one is
-unattributed: the log does not say what it was.
+The patterns are in `log_patterns`. Time between a line that ends a phase and the line that begins the next one is
+unattributed: the log does not say what happened.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ _LOADED = re.compile(log_patterns.LOADED)
 _EAGER = re.compile(rf"{log_patterns.NOT_COMPILED}|Initializing a V1 LLM .*\benforce_eager=True")
 _HAS_DRAFTER = re.compile(r"Initializing a V1 LLM .*\bspeculative_config=SpeculativeConfig\(.*?\bmodel='[^']")
 
-# Nothing goes back from one stage to an earlier one; within the fifth, work alternates.
+# A start never goes back to an earlier stage; within the fifth, phases alternate.
 _STAGE = {Phase.IMPORT: 0, Phase.RESOLVE: 1, Phase.ENGINE: 2, Phase.WEIGHTS: 3, Phase.DRAFTER: 4, Phase.API: 6}
 _WORKING_STAGE = 5
 _UP_STAGE = 7
 
 
 class PhaseReader:
-    """Follows one start through its lines and says when it enters another phase."""
+    """Follows one start through the lines of its log and reports when it enters another phase."""
 
     def __init__(self) -> None:
-        self.now = Phase.IMPORT
+        self.phase = Phase.IMPORT
         self._stage = 0
         self._eager = self._drafts = self._loaded = self._all_in_one = False
 
     @property
     def up(self) -> bool:
-        """Whether the log said that the server serves: no phase follows."""
+        """Whether the log said that the server is up: no phase follows."""
         return self._stage == _UP_STAGE
 
-    def take(self, body: str) -> Phase | None:
-        """Return the phase that this line begins, or None when it begins no other than the present one."""
-        phase = self._phase(body)
-        if phase is None or phase is self.now:
+    def read_line(self, body: str) -> Phase | None:
+        """Return the phase that a line begins, or None when the phase stays the same."""
+        phase = self._match_phase(body)
+        if phase is None or phase is self.phase:
             return None
         stage = self._stage if phase is Phase.UNATTRIBUTED else _stage_of_phase(phase)
         if stage < self._stage:
             return None
-        self.now, self._stage = phase, stage
+        self.phase, self._stage = phase, stage
         return phase
 
-    def _phase(self, body: str) -> Phase | None:
+    def _match_phase(self, body: str) -> Phase | None:
         if _EAGER.match(body):
             self._eager = True
         elif _HAS_DRAFTER.match(body):
             self._drafts = True
         elif _LOADED.match(body):
             self._loaded = True
-        elif self._loaded and self._drafts and self.now is Phase.WEIGHTS and _SECOND_MODEL.match(body):
+        elif self._loaded and self._drafts and self.phase is Phase.WEIGHTS and _SECOND_MODEL.match(body):
             return Phase.DRAFTER  # the V2 model runner does not say that it loads the drafter
         for mark, pattern in _PATTERNS:
-            if (not mark.only_from or self.now in mark.only_from) and pattern.match(body):
-                return self._meant(mark.to, body)
+            if (not mark.only_from or self.phase in mark.only_from) and pattern.match(body):
+                return self._resolve_mark(mark.to, body)
         return None
 
-    def _meant(self, phase: Phase, body: str) -> Phase | None:
-        """Return what a mark means in this start, or None for nothing."""
+    def _resolve_mark(self, phase: Phase, body: str) -> Phase | None:
+        """Return the phase that a mark begins in this start, or None for no other."""
         if _MODEL_LOADED.match(body):
             # A profile run follows; its first pass compiles, unless the mode is eager.
             return Phase.PROFILE if self._eager else Phase.COMPILE
@@ -72,7 +72,7 @@ class PhaseReader:
             self._all_in_one = True
         elif _COMPILED_ALL.match(body):
             self._all_in_one = False
-        elif phase is Phase.PROFILE and self._all_in_one and self.now is Phase.COMPILE:
+        elif phase is Phase.PROFILE and self._all_in_one and self.phase is Phase.COMPILE:
             return None  # on a CPU one warm-up compiles the parts one after the other
         return phase
 

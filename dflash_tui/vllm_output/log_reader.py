@@ -1,9 +1,9 @@
-"""The log of `vllm serve` -> events. Pure; holds for vLLM 0.20 to 0.33.
+"""Turn the log of `vllm serve` into events. Pure; holds for vLLM 0.20 to 0.33.
 
 Up to 0.30 a wrapper of stdout puts `(EngineCore pid=123)` before every line, later the log formatter does so
 and tracebacks and uvicorn's lines carry nothing. Progress bars end in a carriage return. Source files and
-line numbers in brackets change with every release and are never matched. Which line means what is in
-`vllm_phases`, `vllm_facts` and `failures`.
+line numbers in brackets change with every release and are never matched. The meaning of lines is in `log_phases`,
+`log_facts` and `known_failures`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w]*\.)*[A-Z]\w*(?:Error|Exception|NotFo
 
 
 _PROBLEM_LEVELS = frozenset({"", "ERROR", "CRITICAL"})
-# A server that fails says the same lines over and over; 512 that are as long as can be take 1 MB.
+# A failing server logs the same lines over and over; 512 of maximal length take 1 MB.
 _recognize_cached = lru_cache(maxsize=512)(recognize_failure)
 # Thousands of lines are kept, and they have a few levels and files: one copy of each.
 _intern_name = lru_cache(maxsize=256)(str)
@@ -43,7 +43,7 @@ class LogReader:
 
     Lines get their time from vLLM's own stamps (whole seconds, local time, no year); a line without a stamp
     has the time of the line before it. `started_at` (seconds since the epoch) is the launch, `utc_offset` the
-    seconds that local time was ahead of UTC then. What is in `secrets` is left out of whatever is fed.
+    seconds that local time was ahead of UTC then. Every text in `secrets` is removed from the log.
     """
 
     def __init__(self, started_at: float, utc_offset: float, secrets: tuple[bytes, ...] = ()) -> None:
@@ -63,31 +63,31 @@ class LogReader:
         if len(self._rest) > _BUFFER_LIMIT:
             lines.append(self._rest.decode(errors="replace"))
             self._rest = b""
-        self._begin(events)
-        take = self._take
+        self._begin_import(events)
+        read_line = self._read_line
         for line in lines:
             if line:
-                take(line, None, events)
+                read_line(line, None, events)
         return events
 
-    def line(self, raw: str, at: float | None = None) -> list[AnyEvent]:
-        """Return the events of one line; `at` replaces the time that the line's own stamp says."""
+    def feed_line(self, raw: str, at: float | None = None) -> list[AnyEvent]:
+        """Return the events of one line; `at` overrides the time stamp of the line."""
         events: list[AnyEvent] = []
-        self._begin(events)
-        self._take(raw, at, events)
+        self._begin_import(events)
+        self._read_line(raw, at, events)
         return events
 
     @property
     def up(self) -> bool:
-        """Whether the log has said that the server serves."""
+        """Whether the log has said that the server is up."""
         return self._phases.up
 
-    def _begin(self, events: list[AnyEvent]) -> None:
+    def _begin_import(self, events: list[AnyEvent]) -> None:
         if not self._begun:
             self._begun = True
             events.append(PhaseStarted(self._at, Phase.IMPORT))
 
-    def _take(self, raw: str, at: float | None, events: list[AnyEvent]) -> None:
+    def _read_line(self, raw: str, at: float | None, events: list[AnyEvent]) -> None:
         text = raw if raw.isascii() and raw.isprintable() and len(raw) <= LINE_LIMIT else clean_line(raw)
         prefix = _PREFIX.match(text)
         assert prefix is not None  # noqa: S101 - every part of it is optional
@@ -99,28 +99,28 @@ class LogReader:
             self._at = at
         elif stamp and stamp != self._stamp:  # most lines come in the same second as the one before
             self._stamp = stamp
-            self._at = max(self._at, self._epoch(stamp))
+            self._at = max(self._at, self._parse_stamp(stamp))
         if self._phases.up:
             events.append(LogLine(self._at, body, _intern_name(level), _intern_name(source)))
         else:
-            self._starting(body, level, source, events)
+            self._read_startup_line(body, level, source, events)
         if level in _PROBLEM_LEVELS:
-            self._problem(body, events)
+            self._detect_problem(body, events)
 
-    def _starting(self, body: str, level: str, source: str, events: list[AnyEvent]) -> None:
-        """Append what a line says while the server starts; a bar is kept in the log only when it is complete."""
-        if phase := self._phases.take(body):
+    def _read_startup_line(self, body: str, level: str, source: str, events: list[AnyEvent]) -> None:
+        """Append the events of a line while the server starts; a progress bar is logged only when it is complete."""
+        if phase := self._phases.read_line(body):
             events.append(PhaseStarted(self._at, phase))
-        bar = parse_progress(body, self._at, self._phases.now)
+        bar = parse_progress(body, self._at, self._phases.phase)
         if bar is None or bar.done == bar.total:
             events.append(LogLine(self._at, body, _intern_name(level), _intern_name(source)))
         if bar is not None:
             events.append(bar)
         else:
-            events.extend(self._facts.take(body, self._at, self._phases.now))
+            events.extend(self._facts.read_line(body, self._at, self._phases.phase))
 
-    def _epoch(self, stamp: str) -> float:
-        """Return the time of `MM-DD HH:MM:SS`; it has no year, so the one that does not precede the launch."""
+    def _parse_stamp(self, stamp: str) -> float:
+        """Return the time of `MM-DD HH:MM:SS`; it has no year, so the earliest that is not before the launch."""
         year = time.gmtime(self._started + self._offset).tm_year
         for candidate in (year, year + 1):
             try:
@@ -132,7 +132,7 @@ class LogReader:
                 return at
         return self._at
 
-    def _problem(self, body: str, events: list[AnyEvent]) -> None:
+    def _detect_problem(self, body: str, events: list[AnyEvent]) -> None:
         if body.startswith("Exception ignored in"):
             self._exception_ignored = True
             return

@@ -1,4 +1,4 @@
-"""Prometheus text of a vLLM server -> counters and histograms, and the DFlash arithmetic over a window. Pure."""
+"""Parse the /metrics of a vLLM server into counters and histograms, and compute the rates of a window. Pure."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _TPOT = "vllm:request_time_per_output_token_seconds_"
 # Steps come in ones; a smaller part than this of one is no window, and nothing is divided by it.
 _EPSILON = 1e-9
 _BUCKETS = {f"{family}bucket": family for family in (_TTFT, _TPOT)}
-# What a line begins with; the name of another family may begin so, too.
+# What a relevant line begins with; names of other families may begin like this, too.
 _LINE_PREFIXES = (*_COUNTERS, _PER_POSITION, _KV_USAGE, *_BUCKETS, f"{_TTFT}sum", f"{_TPOT}sum")
 
 
 class Scrape(NamedTuple):
-    """What one /metrics body says; the histograms are None where it has none."""
+    """The values of one /metrics body; the histograms are None where it has none."""
 
     counters: Counters
     ttft: Histogram | None = None
@@ -48,24 +48,28 @@ class Scrape(NamedTuple):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """What a window between two readings says.
-
-    `tok_s`, `prefill_s` (prompt tokens, cached ones included) and `steps_s` are per second. `acceptance` = accepted /
-    proposed and `acceptance_length` = 1 + accepted / steps (the bonus token counts) are None when the window holds no
-    step; `per_position[p]` is the share of steps whose token at position p was accepted. `prefix_hit` is the share of
-    prompt tokens that the prefix cache had, None when it was asked for none.
-    """
+    """The rates of a time window, from the difference of two readings of the counters."""
 
     seconds: float
+    """The length of the window."""
     tok_s: float
+    """Generated tokens per second."""
     steps: float = 0.0
+    """The number of speculative decoding steps."""
     steps_s: float | None = None
+    """Steps per second."""
     acceptance: float | None = None
+    """Accepted / proposed draft tokens, 0 to 1; None without a step."""
     acceptance_length: float | None = None
+    """1 + accepted / steps (the bonus token counts); None without a step."""
     per_position: tuple[float, ...] = ()
+    """The share of steps whose draft token at each position was accepted."""
     prefill_s: float = 0.0
+    """Prompt tokens per second, cached ones included."""
     preemptions: float = 0.0
+    """The number of preempted requests."""
     prefix_hit: float | None = None
+    """The share of prompt tokens that the prefix cache had; None when it was not queried."""
 
 
 class _Sample(NamedTuple):
@@ -75,13 +79,13 @@ class _Sample(NamedTuple):
 
 
 def parse_counters(text: str) -> Counters | None:
-    """Return the counters in a /metrics body; see `scrape`."""
-    found = parse_metrics(text)
-    return found.counters if found else None
+    """Return the counters in a /metrics body; see `parse_metrics`."""
+    scrape = parse_metrics(text)
+    return scrape.counters if scrape else None
 
 
 def parse_metrics(text: str) -> Scrape | None:
-    """Return what a /metrics body says, summed over engines (`kv_usage`: the fullest engine's).
+    """Return the values of a /metrics body, summed over engines (`kv_usage`: the fullest engine's).
 
     Only the lines of the families used here reach the parser: the whole text costs six times as much.
     Returns None when the text is not from a vLLM server (no generation counter in it).
@@ -117,8 +121,8 @@ def parse_metrics(text: str) -> Scrape | None:
 
 
 def _parse_position(labels: dict[str, str]) -> int | None:
-    told = labels.get("position", "")
-    position = int(told) if told.isdecimal() and len(told) <= 3 else MOST_POSITIONS
+    label = labels.get("position", "")
+    position = int(label) if label.isdecimal() and len(label) <= 3 else MOST_POSITIONS
     return position if position < MOST_POSITIONS else None
 
 
@@ -140,7 +144,7 @@ def _build_histogram(cumulative: dict[float, float], total: float) -> Histogram 
 
 
 def _parse_samples(text: str) -> Iterator[_Sample]:
-    """Yield the samples of the lines used here; a garbled line is left out, and a figure that cannot be."""
+    """Yield the samples of the relevant lines, without malformed lines and impossible values."""
     for line in text.splitlines():
         if line.startswith(_LINE_PREFIXES):
             yield from _parse_line(line)
@@ -153,8 +157,8 @@ def _parse_line(line: str) -> tuple[_Sample, ...]:
     from prometheus_client.parser import text_string_to_metric_families
 
     try:
-        found = [sample for family in text_string_to_metric_families(line + "\n") for sample in family.samples]
-        return tuple(_Sample(s.name, dict(s.labels), float(s.value)) for s in found if 0 <= s.value <= MOST)
+        samples = [sample for family in text_string_to_metric_families(line + "\n") for sample in family.samples]
+        return tuple(_Sample(s.name, dict(s.labels), float(s.value)) for s in samples if 0 <= s.value <= MOST)
     except ValueError:
         return ()
 
@@ -164,19 +168,19 @@ def compute_rates(before: Counters, after: Counters, seconds: float) -> Rates | 
 
     Returns None when no time passed or a counter fell (another server answered on the port).
     """
-    made = after.generated - before.generated
-    if seconds <= 0 or made < 0:
+    generated = after.generated - before.generated
+    if seconds <= 0 or generated < 0:
         return None
-    asked = after.prefix_queries - before.prefix_queries
-    plain = Rates(
+    queries = after.prefix_queries - before.prefix_queries
+    rates = Rates(
         seconds=seconds,
-        tok_s=made / seconds,
+        tok_s=generated / seconds,
         prefill_s=max(0.0, after.prompt - before.prompt) / seconds,
         preemptions=max(0.0, after.preemptions - before.preemptions),
-        prefix_hit=(after.prefix_hits - before.prefix_hits) / asked if asked > _EPSILON else None,
+        prefix_hit=(after.prefix_hits - before.prefix_hits) / queries if queries > _EPSILON else None,
     )
     if after.steps is None or before.steps is None:
-        return plain
+        return rates
     steps = after.steps - before.steps
     proposed = (after.proposed or 0.0) - (before.proposed or 0.0)
     accepted = (after.accepted or 0.0) - (before.accepted or 0.0)
@@ -186,7 +190,7 @@ def compute_rates(before: Counters, after: Counters, seconds: float) -> Rates | 
     if steps > _EPSILON and len(after.per_position) == len(before.per_position):
         shares = tuple(max(0.0, b - a) / steps for a, b in zip(before.per_position, after.per_position, strict=True))
     return msgspec.structs.replace(
-        plain,
+        rates,
         steps=steps,
         steps_s=steps / seconds,
         acceptance=accepted / proposed if proposed > _EPSILON else None,

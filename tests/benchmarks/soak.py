@@ -30,7 +30,7 @@ def day(folder: Path, hours: float) -> float:
     """Write the recording into `folder` and return how many seconds it lasts."""
     sample = recording.find_recording("sample")
     (folder / recording.RUN_PART).write_bytes((sample.folder / recording.RUN_PART).read_bytes())
-    start = sample.end() + 1
+    start = sample.last_event_time() + 1
     with (folder / recording.SAMPLES_PART).open("wb") as samples, (folder / recording.LOG_PART).open("w") as log:
         samples.write((sample.folder / recording.SAMPLES_PART).read_bytes())
         log.write((sample.folder / recording.LOG_PART).read_text())

@@ -130,7 +130,7 @@ async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch
     assert f"(pid {first.pid})" in told
     assert f" --port {lifecycle.find_free_port(first.plan.port)}" in told
     assert f"dflash-tui stop {ours.id}" in told
-    assert "another program has the port" in told
+    assert "another program uses the port" in told
 
 
 THREADS = """

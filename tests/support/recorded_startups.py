@@ -14,7 +14,7 @@ def events(name: str, until: float = 1e9, base: float = 0.0) -> list[AnyEvent]:
     """Return the events of a recorded log up to a second after its launch, which is at `base`."""
     reader = LogReader(base, 0.0)
     begin = reader.feed(b"")  # as an observer reads an empty log
-    return begin + [e for at, line in recordings.lines(name) if at <= until for e in reader.line(line, base + at)]
+    return begin + [e for at, line in recordings.lines(name) if at <= until for e in reader.feed_line(line, base + at)]
 
 
 def state(name: str, until: float = 1e9, *more: AnyEvent) -> RunState:

@@ -44,7 +44,7 @@ def steady(folders, monkeypatch):
 def recorded(name: str) -> list[AnyEvent]:
     """Return the events of a recorded log, by the seconds that the recording gives each line."""
     reader = LogReader(BASE, 0.0)
-    return [event for at, line in recordings.lines(name) for event in reader.line(line, BASE + at)]
+    return [event for at, line in recordings.lines(name) for event in reader.feed_line(line, BASE + at)]
 
 
 def a_recipe(**changes) -> Recipe:

@@ -92,7 +92,7 @@ async def test_it_is_asked_for_four_things_and_nothing_else(server):
     assert latencies.ttft
     assert latencies.tpot
     assert isinstance(again, Sampled)
-    assert found.about == ("google/gemma-4-26B-A4B-it-with-a-name-that-is-much-too-long", "0.26.0")
+    assert found.identity == ("google/gemma-4-26B-A4B-it-with-a-name-that-is-much-too-long", "0.26.0")
     assert set(server.asked) == {("GET", path) for path in ("/health", "/metrics", "/version", "/v1/models")}
     assert server.keys == {None}
 
@@ -108,7 +108,7 @@ async def test_the_key_comes_from_its_variable_only(server, monkeypatch):
     ("path", "answer", "said"),
     [
         ("/health", (503, b""), "/health: HTTP 503"),
-        ("/health", (401, b""), "DFLASH_TUI_API_KEY may hold a key"),
+        ("/health", (401, b""), "if the server requires an API key, set DFLASH_TUI_API_KEY"),
         ("/health", (302, b""), "/health: HTTP 302"),
         ("/metrics", (200, b"<html>hello</html>"), "no counter of a vLLM server"),
         ("/metrics", (200, b"x" * (bounded_http.BODY_LIMIT + 1)), "more than 4 MiB"),
@@ -131,7 +131,7 @@ async def test_what_it_says_of_itself_may_be_anything(server, body):
     server.answers |= {"/version": (200, body), "/v1/models": (200, body)}
     found = ForeignServer(server.url)
     await first(found, 2)
-    assert found.about.model == ""
+    assert found.identity.model == ""
 
 
 async def test_an_answer_that_never_ends_is_given_up(server, monkeypatch):

@@ -114,7 +114,7 @@ async def test_a_run_is_exported_from_the_list(ended, tmp_path, monkeypatch):
         await wait_for(pilot, lambda: bool(list(tmp_path.glob("*.zip"))))
         assert recording.read_recording(tmp_path / f"{ended[2].id}.zip").id == ended[2].id
         await pilot.press("x")
-        await wait_for(pilot, lambda: "is there already" in text(panel))
+        await wait_for(pilot, lambda: "already exists" in text(panel))
 
 
 @pytest.mark.parametrize(("typed", "found"), [("recipe toy", "Recipe: toy"), ("died", "Run: 20261121-012401-died")])

@@ -43,7 +43,7 @@ NO_CACHE = ("--set", "env.VLLM_CPU_KVCACHE_SPACE=null")
 THROUGH_UP = {
     "a context longer than the model's": (
         ["{broken}"],
-        "the model was not made for 400000 tokens", "max_model_len (400000)", "--set max-model-len=32768",
+        "the model does not support 400000 tokens", "max_model_len (400000)", "--set max-model-len=32768",
     ),
     "a flag that vLLM does not have": (
         ["--set", "no-such-flag=1", "--force", "a test"],
@@ -282,7 +282,7 @@ async def _its_port_is_taken_while_it_starts(pilot: Pilot[str], panel: DflashApp
         try:
             await asyncio.to_thread(said, watcher, held := f"port {run.plan.port} is held by")
             await wait_for(pilot, lambda: held in words(panel))
-            assert "another program has the port" in words(panel)
+            assert "another program uses the port" in words(panel)
             assert f"take port {run.plan.port + 1}, which is free" in words(panel)
         finally:
             watcher.send_signal(signal.SIGINT)

@@ -204,4 +204,4 @@ async def _a_killed_worker_is_the_cause(run: Run, state: RunState) -> None:
     assert (said["kind"], "Worker proc" in said["evidence"][0]) == ("worker_died", True)
     assert server_process.list_processes(run) == []
     found, seen, _ = await failure_of(run)
-    assert (found.diagnosis.kind, "a worker process died" in seen) == ("worker_died", True)
+    assert (found.diagnosis.kind, "a worker process crashed" in seen) == ("worker_died", True)

@@ -49,7 +49,7 @@ def list_run_rows(now: float) -> list[RunRow]:
     """Return the runs, the newest first, and the sample at the end; what ended is known by the end of its samples."""
     rows = [_row(run, now) for run in reversed(registry.list_runs())][:_MOST]
     sample = recording.read_recording(paths.sample_folder())
-    return [*rows, RunRow(sample, "sample", sample.end() - sample.started_at)]
+    return [*rows, RunRow(sample, "sample", sample.last_event_time() - sample.started_at)]
 
 
 def _row(run: Run, now: float) -> RunRow:
@@ -57,7 +57,7 @@ def _row(run: Run, now: float) -> RunRow:
         return RunRow(run, "running", now - run.started_at)
     try:
         found = recording.open_recording(run)
-        last, lasted = found.last(), found.end() - run.started_at
+        last, lasted = found.last_recorded_events(), found.last_event_time() - run.started_at
     except DflashError:
         return RunRow(run, "ended", 0.0)
     stopped = any(isinstance(event, Stopping) for event in last)

@@ -74,7 +74,7 @@ class ForeignScreen(RunScreen, inherit_bindings=False):
         super().draw()
         health = self.state.health.value
         mark, color = _MARKS.get(health, _MARKS["starting"])
-        about = self.server.about
+        about = self.server.identity
         # What went wrong comes before what is only good to know: the line is cut from the right.
         detail = f"  {self.state.health_detail}" if self.state.health_detail else ""
         said = "ASKING" if health == "starting" else health.upper()

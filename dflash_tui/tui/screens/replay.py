@@ -71,7 +71,7 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
             self.player.pause(True)
 
     def on_screen_resume(self) -> None:
-        if self.player and self._held and not self.player.over:
+        if self.player and self._held and not self.player.finished:
             self.player.pause(False)
         self._held = False
         super().on_screen_resume()
@@ -94,7 +94,7 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
     def _take_due(self) -> None:
         if self.player and self.error is None:
             try:
-                for event in self.player.due(SLICE):
+                for event in self.player.due_events(SLICE):
                     self.take(event)
             except DflashError as error:
                 self.fail(error)
@@ -125,7 +125,7 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
 
     def action_pause(self) -> None:
         if self.player:
-            over = self.player.over
+            over = self.player.finished
             self.player.pause(not (self.player.paused or over))
             if over:
                 self.begin(self.player.recording)
@@ -147,7 +147,7 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
 
     def action_speed(self, steps: int) -> None:
         if self.player:
-            self.player.hurry(steps)
+            self.player.change_speed(steps)
             self.show_position()
 
 
@@ -164,8 +164,8 @@ def build_player(run: Run) -> Player:
 def render_position(player: Player, width: int) -> Content:
     """Return the line over a recording: that it is one, whether it runs, where it stands, how fast, what it is."""
     at, end = format_duration(player.position), format_duration(player.duration)
-    state = "reading …" if player.behind else "end" if player.over else "paused" if player.paused else "playing"
-    mark = "■" if player.over else "‖" if player.paused else "▶"
+    state = "reading …" if player.behind else "end" if player.finished else "paused" if player.paused else "playing"
+    mark = "■" if player.finished else "‖" if player.paused else "▶"
     share = player.position / player.duration if player.duration else 1.0
     drawn = draw_bar(share, _BAR).ljust(_BAR, "░") if width >= 100 else ""
     return Content.assemble(

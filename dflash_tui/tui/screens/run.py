@@ -124,7 +124,7 @@ class RunScreen(Screen[None]):
         if plan := self.plan:
             but = self.run.id if self.run else ""
             self.usual = await asyncio.to_thread(startup_history.read_step_history, plan, but)
-            self.earlier = await asyncio.to_thread(startup_history.list_starts, kind=plan.kind, but=but)
+            self.earlier = await asyncio.to_thread(startup_history.list_starts, kind=plan.kind, exclude=but)
             self.changed = True
 
     def take(self, event: AnyEvent) -> None:

@@ -21,7 +21,7 @@ def of(name: str, code: int | None, *before) -> RunState:
     reader, state, at = LogReader(0.0, 0.0), RunState(), 0.0
     state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager"))
     for at, line in recordings.lines(name):
-        for event in reader.line(line, at):
+        for event in reader.feed_line(line, at):
             state.apply(event)
     for event in (*before, Exited(at, code)):
         state.apply(event)
@@ -41,13 +41,13 @@ def written(*lines: str, code: int | None = 1) -> RunState:
 # of the line that shows it, words of what to do.
 EXPECTED = [
     (f"{CPU}/fail_dflash_bad_target_layers", 0, "spec_width", "do not belong together",
-     "expects 192 concatenated aux hidden features but received 64", "drafter that was made for this target"),
+     "expects 192 concatenated aux hidden features but received 64", "drafter that was trained for this target"),
     (f"{CPU}/fail_eagle3_runtime_crash", 0, UNKNOWN, "does not know",
      "shape '[-1, 192]' is invalid for input of size 2816", "Read the log"),
-    (f"{CPU}/fail_flag", 2, "arguments", "no flag --no-such-flag", "unrecognized arguments", "Take the flag away"),
+    (f"{CPU}/fail_flag", 2, "arguments", "no flag --no-such-flag", "unrecognized arguments", "Remove the flag"),
     (f"{CPU}/fail_max_model_len_config", 1, "max_len", "200000 tokens",
      "max_position_embeddings=32768.0", "Lower --max-model-len"),
-    (f"{CPU}/fail_max_model_len_kv", 1, "kv_cache", "32768 tokens needs 0.03 GiB of KV cache, and there are 0.01 GiB",
+    (f"{CPU}/fail_max_model_len_kv", 1, "kv_cache", "32768 tokens needs 0.03 GiB of KV cache, and 0.01 GiB are left",
      "the estimated maximum model length is 8064", "--max-model-len to 8064"),
     (f"{CPU}/fail_mem_util", 1, "memory_taken", "17.61 of 18.96 GiB are free, and the share of 0.99 asks for 18.77 GiB",
      "Available memory on node 0", "lower --gpu-memory-utilization"),
@@ -56,7 +56,7 @@ EXPECTED = [
     (f"{CPU}/fail_model_hub_offline", 1, "hub_offline", "not in the cache",
      "outgoing traffic has been disabled", "HF_HUB_OFFLINE"),
     (f"{CPU}/fail_model_path", 1, "not_found", "/models/nope holds no model", "HFValidationError", "folder"),
-    (f"{CPU}/fail_port_in_use", 1, "port_in_use", "has the port", "[Errno 98] Address already in use", "another port"),
+    (f"{CPU}/fail_port_in_use", 1, "port_in_use", "uses the port", "[Errno 98] Address already in use", "another port"),
     (f"{CPU}/fail_spec_json", 2, "arguments", "the value of --speculative-config", "{method:dflash}", "value"),
     (f"{CPU}/fail_spec_method", 1, "spec_method", "method dflush", "input_value='dflush'", "0.20 or newer"),
     (f"{CPU}/kill9_core_during", 0, "engine_killed", "engine process was killed", "exited unexpectedly", "dmesg"),
@@ -70,7 +70,7 @@ EXPECTED = [
     (f"{CPU}/int_during_1", -9, "terminated", "asked it to end", "shutdown triggered", "Launch again"),
     (f"{GPU}/fail-engine-dead-first-request", 0, "missing_module", "the package cutlass",
      "No module named 'cutlass'", "another backend"),
-    (f"{GPU}/fail-illegal-memory-access", 1, "device_fault", "read or wrote where it may not",
+    (f"{GPU}/fail-illegal-memory-access", 1, "device_fault", "accessed memory illegally",
      "an illegal memory access was encountered", "eager mode"),
 ]  # fmt: skip
 
@@ -297,5 +297,5 @@ def test_a_worker_that_is_killed_at_rest_is_the_cause():
     after = f"{core} [core.py:1512] RuntimeError: Executor failed."
     found = diagnose_run(written("INFO:     Application startup complete.", said, after, code=0))
     assert found is not None
-    assert (found.kind, "vLLM did not see how" in found.cause) == ("worker_died", True)
+    assert (found.kind, "vLLM does not know how" in found.cause) == ("worker_died", True)
     assert "(exit code: None)" in found.evidence[0]

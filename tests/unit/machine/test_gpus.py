@@ -210,7 +210,7 @@ def test_a_driver_that_falls_silent_leaves_a_hole():
     card = Gpu(0, memory_used=1, memory_total=2)
     sources = []
     for cards in (None, (card,), None):
-        sample = looking._memory_now(cards)
+        sample = looking._measure_memory(cards)
         looking._memory = sample or looking._memory
         sources.append(sample and sample.source)
     assert sources == ["resident", "GPU, all", None]

@@ -118,7 +118,7 @@ def test_a_server_that_runs_is_exported_without_an_end(run, tmp_path, monkeypatc
 def test_nothing_is_written_over_and_nothing_half_made_stays(run, tmp_path):
     path = export.export_run(run, str(tmp_path / "a.zip"))
     before = path.read_bytes()
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="already exists"):
         export.export_run(run, str(path))
     assert path.read_bytes() == before
     with pytest.raises(DflashError, match="cannot be written"):

@@ -208,7 +208,9 @@ EVIL = "\x1b]0;owned\x07\x1b[2Jred\x9b31m"
 )
 def test_no_text_of_an_event_carries_control_characters(tmp_path, parts, event):
     found = recording.find_recording(str(packed(tmp_path / "a.zip", with_events(parts, WARM, event))))
-    read = [one for one in (*found.events(), *found.last()) if one.__struct_config__.tag == event["event"]]
+    read = [
+        one for one in (*found.events(), *found.last_recorded_events()) if one.__struct_config__.tag == event["event"]
+    ]
     assert len(read) == 2
     assert "red" in str(read)
     assert not [sign for sign in repr(read) if not sign.isprintable()]
@@ -296,14 +298,14 @@ def clock() -> Clock:
 
 def test_a_player_gives_what_is_due_and_no_more(clock):
     player = Player(recording.find_recording("sample"), speed=2.0, clock=clock)
-    assert {type(event) for event in player.due(9)} >= {PhaseStarted}
+    assert {type(event) for event in player.due_events(9)} >= {PhaseStarted}
     clock.at = 30.0
-    events = list(player.due(9))
+    events = list(player.due_events(9))
     assert player.position == 60.0
     known = [event for event in player.recording.events() if event.at <= player.now()]
     assert events == known[-len(events) :]
     assert len(events) > 100
-    assert not list(player.due(9))
+    assert not list(player.due_events(9))
 
 
 def test_a_paused_player_stands_still(clock):
@@ -320,12 +322,12 @@ def test_a_paused_player_stands_still(clock):
 def test_speed_changes_from_here_on(clock):
     player = Player(recording.find_recording("sample"), speed=4.0, clock=clock)
     clock.at = 10
-    player.hurry(1)
+    player.change_speed(1)
     clock.at = 11
     assert (player.speed, player.position) == (8.0, 48)
-    player.hurry(-2)
+    player.change_speed(-2)
     assert player.speed == 2.0
-    player.hurry(-99)
+    player.change_speed(-99)
     assert player.speed == 0.25
 
 
@@ -333,7 +335,7 @@ def test_speed_changes_from_here_on(clock):
 def test_a_speed_of_ones_own_steps_to_its_neighbours(clock, given, slower, faster):
     for step, expected in ((-1, slower), (1, faster)):
         player = Player(recording.find_recording("sample"), speed=given, clock=clock)
-        player.hurry(step)
+        player.change_speed(step)
         assert player.speed == expected
 
 
@@ -350,31 +352,31 @@ def test_going_back_begins_anew_and_going_on_does_not(clock):
     player = Player(recording.find_recording("sample"), clock=clock)
     whole = folded(player.recording.events())
     assert not player.seek(130)
-    first = folded(player.due(9))
+    first = folded(player.due_events(9))
     assert first.status == "healthy"
     assert player.seek(50)
-    again = folded(player.due(9))
+    again = folded(player.due_events(9))
     assert (again.ready_at, again.status) == (None, "starting")
     player.seek(1e9)
-    for event in player.due(9):
+    for event in player.due_events(9):
         again.apply(event)
     assert told(again) == told(whole)
-    assert player.over
+    assert player.finished
 
 
 def test_after_the_end_it_begins_anew(clock):
     player = Player(recording.find_recording("sample"), at=1e9, clock=clock)
-    list(player.due(9))
+    list(player.due_events(9))
     player.pause(False)
     assert player.position == 0
-    assert any(isinstance(event, PhaseStarted) and event.phase is Phase.IMPORT for event in player.due(9))
+    assert any(isinstance(event, PhaseStarted) and event.phase is Phase.IMPORT for event in player.due_events(9))
 
 
 def test_reading_stops_when_its_time_is_up(clock):
     player = Player(recording.find_recording("sample"), at=1e9, clock=clock)
     count = 0
     while player.behind:
-        some = list(player.due(0))
+        some = list(player.due_events(0))
         assert len(some) <= 32
         count += len(some)
     assert count == len(list(player.recording.events()))

@@ -77,7 +77,7 @@ def test_steps_are_those_of_the_same_engine_and_the_same_models(folders):
     (run.folder / "run.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(run, prepared=tuple(events))))
     took = {Step.INSTALL: (40.0, 1), Step.MODELS: (9.0, 1), Step.PATCHES: (20.0, 1)}
     assert startup_history.read_step_history(plan) == took
-    assert startup_history.read_step_history(plan, but="r") == {}
+    assert startup_history.read_step_history(plan, exclude="r") == {}
     other = msgspec.structs.replace(plan, target="another", patches=())
     assert startup_history.read_step_history(other) == {Step.INSTALL: (40.0, 1)}
     assert startup_history.read_step_history(msgspec.structs.replace(plan, engine_folder="/another")) == {
@@ -92,7 +92,7 @@ def test_a_start_is_read_with_its_phases_and_what_the_cache_held(folders):
     assert (start.cache, start.first_request, start.up) == ("cold", FIRST, 88.0)
     assert start.phases[Phase.COMPILE] == 50.0  # 01:24:37 to 01:25:27 by the log's stamps
     assert start.setup == "stock n_spec 7"
-    assert startup_history.list_starts("demo-cpu", but="r") == []
+    assert startup_history.list_starts("demo-cpu", exclude="r") == []
 
 
 def test_a_long_log_is_read_no_further_than_the_start(folders, monkeypatch):

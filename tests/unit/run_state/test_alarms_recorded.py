@@ -40,7 +40,7 @@ def logged(name: str) -> Iterable[AnyEvent]:
     yield Launched(1.0, "run", "toy", 1, 8000, "eager", num_speculative_tokens=7 if "dflash" in name else 0)
     for seconds, line in recordings.lines(name):
         at = 1.0 + seconds
-        yield from reader.line(line, at)
+        yield from reader.feed_line(line, at)
         if reader.up and not sampled:
             sampled = True
             yield HealthChanged(at, Health.HEALTHY)

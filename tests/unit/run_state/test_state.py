@@ -49,7 +49,7 @@ def test_spans_of_a_recorded_start_add_up_to_the_time_to_ready():
     """The phases of a recorded GPU start fill the time from launch to ready without a hole."""
     reader, state = LogReader(0.0, 0.0), folded(launched())
     for at, line in recordings.lines("h200-vllm-0.26.0/g26-dflash-compile"):
-        for event in reader.line(line, at):
+        for event in reader.feed_line(line, at):
             state.apply(event)
     spans = state.spans(now=1000.0)
     assert all(span.finished for span in spans)
@@ -78,7 +78,7 @@ def test_a_death_on_the_first_request_is_told_as_such():
     """An engine that answers /health and dies on its first request was never ready."""
     reader, state = LogReader(0.0, 0.0), folded(launched())
     for at, line in recordings.lines("h200-vllm-0.26.0/fail-engine-dead-first-request"):
-        for event in reader.line(line, at):
+        for event in reader.feed_line(line, at):
             state.apply(event)
     for event in (
         HealthChanged(85.99, Health.HEALTHY),

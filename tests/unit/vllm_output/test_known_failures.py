@@ -7,17 +7,17 @@ from dflash_tui.vllm_output.known_failures import KNOWN_FAILURES, explain_failur
 # The kind, a line as it is in the log, and words of the cause or of the fix, with what the line itself states.
 LINES = [
     ("arguments", "vllm serve: error: unrecognized arguments: --no-such-flag", "no flag --no-such-flag"),
-    ("attention_causal", "ValueError: … Reason: ['non-causal attention not supported']", "looks both ways"),
-    ("out_of_memory", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "memory was full"),
+    ("attention_causal", "ValueError: … Reason: ['non-causal attention not supported']", "needs non-causal attention"),
+    ("out_of_memory", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "ran out of memory"),
     ("gated", "OSError: You are trying to access a gated repo.", "export HF_TOKEN"),
-    ("port_in_use", "OSError: [Errno 98] Address already in use", "another program has the port"),
+    ("port_in_use", "OSError: [Errno 98] Address already in use", "another program uses the port"),
     ("open_files", "OSError: [Errno 24] Too many open files", "ulimit -n"),
     ("disk_full", "OSError: [Errno 28] No space left on device", "df -h"),
     ("parallel", "Total number of attention heads (30) must be divisible by tensor parallel size (4).",
-     "30 attention heads cannot be shared by 4 GPUs"),
+     "30 attention heads cannot be divided among 4 GPUs"),
     ("missing_module", "ModuleNotFoundError: No module named 'cutlass'", "needs the package cutlass"),
     ("worker_died", "Worker proc VllmWorker-1 died unexpectedly (exit code: -9)", "exit code -9"),
-    ("device_fault", "torch.AcceleratorError: CUDA error: an illegal memory access was encountered", "may not"),
+    ("device_fault", "torch.AcceleratorError: CUDA error: an illegal memory access was encountered", "illegally"),
     ("engine_dead", "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.", ""),
 ]  # fmt: skip
 

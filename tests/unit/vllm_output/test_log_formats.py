@@ -47,9 +47,9 @@ def meanings(line: str, after: Phase) -> list[Meaning]:
     """Return what the reader takes from `line` when the phase before it is `after`."""
     reader = LogReader(0.0, 0.0)
     if after in WAY:
-        reader.line(f"INFO 11-21 01:00:00 [x.py:1] {WAY[after]}")
+        reader.feed_line(f"INFO 11-21 01:00:00 [x.py:1] {WAY[after]}")
     found: list[Meaning] = []
-    for event in reader.line(f"(EngineCore pid=7) INFO 11-21 01:00:01 [x.py:1] {line}"):
+    for event in reader.feed_line(f"(EngineCore pid=7) INFO 11-21 01:00:01 [x.py:1] {line}"):
         match event:
             case PhaseStarted():
                 found.append(event.phase)

@@ -19,7 +19,7 @@ STAMP = re.compile(r"INFO (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) ")
 
 def replay(name: str) -> list[AnyEvent]:
     reader = LogReader(0.0, 0.0)
-    return [event for at, line in recordings.lines(name) for event in reader.line(line, at)]
+    return [event for at, line in recordings.lines(name) for event in reader.feed_line(line, at)]
 
 
 def phases(events: list[AnyEvent]) -> list[tuple[Phase, float]]:
@@ -157,20 +157,20 @@ def test_a_forged_ready_line_is_not_believed():
         "(APIServer pid=1) INFO 11-21 01:18:17 [a.py:1] model Application startup complete.",
         "Application startup complete. Not.",
     ):
-        assert Phase.UP not in dict(phases(reader.line(text)))
+        assert Phase.UP not in dict(phases(reader.feed_line(text)))
 
 
 def test_new_year_does_not_turn_time_back():
     """A server launched before midnight of New Year's Eve logs into the next year."""
     launch = datetime(2026, 12, 31, 23, 59, 50, tzinfo=UTC).timestamp()
     reader = LogReader(launch, 0.0)
-    first = reader.line("INFO 12-31 23:59:55 [x.py:1] a")[-1]
-    second = reader.line("INFO 01-01 00:00:05 [x.py:1] b")[-1]
+    first = reader.feed_line("INFO 12-31 23:59:55 [x.py:1] a")[-1]
+    second = reader.feed_line("INFO 01-01 00:00:05 [x.py:1] b")[-1]
     assert (first.at - launch, second.at - launch) == (5, 15)
 
 
 def test_local_time_is_taken_back_to_the_epoch():
     """The log stamps local time; the offset at the launch turns it into seconds since the epoch."""
     launch = datetime(2026, 11, 21, 1, 0, 0, tzinfo=UTC).timestamp()
-    line = LogReader(launch, 3600.0).line("INFO 11-21 02:00:07 [x.py:1] a")[-1]
+    line = LogReader(launch, 3600.0).feed_line("INFO 11-21 02:00:07 [x.py:1] a")[-1]
     assert line.at == launch + 7

@@ -14,7 +14,7 @@ EXPECTED = yaml.safe_load((recordings.FOLDER.parent / "startup.yaml").read_text(
 
 def replay(name: str) -> list[AnyEvent]:
     reader = LogReader(0.0, 0.0)
-    return [event for at, line in recordings.lines(name) for event in reader.line(line, at)]
+    return [event for at, line in recordings.lines(name) for event in reader.feed_line(line, at)]
 
 
 def written(name: str) -> list[tuple[str, float]]:
