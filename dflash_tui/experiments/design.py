@@ -1,4 +1,4 @@
-"""An A/B as values: one recipe in several arms, and what each boot of an arm measured.
+"""The values of an experiment: one recipe in several arms, and what each boot of an arm measured.
 
 The folder of an experiment holds `experiment.json` (the `Design`), `events.jsonl` (what happened, one `Happened` per
 line) and, at the end, `report.json`. The boot is the unit of measurement, not the request: what differs from one
@@ -22,100 +22,135 @@ class Arm(msgspec.Struct, frozen=True):
 
 
 class Design(msgspec.Struct, frozen=True):
-    """What an experiment is going to do; nothing of it changes once it has begun.
-
-    `vary` is what is varied (`mode`, `spec`, `n`, `env.NAME`, `patch.NAME` …), `order` the arm of each boot, `suite`
-    the prompts with `digest` as their SHA-256. Every boot answers each prompt `rounds` times for each number of streams
-    in `concurrency`, more often where a suite would not keep them busy (`Suite.rounds`), in the order that `seed`
-    shuffles, with answers of `scale` times their usual length. `own_cache` tells that each arm has a compile cache of
-    its own, empty at its first boot. `command` is the line for a shell that begins it once more, empty where none does.
-    """
+    """What an experiment is going to do; nothing of it changes once it has begun."""
 
     id: str
+    """The name of the experiment and of its folder: the time and the recipe."""
     made_at: float
+    """When it was designed, in seconds since the epoch."""
     version: str
+    """The version of dflash-tui that designed it."""
     recipe: str
+    """The recipe that all arms launch."""
     vary: str
+    """What is varied: `mode`, `spec`, `n`, `profile`, `env.NAME`, `patch.NAME` and the like."""
     arms: tuple[Arm, ...]
+    """The values of what is varied; each is compared with the first."""
     order: tuple[int, ...]
+    """The arm of each boot, in the order in which they are launched."""
     suite: str
+    """The suite of prompts, by name or path; empty where two runs are set side by side."""
     digest: str
+    """The SHA-256 of the suite, by which a changed one is noticed."""
     rounds: int = 1
+    """How often a boot answers each prompt for each number of streams (more where few would not keep them busy)."""
     scale: float = 1.0
+    """How many times their usual length the answers have."""
     seed: int = 0
+    """What the order of the prompts is shuffled by; sent with each request, too."""
     temperature: float | None = 0.0
+    """The temperature of sampling; None is the model's own."""
     concurrency: tuple[int, ...] = (1,)
+    """The numbers of requests that are under way at a time, one after the other."""
     own_cache: bool = True
+    """Whether each arm has a compile cache of its own, empty at its first boot."""
     synthetic: str = ""
+    """Why the figures say nothing about a real model, or empty."""
     command: str = ""
+    """The command line that begins it once more, or empty where none does."""
 
     @property
     def honest(self) -> bool:
-        """Whether every arm is launched at least twice, so that the spread between boots is known."""
+        """Whether every arm is launched at least twice, so that the spread between its boots is known."""
         return all(self.order.count(arm) >= 2 for arm in range(len(self.arms)))
 
 
 class Conditions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The machine at one moment of a boot; None or empty where nobody says.
-
-    `power` is `mains`, `battery` or empty, `power_w` and `power_limit_w` those of all `cards` together, `throttle` what
-    keeps the GPU's clocks down, `foreign` the processes of others on the GPUs (pid and name), `available` the bytes of
-    memory that the machine has left, `load` the load of a minute.
-    """
+    """The machine at one moment of a boot; None or empty where it cannot be read."""
 
     at: float
+    """The moment, in seconds since the epoch."""
     power: str = ""
+    """`mains`, `battery` or empty."""
     clock_mhz: Whole | None = None
+    """The clock of the slowest GPU."""
     temperature_c: int | None = None
+    """The temperature of the hottest GPU."""
     power_w: Amount | None = None
+    """What all `cards` draw together."""
     power_limit_w: Amount | None = None
+    """The sum of the power limits of all `cards`."""
     cards: Whole = 1
+    """How many GPUs it is about."""
     throttle: tuple[str, ...] | None = None
+    """What keeps the GPU's clocks down."""
     foreign: tuple[str, ...] | None = None
+    """Processes of others on the GPUs, by name and pid, and servers of ours beside this one."""
     available: Whole | None = None
+    """Bytes of memory that the machine has left."""
     load: Amount | None = None
+    """The load average of one minute."""
 
 
 class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One launch of an arm and all it measured; `error` says why it measured nothing, or is empty.
-
-    Seconds: `up` from the launch to where the server serves, `ready` to its first answer, `took` from the launch until
-    its memory was back. `cache` is what the start found (see `Startup.cache`), `cold_request` the first real
-    request, which is measured alone. `requests` are those that count; warm-ups are not among them. `generated` tokens,
-    `preemptions`, `prefix_queries` and `prefix_hits` are what the counters grew by while they ran, `others` how many
-    processors what is neither ours nor the server's kept busy meanwhile. `patches` maps each patch in the engine to the
-    SHA-256 of what it made, `versions` packages to versions, `argv` and `env` are what was launched; `inherited` is
-    what the environment had beside that for a server to heed, None where nobody recorded it.
-    """
+    """One launch of an arm and all it measured. Seconds count from the launch."""
 
     number: int
+    """Its place in the order, from 0 on."""
     arm: int
+    """The arm that was launched."""
     run: str
+    """The run that was launched; empty when it did not come to that."""
     attempt: int = 1
+    """Which attempt at this boot it was."""
     began: float = 0.0
+    """When it was launched, in seconds since the epoch."""
     cache: str = ""
+    """What the start found in the compile cache: `cold`, `cached` and the like (see `Startup.cache`), or empty."""
     up: Amount | None = None
+    """Seconds until the server listened."""
     ready: Amount | None = None
+    """Seconds until its first answer."""
     took: Amount | None = None
+    """Seconds until it was stopped and its memory was free again."""
     phases: dict[str, float] = {}
+    """Seconds of each phase of the start."""
     cold_request: RequestDone | None = None
+    """The first real request, which is measured alone."""
     requests: tuple[RequestDone, ...] = ()
+    """The requests that count; warm-ups are not among them."""
     generated: Amount | None = None
+    """By how many tokens the server's counter grew while they ran."""
     preemptions: Amount = 0.0
+    """How many requests the scheduler preempted meanwhile."""
     prefix_queries: Amount = 0.0
+    """How many tokens were looked up in the prefix cache meanwhile."""
     prefix_hits: Amount = 0.0
+    """How many of them were found."""
     others: Amount | None = None
+    """How many processors were kept busy meanwhile by what is neither the server nor the driver."""
     before: Conditions | None = None
+    """The machine before the requests that count."""
     after: Conditions | None = None
+    """The machine after them."""
     engine: str = ""
+    """The engine, as `vllm 0.32.0`."""
     gpus: tuple[str, ...] = ()
+    """The names of the GPUs that it ran on."""
     driver: str = ""
+    """The version of the GPU driver."""
     argv: tuple[str, ...] = ()
+    """The command that was launched, without secrets."""
     env: dict[str, str] = {}
+    """The variables that were set for it, without secrets."""
     inherited: dict[str, str] | None = None
+    """The variables beside these that a server heeds; None where nobody recorded them."""
     patches: dict[str, str] = {}
+    """Each patch in the engine, with the SHA-256 of the files that it made."""
     versions: dict[str, str] = {}
+    """The versions of the engine's packages that matter for speed."""
     error: str = ""
+    """Why it measured nothing, or empty."""
 
 
 class BootBegan(Event, frozen=True, tag="boot began"):
@@ -128,7 +163,7 @@ class BootBegan(Event, frozen=True, tag="boot began"):
 
 
 class RequestMeasured(Event, frozen=True, tag="measured"):
-    """One request of a boot came back; `stage` is `cold`, `warm-up` or `round`."""
+    """A request of a boot was answered; `stage` is `cold`, `warm-up` or `round`."""
 
     number: int
     stage: str
@@ -136,19 +171,19 @@ class RequestMeasured(Event, frozen=True, tag="measured"):
 
 
 class BootEnded(Event, frozen=True, tag="boot ended"):
-    """A boot is over and its memory is back."""
+    """A boot was measured and stopped, and its memory is free again."""
 
     boot: Boot
 
 
 class ExperimentHalted(Event, frozen=True, tag="halted"):
-    """The driver ended before the experiment did: `why` says on whose behalf or for what reason."""
+    """The driver ended before the experiment did, for the reason in `why`; it can be resumed."""
 
     why: str
 
 
 class ExperimentFinished(Event, frozen=True, tag="finished"):
-    """All boots are over."""
+    """All boots are over and the report is written."""
 
 
 Happened = BootBegan | RequestMeasured | BootEnded | ExperimentHalted | ExperimentFinished

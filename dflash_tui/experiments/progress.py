@@ -1,4 +1,4 @@
-"""How far an experiment is, folded from its events. Pure."""
+"""The progress of an experiment, folded from its events. Pure."""
 
 from __future__ import annotations
 
@@ -23,45 +23,51 @@ ATTEMPTS = 2
 
 
 class CurrentBoot(msgspec.Struct, frozen=True):
-    """The boot that runs now, or was interrupted: its number and arm, which attempt it is, and its run.
-
-    `began` is its launch. `stage` is what came back last, `starting` before the first answer, else `cold`, `warm-up`
-    or `round`; `requests` counts the measured ones that came back, `last` is the latest request of any stage.
-    """
+    """The boot that runs now, or was interrupted."""
 
     number: int
+    """Its place in the order, from 0 on."""
     arm: int
+    """The arm that it launches."""
     attempt: int
+    """Which attempt at this boot it is."""
     run: str
+    """The run that was launched."""
     began: float
+    """When it was launched, in seconds since the epoch."""
     stage: str = "starting"
+    """Of which stage the latest answer was: `starting` before the first one, then `cold`, `warm-up` or `round`."""
     requests: int = 0
+    """How many requests that count were answered."""
     last: RequestMeasured | None = None
+    """The latest answer, of any stage."""
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far an experiment is.
-
-    `boots` are those that are over, in order: each with the attempt that counts, which has an `error` when all failed.
-    `tries` are the failed attempts that were followed by another one. `current` is None between two boots: the last
-    server is stopped then, or the next one prepared. `due` is how many measured requests each boot sends (0 when
-    unknown), `halted` why the driver ended early, `driven` whether one lives. `left` are the seconds until the end,
-    None while no boot has told how long one takes.
-    """
+    """How far an experiment is."""
 
     design: Design
+    """What it is going to do."""
     boots: tuple[Boot, ...] = ()
+    """The boots that are over, in order: each by the attempt that counts, with an `error` when all attempts failed."""
     tries: tuple[Boot, ...] = ()
+    """The failed attempts that were followed by another one."""
     current: CurrentBoot | None = None
+    """The boot that runs; None between two boots, while a server is stopped or the next one is prepared."""
     due: int = 0
+    """How many requests that count each boot sends; 0 when unknown."""
     halted: str = ""
+    """Why the driver ended early, or empty."""
     finished: bool = False
+    """Whether all boots are over."""
     driven: bool = False
+    """Whether its driver runs."""
     left: float | None = None
+    """Seconds until the end; None while no boot has shown how long one takes."""
 
     @property
     def status(self) -> str:
-        """One word: `running`, `finished`, `halted`, or `interrupted` when its driver ended without a word."""
+        """Return `running`, `finished`, `halted`, or `interrupted` when the driver exited without recording why."""
         if self.finished:
             return "finished"
         if self.driven:
@@ -85,7 +91,15 @@ class Progress(msgspec.Struct, frozen=True):
 def fold_progress(
     design: Design, events: Iterable[Happened], *, due: int = 0, driven: bool = False, now: float = 0
 ) -> Progress:
-    """Return what the events say; of a boot that is over, what else is said of it does not count."""
+    """Return the progress that the events add up to; of a boot that is over, its end alone counts.
+
+    Args:
+        design: what the experiment is going to do.
+        events: what happened, in order.
+        due: how many requests that count each boot sends, 0 when unknown.
+        driven: whether its driver runs.
+        now: the time for which the rest is estimated.
+    """
     over: dict[int, Boot] = {}
     tries: list[Boot] = []
     current: CurrentBoot | None = None
@@ -110,7 +124,7 @@ def fold_progress(
                 finished, halted = True, ""
             case _:
                 pass
-    found = Progress(
+    progress = Progress(
         design,
         boots=tuple(over[number] for number in sorted(over)),
         tries=tuple(tries),
@@ -120,10 +134,10 @@ def fold_progress(
         finished=finished,
         driven=driven,
     )
-    return msgspec.structs.replace(found, left=_left(found, now))
+    return msgspec.structs.replace(progress, left=_estimate_left(progress, now))
 
 
-def _left(progress: Progress, now: float) -> float | None:
+def _estimate_left(progress: Progress, now: float) -> float | None:
     """Return the seconds of the boots that are not over, by the median of those of the same arm, else of any."""
     took = [(boot.arm, boot.took) for boot in progress.boots if boot.took is not None and not boot.error]
     if progress.finished:

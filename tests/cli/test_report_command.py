@@ -81,9 +81,9 @@ BROKEN = [
     ("comparisons.0.b", 7, "comparisons.b is 7"),
     ("comparisons.0.a", -5, "comparisons.a is -5"),
     ("sweep.points.0.arm", 3, "sweep.points.arm is 3"),
-    ("sweep.recommended", 7, "the sweep speaks of arm 7, of which it has no point"),
-    ("sweep.plateau", [-1], "the sweep speaks of arm -1"),
-    ("sweep.points", [], "the sweep speaks of arm "),
+    ("sweep.recommended", 7, "the sweep names arm 7, of which it has no point"),
+    ("sweep.plateau", [-1], "the sweep names arm -1"),
+    ("sweep.points", [], "the sweep names arm "),
 ]
 
 

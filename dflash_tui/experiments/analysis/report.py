@@ -1,4 +1,4 @@
-"""What is found of an experiment, as values: verdicts with intervals and confounds, starts, sweeps, the report."""
+"""The results of an experiment as values: verdicts with intervals and confounds, starts, sweeps, the report."""
 
 from __future__ import annotations
 
@@ -20,99 +20,122 @@ class Verdict(StrEnum):
 
 
 class PromptRatio(msgspec.Struct, frozen=True):
-    """One prompt: the medians of both arms in the judged measure, their ratio, and how many requests there were.
-
-    `streams` requests were under way at a time.
-    """
+    """One prompt: both arms in the judged measure."""
 
     kind: str
+    """The name of the prompt."""
     a: float
+    """The median of arm `a`."""
     b: float
+    """The median of arm `b`."""
     ratio: Ratio
+    """That of `b` to `a`, with its interval."""
     n: int
+    """How many requests both arms answered."""
     streams: int = 1
+    """How many requests were under way at a time."""
 
 
 class Confound(msgspec.Struct, frozen=True):
-    """Something besides the arms that may have made the difference; with `refuses` there is no verdict."""
+    """Something besides the arms that may have made the difference."""
 
     what: str
+    """What it is, as the reader is told."""
     evidence: str
+    """What shows it, boot by boot where they differ."""
     refuses: bool
+    """Whether there is no verdict because of it."""
 
 
 class StartComparison(msgspec.Struct, frozen=True):
-    """Seconds from launch to first answer of both arms, apart for cold and cached starts; None where none was seen.
-
-    `first_request` is what the first real request took.
-    """
+    """Mean seconds of both arms' starts, None where none was seen."""
 
     cold: tuple[float | None, float | None] = (None, None)
+    """From the launch to the first answer, where everything was compiled."""
     cached: tuple[float | None, float | None] = (None, None)
+    """From the launch to the first answer, where the compile cache had it."""
     first_request: tuple[float | None, float | None] = (None, None)
+    """What the first real request took."""
 
 
 class BreakEven(msgspec.Struct, frozen=True):
-    """When the arm that starts later has made up for it: after so many tokens or requests of the suite's mean length.
-
-    `tokens` None: never, as it is not shown to be faster. `low` and `high` bound the tokens by the interval of the
-    speed; `high` None is without end, and `low` None says that no speed within the interval makes up for it. `by` is
-    the arm that has to make up; `seconds` is what it is behind when both have answered their first request, in cold
-    starts where `cold`, as the mean of so many `starts` of both arms says.
-    """
+    """After how many tokens the arm that starts later has made up for it."""
 
     by: int
+    """The arm that starts later."""
     seconds: float
+    """By how much it is behind when both arms have answered their first request."""
     cold: bool
+    """Whether that is after cold starts."""
     tokens: float | None = None
+    """After how many tokens it has made up for it; None is never, as it is not shown to be faster."""
     requests: float | None = None
+    """The same in requests of the suite's mean length."""
     low: float | None = None
+    """The fewest tokens that the interval of the speed allows; None: no speed within it makes up for the start."""
     high: float | None = None
+    """The most tokens that the interval allows; None is without end."""
     starts: tuple[int, int] = (0, 0)
+    """Of how many starts of each arm `seconds` is the mean."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Arm `b` against arm `a`, judged on `measure` (`steps/s` or `tok/s`).
-
-    `suggestive` marks a verdict from one boot per arm. `steps_s`, `tok_s` and `al` are the three ratios, None where
-    there is no speculation. `cause` says which of `steps/s` and `AL` makes a difference in tok/s, or `both`, or is
-    empty. `cv` is the larger coefficient of variation between an arm's boots (within the boot if there is one each,
-    None when nothing was repeated), `detectable` the smallest relative difference that four of five such experiments
-    show, `agreement` the share of answers at temperature 0 that begin alike, None when that was not asked.
-    """
+    """One arm compared with another one: the verdict and what it is based on."""
 
     a: int
+    """The arm that is compared with."""
     b: int
+    """The arm that is judged."""
     measure: str
+    """What is judged: `steps/s` or `tok/s`."""
     word: Verdict
+    """The verdict on `b`."""
     suggestive: bool
+    """Whether an arm has one boot only, so that the spread between its boots is not known."""
     ratio: Ratio | None = None
+    """`b` to `a` in the judged measure."""
     steps_s: Ratio | None = None
+    """`b` to `a` in verification steps per second; None without speculation."""
     tok_s: Ratio | None = None
+    """`b` to `a` in decoded tokens per second."""
     al: Ratio | None = None
+    """`b` to `a` in acceptance length; None without speculation."""
     cause: str = ""
+    """Which factor makes the difference in tok/s: `steps/s`, `AL`, `both`, or empty."""
     cv: float | None = None
+    """The larger coefficient of variation between an arm's boots, within a boot if there is one each; None if nothing
+    was repeated."""
     detectable: float | None = None
+    """The smallest relative difference that four of five such experiments show."""
     prompts: tuple[PromptRatio, ...] = ()
+    """The judged measure prompt by prompt."""
     confounds: tuple[Confound, ...] = ()
+    """What else may have made the difference."""
     start: StartComparison = StartComparison()
+    """How long both arms take to start."""
     break_even: tuple[BreakEven, ...] = ()
+    """When a later start has paid back, for cold and for cached starts."""
     agreement: float | None = None
+    """The share of answers at temperature 0 that begin alike; None where the temperature was another."""
     boots: tuple[int, int] = (0, 0)
+    """How many boots of each arm measured something."""
 
 
 class SweepPoint(msgspec.Struct, frozen=True):
-    """One value of a sweep: its geometric mean over the prompts, and whether it is told apart from the best.
-
-    `low` and `high` are the interval of its ratio to the best times the best's speed; the best has none of its own.
-    """
+    """One value of a sweep."""
 
     arm: int
+    """The arm of that value."""
     tok_s: float
+    """Its geometric mean over the prompts."""
     low: float
+    """The lower end of the interval of its ratio to the best, times the best's speed; the best has no interval."""
     high: float
+    """The upper end."""
     al: float | None
+    """Its acceptance length; None without speculation."""
     like_best: bool
+    """Whether it is not shown to differ from the best."""
 
 
 class SweepStanding(StrEnum):
@@ -125,22 +148,22 @@ class SweepStanding(StrEnum):
 
 
 class Sweep(msgspec.Struct, frozen=True):
-    """A sweep over numbers: its points in order, the arms of the plateau, and the one that is recommended.
-
-    The plateau is what is not told apart from the fastest, `best`, and within 3 % of it; `recommended` is one of it,
-    None when something refuses a verdict. `open` are the arms that are not told apart from the best either, but seem
-    slower: more boots would tell. `to_best` is how many times as fast the best is as the recommended one.
-    """
+    """A sweep over numbers."""
 
     points: tuple[SweepPoint, ...]
+    """Its values in order."""
     plateau: tuple[int, ...]
+    """The arms that are not shown to differ from the fastest and are within 3 % of it."""
     recommended: int | None
+    """One arm of the plateau; None when something refuses a verdict."""
     best: int | None = None
+    """The fastest arm."""
     to_best: Ratio | None = None
+    """How many times as fast the best is as the recommended one; None when they are the same."""
 
     @property
     def open(self) -> tuple[int, ...]:
-        """The arms that may be as fast as the plateau, for all that was measured."""
+        """The arms that are not shown to differ from the best but seem slower: more boots would decide."""
         return tuple(point.arm for point in self.points if point.like_best and point.arm not in self.plateau)
 
     def standing(self, arm: int) -> SweepStanding:
@@ -156,29 +179,34 @@ class ExperimentReport(msgspec.Struct, frozen=True):
     """All of an experiment: enough for somebody else to repeat it and to judge it anew."""
 
     design: Design
+    """What was going to be done."""
     boots: tuple[Boot, ...]
+    """What was measured, failed attempts included."""
     comparisons: tuple[Comparison, ...]
+    """Each arm against the first."""
     sweep: Sweep | None = None
+    """The curve of three or more arms that are numbers."""
     complete: bool = True
+    """Whether every boot of the design is over."""
 
 
 def find_misplaced_arms(report: ExperimentReport) -> str:
-    """Return, in words, what in a report points at an arm that it does not have, or nothing.
+    """Return which field of a report names an arm that it does not have, as text, or nothing.
 
-    For a report from a file: a decoder sees to the types, and every word about an arm looks it up.
+    For reports from files: the decoder checks types only, and whoever shows a report looks its arms up.
     """
     arms = range(len(report.design.arms))
     if not arms:
         return "design.arms is empty"
     pointers = [("design.order", arm) for arm in report.design.order]
     pointers += [("boots.arm", boot.arm) for boot in report.boots]
-    for one in report.comparisons:
-        pointers += [("comparisons.a", one.a), ("comparisons.b", one.b)]
+    for comparison in report.comparisons:
+        pointers += [("comparisons.a", comparison.a), ("comparisons.b", comparison.b)]
     if sweep := report.sweep:
-        drawn = [point.arm for point in sweep.points]
-        pointers += [("sweep.points.arm", arm) for arm in drawn]
-        chosen = [arm for arm in (sweep.best, sweep.recommended, *sweep.plateau) if arm is not None]
-        if lost := [arm for arm in chosen if arm not in drawn]:
-            return f"the sweep speaks of arm {lost[0]}, of which it has no point"
+        measured = [point.arm for point in sweep.points]
+        pointers += [("sweep.points.arm", arm) for arm in measured]
+        named = [arm for arm in (sweep.best, sweep.recommended, *sweep.plateau) if arm is not None]
+        if missing := [arm for arm in named if arm not in measured]:
+            return f"the sweep names arm {missing[0]}, of which it has no point"
     wrong = [f"{where} is {arm}" for where, arm in pointers if arm not in arms]
     return f"{wrong[0]}, and the last of the arms is {len(arms) - 1}" if wrong else ""
