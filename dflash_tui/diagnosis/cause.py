@@ -54,19 +54,24 @@ _ENDINGS = {
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """Why a run failed.
-
-    `what` happened, the `cause` in words and its name (`kind`, `unknown` without one), the lines that show it, the
-    best first, and what to do. `said` holds the numbers and names that vLLM stated, `link` says who knows more.
-    """
+    """Why a run failed."""
 
     what: str
+    """What happened: when the server failed, and with which exit code."""
     kind: str
+    """The name of the cause; `unknown` without one."""
     cause: str
+    """The cause in words."""
     evidence: tuple[str, ...]
+    """The lines that show it, the best first."""
     fix: tuple[str, ...]
-    said: dict[str, str] = {}
+    """What to do, a sentence each."""
+    log_values: dict[str, str] = {}
+    """The numbers and names that vLLM's own line states."""
     link: str = ""
+    """Where more is known about it."""
+    advice: str = ""
+    """The recipe's own words on this failure; empty when it does not know it."""
 
 
 def diagnose_run(state: RunState, known: Sequence[RecipeFailure] = ()) -> Diagnosis | None:
@@ -162,8 +167,10 @@ def _by_log(state: RunState, known: Sequence[RecipeFailure]) -> Diagnosis | None
         listed, text = next(rows, (None, text))
     if listed:
         kind = match.kind if match else "recipe"
-        fix = (_sentence(listed.fix), *([match.fix] if match else []))
-        return Diagnosis("", kind, listed.cause.strip(), (text,), fix, match.log_values if match else {}, listed.link)
+        advice = " ".join(listed.fix.split())
+        fix = (f"the recipe says: {advice}", *([match.fix] if match else []))
+        values = match.log_values if match else {}
+        return Diagnosis("", kind, listed.cause.strip(), (text,), fix, values, listed.link, advice)
     if match is None or match.kind in SYMPTOMS:
         return None
     memory = _memory(state) if match.kind in {"out_of_memory", "worker_died"} else ""
@@ -231,10 +238,6 @@ def _shows(sign: str, text: str) -> bool:
         return sign in text or bool(re.search(sign, text))
     except re.error:
         return False
-
-
-def _sentence(text: str) -> str:
-    return f"the recipe says: {' '.join(text.split())}"
 
 
 def _held(state: RunState) -> MemorySampled | None:

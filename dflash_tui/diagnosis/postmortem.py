@@ -12,7 +12,6 @@ from dflash_tui.diagnosis.remedies import Remedy
 from dflash_tui.machine import processes
 from dflash_tui.monitoring.recording import Recording
 from dflash_tui.planning import recipe_loader as recipes
-from dflash_tui.planning import request
 from dflash_tui.planning.recipe import Recipe
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, server_process
@@ -47,13 +46,13 @@ def build_postmortem(run: Run, state: RunState) -> Postmortem | None:
 
 
 def _format_command(run: Run, helps: Remedy) -> str:
-    line = request.command(run.plan, helps.changes)
-    return f"export {helps.needs}=…; {line}" if helps.needs else line
+    command = run.plan.relaunch_request.with_changes(helps.changes).to_command()
+    return f"export {helps.needs}=…; {command}" if helps.needs else command
 
 
 def _find_recipe(run: Run) -> Recipe | None:
     try:
-        return recipes.find_recipe(run.plan.asked.get("", run.plan.recipe))
+        return recipes.find_recipe(run.plan.relaunch_request.recipe)
     except (DflashError, OSError):  # it was changed or removed since
         return None
 

@@ -1,4 +1,4 @@
-"""What may help after a failure, as changes of the launch that can be applied at once. Pure.
+"""What may help after a failure, as changes of the launch request that can be applied at once. Pure.
 
 A number comes from what vLLM itself said or from the plan; what nobody knows a number for stays words in the diagnosis.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 from packaging.version import Version
@@ -17,6 +18,7 @@ from dflash_tui.planning import releases
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Mode
 from dflash_tui.planning.recipe_loader import RESERVED_FLAGS as _SET_BY_US
+from dflash_tui.planning.request import LaunchChanges
 
 # What is free now may be less in a moment.
 _MARGIN = 0.98
@@ -29,74 +31,81 @@ _TRITON = {"attention_images", "attention_dtype", "attention", "device_fault", "
 
 
 class Remedy(msgspec.Struct, frozen=True):
-    """A launch that may go better: in words, and the options of `up` that change; none is the same launch once more.
-
-    None takes an option away. `needs` names a variable that has to be exported first, such as HF_TOKEN.
-    """
+    """A launch that may go better than the one that failed."""
 
     words: str
-    changes: dict[str, str | None] = {}
+    """What is different, for a reader."""
+    changes: LaunchChanges = LaunchChanges()
+    """What changes of the request; nothing for the same launch once more."""
     needs: str = ""
+    """The name of a variable that has to be exported first, such as HF_TOKEN; empty when none has to."""
 
 
 def propose_remedies(diagnosis: Diagnosis, plan: Plan, port: int | None = None) -> tuple[Remedy, ...]:
     """Return what may help, the best first; `port` is the next free one."""
     kind = diagnosis.kind
-    found = [*_listed(diagnosis, plan)]
+    remedies = [*_advised(diagnosis, plan)]
     if rule := _BY_KIND.get(kind):
-        found += rule(diagnosis, plan)
+        remedies += rule(diagnosis, plan)
     if kind == "port_in_use" and port:
-        found.append(Remedy(f"take port {port}, which is free", {"--port": str(port)}))
-    found += _by_hand(kind, plan)
+        remedies.append(Remedy(f"take port {port}, which is free", LaunchChanges(port=port)))
+    remedies += _by_hand(kind, plan)
     if kind in _TRITON and not plan.on_cpu and plan.num_speculative_tokens and "TRITON_ATTN" not in " ".join(plan.argv):
-        found.append(Remedy("TRITON_ATTN for the drafter", {"--set speculation.attention_backend": "TRITON_ATTN"}))
+        remedies.append(Remedy("TRITON_ATTN for the drafter", _setting("speculation.attention_backend", "TRITON_ATTN")))
     if kind in {"device_fault", "crashed", UNKNOWN} and plan.mode is Mode.COMPILE:
-        found.append(Remedy("eager mode, which compiles nothing", {"--mode": "eager"}))
+        remedies.append(Remedy("eager mode, which compiles nothing", LaunchChanges(mode=Mode.EAGER)))
     if kind in {"device_fault", "spec_width", "spec_mask", "crashed", UNKNOWN} and plan.num_speculative_tokens:
-        found.append(
-            Remedy("without speculation, to see whether the drafter is why", {"--num-speculative-tokens": "0"})
-        )
+        without = LaunchChanges(num_speculative_tokens=0)
+        remedies.append(Remedy("without speculation, to see whether the drafter is why", without))
     if kind in _AGAIN:
-        found.append(Remedy("launch again as it was"))
-    unique = {tuple(remedy.changes.items()): remedy for remedy in reversed(found)}
-    return tuple(reversed(unique.values()))
+        remedies.append(Remedy("launch again as it was"))
+    return tuple(
+        remedy
+        for place, remedy in enumerate(remedies)
+        if all(remedy.changes != better.changes for better in remedies[:place])
+    )
 
 
-def _listed(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
-    """Yield what a recipe's own words on the failure ask for."""
-    for fix in diagnosis.fix:
-        if fix.startswith("the recipe says: "):
-            changes: dict[str, str | None] = {
-                f"--set {key}": value for key, value in re.findall(r"--set ([\w.-]+)=([^\s,;]+)", fix)
-            }
-            named = re.findall(r"(--(?:num-speculative-tokens|profile|vllm|mode|variant)) ([\w.-]+)", fix)
-            named += [
-                ("--profile", name) for name in re.findall(r"the ([\w.-]+) profile\b", fix) if name != plan.profile
-            ]
-            if changes := {**changes, **dict(named)}:
-                yield Remedy("as the recipe says", changes)
+def _advised(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
+    """Yield the changes that a recipe's own words on the failure name."""
+    options = re.findall(r"--(num-speculative-tokens|profile|vllm|mode|variant) ([\w.-]+)", diagnosis.advice)
+    fields: dict[str, Any] = {name.replace("-", "_"): value for name, value in options}
+    for profile in re.findall(r"the ([\w.-]+) profile\b", diagnosis.advice):
+        fields |= {"profile": profile} if profile != plan.profile else {}
+    fields["settings"] = dict(re.findall(r"--set ([\w.-]+)=([^\s,;]+)", diagnosis.advice))
+    try:
+        changes = msgspec.convert(fields, LaunchChanges, strict=False)
+    except msgspec.ValidationError:  # whoever wrote the recipe meant another option
+        return
+    if changes:
+        yield Remedy("as the recipe says", changes)
 
 
 def _by_hand(kind: str, plan: Plan) -> Iterator[Remedy]:
     """Yield what takes choices back that were made by hand, and what other releases and patches bring."""
-    chosen = [name for name in ("--engine", "--vllm") if name in plan.asked]
+    request = plan.relaunch_request
+    chosen = tuple(name for name in ("engine", "vllm") if getattr(request, name))
     if kind in _PINNED | set(_SINCE) and chosen:
-        yield Remedy("the engine that the recipe pins", dict.fromkeys(chosen))
-    if kind in _PATCHED and (off := [f"--set patches.{name}" for name in plan.unpatched]):
-        yield Remedy("with the patches that were left out by hand", dict.fromkeys(off))
+        yield Remedy("the engine that the recipe pins", LaunchChanges(removed=chosen))
+    if kind in _PATCHED and (disabled := tuple(f"patches.{name}" for name in plan.disabled_patches)):
+        yield Remedy("with the patches that were left out by hand", LaunchChanges(removed_settings=disabled))
     if (since := _SINCE.get(kind)) and plan.vllm and not plan.on_cpu and Version(plan.vllm) < Version(since):
         newer = min((v for v in releases.load_releases() if Version(v) >= Version(since)), key=Version, default=None)
         if newer:
-            yield Remedy(f"vLLM {newer}", {"--engine": None, "--vllm": newer})
-    models = [f"--set {part}.model" for part in ("target", "drafter") if f"--set {part}.model" in plan.asked]
+            yield Remedy(f"vLLM {newer}", LaunchChanges(vllm=newer, removed=("engine",)))
+    models = tuple(name for name in ("target.model", "drafter.model") if name in request.settings)
     if kind in {"not_found", "hub_offline", "gated", "spec_width", "spec_mask", "architecture", "weights"} and models:
-        yield Remedy("the recipe's own models", dict.fromkeys(models))
+        yield Remedy("the recipe's own models", LaunchChanges(removed_settings=models))
 
 
-def _without(plan: Plan, flag: str) -> dict[str, str | None]:
+def _setting(name: str, value: str) -> LaunchChanges:
+    return LaunchChanges(settings={name: value})
+
+
+def _without(plan: Plan, name: str) -> LaunchChanges:
     """Return the change that takes a flag away: what was set by hand is forgotten, what a recipe has is nulled."""
-    name = f"--set {flag}"
-    return {name: None if name in plan.asked else "null"}
+    by_hand = name in plan.relaunch_request.settings
+    return LaunchChanges(removed_settings=(name,)) if by_hand else _setting(name, "null")
 
 
 def _flag(plan: Plan, name: str) -> str | None:
@@ -117,43 +126,43 @@ def _number(text: str | None) -> float | None:
 
 
 def _memory_taken(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
-    free, total = (_number(diagnosis.said.get(name)) for name in ("free", "total"))
+    free, total = (_number(diagnosis.log_values.get(name)) for name in ("free", "total"))
     if free and total and (share := math.floor(free / total * _MARGIN * 100) / 100) >= _LEAST_SHARE:
         words = f"gpu-memory-utilization {share:g}, from the {free:g} of {total:g} GiB that vLLM found free"
-        yield Remedy(words, {"--set gpu-memory-utilization": f"{share:g}"})
+        yield Remedy(words, _setting("gpu-memory-utilization", f"{share:g}"))
     elif (cache := _number(plan.env.get("VLLM_CPU_KVCACHE_SPACE"))) and cache > 1:
-        yield Remedy("1 GiB of KV cache", {"--set env.VLLM_CPU_KVCACHE_SPACE": "1"})
+        yield Remedy("1 GiB of KV cache", _setting("env.VLLM_CPU_KVCACHE_SPACE", "1"))
 
 
 def _kv_cache(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
-    if fits := int(diagnosis.said.get("fits", "0")):
-        yield Remedy(f"max-model-len {fits}, which vLLM says fits", {"--set max-model-len": str(fits)})
+    if fits := int(diagnosis.log_values.get("fits", "0")):
+        yield Remedy(f"max-model-len {fits}, which vLLM says fits", _setting("max-model-len", str(fits)))
     share = _number(_flag(plan, "gpu-memory-utilization"))
     if share and not plan.on_cpu and (more := round(min(_MOST_SHARE, share + _SHARE_STEP), 2)) > share:
-        yield Remedy(f"gpu-memory-utilization {more:g}", {"--set gpu-memory-utilization": f"{more:g}"})
+        yield Remedy(f"gpu-memory-utilization {more:g}", _setting("gpu-memory-utilization", f"{more:g}"))
 
 
 def _max_len(diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
-    made_for = [float(number) for number in re.findall(r"=(\d+(?:\.\d+)?)", diagnosis.said.get("derived", ""))]
+    made_for = [float(number) for number in re.findall(r"=(\d+(?:\.\d+)?)", diagnosis.log_values.get("derived", ""))]
     if made_for and (length := int(min(made_for))) > 0:
-        yield Remedy(f"max-model-len {length}, what the model was made for", {"--set max-model-len": str(length)})
+        yield Remedy(f"max-model-len {length}, what the model was made for", _setting("max-model-len", str(length)))
 
 
 def _out_of_memory(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
     for flag in ("max-num-batched-tokens", "max-num-seqs"):
         if (now := _number(_flag(plan, flag))) and now >= 2:
-            yield Remedy(f"{flag} {now / 2:.0f}, half of what it is", {f"--set {flag}": f"{now / 2:.0f}"})
+            yield Remedy(f"{flag} {now / 2:.0f}, half of what it is", _setting(flag, f"{now / 2:.0f}"))
     share = _number(_flag(plan, "gpu-memory-utilization"))
     if share and (less := round(share - _SHARE_STEP, 2)) >= _LEAST_SHARE:
-        yield Remedy(f"gpu-memory-utilization {less:g}", {"--set gpu-memory-utilization": f"{less:g}"})
+        yield Remedy(f"gpu-memory-utilization {less:g}", _setting("gpu-memory-utilization", f"{less:g}"))
 
 
 def _arguments(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
-    name = diagnosis.said.get("flag", "").lstrip("-").partition("=")[0]
+    name = diagnosis.log_values.get("flag", "").lstrip("-").partition("=")[0]
     following = _flag(plan, name)
     if following is None or name in _SET_BY_US:
         return
-    if f"--set {name}" not in plan.asked and (not following or following.startswith("--")):
+    if name not in plan.relaunch_request.settings and (not following or following.startswith("--")):
         name = name.removeprefix("no-")  # how a switch is turned off
     yield Remedy(f"without {name}", _without(plan, name))
 
@@ -177,7 +186,7 @@ def _gated(_diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
 
 
 def _timeout(_diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
-    yield Remedy("ten minutes for a step", {"--set env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "600"})
+    yield Remedy("ten minutes for a step", _setting("env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "600"))
 
 
 _BY_KIND: dict[str, Callable[[Diagnosis, Plan], Iterator[Remedy]]] = {

@@ -1,4 +1,4 @@
-"""The process that drives an experiment: `python -m dflash_tui.experiments ID`. It is launched by `core.ab_start`."""
+"""The process that drives an experiment: `python -m dflash_tui.experiments ID`, launched by its controller."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import asyncio
 import signal
 import sys
 
+from msgspec.structs import replace
+
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.experiments import runner, store
 from dflash_tui.experiments.builder import LAUNCH_IDENTITY_FIELDS
 from dflash_tui.experiments.design import Arm, Design
 from dflash_tui.launch import planner
+from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import Recipe
+from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.planning.resolution import ResolvedRecipe
 
 
@@ -19,8 +25,10 @@ def main(identity: str) -> int:
     """Drive the experiment to its end and return the exit code; what happens is in its folder."""
     try:
         design = store.find_experiment(identity)
-        setups = [_setup(arm) for arm in design.arms]
-        return asyncio.run(_drive(design, setups, _normal(design)))
+        recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
+        probe = planner.probe_for(recipe)
+        setups = [_resolve_arm(arm, probe, recipe) for arm in design.arms]
+        return asyncio.run(_drive(design, setups, _plan_normal(design, probe, recipe)))
     except (DflashError, OSError) as error:
         print(f"dflash-tui: error: {error}", flush=True)  # noqa: T201 - the driver's log
         return error.exit_code if isinstance(error, DflashError) else 1
@@ -47,26 +55,38 @@ async def _drive(design: Design, setups: list[ResolvedRecipe], normal: Plan) -> 
     return 0
 
 
-def _setup(arm: Arm) -> ResolvedRecipe:
-    """Return the setup of an arm, from its recipe as it is now.
+def _resolve_arm(arm: Arm, probe: GpuProbe, recipe: Recipe) -> ResolvedRecipe:
+    """Return the recipe of an arm as it is now, on the GPUs that the arm was planned for.
 
     Raises:
         UsageError: the recipe has changed, so that the arm would be another one than before.
     """
-    made = planner.replan_launch(arm.options)
-    if changed := [name for name in LAUNCH_IDENTITY_FIELDS if getattr(made.plan, name) != getattr(arm.plan, name)]:
+    if arm.plan.gpus:  # those with the most free memory may be others by now
+        probe = replace(probe, gpus=tuple(card for card in probe.gpus if card.uuid in arm.plan.gpus))
+    planned = planner.plan_launch(arm.request, probe, recipe=recipe)
+    if changed := [name for name in LAUNCH_IDENTITY_FIELDS if getattr(planned.plan, name) != getattr(arm.plan, name)]:
         what = f"{arm.plan.recipe} is not what it was when the experiment began"
         raise UsageError(what, evidence=f"{arm.name}: {', '.join(changed)} differ", hint="begin a new one")
-    return made.setup
+    return planned.setup
 
 
-def _normal(design: Design) -> Plan:
+def _plan_normal(design: Design, probe: GpuProbe, recipe: Recipe) -> Plan:
     """Return the plan that the recipe has without what is varied, with the patches that it asks for itself."""
-    arm = design.arms[0]
-    every = {option for each in design.arms for option in each.options}
-    varied = {option for option in every if len({each.options.get(option) for each in design.arms}) > 1}
-    by_hand = {option for option in arm.options if option.startswith("--set patches.")}
-    return planner.replan_launch(arm.options, dict.fromkeys(varied | by_hand)).plan
+    first = design.arms[0].request
+    fields = (name for name in LaunchChanges.__struct_fields__ if name in LaunchRequest.__struct_fields__)
+    varied = [
+        name
+        for name in fields
+        if name != "settings" and any(getattr(arm.request, name) != getattr(first, name) for arm in design.arms)
+    ]
+    settings = {name for arm in design.arms for name in arm.request.settings}
+    dropped = [
+        name
+        for name in settings
+        if name.startswith("patches.") or len({arm.request.settings.get(name) for arm in design.arms}) > 1
+    ]
+    changes = LaunchChanges(removed=tuple(varied), removed_settings=tuple(dropped))
+    return planner.plan_launch(first.with_changes(changes), probe, recipe=recipe).plan
 
 
 if __name__ == "__main__":

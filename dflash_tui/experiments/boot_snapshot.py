@@ -43,7 +43,7 @@ def tag_plan(plan: Plan, arm: Arm, experiment: str, cache: Path | None) -> Plan:
 
     A cache that is varied itself, or was set by hand, stays as it is.
     """
-    kept = {key for key in _CACHES if f"--set env.{key}" in arm.options}
+    kept = {key for key in _CACHES if f"env.{key}" in arm.request.settings}
     own = {key: str(cache / name) for key, name in _CACHES.items() if cache and key not in kept}
     return replace(plan, env=plan.env | own | {MARK: experiment})
 

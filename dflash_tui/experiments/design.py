@@ -11,14 +11,18 @@ import msgspec
 
 from dflash_tui.events import Amount, Event, RequestDone, Whole
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.request import LaunchRequest
 
 
 class Arm(msgspec.Struct, frozen=True):
-    """One value of what is varied. `options` are those of `up` that launch it, as `core.again` has them."""
+    """One value of what is varied."""
 
     name: str
-    options: dict[str, str]
+    """The value, as it was typed."""
+    request: LaunchRequest
+    """What launches it; the port is named, so that all arms have the same."""
     plan: Plan
+    """What a boot of it launches."""
 
 
 class Design(msgspec.Struct, frozen=True):

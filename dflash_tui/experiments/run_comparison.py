@@ -75,7 +75,7 @@ def compare_sides(one: Side, other: Side) -> ExperimentReport:
     # With one plan for both, whatever else the other side was launched with is found and refuses.
     plans = (one.plan, other.plan if meant else one.plan)
     names, vary = _names(one, other, varied)
-    arms = tuple(Arm(name, {}, plan) for name, plan in zip(names, plans, strict=True))
+    arms = tuple(Arm(name, plan.relaunch_request, plan) for name, plan in zip(names, plans, strict=True))
     boots = [(place, boot) for place, side in enumerate((one, other)) for boot in side.boots]
     renumbered = [replace(boot, number=number, arm=place) for number, (place, boot) in enumerate(boots)]
     base = one.design or other.design or Design("", 0.0, "", "", "", (), (), suite="", digest="", temperature=None)

@@ -86,7 +86,6 @@ def _conditions(state: RunState, requests: Sequence[RequestDone]) -> Conditions 
 
 
 def redact_plan(plan: Plan) -> Plan:
-    """Return a plan without secrets in its environment, its command and its options."""
-    return replace(
-        plan, env=redact_variables(plan.env), argv=redact_argv(plan.argv), asked=redact_variables(plan.asked)
-    )
+    """Return a plan without secrets in its environment, its command and its request."""
+    request = plan.request.without_secrets() if plan.request else None
+    return replace(plan, env=redact_variables(plan.env), argv=redact_argv(plan.argv), request=request)

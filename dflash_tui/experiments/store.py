@@ -11,6 +11,7 @@ import shutil
 import time
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -24,6 +25,8 @@ from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import Design, Happened
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.machine import processes
+from dflash_tui.planning import earlier_plans
+from dflash_tui.planning.earlier_plans import decode_record
 
 _DESIGN, EVENTS, _DRIVER, LOG, REPORT = "experiment.json", "events.jsonl", "driver.json", "driver.log", "report.json"
 # A boot that is over is one event with all its requests, some 500 bytes each.
@@ -110,10 +113,37 @@ def read_design(folder: Path) -> Design | None:
     if private_files.ownership_problem(folder):
         return None
     try:
-        design = untrusted_json.decode_untrusted((folder / _DESIGN).read_bytes(), _designs)
+        design = decode_record((folder / _DESIGN).read_bytes(), _designs, _upgrade_design)
     except (OSError, msgspec.MsgspecError):
         return None
     return design if design.id == folder.name else None  # by its id it is written to, and removed
+
+
+def decode_report(data: bytes) -> ExperimentReport:
+    """Return the report that `report.json`, or a file somebody has given away, holds.
+
+    Raises:
+        msgspec.MsgspecError: it is none.
+    """
+    return decode_record(data, _reports, _upgrade_report)
+
+
+def _upgrade_design(fields: Any) -> Any:
+    """Return the JSON fields of a design, whose arms had options before they had a request."""
+    if not isinstance(fields, dict) or not isinstance(fields.get("arms"), list):
+        return fields
+    return {**fields, "arms": [_upgrade_arm(arm) for arm in fields["arms"]]}
+
+
+def _upgrade_arm(fields: Any) -> Any:
+    arm = earlier_plans.upgrade_record(fields)
+    if isinstance(arm, dict) and "options" in arm:
+        arm["request"] = earlier_plans.upgrade_options(arm.pop("options"))
+    return arm
+
+
+def _upgrade_report(fields: Any) -> Any:
+    return {**fields, "design": _upgrade_design(fields.get("design"))} if isinstance(fields, dict) else fields
 
 
 def list_experiments() -> list[Design]:
@@ -194,7 +224,7 @@ def decode_event(line: bytes) -> Happened | None:
 def read_report(folder: Path) -> ExperimentReport | None:
     """Return the report of a finished experiment, or None."""
     try:
-        return untrusted_json.decode_untrusted((folder / REPORT).read_bytes(), _reports)
+        return decode_report((folder / REPORT).read_bytes())
     except (OSError, msgspec.MsgspecError):
         return None
 

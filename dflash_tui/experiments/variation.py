@@ -1,20 +1,20 @@
-"""What an A/B varies: `KEY=V1,V2,…` as named arms, each with the options of `up` that it changes. Pure."""
+"""What an experiment varies: `KEY=V1,V2,…` as named arms, each with what it changes of the launch request. Pure."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
 import yaml
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.redaction import is_secret, looks_secret
 from dflash_tui.planning.recipe import Mode
-from dflash_tui.planning.request import Changes
+from dflash_tui.planning.request import LaunchChanges
 
 DEFAULT = "mode=eager,compile"
-_OPTIONS = ("mode", "profile", "variant", "vllm", "engine")
+_FIELDS = ("mode", "profile", "variant", "vllm", "engine")
 _MODES = tuple(Mode)
-_SWITCHES = {"on": "true", "off": "false"}
 # These would make no arms but other experiments, or collide.
 _FIXED = frozenset({"port", "host", "gpu", "served-model-name", "served_model_name", "api-key"})
 # Flags of vLLM 0.32 that decide what its prefix cache keeps and finds, and nothing else.
@@ -30,10 +30,12 @@ _KNOWN = (
 
 
 class Varied(NamedTuple):
-    """What is varied, and by the arms' names what each changes."""
+    """A parsed `--vary`."""
 
     key: str
-    arms: dict[str, Changes]
+    """What is varied, such as `mode`, `n` or `env.NAME`."""
+    arms: dict[str, LaunchChanges]
+    """By the arms' names, what each changes of the request."""
 
 
 def parse_variation(words: str) -> Varied:
@@ -60,10 +62,10 @@ def parse_variation(words: str) -> Varied:
         raise UsageError(what, hint="export what is secret in your shell, the same for all arms")
     if len(values) < 2:
         raise UsageError(f"--vary {words}: one value alone is compared with nothing", hint=f"--vary {key}=VALUE,VALUE")
-    arms: dict[str, Changes] = {}
+    arms: dict[str, LaunchChanges] = {}
     for value in values:
         seen = sum(name == value or name.startswith(f"{value} (") for name in arms)
-        arms[f"{value} ({seen + 1})" if seen else value] = _changes(key, value)
+        arms[f"{value} ({seen + 1})" if seen else value] = _build_changes(key, value)
     return Varied(key, arms)
 
 
@@ -93,27 +95,38 @@ def _values(key: str, text: str) -> list[str]:
     return found
 
 
-def _changes(key: str, value: str) -> Changes:
-    """Return the options of `up` that an arm changes; those that name nothing are found when the arm is planned."""
+def _build_changes(key: str, value: str) -> LaunchChanges:
+    """Return what an arm changes; a value that names nothing is noticed when the arm is planned."""
     part, _, name = key.partition(".")
-    if key == "mode" and value not in _MODES:
-        raise UsageError(f"--vary mode: expected eager or compile, not '{value}'")
-    if key in _OPTIONS and value.startswith("-"):
-        raise UsageError(f"--vary {key}: '{value}' is no name of one")
-    if key in _OPTIONS:
-        return {f"--{key}": None if key == "variant" and value == "none" else value}
-    if key == "spec":
-        return {"--num-speculative-tokens": None if _switch(key, value) == "true" else "0", "--set n": None}
-    if key in {"n", "num-speculative-tokens", "num_speculative_tokens"}:
-        if not (value.isascii() and value.isdigit() and int(value) <= 64):
-            raise UsageError(f"--vary n: expected whole numbers from 0 to 64, not '{value}'")
-        return {"--num-speculative-tokens": value, "--set n": None}
+    if key in _FIELDS:
+        return _change_field(key, value)
+    if key == "spec" and _switch(key, value):
+        return LaunchChanges(removed=("num_speculative_tokens",), removed_settings=("n",))
+    if key == "spec" or key.replace("-", "_") in {"n", "num_speculative_tokens"}:
+        tokens = 0 if key == "spec" else _read_tokens(value)
+        return LaunchChanges(num_speculative_tokens=tokens, removed_settings=("n",))
     if part in {"patch", "patches"} and name:
-        return {f"--set patches.{name}": _switch(key, value)}
-    return {f"--set {key}": value}
+        return LaunchChanges(settings={f"patches.{name}": "true" if _switch(key, value) else "false"})
+    return LaunchChanges(settings={key: value})
 
 
-def _switch(key: str, value: str) -> str:
-    if value not in _SWITCHES:
+def _change_field(name: str, value: str) -> LaunchChanges:
+    if name == "mode" and value not in _MODES:
+        raise UsageError(f"--vary mode: expected eager or compile, not '{value}'")
+    if value.startswith("-"):
+        raise UsageError(f"--vary {name}: '{value}' is no name of one")
+    if name == "variant" and value == "none":
+        return LaunchChanges(removed=("variant",))
+    return msgspec.convert({name: value}, LaunchChanges)
+
+
+def _read_tokens(value: str) -> int:
+    if not (value.isascii() and value.isdigit() and int(value) <= 64):
+        raise UsageError(f"--vary n: expected whole numbers from 0 to 64, not '{value}'")
+    return int(value)
+
+
+def _switch(key: str, value: str) -> bool:
+    if value not in {"on", "off"}:
         raise UsageError(f"--vary {key}: expected on or off, not '{value}'", hint=f"--vary {key}=on,off")
-    return _SWITCHES[value]
+    return value == "on"

@@ -1,105 +1,136 @@
-"""The plan that every launch starts from, by the options of `up`."""
+"""The one planner: what is asked for and the GPUs that are here -> the plan of a launch, for every way to launch."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
-import yaml
-
-from dflash_tui.cli.parser import build_parser
-from dflash_tui.common import yaml_loader
 from dflash_tui.common.errors import UsageError
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.hub import model_lookup
 from dflash_tui.engines.patching import status
-from dflash_tui.launch.preflight import check
-from dflash_tui.machine import gpus, nvml
+from dflash_tui.machine import gpus
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
-from dflash_tui.planning import plan as plans
-from dflash_tui.planning import recipe_loader, request
-from dflash_tui.planning import resolution as setups
-from dflash_tui.planning.memory import GpuMemory, MemoryEstimate, smallest_gpu_memory
-from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import EngineSpec, Mode, Recipe
+from dflash_tui.planning import memory, recipe_loader, resolution
+from dflash_tui.planning.memory import GpuMemory, LocalModel, MemoryEstimate
+from dflash_tui.planning.plan import Plan, build_plan, count_gpus_needed
+from dflash_tui.planning.recipe import EngineSpec, Recipe
+from dflash_tui.planning.request import LaunchRequest, parse_settings
 from dflash_tui.planning.resolution import ResolvedRecipe
+
+# What is known of the models on this machine, by name and revision.
+LocalModels = Mapping[tuple[str, str], LocalModel]
+_Resolve = Callable[[Hardware | None], ResolvedRecipe]
 
 
 class PlannedLaunch(NamedTuple):
-    """A plan, its setup, and the GPUs it is for: none when it is planned for a class that is not here."""
+    """A plan, and what it was made of."""
 
     setup: ResolvedRecipe
+    """The recipe for this hardware, with what the user changed."""
     plan: Plan
-    gpus: tuple[Gpu, ...]
+    """What a launch will do."""
+    gpus: tuple[Gpu, ...] = ()
+    """The GPUs that it takes; none on the CPU, and for a class that is not here."""
+    memory: MemoryEstimate | None = None
+    """The memory that it needs on each GPU, or on a typical one of a class that is not here; None on the CPU."""
 
 
-def plan_launch(args: argparse.Namespace) -> PlannedLaunch:
-    """Return the plan that the arguments ask for, on the GPUs of this machine or for the class that they name.
+def plan_launch(
+    request: LaunchRequest,
+    probe: GpuProbe,
+    *,
+    models: LocalModels | None = None,
+    recipe: Recipe | None = None,
+    port: int | None = None,
+) -> PlannedLaunch:
+    """Return the plan of what is asked for on the GPUs of `probe`.
+
+    Args:
+        request: What the user asked for.
+        probe: The GPUs of this machine.
+        models: What is known of the models on this machine, for the memory that they need.
+        recipe: The recipe, where it was read already.
+        port: The port when none is asked for, instead of the recipe's.
 
     Raises:
         UsageError: a name or a setting is wrong.
     """
-    recipe = recipe_loader.find_recipe(args.recipe)
-    found = inventory.find_engine_by_name(args.engine) if args.engine else None
-    spec = _spec(found) if found else recipe_loader.engine_for_release(args.vllm) if args.vllm else None
-    settings = parse_settings(args.settings or [])
-    probe = GpuProbe() if recipe.for_cpu else nvml.probe_visible_gpus()
-    hardware, cards = _where(args.gpu, recipe, probe)
+    recipe = recipe or recipe_loader.find_recipe(request.recipe)
+    engine = inventory.find_engine_by_name(request.engine) if request.engine else None
+    spec = _describe_engine(engine) if engine else None
+    if spec is None and request.vllm:
+        spec = recipe_loader.engine_for_release(request.vllm)
+    settings = parse_settings(request.settings)
 
-    def resolve() -> ResolvedRecipe:
-        return setups.resolve_recipe(
+    def resolve(hardware: Hardware | None) -> ResolvedRecipe:
+        return resolution.resolve_recipe(
             recipe,
             hardware,
-            profile=args.profile or "",
-            variant=args.variant or "",
+            profile=request.profile or "",
+            variant=request.variant or "",
             engine=spec,
             settings=settings,
         )
 
-    setup = resolve()
-    usable = sum(not card.trouble for card in probe.gpus)
-    if cards and (count := min(plans.count_gpus_needed(setup.flags), usable)) != len(cards):
-        cards = gpus.choose_gpus(probe.gpus, args.gpu, count)
-    plan = plans.build_plan(
+    setup, cards = _choose_gpus(request.gpu, recipe, probe, resolve)
+    plan = build_plan(
         setup,
-        mode=Mode(args.mode) if args.mode else None,
-        port=args.port,
-        num_speculative_tokens=args.num_speculative_tokens,
+        mode=request.mode,
+        port=request.port or port,
+        num_speculative_tokens=request.num_speculative_tokens,
         gpus=[(card.index, card.uuid) for card in cards],
-        engine=Path(found.folder) if found else None,
-        patchable=found is None or found.patchable,
+        engine=Path(engine.folder) if engine else None,
+        patchable=engine is None or engine.patchable,
+        request=request,
     )
-    return PlannedLaunch(setup, msgspec.structs.replace(plan, asked=_asked(args)), cards)
+    return PlannedLaunch(setup, plan, cards, _estimate_memory(setup, plan, cards, models or {}))
 
 
-def replan_launch(options: Mapping[str, str], changes: request.Changes | None = None) -> PlannedLaunch:
-    """Return the plan that options of `up` lead to, as `core.again` has them, with `changes`.
+def plan_launch_here(request: LaunchRequest, *, port: int | None = None) -> PlannedLaunch:
+    """Return the plan of what is asked for on this machine as it is now; `port` is the one when none is asked for.
 
     Raises:
-        UsageError: the recipe is gone, or does not take one of them any more.
+        UsageError: a name or a setting is wrong.
     """
-    return plan_launch(build_parser().parse_args(request.line(options, changes)))
+    recipe = recipe_loader.find_recipe(request.recipe)
+    planned = plan_launch(request, probe_for(recipe), recipe=recipe, port=port)
+    models = find_local_models(planned.plan)
+    return planned._replace(memory=_estimate_memory(planned.setup, planned.plan, planned.gpus, models))
 
 
-def _asked(args: argparse.Namespace) -> dict[str, str]:
-    """Return the options of the plan, as `core.again` has them; the file of a recipe by its whole path."""
-    is_file = recipe_loader.recipe_path(args.recipe) == Path(args.recipe)
-    found = {"": str(Path(args.recipe).absolute()) if is_file else args.recipe}
-    for name in ("profile", "variant", "mode", "port", "num_speculative_tokens", "gpu", "vllm", "engine"):
-        if (value := getattr(args, name)) not in {None, ""}:
-            found[f"--{name.replace('_', '-')}"] = str(value)
-    for word in args.settings or []:
-        key, _, value = word.partition("=")
-        found[f"--set {key.strip().removeprefix('--')}"] = value
-    return found
+def probe_for(recipe: Recipe) -> GpuProbe:
+    """Return the GPUs that a launch of the recipe may use; for one on the CPU the driver is left alone."""
+    if recipe.for_cpu:
+        return GpuProbe()
+    from dflash_tui.machine import nvml
+
+    return nvml.probe_visible_gpus()
 
 
-def _spec(engine: Engine) -> EngineSpec:
+def find_local_models(plan: Plan) -> dict[tuple[str, str], LocalModel]:
+    """Return what is known of the plan's models that are on this machine; the hub is not asked."""
+    from dflash_tui.engines.hub import model_lookup
+
+    found = {
+        (model.name, model.revision): model_lookup.find_local_model(model.name, model.revision) for model in plan.models
+    }
+    return {name: model_lookup.read_local_model(model) for name, model in found.items() if model}
+
+
+def _estimate_memory(
+    setup: ResolvedRecipe, plan: Plan, cards: tuple[Gpu, ...], models: LocalModels
+) -> MemoryEstimate | None:
+    typical = TYPICAL.get(plan.hardware)
+    total = typical.memory_total if typical else 0
+    elsewhere = GpuMemory(plan.hardware, total, total, typical.unified) if typical else None
+    known = [models.get((model.name, model.revision)) for model in plan.models]
+    return memory.estimate_plan_memory(setup, plan, memory.smallest_gpu_memory(cards) or elsewhere, known)
+
+
+def _describe_engine(engine: Engine) -> EngineSpec:
     """Return what an engine that was chosen by hand holds."""
     packages = engine.packages or (f"{engine.distribution}=={engine.vllm}",)
     return EngineSpec(
@@ -110,51 +141,58 @@ def _spec(engine: Engine) -> EngineSpec:
     )
 
 
-def _where(wanted: str | None, recipe: Recipe, probe: GpuProbe) -> tuple[Hardware | None, tuple[Gpu, ...]]:
-    """Return the class to plan for and the GPUs; a class may be named that is not here, for looking ahead."""
-    if recipe.for_cpu:
-        return Hardware.CPU, ()
-    here = {card.hardware for card in probe.gpus}
-    if wanted in {kind.value for kind in Hardware} and Hardware(wanted) not in here:
-        return Hardware(wanted), ()
-    if wanted and not probe.gpus:
-        classes = ", ".join(kind.value for kind in recipe.hardware) or "gb10, h100"
-        raise UsageError(f"there is no GPU called '{wanted}'", hint=f"a class is planned for without one: {classes}")
-    if wanted or any(not card.trouble for card in probe.gpus):
-        cards = gpus.choose_gpus(probe.gpus, wanted, 1 + (wanted or "").count(","))
-        return cards[0].hardware, cards
-    return None, ()
+def _choose_gpus(
+    wanted: str | None, recipe: Recipe, probe: GpuProbe, resolve: _Resolve
+) -> tuple[ResolvedRecipe, tuple[Gpu, ...]]:
+    """Return the recipe for the class that is planned for, and as many GPUs of that class as the server takes.
 
-
-def parse_settings(words: list[str]) -> dict[str, Any]:
-    """Return the settings of `--set KEY=VALUE`; values are read as YAML, and `null` takes a key away.
-
-    Names of models and values of variables are text as they stand: 1.10 is not 1.1, and true is not True.
+    They are fewer where there are not as many: the checks before a launch say so.
 
     Raises:
-        UsageError: one is not of that form.
+        UsageError: there are no such GPUs, they are of several classes, or of another number than the server takes.
     """
-    found: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        key = key.strip().removeprefix("--")
-        if not equals or not key:
-            raise UsageError(f"--set {word}: expected KEY=VALUE", hint="for instance --set max-model-len=8192")
-        try:
-            as_it_is = key.startswith(("target.", "drafter.", "env.")) and value != "null"
-            found[key] = value if as_it_is or not value else yaml_loader.parse_yaml_value(value)
-        except yaml.YAMLError as error:
-            raise UsageError(f"--set {key}: its value is not YAML", evidence=" ".join(str(error).split())) from None
-    return found
+    if recipe.for_cpu:
+        return resolve(Hardware.CPU), ()
+    if wanted in set(Hardware):
+        return _choose_of_class(Hardware(wanted), probe, resolve)
+    if wanted is not None:
+        return _choose_named(wanted, recipe, probe, resolve)
+    classes = dict.fromkeys(card.hardware for card in probe.gpus if not card.trouble)
+    choices = [_choose_of_class(hardware, probe, resolve) for hardware in classes]
+    return max(choices, key=lambda choice: _rank(recipe, *choice), default=None) or (resolve(None), ())
 
 
-def estimate_planned_memory(made: PlannedLaunch) -> MemoryEstimate | None:
-    """Return the memory arithmetic of a plan, by the models that are here; None on the CPU.
+def _rank(recipe: Recipe, setup: ResolvedRecipe, cards: tuple[Gpu, ...]) -> tuple[bool, bool, int]:
+    """Return what a choice of GPUs is preferred by: enough of them, a class that the recipe knows, free memory."""
+    enough = len(cards) >= count_gpus_needed(setup.flags)
+    return enough, setup.hardware in recipe.hardware, min(map(gpus.free_memory, cards))
 
-    For a class that is not here it is about what is typical of it.
-    """
-    typical = TYPICAL.get(made.plan.hardware)
-    total = typical.memory_total if typical else 0
-    elsewhere = GpuMemory(made.plan.hardware, total, total, typical.unified) if typical else None
-    models = [model_lookup.find_local_model(model.name, model.revision) for model in made.plan.models]
-    return check.estimate_plan_memory(made.setup, made.plan, smallest_gpu_memory(made.gpus) or elsewhere, models)
+
+def _choose_of_class(hardware: Hardware, probe: GpuProbe, resolve: _Resolve) -> tuple[ResolvedRecipe, tuple[Gpu, ...]]:
+    """Return the GPUs of a class with the most free memory; none of a class that is not here, for looking ahead."""
+    setup = resolve(hardware)
+    if all(card.hardware is not hardware for card in probe.gpus):
+        return setup, ()
+    usable = sum(card.hardware is hardware and not card.trouble for card in probe.gpus)
+    count = max(1, min(count_gpus_needed(setup.flags), usable))
+    return setup, gpus.choose_gpus(probe.gpus, hardware, count)
+
+
+def _choose_named(
+    wanted: str, recipe: Recipe, probe: GpuProbe, resolve: _Resolve
+) -> tuple[ResolvedRecipe, tuple[Gpu, ...]]:
+    """Return the GPUs of these names; to one alone come others of its class where the server takes more."""
+    if not probe.gpus:
+        classes = ", ".join(kind.value for kind in recipe.hardware) or "gb10, h100"
+        raise UsageError(f"there is no GPU called '{wanted}'", hint=f"a class is planned for without one: {classes}")
+    named = gpus.choose_gpus(probe.gpus, wanted, 1 + wanted.count(","))
+    hardware = named[0].hardware
+    if any(card.hardware is not hardware for card in named):
+        classes = " and ".join(dict.fromkeys(card.hardware.value for card in named))
+        raise UsageError(f"GPUs {wanted} are of several classes: {classes}", hint="a server takes GPUs of one class")
+    setup = resolve(hardware)
+    others = [card for card in probe.gpus if card.hardware is hardware and not card.trouble and card not in named]
+    count = min(count_gpus_needed(setup.flags), len(named) + len(others))
+    if len(named) == 1 and count > 1:
+        return setup, named + gpus.choose_gpus(others, hardware, count - 1)
+    return setup, named if len(named) == count else gpus.choose_gpus(probe.gpus, wanted, count)

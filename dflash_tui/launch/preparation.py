@@ -206,7 +206,7 @@ def _launch_now(plan: Plan, engine: Engine, prepared: list[Preparing], forced: s
             f"a change of the files in {engine.folder} was interrupted", evidence=left.message, hint="launch again"
         )
     there = status.list_present_patches(engine)
-    if wrong := [name for name in plan.unpatched if name in there]:
+    if wrong := [name for name in plan.disabled_patches if name in there]:
         raise PatchError(f"{', '.join(wrong)} is disabled, but already applied in {engine.folder}, not by dflash-tui",
                          hint="drop the setting, or use another engine")  # fmt: skip
     if late := patch_set.patches_to_remove(plan, engine):

@@ -124,7 +124,7 @@ def choose_gpus(gpus: Sequence[Gpu], wanted: str | None, count: int = 1) -> tupl
         kinds = dict.fromkeys(card.hardware for card in usable if wanted in {None, card.hardware})
         groups = [[card for card in usable if card.hardware is kind] for kind in kinds]
         group = next((group for group in groups if len(group) >= count), max(groups, key=len, default=[]))
-        chosen = sorted(group, key=_free_memory, reverse=True)[:count]
+        chosen = sorted(group, key=free_memory, reverse=True)[:count]
     else:
         chosen = list(dict.fromkeys(_find_gpu(gpus, name.strip()) for name in wanted.split(",")))
     if len(chosen) != count:
@@ -133,7 +133,8 @@ def choose_gpus(gpus: Sequence[Gpu], wanted: str | None, count: int = 1) -> tupl
     return tuple(sorted(chosen, key=lambda card: card.index))
 
 
-def _free_memory(card: Gpu) -> int:
+def free_memory(card: Gpu) -> int:
+    """Return the bytes that nothing uses; 0 where that is not known."""
     return (card.memory_total or 0) - (card.memory_used or 0)
 
 

@@ -22,6 +22,7 @@ from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_json_value, clean_line
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import YEAR_2100, AnyEvent, Exited, Recorded, decode_recorded
+from dflash_tui.planning.earlier_plans import upgrade_record
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import LOG_NAME, Run, find_log
 from dflash_tui.vllm_output.log_reader import LogReader
@@ -172,7 +173,8 @@ def read_recording(path: Path) -> Recording:
         if len(data) > _MAX_RUN_FILE:
             raise UsageError(what, evidence=f"{RUN_PART} is larger than {_MAX_RUN_FILE >> 20} MiB")
         # Without the identity of a process, no pid in it is ever taken for a process of ours.
-        fields = clean_json_value(msgspec.json.decode(data)) | {"born": "", "source": str(path.resolve())}
+        fields = upgrade_record(clean_json_value(msgspec.json.decode(data)))
+        fields |= {"born": "", "source": str(path.resolve())}
         recording = msgspec.convert(fields, Recording)
     except (*_READ_ERRORS, KeyError, TypeError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         do = "dflash-tui export RUN writes one; dflash-tui ps --all lists the runs"

@@ -12,6 +12,7 @@ from packaging.version import Version
 
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.kv_cache import STEP, KvCache
+from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Mode, ModelConfig
 from dflash_tui.planning.resolution import ResolvedRecipe
 
@@ -58,6 +59,15 @@ def smallest_gpu_memory(cards: Sequence[Gpu]) -> GpuMemory | None:
     return GpuMemory(known[0].hardware, total, free, known[0].unified)
 
 
+class LocalModel(NamedTuple):
+    """What is known of a model that is on this machine."""
+
+    config: ModelConfig | None
+    """Its shape, as its config.json says."""
+    total_bytes: int | None
+    """The size of its files."""
+
+
 class MemoryShare(msgspec.Struct, frozen=True):
     """One part of the memory of a launch in bytes, None when it is unknown, and how it was found."""
 
@@ -101,6 +111,32 @@ class MemoryEstimate(msgspec.Struct, frozen=True):
     def requests(self) -> float | None:
         """How many requests of the longest length fit into the KV cache at a time."""
         return self.kv_left / self.kv_needed if self.kv_needed else None
+
+
+def estimate_plan_memory(
+    setup: ResolvedRecipe, plan: Plan, machine: GpuMemory | None, models: Sequence[LocalModel | None]
+) -> MemoryEstimate | None:
+    """Return what a plan needs on each GPU of `machine`; None on the CPU, or when the machine's memory is unknown.
+
+    Args:
+        setup: The recipe that the plan was made of.
+        plan: The plan.
+        machine: The memory of one GPU.
+        models: The target and the drafter where they are on this machine; what the recipe says is used otherwise.
+    """
+    if plan.on_cpu or machine is None:
+        return None
+    target, drafter = [*models, None, None][:2]
+    return estimate_memory(
+        setup,
+        machine,
+        mode=plan.mode,
+        tokens=plan.num_speculative_tokens,
+        target=target.config if target else None,
+        drafter=drafter.config if drafter else None,
+        target_bytes=target.total_bytes if target else None,
+        drafter_bytes=drafter.total_bytes if drafter else None,
+    )
 
 
 def estimate_memory(

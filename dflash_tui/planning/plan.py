@@ -28,6 +28,7 @@ from dflash_tui.planning.recipe import (
     Status,
     Trust,
 )
+from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.planning.resolution import ResolvedRecipe
 
 HOST = setups.HOST
@@ -69,50 +70,86 @@ class PlannedModel(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a launch will do. `env` is what is added to the caller's environment; paths are absolute.
-
-    `patches` are those that this release needs on this hardware; `unneeded` says for each other one of the recipe why
-    it does not. `unpatched` were taken out by hand. `expected` is what others measured.
-
-    `build_script` and `models_folder` are empty when the models come from elsewhere. Without speculation
-    `num_speculative_tokens` is 0 and `drafter` empty. `engine_folder` may be an environment of the user's.
-
-    `asked` are the options of `up` that lead to it, as `again` has them: it is what a launch with a change starts from.
-    """
+    """What a launch will do: the exact command, environment, patches and models. Paths are absolute."""
 
     recipe: str
+    """The recipe's name."""
     title: str
+    """The recipe's title."""
     synthetic: str
+    """Why figures say nothing about a real model, such as random weights; empty where they do."""
     mode: Mode
+    """Eager or compile."""
     target: str
+    """The model that is served: a repository of the hub, or a folder."""
     drafter: str
+    """The model that drafts; empty without speculation."""
     num_speculative_tokens: int
+    """Tokens that the drafter proposes per step; 0 is without speculation."""
     served_name: str
+    """The model's name for clients."""
     port: int
+    """The port that the server listens on."""
     engine_folder: str
+    """The vLLM environment: one that we install, or one of the user's."""
     argv: tuple[str, ...]
+    """The command."""
     env: dict[str, str]
+    """What is added to the environment of whoever launches it."""
     patches: tuple[str, ...]
+    """The patches that this release needs on this hardware."""
     build_script: str = ""
+    """The script that builds the models; empty when they come from elsewhere."""
     models_folder: str = ""
+    """The folder that they are built in; empty when they come from elsewhere."""
     bench_scale: float = 1.0
+    """How many times their usual length the answers of a benchmark have."""
     on_cpu: bool = False
+    """Whether it runs on the CPU."""
     warnings: tuple[str, ...] = ()
+    """What somebody should know before the launch, a sentence each."""
     profile: str = ""
+    """The recipe's profile."""
     variant: str = ""
+    """The recipe's variant; empty without one."""
     vllm: str = ""
+    """The release of vLLM."""
     hardware: Hardware = Hardware.CPU
+    """The class of the GPUs that it is planned for."""
     gpus: tuple[str, ...] = ()
+    """The UUIDs of the GPUs that the server sees; empty on the CPU, and for a class that is not here."""
     standing: Trust | None = None
-    differs: dict[str, str] = {}
+    """How far the recipe is known to work on this hardware."""
+    deviations: dict[str, str] = {}
+    """By name, what was published otherwise and why the recipe deviates from it."""
     models: tuple[PlannedModel, ...] = ()
+    """The models to fetch; none where they are built."""
     driver: str = ""
-    unneeded: dict[str, str] = {}
-    unpatched: tuple[str, ...] = ()
-    asked: dict[str, str] = {}
+    """The oldest driver that the engine runs with."""
+    skipped_patches: dict[str, str] = {}
+    """The recipe's other patches, and why each is not needed."""
+    disabled_patches: tuple[str, ...] = ()
+    """The patches that the user left out."""
+    request: LaunchRequest | None = None
+    """What the user asked for; None of a plan that nobody asked for, and of the oldest records."""
     expected: tuple[PublishedFigures, ...] = ()
+    """What others measured."""
     host: str = HOST
+    """The address that the server listens on."""
     restart: RestartPolicy = RestartPolicy()
+    """Whether and how often it is launched again after a crash."""
+
+    @property
+    def relaunch_request(self) -> LaunchRequest:
+        """What to ask for to get this plan again: what was asked for, else what can be told from the plan."""
+        return self.request or LaunchRequest(
+            recipe=self.recipe,
+            profile=self.profile or None,
+            variant=self.variant or None,
+            mode=self.mode,
+            port=self.port,
+            num_speculative_tokens=self.num_speculative_tokens,
+        )
 
     @property
     def is_open(self) -> bool:
@@ -141,11 +178,19 @@ def build_plan(
     gpus: Sequence[tuple[int, str]] = (),
     engine: Path | None = None,
     patchable: bool = True,
+    request: LaunchRequest | None = None,
 ) -> Plan:
-    """Return the plan of launching `setup`; the arguments replace what it says.
+    """Return the plan of launching a recipe; arguments that are given replace what it says.
 
-    `gpus` are index and UUID of the GPUs it may see (all when empty), `engine` the folder of another environment,
-    which may be one that is not `patchable`.
+    Args:
+        setup: The recipe for one kind of machine.
+        mode: Eager or compile.
+        port: The port.
+        num_speculative_tokens: Tokens that the drafter proposes per step.
+        gpus: Index and UUID of each GPU that the server sees; all of them when empty.
+        engine: The folder of another environment.
+        patchable: Whether the environment may be patched.
+        request: What the user asked for, to be kept with the plan.
 
     Raises:
         UsageError: there is no patch of a name that was set by hand.
@@ -157,7 +202,7 @@ def build_plan(
     folder = engine or engine_folder_for(setup.engine)
     script, built = _built(recipe)
     target, drafter = (str(built / model.model) if built else model.model for model in (setup.target, setup.drafter))
-    patches, unneeded, instead = _patches(setup, patchable=patchable)
+    patches, skipped, instead = _patches(setup, patchable=patchable)
     argv = [str(folder / "bin" / "vllm"), "serve", target]
     argv += _revision("--revision", setup.target.revision)
     argv += ["--served-model-name", setup.target.served_name, "--host", setup.host, "--port", str(port)]
@@ -193,11 +238,12 @@ def build_plan(
         hardware=setup.hardware,
         gpus=tuple(uuid for _, uuid in gpus),
         standing=setup.standing,
-        differs=setup.differs,
+        deviations=setup.deviations,
         models=() if recipe.build else _models(setup, tokens),
         driver=setup.engine.driver,
-        unneeded=unneeded,
-        unpatched=setup.unpatched,
+        skipped_patches=skipped,
+        disabled_patches=setup.disabled_patches,
+        request=request,
         expected=setup.expected,
         host=setup.host,
         restart=setup.restart,
@@ -218,7 +264,7 @@ def _patches(setup: ResolvedRecipe, *, patchable: bool) -> tuple[list[Patch], di
     build = patch_applicability.assume_index_cuda(
         patch_applicability.describe_build(spec.distribution, spec.vllm, spec.packages, spec.torch_backend)
     )
-    for name in setup.unpatched:
+    for name in setup.disabled_patches:
         patch_files.load_patch(name)  # raises for a name that is none
     patches = {name: patch_files.load_patch(name) for name in setup.patches}
     reasons = {

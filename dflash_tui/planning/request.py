@@ -1,51 +1,140 @@
-"""A launch once more, with changes: as options of `dflash-tui up`. Pure.
-
-Options are a mapping, so that a change replaces what it changes: `""` is the recipe's name or file, `--mode` and the
-like have their value, and each `--set KEY` is an option of its own.
-"""
+"""What the user asked to launch, as a value: a plan keeps it, remedies and experiments change it. Pure."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from typing import Any
 
-from dflash_tui.planning.plan import Plan
+import msgspec
+import yaml
+from msgspec.structs import replace
 
-# None takes an option away.
-Changes = Mapping[str, str | None]
+from dflash_tui.common import yaml_loader
+from dflash_tui.common.errors import UsageError
+from dflash_tui.common.redaction import redact_secrets, redact_variables
+from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.planning.recipe import Mode
 
-
-def options(plan: Plan, changes: Changes | None = None) -> dict[str, str]:
-    """Return the options that lead to `plan` with `changes`; those of a plan that was not asked for are worked out."""
-    return changed(plan.asked or _worked_out(plan), changes)
-
-
-def changed(options: Mapping[str, str], changes: Changes | None = None) -> dict[str, str]:
-    """Return the options with `changes`."""
-    return {name: value for name, value in {**options, **(changes or {})}.items() if value is not None}
-
-
-def words(plan: Plan, changes: Changes | None = None) -> list[str]:
-    """Return the words after `dflash-tui` that launch `plan` with `changes`."""
-    return line({"": plan.recipe, **options(plan)}, changes)
+# Values of these settings are text as they stand: 1.10 is not 1.1, and true is not True.
+_TEXT_SETTINGS = ("target.", "drafter.", "env.")
 
 
-def line(options: Mapping[str, str], changes: Changes | None = None) -> list[str]:
-    """Return the words after `dflash-tui` that launch with these options and `changes`; the recipe is among them."""
-    found = changed(options, changes)
-    typed = ["up", found.pop("")]
-    for name, value in found.items():
-        option, _, key = name.partition(" ")
-        typed += [option, f"{key}={value}" if key else value]
-    return typed
+class LaunchChanges(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one launch request has that another has not. A field that is None stays as it is."""
+
+    profile: str | None = None
+    """Another profile of the recipe."""
+    variant: str | None = None
+    """Another variant of the recipe."""
+    mode: Mode | None = None
+    """Another mode."""
+    port: int | None = None
+    """Another port."""
+    num_speculative_tokens: int | None = None
+    """Another number of drafted tokens per step; 0 is without speculation."""
+    gpu: str | None = None
+    """Other GPUs, or another class of them."""
+    vllm: str | None = None
+    """Another release of vLLM."""
+    engine: str | None = None
+    """Another environment."""
+    settings: dict[str, str] = {}
+    """Settings to make, each in place of one of the same name."""
+    removed: tuple[str, ...] = ()
+    """Names of fields that go back to what the recipe says, such as `vllm`."""
+    removed_settings: tuple[str, ...] = ()
+    """Names of settings to take back, such as `max-model-len`."""
+
+    def __bool__(self) -> bool:
+        """Whether anything changes."""
+        return self != LaunchChanges()
 
 
-def command(plan: Plan, changes: Changes | None = None) -> str:
-    """Return the command line that launches `plan` with `changes`, as one would type it into a shell."""
-    return shlex.join(["dflash-tui", *words(plan, changes)])
+class LaunchRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the user asked to launch. A field that is None is left to the recipe or to the machine."""
+
+    recipe: str
+    """The recipe's name, or the absolute path of its file."""
+    profile: str | None = None
+    """The profile, such as `stock` or `seed`."""
+    variant: str | None = None
+    """The variant, such as another drafter."""
+    mode: Mode | None = None
+    """Eager or compile."""
+    port: int | None = None
+    """The port; without it the recipe's, or the next one that is free."""
+    num_speculative_tokens: int | None = None
+    """Tokens that the drafter proposes per step; 0 is without speculation."""
+    gpu: str | None = None
+    """GPUs by index or UUID with commas between, or a class such as `h100`."""
+    vllm: str | None = None
+    """A release of vLLM instead of the recipe's."""
+    engine: str | None = None
+    """An environment by name or folder instead of the recipe's."""
+    settings: dict[str, str] = {}
+    """Flags of `vllm serve` and what else `--set` takes, by name; the values are YAML that is not parsed yet."""
+
+    def with_changes(self, changes: LaunchChanges) -> LaunchRequest:
+        """Return this request with `changes`."""
+        fields: dict[str, Any] = dict.fromkeys(changes.removed)
+        fields |= {name: value for name in _OPTIONS if (value := getattr(changes, name)) is not None}
+        kept = {name: value for name, value in self.settings.items() if name not in changes.removed_settings}
+        return replace(self, settings=kept | changes.settings, **fields)
+
+    def to_argv(self) -> list[str]:
+        """Return the recipe and the options that ask for this on the command line, to stand after `up` or `ab`."""
+        options = [(f"--{name.replace('_', '-')}", getattr(self, name)) for name in _OPTIONS]
+        argv = [self.recipe, *(word for name, value in options if value is not None for word in (name, str(value)))]
+        return argv + [word for name, value in self.settings.items() for word in ("--set", f"{name}={value}")]
+
+    def to_command(self) -> str:
+        """Return the line for a shell that launches this."""
+        return shlex.join(["dflash-tui", "up", *self.to_argv()])
+
+    def without_secrets(self) -> LaunchRequest:
+        """Return this request without secrets in its values, for whoever else reads it."""
+        fields = {name: redact_secrets(value) for name in _TEXTS if (value := getattr(self, name)) is not None}
+        return replace(self, settings=redact_variables(self.settings), **fields)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> LaunchRequest:
+        """Return the request that run.json and experiment.json of earlier releases hold as a mapping of options.
+
+        The recipe is under `""`, an option under its name, and each setting under `--set NAME`.
+
+        Raises:
+            msgspec.ValidationError: it holds no recipe, or a value that no option takes.
+        """
+        settings = {name.removeprefix("--set "): value for name, value in options.items() if name.startswith("--set ")}
+        fields: dict[str, Any] = {
+            name.removeprefix("--").replace("-", "_"): value
+            for name, value in options.items()
+            if name.startswith("--") and " " not in name
+        }
+        fields |= {"settings": settings} | ({"recipe": options[""]} if "" in options else {})
+        return msgspec.convert(fields, cls, strict=False)
 
 
-def _worked_out(plan: Plan) -> dict[str, str]:
-    found = {"": plan.recipe, "--profile": plan.profile, "--variant": plan.variant, "--mode": plan.mode.value}
-    found |= {"--port": str(plan.port), "--num-speculative-tokens": str(plan.num_speculative_tokens)}
-    return {name: value for name, value in found.items() if value}
+register_type(LaunchChanges)
+register_type(LaunchRequest)
+
+# The fields that are options of the command line by the same name, in the order in which they are typed.
+_OPTIONS = tuple(name for name in LaunchRequest.__struct_fields__ if name not in {"recipe", "settings"})
+_TEXTS = ("recipe", "profile", "variant", "gpu", "vllm", "engine")
+
+
+def parse_settings(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of settings: YAML, where null takes a key away, except for names of models and variables.
+
+    Raises:
+        UsageError: a value is not YAML.
+    """
+    values: dict[str, Any] = {}
+    for name, text in settings.items():
+        is_text = not text or (name.startswith(_TEXT_SETTINGS) and text != "null")
+        try:
+            values[name] = text if is_text else yaml_loader.parse_yaml_value(text)
+        except yaml.YAMLError as error:
+            raise UsageError(f"--set {name}: its value is not YAML", evidence=" ".join(str(error).split())) from None
+    return values

@@ -66,9 +66,9 @@ class ResolvedRecipe(msgspec.Struct, frozen=True):
     flags: dict[str, FlagValue]
     env: dict[str, str]
     patches: tuple[str, ...]
-    unpatched: tuple[str, ...]
+    disabled_patches: tuple[str, ...]
     warnings: tuple[str, ...]
-    differs: dict[str, str]
+    deviations: dict[str, str]
     standing: Trust
     expected: tuple[PublishedFigures, ...]
     synthetic: str
@@ -111,7 +111,7 @@ def resolve_recipe(
     by_hand, synthetic = _layer(settings or {}, recipe, [part for part in parts if part])
     flat = _merge([part for part in [*parts, by_hand] if part])
     changed = tuple(settings or ())
-    unpatched = tuple(key.partition(".")[2] for key, value in (settings or {}).items() if _is_off(key, value))
+    disabled = tuple(key.partition(".")[2] for key, value in (settings or {}).items() if _is_off(key, value))
     return ResolvedRecipe(
         recipe=recipe,
         hardware=hardware,
@@ -129,10 +129,10 @@ def resolve_recipe(
         modes=flat.modes,
         flags={name: value for name, value in flat.flags.items() if value is not None},
         env={name: value for name, value in flat.env.items() if value is not None},
-        patches=tuple(name for name in flat.patches if name not in unpatched),
-        unpatched=unpatched,
+        patches=tuple(name for name in flat.patches if name not in disabled),
+        disabled_patches=disabled,
         warnings=flat.warnings,
-        differs=flat.differs,
+        deviations=flat.differs,
         standing=_by_hand(recipe, engine, changed) or _standing(recipe, hardware, profile, variant),
         expected=_expected(recipe, hardware, profile, variant, changed),
         synthetic="; ".join(filter(None, (synthetic or recipe.synthetic, _noise(flat)))),

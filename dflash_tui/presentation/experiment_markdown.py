@@ -16,7 +16,6 @@ from dflash_tui.common.redaction import LEFT_OUT, is_secret
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Sweep
 from dflash_tui.experiments.design import Boot, Design
-from dflash_tui.planning import request
 from dflash_tui.presentation import experiment_tables as tables
 from dflash_tui.presentation import verdict_text
 from dflash_tui.presentation.markdown import (
@@ -181,7 +180,7 @@ def _launched(report: ExperimentReport) -> Iterator[str]:
     for arm, made in enumerate(report.design.arms):
         boot = next((boot for boot in report.boots if boot.arm == arm and boot.argv), None)
         yield f"### {escape_text(tables.name_arm(report.design, arm))}"
-        yield quote_block(request.command(made.plan, made.options), "", *_command(made.plan.argv, made.plan.env, boot))
+        yield quote_block(made.request.to_command(), "", *_command(made.plan.argv, made.plan.env, boot))
         if boot:
             patches = ", ".join(f"{quote_code(name)} {quote_code(sha[:_DIGITS])}" for name, sha in boot.patches.items())
             versions = ", ".join(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dflash_tui.common.formatting import format_megabytes
 from dflash_tui.engines import inventory
-from dflash_tui.launch.planner import PlannedLaunch, estimate_planned_memory
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import startup_history
 from dflash_tui.planning import plan as plans
@@ -39,21 +39,21 @@ def describe_plan(made: PlannedLaunch) -> str:
         ("engine", f"{spec.distribution} {spec.vllm}, {'installed' if engine else fetched}"),
         ("patches", ", ".join(plan.patches) or "none"),
     ]
-    rows += [("", f"{name}: not needed, {why}") for name, why in plan.unneeded.items()]
-    rows += [("", f"{name}: left out by hand") for name in plan.unpatched]
+    rows += [("", f"{name}: not needed, {why}") for name, why in plan.skipped_patches.items()]
+    rows += [("", f"{name}: left out by hand") for name in plan.disabled_patches]
     if recipe.build:
         built = Path(plan.models_folder).is_dir()
         rows.append(("models", "built" if built else f"to build here: {recipe.build.size_mb} MB, a few seconds"))
     if ready := format_time_to_ready(plan, setup, startup_history.estimate_ready(plan)):
         rows.append(("ready", ready))
-    if fit := estimate_planned_memory(made):
+    if fit := made.memory:
         rows.append(("memory", format_memory(fit)))
     rows += [("expected", format_published(band)) for band in setup.expected if plan.num_speculative_tokens]
     if restart := format_restart(plan.restart):
         rows.append(("restart", restart))
     if plan.synthetic:
         rows.append(("note", f"{plan.synthetic}: figures say nothing about a real model"))
-    rows += [("differs", f"{name}: {why}") for name, why in plan.differs.items()]
+    rows += [("differs", f"{name}: {why}") for name, why in plan.deviations.items()]
     rows += [("warning", warning) for warning in plan.warnings]
     lines = [f"{label:<8} {value}".rstrip() for label, value in rows]
     return "\n".join([*lines, "command", *(f"  {line}" for line in plans.format_command(plan).splitlines())])

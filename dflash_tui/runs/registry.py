@@ -9,6 +9,7 @@ import msgspec
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import UsageError
 from dflash_tui.events import YEAR_2100
+from dflash_tui.planning.earlier_plans import decode_record, upgrade_record
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import VERSION, Run
 
@@ -58,7 +59,7 @@ def _load_run(path: Path) -> Run | None:
     if private_files.ownership_problem(path.parent):  # its pid would be signalled
         return None
     try:
-        run = untrusted_json.decode_untrusted(_read_run_file(path), _decoder)
+        run = decode_record(_read_run_file(path), _decoder, upgrade_record)
     except _READ_ERRORS:
         return None
     possible = 1 < run.pid < 1 << 31 and 0 < run.plan.port < 1 << 16 and 0 <= run.started_at < YEAR_2100

@@ -15,7 +15,8 @@ from dflash_tui.planning.plan import HOST, Plan
 # Where vLLM itself looks for the key that requests must have.
 KEY_VARIABLE = "VLLM_API_KEY"
 # Fields that a later release adds are passed over; what it records otherwise gets another version.
-VERSION = 1
+# Version 1 has plans as `planning.earlier_plans` reads them.
+VERSION = 2
 LOG_NAME = "server.log"
 
 

@@ -215,7 +215,7 @@ class DflashApp(TerminalApp):
             return
         moved = (
             f" Port {port} is taken, so it gets {plan.port}."
-            if plan.port != port and "--port" not in plan.asked
+            if plan.port != port and not (plan.request and plan.request.port)
             else ""
         )
         others = list_living_runs()

@@ -1,26 +1,20 @@
-"""What was chosen on the launch screen: GPU, recipe, profile, variant, mode, drafts; and what that comes to."""
+"""What is selected on the launch screen: a launch request for each recipe, one GPU for all, and what they come to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_gib
-from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import memory as fits
-from dflash_tui.planning import plan as plans
-from dflash_tui.planning import resolution as setups
-from dflash_tui.planning.memory import MemoryEstimate
-from dflash_tui.planning.plan import Plan
+from dflash_tui.launch import planner
+from dflash_tui.launch.planner import LocalModels, PlannedLaunch
+from dflash_tui.machine.gpus import Gpu, GpuProbe, free_memory
+from dflash_tui.planning import resolution
 from dflash_tui.planning.recipe import Mode, Recipe, Status
-from dflash_tui.planning.resolution import ResolvedRecipe
-
-if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
-    from dflash_tui.machine.gpus import Gpu, GpuProbe
+from dflash_tui.planning.request import LaunchRequest
 
 MOST_TOKENS = 64
 
@@ -33,15 +27,6 @@ class Suitability(StrEnum):
     NO = "✗"
 
 
-class Changes(msgspec.Struct):
-    """What was changed about one recipe; None and empty are as the recipe says."""
-
-    profile: str = ""
-    variant: str = ""
-    mode: Mode | None = None
-    tokens: int | None = None
-
-
 class SuitabilityReason(NamedTuple):
     """How a recipe suits the machine, and why."""
 
@@ -50,103 +35,107 @@ class SuitabilityReason(NamedTuple):
 
 
 class LaunchSelection:
-    """The choices of the launch screen. Nothing here looks at the machine: `probe` is handed in."""
+    """What is selected on the launch screen. Nothing here looks at the machine: `probe` and `models` are handed in."""
 
     def __init__(self) -> None:
         self.probe: GpuProbe | None = None
-        self.gpu: int | None = None
-        self._changes: dict[str, Changes] = {}
+        self.models: LocalModels = {}
+        self.gpu: int | None = None  # the index of the GPU that somebody chose
+        self._requests: dict[str, LaunchRequest] = {}
+        self._planned: dict[str, tuple[object, PlannedLaunch]] = {}
 
-    def changes(self, recipe: Recipe) -> Changes:
-        """Return what was changed about `recipe`, to be changed further."""
-        return self._changes.setdefault(recipe.name, Changes())
+    def request(self, recipe: Recipe) -> LaunchRequest:
+        """Return what is asked for; what nobody chose is left to the recipe and the machine."""
+        request = self._requests.get(recipe.name) or LaunchRequest(recipe.name)
+        return request if self.gpu is None or recipe.for_cpu else replace(request, gpu=str(self.gpu))
+
+    def plan(self, recipe: Recipe, port: int | None = None) -> PlannedLaunch:
+        """Return the plan of `recipe` as it is selected, as the command line plans it; `port` is one that is free.
+
+        Raises:
+            DflashError: the recipe cannot be planned so.
+        """
+        request, probe = self.request(recipe), self.probe or GpuProbe()
+        basis = (request, probe, self.models, recipe, port)
+        before, planned = self._planned.get(recipe.name, (None, None))
+        if planned is None or before != basis:
+            planned = planner.plan_launch(request, probe, models=self.models, recipe=recipe, port=port)
+            self._planned[recipe.name] = basis, planned
+        return planned
 
     @property
-    def card(self) -> Gpu | None:
-        """The chosen GPU, at first the one with the most free memory; None while there is none to choose."""
-        cards = self._cards()
-        if not cards:
-            return None
-        if self.gpu is None:
-            return max(cards, key=lambda card: (card.memory_total or 0) - (card.memory_used or 0))
-        return cards[self.gpu % len(cards)]
+    def cards(self) -> tuple[Gpu, ...]:
+        """The GPUs that work."""
+        return tuple(card for card in self.probe.gpus if not card.trouble) if self.probe else ()
 
-    def _cards(self) -> Sequence[Gpu]:
-        return [card for card in self.probe.gpus if not card.trouble] if self.probe else ()
+    def taken(self, recipe: Recipe | None) -> tuple[Gpu, ...]:
+        """Return the GPUs that a launch would take: those of the plan, else the chosen one, else the freest."""
+        try:
+            planned = self.plan(recipe).gpus if recipe else ()
+        except DflashError:
+            planned = ()
+        if planned or not self.cards:
+            return planned
+        chosen = [card for card in self.cards if card.index == self.gpu]
+        return (chosen[0] if chosen else max(self.cards, key=free_memory),)
 
-    def next_gpu(self) -> bool:
-        """Choose the next GPU; return whether there is another."""
-        cards, card = self._cards(), self.card
-        if card:
-            self.gpu = cards.index(card) + 1
-        return len(cards) > 1
+    def next_gpu(self, recipe: Recipe | None = None) -> bool:
+        """Choose the next GPU, after the first that `recipe` takes; return whether there is another."""
+        if taken := self.taken(recipe):
+            indices = [card.index for card in self.cards]
+            self.gpu = indices[(indices.index(taken[0].index) + 1) % len(indices)]
+        return len(self.cards) > 1
 
     def next_profile(self, recipe: Recipe) -> bool:
         """Choose the next profile of `recipe`; return whether there is another."""
-        names, changed = setups.list_profiles(recipe), self.changes(recipe)
-        changed.profile = names[(names.index(changed.profile or names[0]) + 1) % len(names)]
+        names, request = resolution.list_profiles(recipe), self.request(recipe)
+        following = names[(names.index(request.profile or names[0]) + 1) % len(names)]
+        self._change(recipe, profile=following)
         return len(names) > 1
 
     def next_variant(self, recipe: Recipe) -> bool:
         """Choose the next variant of `recipe`, or none; return whether it has any."""
-        names, changed = ["", *recipe.variants], self.changes(recipe)
-        changed.variant = names[(names.index(changed.variant) + 1) % len(names)]
-        changed.tokens = None
+        names, request = [None, *recipe.variants], self.request(recipe)
+        following = names[(names.index(request.variant) + 1) % len(names)]
+        self._change(recipe, variant=following, num_speculative_tokens=None)
         return len(names) > 1
 
-    def setup(self, recipe: Recipe) -> ResolvedRecipe:
-        """Return what `recipe` comes to on the chosen GPU; without one on the first class that it knows."""
-        changed = self.changes(recipe)
-        hardware = Hardware.CPU if recipe.for_cpu else self.card.hardware if self.card else None
-        return setups.resolve_recipe(recipe, hardware, profile=changed.profile, variant=changed.variant)
+    def next_mode(self, recipe: Recipe) -> None:
+        """Switch between eager and compile."""
+        eager = self.plan(recipe).plan.mode is Mode.EAGER
+        self._change(recipe, mode=Mode.COMPILE if eager else Mode.EAGER)
 
-    def plan(self, recipe: Recipe, port: int | None = None) -> Plan:
-        """Return the plan of `recipe` as chosen."""
-        setup, changed = self.setup(recipe), self.changes(recipe)
-        several = self.probe is not None and len(self.probe.gpus) > 1
-        cards = [(self.card.index, self.card.uuid)] if several and self.card and not recipe.for_cpu else []
-        if plans.count_gpus_needed(setup.flags) > 1:
-            cards = []
-        plan = plans.build_plan(setup, mode=changed.mode, port=port, num_speculative_tokens=changed.tokens, gpus=cards)
-        return msgspec.structs.replace(plan, asked=self._asked(recipe, cards))
+    def add_tokens(self, recipe: Recipe, more: int) -> None:
+        """Draft more tokens per step, or fewer, within what the drafter can do."""
+        planned = self.plan(recipe)
+        most = planned.setup.drafter.max_tokens or MOST_TOKENS
+        tokens = max(0, min(most, planned.plan.num_speculative_tokens + more))
+        self._change(recipe, num_speculative_tokens=tokens)
 
-    def _asked(self, recipe: Recipe, cards: Sequence[tuple[int, str]]) -> dict[str, str]:
-        """Return what was chosen as options, as `core.again` has them."""
-        changed = self.changes(recipe)
-        options = {
-            "--profile": changed.profile,
-            "--variant": changed.variant,
-            "--mode": changed.mode or "",
-            "--num-speculative-tokens": "" if changed.tokens is None else changed.tokens,
-            "--gpu": ",".join(str(index) for index, _ in cards),
-        }
-        return {"": recipe.name} | {name: str(value) for name, value in options.items() if value != ""}
-
-    def fit(self, recipe: Recipe) -> MemoryEstimate | None:
-        """Return the memory arithmetic on the chosen GPU; None on the CPU or without a GPU."""
-        machine = fits.smallest_gpu_memory([self.card] if self.card else [])
-        if recipe.for_cpu or machine is None:
-            return None
-        plan = self.plan(recipe)
-        return fits.estimate_memory(self.setup(recipe), machine, mode=plan.mode, tokens=plan.num_speculative_tokens)
+    def _change(self, recipe: Recipe, **fields: str | int | Mode | None) -> None:
+        request = self._requests.get(recipe.name) or LaunchRequest(recipe.name)
+        self._requests[recipe.name] = replace(request, **fields)
 
     def suited(self, recipe: Recipe) -> SuitabilityReason:
-        """Return how `recipe` suits the chosen GPU; preflight looks closer before a launch."""
+        """Return how `recipe` suits the GPUs that it would take; preflight looks closer before a launch."""
         if recipe.for_cpu:
             return SuitabilityReason(Suitability.YES, "runs on any CPU")
-        if self.card is None:
+        if not self.cards:
             looking = "looking for GPUs" if self.probe is None else "no GPU here"
             return SuitabilityReason(Suitability.NO, f"{looking}; it is for {', '.join(recipe.hardware) or 'a GPU'}")
         try:
-            standing, fit = self.setup(recipe).standing, self.fit(recipe)
+            planned = self.plan(recipe)
         except DflashError as error:
             return SuitabilityReason(Suitability.NO, error.what)
-        if fit and fit.certain > fit.budget:
+        standing, memory = planned.setup.standing, planned.memory
+        if memory and memory.certain > memory.budget:
             return SuitabilityReason(
                 Suitability.NO,
-                f"it needs {format_gib(fit.certain)} at least, and vLLM may take {format_gib(fit.budget)}",
+                f"it needs {format_gib(memory.certain)} at least, and vLLM may take {format_gib(memory.budget)}",
             )
-        tight = fit is not None and ("weights" in fit.unknown or (fit.requests is not None and fit.requests < 1))
+        tight = memory is not None and (
+            "weights" in memory.unknown or (memory.requests is not None and memory.requests < 1)
+        )
         why = f"{standing.status.value}: {standing.why}"
         marks = {Status.BROKEN: Suitability.NO, Status.EXPERIMENTAL: Suitability.MAYBE}
         mark = marks.get(standing.status, Suitability.MAYBE if tight else Suitability.YES)

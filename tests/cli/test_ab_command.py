@@ -9,10 +9,10 @@ from dflash_tui.cli import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import UsageError
 from dflash_tui.experiments import store
-from dflash_tui.experiments.builder import build_experiment
 from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, ExperimentHalted
 from dflash_tui.experiments.estimate import DurationEstimate
 from dflash_tui.presentation import experiment_text
+from tests.support.command_line import experiment
 
 
 def parsed(*words: str):
@@ -40,14 +40,14 @@ def test_what_is_no_command_is_refused(words):
 
 def test_a_design_plans_each_arm_by_itself():
     """Arms differ in what is varied only; the options that lead to each are kept, the port among them."""
-    design, setups = build_experiment(parsed("demo-cpu", "--honest", "--set", "max-model-len=2048"))
+    design, setups = experiment("demo-cpu", "--honest", "--set", "max-model-len=2048")
     eager, compiled = design.arms
     assert (design.vary, design.order, design.honest, len(setups)) == ("mode", (0, 1, 1, 0), True, 2)
     assert set(eager.plan.argv) ^ set(compiled.plan.argv) == {"--enforce-eager"}
-    assert eager.options["--set max-model-len"] == "2048"
-    assert eager.options["--port"] == str(eager.plan.port)
+    assert eager.request.settings["max-model-len"] == "2048"
+    assert eager.request.port == eager.plan.port
     assert design.synthetic == "hand-made toy weights"
-    assert len(build_experiment(parsed("demo-cpu", "--vary", "n=0,4,7"))[0].order) == 3
+    assert len(experiment("demo-cpu", "--vary", "n=0,4,7")[0].order) == 3
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,10 @@ def test_a_design_plans_each_arm_by_itself():
 )
 def test_the_command_of_a_design_leads_to_the_same_design(words):
     """As a shell reads it, with nothing left to a default; the id alone is another."""
-    design, _ = build_experiment(parsed("demo-cpu", *words))
+    design, _ = experiment("demo-cpu", *words)
     program, *rest = shlex.split(design.command)
-    again, _ = build_experiment(build_parser().parse_args(rest))
-    assert program == "dflash-tui"
+    again, _ = experiment(*rest[1:])
+    assert (program, rest[0]) == ("dflash-tui", "ab")
     assert again.command == design.command
     assert replace(again, id="", made_at=0.0) == replace(design, id="", made_at=0.0)
 
@@ -83,7 +83,7 @@ def test_the_command_of_a_design_leads_to_the_same_design(words):
 def test_a_mistake_is_told_before_anything_begins(words, said):
     """With what was wrong and in which arm."""
     with pytest.raises(UsageError, match=said):
-        build_experiment(parsed("demo-cpu", *words))
+        experiment("demo-cpu", *words)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_mistake_is_told_before_anything_begins(words, said):
 )
 def test_the_temperature_is_the_models_own_where_drafts_are_varied(words, temperature):
     """A patch of the sampling does nothing at 0, where answers can be held against each other."""
-    assert build_experiment(parsed("demo-cpu", *words))[0].temperature == temperature
+    assert experiment("demo-cpu", *words)[0].temperature == temperature
 
 
 @pytest.mark.parametrize(
@@ -114,12 +114,12 @@ def test_the_temperature_is_the_models_own_where_drafts_are_varied(words, temper
 )
 def test_the_suite_is_one_that_the_servers_of_all_arms_take(words, suite):
     """By the shortest context of them, in whichever of vLLM's spellings; who names a suite gets that."""
-    assert build_experiment(parsed("demo-cpu", *words))[0].suite == suite
+    assert experiment("demo-cpu", *words)[0].suite == suite
 
 
 def test_the_plan_counts_the_requests_of_all_streams():
     """Five prompts alone, and four times five that keep eight streams busy twice; what is due is the same number."""
-    design, _ = build_experiment(parsed("demo-cpu", "--suite", "quick", "--concurrency", "1,8"))
+    design, _ = experiment("demo-cpu", "--suite", "quick", "--concurrency", "1,8")
     assert store.count_measured_requests(design) == 25
     assert store.count_measured_requests(replace(design, rounds=5, concurrency=(8,))) == 25
     unknown = DurationEstimate(None, whole=False, source="")
@@ -133,8 +133,8 @@ def test_the_plan_counts_the_requests_of_all_streams():
 
 def test_a_patch_is_taken_out_in_one_arm():
     """`off` names it as disabled by --set, so that a launch takes it out of the engine."""
-    design, _ = build_experiment(parsed("demo-cpu", "--vary", "patch.cpu-expand-kernel=on,off"))
-    assert [(arm.plan.patches, arm.plan.unpatched) for arm in design.arms] == [
+    design, _ = experiment("demo-cpu", "--vary", "patch.cpu-expand-kernel=on,off")
+    assert [(arm.plan.patches, arm.plan.disabled_patches) for arm in design.arms] == [
         (("cpu-expand-kernel",), ()),
         ((), ("cpu-expand-kernel",)),
     ]
@@ -153,7 +153,7 @@ def test_a_patch_is_taken_out_in_one_arm():
 )
 def test_the_plan_says_what_it_will_do_and_how_long(estimate, said):
     """Boots in their order, what is not known as such, and what will be stopped."""
-    design, _ = build_experiment(parsed("demo-cpu"))
+    design, _ = experiment("demo-cpu")
     words = experiment_text.describe_experiment(design, estimate, ["20261122-010203-demo-cpu"])
     assert said in words
     assert "2 boots: eager compile (one boot per arm: a verdict is only suggestive)" in words
@@ -163,7 +163,7 @@ def test_the_plan_says_what_it_will_do_and_how_long(estimate, said):
 
 def test_what_happens_is_told_in_lines_without_control_characters():
     """An error may hold what a server wrote."""
-    design, _ = build_experiment(parsed("demo-cpu"))
+    design, _ = experiment("demo-cpu")
     assert (
         experiment_text.format_event(design, BootBegan(1.0, 1, 1, "run", 2)) == "boot 2 of 2: compile, attempt 2 as run"
     )

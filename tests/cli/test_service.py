@@ -113,8 +113,8 @@ def test_what_runs_is_this_installation_with_the_options_of_a_launch(folders, mo
     given = fields(text)
     [command] = given["ExecStart"]
     assert unquoted(command.removeprefix(":")) == [
-        sys.executable, "-P", "-m", "dflash_tui", "up", "demo-cpu", "--mode", "eager", "--set", "host=0.0.0.0",
-        "--set", "env.NOTE=50% $x", "--port", "8000", "--force", "I know", "--every", "9", "--foreground",
+        sys.executable, "-P", "-m", "dflash_tui", "up", "demo-cpu", "--mode", "eager", "--port", "8000",
+        "--set", "host=0.0.0.0", "--set", "env.NOTE=50% $x", "--force", "I know", "--every", "9", "--foreground",
     ]  # fmt: skip
     assert given["EnvironmentFile"] == [f"-{folders}/config/dflash-tui/service.env"]
     assert f"XDG_STATE_HOME={folders}/state" in given["Environment"]

@@ -7,6 +7,7 @@ import pytest
 
 from dflash_tui.cli.main import main
 from dflash_tui.events import Event, Exited, Health, HealthChanged, Stopping, encode
+from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs.run import Run
 from tests.support import recordings
 from tests.tui.conftest import a_run
@@ -14,7 +15,7 @@ from tests.tui.conftest import a_run
 
 def kept(name: str, *events: Event, identity: str = "20261121-012400-toy") -> Run:
     """Write the folder of a run that nobody watches any more."""
-    run = msgspec.structs.replace(a_run(asked={"": "demo-cpu"}), id=identity)
+    run = msgspec.structs.replace(a_run(request=LaunchRequest("demo-cpu")), id=identity)
     run.folder.mkdir(parents=True)
     run.log.write_bytes(recordings.raw(f"cpu-vllm-0.32.0/{name}"))
     run.samples.write_bytes(b"".join(encode(event) + b"\n" for event in events))
@@ -41,8 +42,8 @@ def test_it_is_json(failed, capsys):
     """One object, with what the words are made of."""
     assert main(["why", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["diagnosis"]["said"] == {"tokens": "32768", "needed": "0.03", "there": "0.01", "fits": "8064"}
-    assert found["remedies"][0]["changes"] == {"--set max-model-len": "8064"}
+    assert found["diagnosis"]["log_values"] == {"tokens": "32768", "needed": "0.03", "there": "0.01", "fits": "8064"}
+    assert found["remedies"][0]["changes"] == {"settings": {"max-model-len": "8064"}}
 
 
 def test_without_a_name_it_is_the_newest_that_failed(failed, capsys):

@@ -138,7 +138,7 @@ def test_one_broken_file_is_reported_and_the_others_go_on(own):
         )
     assert plans.build_plan(
         resolution.resolve_recipe(recipe_loader.find_recipe("qwen3-coder-next"), Hardware.GB10)
-    ).unneeded
+    ).skipped_patches
 
 
 def test_a_reason_can_be_written_down(own):

@@ -122,7 +122,7 @@ def test_what_others_patched_is_not_passed_off_as_unpatched(engine):
     with pytest.raises(PatchError, match="is disabled, but already applied"):
         launch(made(engine, cpu_expand_kernel=False), engine)
     assert registry.list_runs() == []
-    assert launch(replace(made(engine), unpatched=()), engine)[0].patches == (NAME,)
+    assert launch(replace(made(engine), disabled_patches=()), engine)[0].patches == (NAME,)
 
 
 def test_what_is_taken_out_before_the_launch_stops_it(engine):

@@ -10,7 +10,6 @@ from statistics import fmean
 
 import pytest
 
-from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.redaction import LEFT_OUT
 from dflash_tui.experiments import (
     boot_snapshot,
@@ -19,7 +18,6 @@ from dflash_tui.experiments import (
     runner,
     store,
 )
-from dflash_tui.experiments.builder import build_experiment
 from dflash_tui.experiments.design import Boot, Design, ExperimentHalted, RequestMeasured
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.machine import processes
@@ -29,7 +27,7 @@ from dflash_tui.runs import (
     server_process,
 )
 from tests import DATA
-from tests.support import fake_engine
+from tests.support import command_line, fake_engine
 from tests.support.fake_runs import free_port
 from tests.support.waiting import wait_until
 
@@ -256,7 +254,7 @@ def _has_halted(design: Design) -> None:
 def test_a_server_that_a_killed_driver_had_not_written_down_is_ended(port, tmp_path):
     """It carries the experiment's mark, in a run folder without a record; whatever carries another is not touched."""
     fake_engine.make(port)
-    design, _ = build_experiment(build_parser().parse_args(["ab", fake_engine.RECIPE, "--vary", "n=7,4", *QUICK]))
+    design, _ = command_line.experiment(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK)
     marks = [os.environ | {boot_snapshot.MARK: mark} for mark in (design.id, "another")]
     ours, other = (subprocess.Popen(["sleep", "60"], env=env, cwd=tmp_path) for env in marks)
     try:

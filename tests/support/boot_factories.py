@@ -11,6 +11,7 @@ from dflash_tui.events import RequestDone
 from dflash_tui.experiments.design import Arm, Boot, Conditions, Design
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.request import LaunchRequest
 
 AT_REST = Conditions(at=0.0, power="mains", throttle=(), foreign=())
 
@@ -29,7 +30,7 @@ def design(vary: str, arms: dict[str, Plan], order: Sequence[int], **changes: An
     """Return an experiment with these arms, launched in this order."""
     usual: dict[str, Any] = {
         "id": "ab", "made_at": 0.0, "version": "1", "recipe": "recipe", "vary": vary, "suite": "field", "digest": "",
-        "arms": tuple(Arm(name, {}, plan) for name, plan in arms.items()), "order": tuple(order),
+        "arms": tuple(Arm(name, LaunchRequest("toy"), plan) for name, plan in arms.items()), "order": tuple(order),
     }  # fmt: skip
     return Design(**{**usual, **changes})
 

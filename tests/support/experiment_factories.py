@@ -32,7 +32,7 @@ def a_design(
 ) -> Design:
     """Return an honest A/B of eager against compile; `changes` replace parts of it."""
     plans_of = arms or {"eager": a_plan("eager"), "compile": a_plan("compile")}
-    made = tuple(Arm(name, {"": plan.recipe, f"--{vary}": name}, plan) for name, plan in plans_of.items())
+    made = tuple(Arm(name, plan.relaunch_request, plan) for name, plan in plans_of.items())
     first = made[0].plan
     design = Design(
         id="20261121-012400-demo-cpu", made_at=BASE, version="0.1.0", recipe=first.recipe, vary=vary, arms=made,

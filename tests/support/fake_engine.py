@@ -8,13 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.engines import environments as engines
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.launch import planner
 from tests import ROOT
+from tests.support import command_line
 
 RECIPE = "fake"
 _SERVER = ROOT / "tests" / "support" / "fake_server.py"
@@ -55,7 +54,7 @@ def make(
     head, _, rest = text.partition("patches:\n  - cpu-expand-kernel\n")
     paths.user_recipes_folder().mkdir(parents=True, exist_ok=True)
     (paths.user_recipes_folder() / f"{RECIPE}.yaml").write_text(head + rest)
-    plan = planner.plan_launch(build_parser().parse_args(["plan", RECIPE])).plan
+    plan = command_line.planned(RECIPE).plan
     folder = Path(plan.engine_folder)
     site = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     for made in (folder / "bin", site / "vllm", Path(plan.models_folder)):

@@ -12,6 +12,7 @@ from dflash_tui.events import Exited, Health, HealthChanged, RequestDone, encode
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.verdict import build_report as judged
 from dflash_tui.monitoring import recording
+from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs.run import Run
 from tests.support.experiment_factories import a_design, a_plan, boots, told, written
 
@@ -42,7 +43,7 @@ def _run(said: str) -> None:
     plan = replace(
         run.plan, title=said, target=said, drafter=said, served_name=said, synthetic=said, warnings=(said,),
         argv=(*run.plan.argv, f"--x={said}"), env={"X": said}, profile=said, variant=said, vllm=said,
-        engine_folder=f"/{said}", asked={"": "toy", "--set x": said},
+        engine_folder=f"/{said}", request=LaunchRequest("toy", settings={"x": said}),
     )  # fmt: skip
     run = replace(run, plan=plan, engine=said, forced=said, patches=(said,))
     (folder / recording.RUN_PART).write_bytes(msgspec.json.encode(run))

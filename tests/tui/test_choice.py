@@ -41,12 +41,12 @@ def test_without_a_gpu_only_the_cpu_recipe_suits():
     choice.probe = GpuProbe(why_none="no driver")
     assert choice.suited(recipe).suits is Suitability.NO
     assert choice.suited(a_recipe()).suits is Suitability.YES
-    assert choice.plan(recipe).hardware is next(iter(recipe.hardware))
+    assert choice.plan(recipe).plan.hardware is next(iter(recipe.hardware))
 
 
 def test_a_class_changes_target_drafts_and_mode():
     recipe = recipe_loader.find_recipe("gemma-4-26b-a4b")
-    laptop, h100 = on(a_gpu(Hardware.RTX_5090_LAPTOP)).plan(recipe), on(a_gpu(Hardware.H100)).plan(recipe)
+    laptop, h100 = on(a_gpu(Hardware.RTX_5090_LAPTOP)).plan(recipe).plan, on(a_gpu(Hardware.H100)).plan(recipe).plan
     assert (laptop.num_speculative_tokens, h100.num_speculative_tokens) == (8, 15)
     assert "AWQ" in laptop.target
     assert "AWQ" not in h100.target
@@ -54,15 +54,15 @@ def test_a_class_changes_target_drafts_and_mode():
 
 def test_profiles_and_variants_go_round():
     recipe, choice = recipe_loader.find_recipe("gemma-4-31b"), on(a_gpu(Hardware.GB10))
-    assert choice.plan(recipe).patches == ()
+    assert choice.plan(recipe).plan.patches == ()
     assert choice.next_profile(recipe)
-    assert choice.plan(recipe).vllm == "0.20.2"
-    assert "triton-non-causal" in choice.plan(recipe).patches
+    assert choice.plan(recipe).plan.vllm == "0.20.2"
+    assert "triton-non-causal" in choice.plan(recipe).plan.patches
     assert choice.next_profile(recipe)
-    assert choice.plan(recipe).profile == "stock"
+    assert choice.plan(recipe).plan.profile == "stock"
     assert choice.next_variant(recipe)
-    assert choice.plan(recipe).num_speculative_tokens == 15
-    while choice.changes(recipe).variant:
+    assert choice.plan(recipe).plan.num_speculative_tokens == 15
+    while choice.request(recipe).variant:
         choice.next_variant(recipe)
     assert not choice.next_variant(a_recipe())
 
@@ -70,21 +70,21 @@ def test_profiles_and_variants_go_round():
 def test_the_gpu_with_the_most_free_memory_is_taken_first_and_named_by_its_uuid():
     choice = on(a_gpu(Hardware.H200, used=100 << 30), a_gpu(Hardware.H200, 1), Gpu(2, trouble="lost"))
     recipe = recipe_loader.find_recipe("qwen3.5-27b")
-    assert choice.plan(recipe).env["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert choice.plan(recipe).plan.env["CUDA_VISIBLE_DEVICES"] == "GPU-1"
     assert choice.next_gpu()
-    assert choice.plan(recipe).env["CUDA_VISIBLE_DEVICES"] == "GPU-0"
+    assert choice.plan(recipe).plan.env["CUDA_VISIBLE_DEVICES"] == "GPU-0"
     choice.next_profile(recipe)
-    assert choice.plan(recipe).env["CUDA_VISIBLE_DEVICES"] == "0"  # vLLM before 0.24 takes no UUIDs
-    assert "CUDA_VISIBLE_DEVICES" not in on(a_gpu(Hardware.H200)).plan(recipe).env
-    assert "CUDA_VISIBLE_DEVICES" not in choice.plan(a_recipe()).env
+    assert choice.plan(recipe).plan.env["CUDA_VISIBLE_DEVICES"] == "0"  # vLLM before 0.24 takes no UUIDs
+    assert on(a_gpu(Hardware.H200)).plan(recipe).plan.env["CUDA_VISIBLE_DEVICES"] == "GPU-0"
+    assert "CUDA_VISIBLE_DEVICES" not in choice.plan(a_recipe()).plan.env
 
 
 def test_what_was_changed_by_hand_stays_when_the_gpu_changes():
     choice, recipe = on(a_gpu(Hardware.H100)), recipe_loader.find_recipe("qwen3.5-27b")
-    choice.changes(recipe).mode = Mode.EAGER
-    choice.changes(recipe).tokens = 0
+    choice.next_mode(recipe)
+    choice.add_tokens(recipe, -64)
     choice.probe = GpuProbe((a_gpu(Hardware.H200),))
-    plan = choice.plan(recipe)
+    plan = choice.plan(recipe).plan
     assert (plan.mode, plan.num_speculative_tokens, plan.drafter) == (Mode.EAGER, 0, "")
 
 

@@ -6,26 +6,26 @@ import msgspec
 import pytest
 from textual.widgets import Input
 
-from dflash_tui.cli.parser import build_parser
 from dflash_tui.events import AnyEvent, Autopsy, Exited, LogLine, Problem
-from dflash_tui.launch import planner
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.runs import lifecycle, registry
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.dialogs.remedies import RemedyDialog, plan_relaunch
 from dflash_tui.tui.widgets.failure import FailurePane
+from tests.support import command_line
 from tests.tui.conftest import HOSTILE, a_run, recorded
 from tests.tui.panel import app, feed, text, wait_for, words
 
-DEMO = {"": "demo-cpu"}
+DEMO = LaunchRequest("demo-cpu")
 CPU = "cpu-vllm-0.32.0"
 SIZES = [(120, 36), (80, 24)]
 
 
 def of_demo(*options: str) -> Run:
     """Return a run of the demo as it is launched with these options."""
-    plan = planner.plan_launch(build_parser().parse_args(["up", "demo-cpu", *options])).plan
+    plan = command_line.planned("demo-cpu", *options).plan
     return msgspec.structs.replace(a_run(), plan=plan)
 
 
@@ -50,7 +50,7 @@ async def test_cause_evidence_and_what_helps_are_in_sight(size, name, code, told
     """Whatever the size, nothing of it has to be scrolled for."""
     panel = app(now=1e10)
     async with panel.run_test(size=size) as pilot:
-        await feed(pilot, a_run(asked=DEMO), ended(name, code))
+        await feed(pilot, a_run(request=DEMO), ended(name, code))
         await pilot.pause()
         seen = words(panel)
         for expected in ("✗ FAILED", "cause", "evidence", "to do", *told):
@@ -105,7 +105,7 @@ async def test_a_token_is_asked_for_hidden_and_kept_in_memory_only(monkeypatch):
     monkeypatch.delenv("HF_TOKEN", raising=False)
     panel = app(now=1e10)
     async with panel.run_test(size=(120, 36)) as pilot:
-        run = a_run(asked=DEMO)
+        run = a_run(request=DEMO)
         at = run.started_at
         await feed(pilot, run, [Problem(at, "GatedRepoError: 403", "gated"), Exited(at + 9, 1)])
         await pilot.press("f")
@@ -125,7 +125,7 @@ async def test_a_report_is_written_and_copied(folders):
     """U writes a text for the tracker beside the log."""
     panel = app(now=1e10)
     async with panel.run_test(size=(120, 36)) as pilot:
-        run = a_run(asked=DEMO)
+        run = a_run(request=DEMO)
         run.folder.mkdir(parents=True)
         await feed(pilot, run, ended("fail_eagle3_runtime_crash", 0))
         await pilot.press("u")
@@ -137,7 +137,7 @@ async def test_a_report_that_cannot_be_written_is_told(folders):
     """A full disk or a folder that is gone ends nothing; the clipboard has the text."""
     panel = app(now=1e10)
     async with panel.run_test(size=(120, 36)) as pilot:
-        run = a_run(asked=DEMO)
+        run = a_run(request=DEMO)
         (run.folder / "report.md").mkdir(parents=True)
         await feed(pilot, run, ended("fail_eagle3_runtime_crash", 0))
         await pilot.press("u")
@@ -152,7 +152,7 @@ async def test_a_path_is_no_markup(folders, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(folders / "[bold]x"))
     panel = app(now=1e10)
     async with panel.run_test(size=(120, 36)) as pilot:
-        run = a_run(asked=DEMO)
+        run = a_run(request=DEMO)
         run.folder.mkdir(parents=True)
         await feed(pilot, run, ended("fail_eagle3_runtime_crash", 0))
         await pilot.press("u")
@@ -164,7 +164,7 @@ async def test_keys_of_a_failure_are_only_offered_after_one(live):
     """A healthy server has nothing to fix."""
     panel = app(now=live[1])
     async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(asked=DEMO), live[0])
+        await feed(pilot, a_run(request=DEMO), live[0])
         assert "Fix" not in text(panel)
         await pilot.press("f", "u")
         assert panel.screen is panel.run_screen
@@ -188,7 +188,7 @@ async def test_hostile_evidence_is_only_text():
 def test_a_launch_again_takes_a_free_port_unless_one_was_asked_for(folders, monkeypatch):
     """The port of before may be held by what is left."""
     monkeypatch.setattr(lifecycle, "find_free_port", lambda wanted: int(wanted) + 5)
-    _, plan = plan_relaunch(a_run(asked=DEMO), {})
-    assert plan.port == 8005
-    _, plan = plan_relaunch(a_run(asked=DEMO), {"--port": "8123"})
-    assert plan.port == 8123
+    planned = plan_relaunch(a_run(request=DEMO), LaunchChanges())
+    assert planned.plan.port == 8005
+    planned = plan_relaunch(a_run(request=DEMO), LaunchChanges(port=8123))
+    assert planned.plan.port == 8123

@@ -59,7 +59,7 @@ async def test_mode_and_drafts_change_the_command():
     async with panel.run_test(size=(120, 40)) as pilot:
         await pilot.press("e", "plus", "plus", "minus")
         await pilot.pause()
-        plan = panel.launch_screen.choice.plan(a_recipe())
+        plan = panel.launch_screen.choice.plan(a_recipe()).plan
         assert (plan.mode, plan.num_speculative_tokens) == (Mode.COMPILE, 8)
         assert "8 per step (the recipe says 7)" in text(panel)
         assert "--enforce-eager" not in text(panel)
@@ -72,7 +72,7 @@ async def test_drafts_end_at_the_baseline():
     panel = app({"toy": a_recipe()})
     async with panel.run_test() as pilot:
         await pilot.press(*["minus"] * 9)
-        assert panel.launch_screen.choice.plan(a_recipe()).num_speculative_tokens == 0
+        assert panel.launch_screen.choice.plan(a_recipe()).plan.num_speculative_tokens == 0
         assert "none: the baseline" in text(panel)
         assert "--speculative-config" not in text(panel)
 

@@ -111,5 +111,5 @@ def test_before_the_engine_is_installed_the_files_of_the_patches_speak():
     assert "+ triton-non-causal  needed, a launch applies it" in seen
     assert "+    def supports_non_causal(cls) -> bool:" in seen
     assert "· gb10-cutlass-fp8  not needed: for builds with CUDA 12, and this one has CUDA 13" in seen
-    none = patches.read_patch_view(replace(plans.build_plan(made), patches=(), unneeded={}))
+    none = patches.read_patch_view(replace(plans.build_plan(made), patches=(), skipped_patches={}))
     assert patches.render_patches(none).plain == "this recipe needs no patch of vLLM"

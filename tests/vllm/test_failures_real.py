@@ -20,11 +20,9 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.events import Phase
-from dflash_tui.launch import planner
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import observer
 from dflash_tui.planning import recipe_loader
@@ -32,6 +30,7 @@ from dflash_tui.planning.plan import Plan
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
+from tests.support import command_line
 from tests.support.waiting import wait_until
 from tests.tui.panel import NO_GPU, failure_of, text, wait_for, words
 
@@ -75,7 +74,7 @@ PAST_IT = {
 
 
 def planned(port: int, *words: str) -> Plan:
-    return planner.plan_launch(build_parser().parse_args(["up", "demo-cpu", "--port", str(port), *words])).plan
+    return command_line.planned("demo-cpu", "--port", str(port), *words).plan
 
 
 def launched(port: int, target: str = "", speculation: str = "") -> Run:
@@ -157,7 +156,7 @@ def _told_by_up(name: str, told: subprocess.CompletedProcess[str], cause: str, e
     _, _, error = told.stderr.partition("dflash-tui: error: ")
     fits = re.findall(r"estimated maximum model length is (\d+)", error)
     option = option.format(fits=fits and fits[0])
-    again = f"dflash-tui up {run.plan.asked.get('', run.plan.recipe)} --port"
+    again = f"dflash-tui up {run.plan.relaunch_request.recipe} --port"
     wanted = (cause, evidence, option, again, str(run.log))
     assert [words for words in wanted if words not in error] == [], (name, error)
     assert not any(words in error for words in ("EngineDeadError", "Traceback", "See root cause above")), name

@@ -10,10 +10,11 @@ import time
 from dflash_tui.cli.commands import ab_follow
 from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.cli.event_lines import PreparingLines
+from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.common.formatting import format_duration, format_table
 from dflash_tui.events import Preparing
 from dflash_tui.experiments import controller, estimate, runner, store
-from dflash_tui.experiments.builder import build_experiment
+from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
 from dflash_tui.experiments.design import Design
 from dflash_tui.launch import preparation
 from dflash_tui.planning.resolution import ResolvedRecipe
@@ -29,7 +30,7 @@ def run_ab(args: argparse.Namespace) -> int:
 
 def start(args: argparse.Namespace) -> int:
     """`ab RECIPE`: say what will be done, do it in a process of its own, and follow that."""
-    design, setups = build_experiment(args)
+    design, setups = build_experiment(read_experiment_request(args))
     in_the_way = controller.find_disturbing_servers(design)
     if in_the_way and not args.stop_running:
         raise controller.build_disturbed_error(in_the_way, "stop it first, or --stop-running stops it for you")
@@ -51,6 +52,27 @@ def start(args: argparse.Namespace) -> int:
     asyncio.run(_get(design, setups, as_json=args.json))
     controller.start_experiment(design)
     return _go(args, design)
+
+
+def read_experiment_request(args: argparse.Namespace) -> ExperimentRequest:
+    """Return what the options of `ab run` ask for.
+
+    Raises:
+        UsageError: there is no such recipe, or a setting is not of the form KEY=VALUE.
+    """
+    return ExperimentRequest(
+        launch=read_launch_request(args),
+        vary=args.vary,
+        boots=args.boots,
+        honest=args.honest,
+        suite=args.suite or None,
+        rounds=args.rounds,
+        scale=args.scale,
+        seed=args.seed,
+        temperature=args.temperature,
+        concurrency=tuple(args.concurrency),
+        own_cache=not args.keep_cache,
+    )
 
 
 async def _get(design: Design, setups: list[ResolvedRecipe], *, as_json: bool) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.event_lines import PreparingLines
+from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.common import paths
 from dflash_tui.common.formatting import format_gib, format_table
 from dflash_tui.common.sanitizer import clean_line
@@ -19,7 +20,7 @@ from dflash_tui.engines import environments as engines
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patcher, status, transaction
-from dflash_tui.launch.planner import plan_launch
+from dflash_tui.launch.planner import plan_launch_here
 from dflash_tui.planning import patch_file
 
 
@@ -52,7 +53,7 @@ def listed(args: argparse.Namespace) -> int:
 
 def install(args: argparse.Namespace) -> int:
     """Build the engine of a recipe."""
-    made = plan_launch(args)
+    made = plan_launch_here(read_launch_request(args))
     folder = Path(made.plan.engine_folder)
     spec = made.setup.engine
     if found := inventory.find_any_engine(folder):

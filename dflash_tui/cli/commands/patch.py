@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from dflash_tui.cli.console import print_data, print_json, print_status
+from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_table
 from dflash_tui.common.sanitizer import clean_line
@@ -18,7 +19,7 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patch_set, patcher, transaction
 from dflash_tui.engines.patching import status as patching_status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
-from dflash_tui.launch.planner import plan_launch
+from dflash_tui.launch.planner import plan_launch_here
 from dflash_tui.machine import gpus, nvml
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
@@ -63,7 +64,7 @@ def _scope(args: argparse.Namespace) -> Scope:
     plan: Plan | None = None
     known, unusable = patch_file.load_all_patches()
     if args.recipe:
-        plan = plan_launch(args).plan
+        plan = plan_launch_here(read_launch_request(args)).plan
         engine = inventory.find_any_engine(Path(plan.engine_folder))
         if engine is None:
             raise UsageError(

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from dflash_tui.benchmark import imported_results
 from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.cli.console import print_data, print_status
-from dflash_tui.common import untrusted_json
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.redaction import redact_argv, redact_variables
 from dflash_tui.experiments import run_comparison, run_report, store
@@ -21,10 +20,10 @@ from dflash_tui.experiments.analysis.report import ExperimentReport, find_mispla
 from dflash_tui.experiments.run_comparison import Side
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.monitoring import recording
+from dflash_tui.planning.earlier_plans import decode_record, upgrade_record
 from dflash_tui.presentation import experiment_markdown, imported_comparison, run_markdown
 
-_AB: msgspec.json.Decoder[ExperimentReport | RunReport] = msgspec.json.Decoder(ExperimentReport)
-_RUN: msgspec.json.Decoder[ExperimentReport | RunReport] = msgspec.json.Decoder(RunReport)
+_RUNS: msgspec.json.Decoder[RunReport] = msgspec.json.Decoder(RunReport)
 _LIMIT = 256 << 20
 
 
@@ -130,19 +129,20 @@ def _file(name: str) -> ExperimentReport | RunReport | ImportedResult | None:
     if path.stat().st_size > _LIMIT:
         raise DflashError(f"{path} is too large for a report")
     data = path.read_bytes()
-    for decoder in (_AB, _RUN):
-        with contextlib.suppress(msgspec.MsgspecError):
-            return _sound(path, untrusted_json.decode_untrusted(data, decoder))
+    with contextlib.suppress(msgspec.MsgspecError):
+        return _sound(path, store.decode_report(data))
+    with contextlib.suppress(msgspec.MsgspecError):
+        return decode_record(data, _RUNS, upgrade_record)
     return imported_results.load_imported_result(path)
 
 
-def _sound(path: Path, report: ExperimentReport | RunReport) -> ExperimentReport | RunReport:
+def _sound(path: Path, report: ExperimentReport) -> ExperimentReport:
     """Return a report from a file, in which every arm that is spoken of is there.
 
     Raises:
         UsageError: one is not.
     """
-    if isinstance(report, ExperimentReport) and (why := find_misplaced_arms(report)):
+    if why := find_misplaced_arms(report):
         do = "have it written again where it was measured: dflash-tui report AB --json -o FILE"
         raise UsageError(f"{path} is not a whole report", evidence=why, hint=do)
     return report
@@ -180,7 +180,7 @@ def _pairs(ours: dict[str, Side], theirs: dict[str, Side]) -> list[tuple[Side, S
 def redact_report(report: ExperimentReport) -> ExperimentReport:
     """Return a report without secrets in commands and environments."""
     arms = tuple(
-        replace(arm, plan=run_report.redact_plan(arm.plan), options=redact_variables(arm.options))
+        replace(arm, plan=run_report.redact_plan(arm.plan), request=arm.request.without_secrets())
         for arm in report.design.arms
     )
     boots = tuple(replace(boot, argv=redact_argv(boot.argv), env=redact_variables(boot.env)) for boot in report.boots)

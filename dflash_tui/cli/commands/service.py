@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 from dflash_tui.cli.console import print_data, print_status
+from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import UsageError
 from dflash_tui.launch import shutdown, systemd_unit
-from dflash_tui.launch.planner import PlannedLaunch, estimate_planned_memory, plan_launch
+from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
 from dflash_tui.machine import system
-from dflash_tui.planning import request
 from dflash_tui.planning.recipe import RestartPolicy
+from dflash_tui.planning.request import LaunchChanges
 from dflash_tui.presentation.plan_words import format_restart_limit
 from dflash_tui.runs import lifecycle
 
@@ -30,32 +31,32 @@ _MAX_UNIT_BYTES = 1 << 20
 
 def service(args: argparse.Namespace) -> int:
     """`service RECIPE`: print the unit, or put it where systemd looks."""
-    made = plan_launch(args)
-    text = _render_unit(args, made)
+    planned = plan_launch_here(read_launch_request(args))
+    text = _render_unit(args, planned)
     if not args.write:
         print_data(text.rstrip("\n"))
         print_status(f"--write puts it into {paths.user_units_folder()}")
         return 0
-    path = paths.user_units_folder() / systemd_unit.unit_name(made.plan.recipe)
+    path = paths.user_units_folder() / systemd_unit.unit_name(planned.plan.recipe)
     _write_unit(path, text, replace=args.replace)
     print_status(f"wrote {path}")
-    print_status(_format_next_steps(made, path.name))
+    print_status(_format_next_steps(planned, path.name))
     return 0
 
 
-def _render_unit(args: argparse.Namespace, made: PlannedLaunch) -> str:
+def _render_unit(args: argparse.Namespace, planned: PlannedLaunch) -> str:
     secrets = str(_secrets_file())
     for path, bad in ((sys.executable, "'\"\\"), (secrets, "")):
         if not path.isprintable() or {*path} & {*bad}:
             raise UsageError("systemd takes no path with such letters", evidence=repr(path), hint="move it elsewhere")
-    cards, fit = made.gpus, estimate_planned_memory(made)
+    cards, fit = planned.gpus, planned.memory
     unified = bool(fit and cards and all(card.unified for card in cards))
     return systemd_unit.build_unit(
-        made.plan.recipe,
-        [sys.executable, "-P", "-m", "dflash_tui", *_up_words(args, made)],
+        planned.plan.recipe,
+        [sys.executable, "-P", "-m", "dflash_tui", *_up_words(args, planned)],
         environment=_unit_environment(),
         secrets=secrets,
-        restarts=_describe_restarts(made.plan.restart),
+        restarts=_describe_restarts(planned.plan.restart),
         patience=int(lifecycle.STOP_GRACE + shutdown.RELEASE_TIMEOUT) + _STOP_MARGIN,
         memory=systemd_unit.UnitMemory(system.read_system_memory().total, fit.budget if fit and unified else None),
     )
@@ -76,11 +77,13 @@ def _describe_restarts(policy: RestartPolicy) -> str:
     return f"dflash-tui launches it again after a crash, {format_restart_limit(policy)}."
 
 
-def _up_words(args: argparse.Namespace, made: PlannedLaunch) -> list[str]:
+def _up_words(args: argparse.Namespace, planned: PlannedLaunch) -> list[str]:
     """Return the words of the `up` that does what these options ask for; its port stays the same, for the clients."""
-    changes = {"--port": str(made.plan.port)} | ({"--engine": made.plan.engine_folder} if args.engine else {})
-    changes |= {"--force": args.force} if args.force else {}
-    return [*request.words(made.plan, {**changes, "--every": str(args.every)}), "--foreground"]
+    plan = planned.plan
+    changes = LaunchChanges(port=plan.port, engine=plan.engine_folder if args.engine else None)
+    force = ["--force", args.force] if args.force else []
+    argv = plan.relaunch_request.with_changes(changes).to_argv()
+    return ["up", *argv, *force, "--every", str(args.every), "--foreground"]
 
 
 def _secrets_file() -> Path:
@@ -103,8 +106,8 @@ def _write_unit(path: Path, text: str, *, replace: bool) -> None:
     private_files.replace_private_file(path, data)
 
 
-def _format_next_steps(made: PlannedLaunch, name: str) -> str:
-    key = "VLLM_API_KEY (it is open to others, so it needs one), " if made.plan.is_open else ""
+def _format_next_steps(planned: PlannedLaunch, name: str) -> str:
+    key = "VLLM_API_KEY (it is open to others, so it needs one), " if planned.plan.is_open else ""
     return "\n".join(
         (
             f"begin:        systemctl --user daemon-reload && systemctl --user enable --now {name}",

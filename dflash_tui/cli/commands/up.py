@@ -17,12 +17,13 @@ from dflash_tui.cli.commands.panel import panel
 from dflash_tui.cli.commands.restart import Restarts
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.event_lines import CheckDone, EventLines, PlanMade, PreparingLines, WindowFigures, print_alarms
+from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.common.formatting import describe_attach_and_stop
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Health, encode
 from dflash_tui.launch import preparation, shutdown
-from dflash_tui.launch.planner import PlannedLaunch, plan_launch
+from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.monitoring import observer
@@ -41,18 +42,18 @@ def up(args: argparse.Namespace) -> int:
     """`up RECIPE`: prepare, launch and watch."""
     if args.foreground and args.detach:
         raise UsageError("--foreground and --detach exclude each other", hint="give one of them")
-    made = plan_launch(args)
-    wanted = made.plan.port
+    request = read_launch_request(args)
+    planned = plan_launch_here(request)
+    wanted = planned.plan.port
     if (port := lifecycle.find_free_port(wanted)) != wanted:
-        if args.port:
+        if request.port:
             raise UsageError(
                 f"port {wanted} is held by {lifecycle.port_owner(wanted)}", hint=f"{port} is free: --port {port}"
             )
         print_status(f"port {wanted} is held by {lifecycle.port_owner(wanted)}, taking {port}")
-        args.port = port
-        made = plan_launch(args)
+        planned = plan_launch_here(request, port=port)
     try:
-        return asyncio.run(_up(args, made))
+        return asyncio.run(_up(args, planned))
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
 
@@ -67,17 +68,17 @@ def attach(args: argparse.Namespace) -> int:
     return panel(run)
 
 
-async def _up(args: argparse.Namespace, made: PlannedLaunch) -> int:
+async def _up(args: argparse.Namespace, planned: PlannedLaunch) -> int:
     if args.json:
-        print_data(encode(PlanMade(time.time(), made.plan)).decode())
+        print_data(encode(PlanMade(time.time(), planned.plan)).decode())
     else:
-        print_status(describe_plan(made))
+        print_status(describe_plan(planned))
     # Who does not stay to watch launches nothing again.
-    restarts = Restarts(RestartPolicy() if args.detach else made.plan.restart, as_json=args.json)
+    restarts = Restarts(RestartPolicy() if args.detach else planned.plan.restart, as_json=args.json)
     died: Run | None = None
     with _ended_by_cancelling(wanted=args.foreground):
         while True:
-            run = await _launched(args, made, died)
+            run = await _launched(args, planned, died)
             if args.detach and not args.bench:
                 return _left_alone(args, run)
             state = RunState()
@@ -107,9 +108,9 @@ def _left_alone(args: argparse.Namespace, run: Run) -> int:
     return 0
 
 
-async def _launched(args: argparse.Namespace, made: PlannedLaunch, died: Run | None) -> Run:
+async def _launched(args: argparse.Namespace, planned: PlannedLaunch, died: Run | None) -> Run:
     """Check, prepare and launch, in place of a run that died if there is one."""
-    report = await runner.run_preflight(made.setup, made.plan)
+    report = await runner.run_preflight(planned.setup, planned.plan)
     for check in report.checks:
         if args.json:
             print_data(encode(CheckDone(time.time(), check)).decode())
@@ -121,7 +122,7 @@ async def _launched(args: argparse.Namespace, made: PlannedLaunch, died: Run | N
     with _ended_by_cancelling(wanted=not args.foreground):
         try:
             run = await preparation.prepare_and_launch(
-                made.setup, made.plan, lines, forced=args.force or "", restarted_from=before
+                planned.setup, planned.plan, lines, forced=args.force or "", restarted_from=before
             )
         except asyncio.CancelledError:
             print_status("stopped before the launch; nothing half-made was left")

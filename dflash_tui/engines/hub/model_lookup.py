@@ -10,6 +10,9 @@ import msgspec
 from dflash_tui.engines.hub import cache, client
 from dflash_tui.engines.hub.cache import HubFile
 from dflash_tui.engines.hub.client import Access, HubAccessError, RepositoryFile, RepositoryInfo
+from dflash_tui.planning import kv_cache
+from dflash_tui.planning.memory import LocalModel
+from dflash_tui.planning.recipe import ModelConfig
 
 _REPO = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?", re.ASCII)
 _ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -72,6 +75,21 @@ def find_local_model(repo: str, revision: str = "main") -> ModelAvailability | N
         return None
     found = _from_cache(repo, revision, HubAccessError(Access.OFFLINE, "not asked"))
     return found if found.complete else None
+
+
+def read_local_model(model: ModelAvailability) -> LocalModel:
+    """Return the shape of a model by its config.json, where it is on this machine, and the size of its files."""
+    return LocalModel(_read_config(model), model.total_bytes)
+
+
+def _read_config(model: ModelAvailability) -> ModelConfig | None:
+    if model.folder is None:
+        return None
+    try:
+        config = msgspec.json.decode((Path(model.folder) / "config.json").read_bytes())
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return kv_cache.read_model_shape(config) if isinstance(config, dict) else None
 
 
 def _folder(repo: str, revision: str) -> ModelAvailability | None:

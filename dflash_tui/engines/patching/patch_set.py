@@ -37,7 +37,7 @@ def patches_for(plan: Plan) -> PatchSet:
         rival = next((other.name for other in add if patch_file.are_alternatives(patch, other)), "")
         if patch.name not in plan.patches and (rival or patch.experimental):
             remove[patch.name] = f"{rival} is its alternative" if rival else "experimental, and not asked for"
-    return PatchSet(add, remove | dict.fromkeys(plan.unpatched, _DISABLED))
+    return PatchSet(add, remove | dict.fromkeys(plan.disabled_patches, _DISABLED))
 
 
 def patches_to_remove(plan: Plan, engine: Engine) -> dict[str, str]:
@@ -49,8 +49,8 @@ def patches_to_remove(plan: Plan, engine: Engine) -> dict[str, str]:
 def list_planned_states(plan: Plan) -> list[PatchStatus]:
     """Return how the patches of `plan` will stand in an engine that is not installed yet."""
     needed = [PatchStatus(name, PatchState.NEEDED) for name in plan.patches]
-    skipped = [PatchStatus(name, PatchState.NOT_APPLICABLE, why) for name, why in plan.unneeded.items()]
-    disabled = [PatchStatus(name, PatchState.NOT_APPLICABLE, _DISABLED) for name in plan.unpatched]
+    skipped = [PatchStatus(name, PatchState.NOT_APPLICABLE, why) for name, why in plan.skipped_patches.items()]
+    disabled = [PatchStatus(name, PatchState.NOT_APPLICABLE, _DISABLED) for name in plan.disabled_patches]
     return [*needed, *skipped, *disabled]
 
 
@@ -60,7 +60,7 @@ def patch_status(plan: Plan, engine: Engine) -> list[PatchStatus]:
     One that the plan does not want is not applicable with the plan's reason, however well it would fit.
     """
     remove = patches_to_remove(plan, engine)
-    reasons = {**remove, **dict.fromkeys(plan.unpatched, _DISABLED), **plan.unneeded}
+    reasons = {**remove, **dict.fromkeys(plan.disabled_patches, _DISABLED), **plan.skipped_patches}
     applied = status.list_applied_patches(engine)
     states = []
     for name in dict.fromkeys([*plan.patches, *reasons]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -12,11 +11,9 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import model_lookup
 from dflash_tui.machine.gpus import Gpu, GpuProbe
-from dflash_tui.planning import kv_cache
 from dflash_tui.planning import memory as fits
-from dflash_tui.planning.memory import GpuMemory, MemoryEstimate
+from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import ModelConfig
 from dflash_tui.planning.resolution import ResolvedRecipe
 
 
@@ -55,32 +52,8 @@ class Situation(msgspec.Struct, frozen=True):
         """Return the memory arithmetic on its GPUs, with other flags if given; None on the CPU or without a GPU."""
         flags = self.setup.flags | {name.replace("_", "-"): value for name, value in changes.items()}
         setup = msgspec.structs.replace(self.setup, flags=flags)
-        return estimate_plan_memory(setup, self.plan, fits.smallest_gpu_memory(self.gpus), self.models)
-
-
-def estimate_plan_memory(
-    setup: ResolvedRecipe,
-    plan: Plan,
-    machine: GpuMemory | None,
-    models: Sequence[model_lookup.ModelAvailability | None],
-) -> MemoryEstimate | None:
-    """Return the memory arithmetic of a plan, by its models where they are known, else by what the recipe says.
-
-    None on the CPU, or when the machine's memory is unknown.
-    """
-    if plan.on_cpu or machine is None:
-        return None
-    target, drafter = [*models, None, None][:2]
-    return fits.estimate_memory(
-        setup,
-        machine,
-        mode=plan.mode,
-        tokens=plan.num_speculative_tokens,
-        target=_read_model_shape(target),
-        drafter=_read_model_shape(drafter),
-        target_bytes=target.total_bytes if target else None,
-        drafter_bytes=drafter.total_bytes if drafter else None,
-    )
+        models = [model_lookup.read_local_model(model) for model in self.models]
+        return fits.estimate_plan_memory(setup, self.plan, fits.smallest_gpu_memory(self.gpus), models)
 
 
 def pass_check(name: str, found: str) -> Check:
@@ -106,14 +79,3 @@ def _clean_check(name: str, level: CheckLevel, found: str, fix: str = "") -> Che
 def list_local_files(models: tuple[model_lookup.ModelAvailability, ...]) -> list[Path]:
     """Return the files of the models that are on this machine."""
     return [file for model in models if model.folder for file in Path(model.folder).rglob("*") if file.is_file()]
-
-
-def _read_model_shape(model: model_lookup.ModelAvailability | None) -> ModelConfig | None:
-    """Return what the model's config.json says, when it is on this machine."""
-    if model is None or model.folder is None:
-        return None
-    try:
-        found = msgspec.json.decode((Path(model.folder) / "config.json").read_bytes())
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    return kv_cache.read_model_shape(found) if isinstance(found, dict) else None

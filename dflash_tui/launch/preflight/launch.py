@@ -77,7 +77,7 @@ def _patches_suffice(situation: Situation) -> bool:
     """
     by_hand = {key.removeprefix("patches.") for key in situation.setup.changed}
     own = [name for name in situation.plan.patches if name not in by_hand and not patch_file.load_patch(name).hardware]
-    return bool(own) and not set(situation.plan.unpatched) & set(_list_recipe_patches(situation.setup.recipe))
+    return bool(own) and not set(situation.plan.disabled_patches) & set(_list_recipe_patches(situation.setup.recipe))
 
 
 def _list_recipe_patches(recipe: Recipe) -> Iterator[str]:
@@ -154,7 +154,7 @@ def _check_patches(situation: Situation) -> Iterator[Check]:
     half = left is not None and left.repairs_itself  # the state of half a change says nothing
     if engine and left:
         yield _check_unfinished_change(engine, left)
-    for name in plan.unpatched:
+    for name in plan.disabled_patches:
         if engine and not half and name in there and name not in status.list_applied_patches(engine):
             yield fail_check("patch", f"{name} is disabled, but already applied in {engine.folder}, not by dflash-tui",
                        "drop the setting, or use another engine")  # fmt: skip
@@ -184,7 +184,7 @@ def _check_extra_patches(situation: Situation, engine: Engine, there: Collection
         else:
             yield pass_check("patch", f"{name} will be reverted: {why}")
     for name, why in patch_set.patches_for(plan).remove.items():
-        if name in there and name not in leaving and name not in plan.unpatched:
+        if name in there and name not in leaving and name not in plan.disabled_patches:
             yield warn_check(
                 "patch",
                 f"{name} is already applied, not by dflash-tui: {why}",

@@ -20,7 +20,6 @@ from dflash_tui.events import Preparing
 from dflash_tui.experiments import estimate
 from dflash_tui.experiments import variation as varying
 from dflash_tui.experiments.design import Design
-from dflash_tui.planning import request
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.presentation import experiment_text
@@ -48,11 +47,10 @@ def plan_experiment(plan: Plan, vary: str, boots: int) -> PlannedExperiment:
     Raises:
         UsageError: it cannot be varied so, or another experiment runs.
     """
-    from dflash_tui.cli.parser import build_parser
     from dflash_tui.experiments import builder, controller
 
-    words = ["ab", "run", *request.words(plan)[1:], "--vary", vary, "--boots", str(boots)]
-    design, setups = builder.build_experiment(build_parser().parse_args(words))
+    request = builder.ExperimentRequest(plan.relaunch_request, vary, boots)
+    design, setups = builder.build_experiment(request)
     in_the_way = controller.find_disturbing_servers(design)
     rows = experiment_text.list_design_rows(
         design, estimate.estimate_duration(design, setups), [run.id for run in in_the_way]

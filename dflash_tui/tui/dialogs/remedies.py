@@ -17,9 +17,11 @@ from textual.widgets import Input, Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis.postmortem import Postmortem
+from dflash_tui.launch import planner
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.planning import plan as plans
-from dflash_tui.planning import request
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.request import LaunchChanges
 from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
@@ -46,7 +48,7 @@ class RemedyDialog(ModalScreen[Launch | None]):
     def __init__(self, run: Run, found: Postmortem) -> None:
         super().__init__()
         self.run, self.found, self.chosen = run, found, 0
-        self.planned: tuple[ResolvedRecipe, Plan] | None = None
+        self.planned: PlannedLaunch | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
@@ -90,7 +92,7 @@ class RemedyDialog(ModalScreen[Launch | None]):
         rows = [Content.assemble(("command", "bold")), Content(command), Content("")]
         rows += [
             Content.assemble(("what changes of vLLM's command", "bold")),
-            *_changes(self.run.plan, self.planned[1]),
+            *_changes(self.run.plan, self.planned.plan),
         ]
         if self.found.left:
             said = "what is left of the failed server is ended first"
@@ -116,14 +118,14 @@ class RemedyDialog(ModalScreen[Launch | None]):
             entry.display = True
             entry.focus()
             return
-        self.check(*self.planned)
+        self.check(self.planned.setup, self.planned.plan)
 
     @on(Input.Submitted, "#because")
     def _given(self, message: Input.Submitted) -> None:
         message.stop()
         if (given := message.value.strip()) and self.planned:
             os.environ[self.found.remedies[self.chosen].needs] = given
-            self.check(*self.planned)
+            self.check(self.planned.setup, self.planned.plan)
 
     @work(exclusive=True, group="fix")
     async def check(self, setup: ResolvedRecipe, plan: Plan) -> None:
@@ -139,21 +141,17 @@ class RemedyDialog(ModalScreen[Launch | None]):
             self.dismiss((setup, plan, reason))
 
 
-def plan_relaunch(run: Run, changes: request.Changes) -> tuple[ResolvedRecipe, Plan]:
-    """Return the setup and the plan of launching `run` again with `changes`, on a free port unless one was asked for.
+def plan_relaunch(run: Run, changes: LaunchChanges) -> PlannedLaunch:
+    """Return the plan of launching `run` again with `changes`, on a free port unless one was asked for.
 
     Raises:
         UsageError: the recipe is gone, or does not take a change any more.
     """
-    from dflash_tui.cli.parser import build_parser
-    from dflash_tui.launch import planner
-
-    args = build_parser().parse_args(request.words(run.plan, changes))
-    made = planner.plan_launch(args)
-    if not args.port and (port := lifecycle.find_free_port(made.plan.port)) != made.plan.port:
-        args.port = port
-        made = planner.plan_launch(args)
-    return made.setup, made.plan
+    request = run.plan.relaunch_request.with_changes(changes)
+    planned = planner.plan_launch_here(request)
+    if not request.port and (port := lifecycle.find_free_port(planned.plan.port)) != planned.plan.port:
+        planned = planner.plan_launch_here(request, port=port)
+    return planned
 
 
 def _changes(before: Plan, after: Plan) -> list[Content]:

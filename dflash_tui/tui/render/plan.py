@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from dflash_tui.common.formatting import (
     truncate_middle,
 )
 from dflash_tui.engines.environments import Engine
+from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
@@ -31,9 +33,8 @@ from dflash_tui.runs.run import Run
 from dflash_tui.tui.launch_selection import LaunchSelection, SuitabilityReason
 from dflash_tui.tui.widgets.basic import MUTED
 
-if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
+if TYPE_CHECKING:  # httpx costs 200 ms that the first paint is spared
     from dflash_tui.engines.hub.model_lookup import ModelAvailability
-    from dflash_tui.machine.gpus import Gpu, GpuProbe
     from dflash_tui.monitoring.startup_history import TimeToReady
 
 _INDENT = 10
@@ -41,15 +42,15 @@ _FIT = 24
 _SHARES = {"weights": "$series-a", "drafter": "$series-b", "activations": "$series-c"}
 
 
-def render_machine(probe: GpuProbe | None, chosen: Gpu | None) -> Content:
-    """Return one row per GPU, the chosen one marked, or why there are none and what still works."""
+def render_machine(probe: GpuProbe | None, taken: Sequence[Gpu]) -> Content:
+    """Return one row per GPU, those that a launch takes marked, or why there are none and what still works."""
     if probe is None:
         return Content.assemble(("looking for GPUs …", MUTED))
     if not probe.gpus:
         rows = Content.assemble((probe.why_none, "bold"))
         return Content("\n").join([rows, Content.assemble(("the CPU demo runs here: real vLLM, toy models", MUTED))])
     several = len(probe.gpus) > 1
-    return Content("\n").join([_gpu(gpu, "▸ " if several and gpu == chosen else "") for gpu in probe.gpus])
+    return Content("\n").join([_gpu(gpu, "▸ " if several and gpu in taken else "") for gpu in probe.gpus])
 
 
 def _gpu(gpu: Gpu, mark: str) -> Content:
@@ -76,11 +77,11 @@ def render_recipe_row(name: str, entry: Recipe | DflashError, choice: LaunchSele
     if isinstance(entry, DflashError):
         return Content(f"✗ {render_columns(name, '—', '—', 'does not load', width)}")
     try:
-        setup = choice.setup(entry)
+        setup, plan = choice.plan(entry)[:2]
     except DflashError:
         return Content(f"✗ {render_columns(name, '—', '—', 'not possible', width)}")
     status = f"{setup.standing.status.value}{', synthetic' if setup.synthetic else ''}"
-    tokens = str(choice.plan(entry).num_speculative_tokens)
+    tokens = str(plan.num_speculative_tokens)
     mark = choice.suited(entry).suits.value
     return Content(f"{mark} {render_columns(name, tokens, setup.engine.vllm, status, width)}")
 
@@ -107,10 +108,12 @@ def render_plan(
     facts += [("ready", ready)] if (ready := format_time_to_ready(plan, setup, before)) else []
     facts.append(("engine", _engine(setup.engine, engine)))
     facts += [("models", text) for text in _models(setup, plan, models)]
-    patches = ", ".join(plan.patches) or ("none needed" if plan.unneeded or not plan.unpatched else "none")
+    patches = ", ".join(plan.patches) or (
+        "none needed" if plan.skipped_patches or not plan.disabled_patches else "none"
+    )
     facts.append(("patches", f"{patches}{'  (p shows them)' if plan.patches else ''}"))
-    facts += [("", f"{name}: {why}") for name, why in plan.unneeded.items()]
-    facts += [("", f"{name}: left out by hand") for name in plan.unpatched]
+    facts += [("", f"{name}: {why}") for name, why in plan.skipped_patches.items()]
+    facts += [("", f"{name}: left out by hand") for name in plan.disabled_patches]
     facts.append(("port", str(plan.port)))
     facts += [("restart", restart)] if (restart := format_restart(plan.restart)) else []
     rows += [_row(name, value, width) for name, value in facts]
@@ -119,7 +122,7 @@ def render_plan(
     said = f"{setup.standing.status.value}: {setup.standing.why}"  # at the top already
     warnings = [warning for warning in plan.warnings if warning != said or plan.on_cpu]
     rows += [_hung(("! ", "bold $warning"), warning, width) for warning in warnings]
-    rows += [_row("differs", f"{name}: {why}", width) for name, why in plan.differs.items()]
+    rows += [_row("differs", f"{name}: {why}", width) for name, why in plan.deviations.items()]
     if setup.recipe.why and plan.on_cpu:
         rows += [Content(""), Content.assemble((setup.recipe.why.strip(), MUTED))]
     rows += [

@@ -21,11 +21,13 @@ from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.engines import inventory
+from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.monitoring import startup_history
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import Mode, Recipe
+from dflash_tui.planning.recipe import Recipe
 from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
@@ -33,14 +35,13 @@ from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.dialogs.doctor import Doctor
 from dflash_tui.tui.dialogs.new_experiment import NewExperiment
 from dflash_tui.tui.dialogs.patches import PatchScreen
-from dflash_tui.tui.launch_selection import MOST_TOKENS, LaunchSelection
+from dflash_tui.tui.launch_selection import LaunchSelection
 from dflash_tui.tui.render import plan as render_plan
 from dflash_tui.tui.widgets.basic import Display, TooSmall
 from dflash_tui.tui.widgets.recipe_list import Entries, RecipeList
 
-if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared, httpx 200
+if TYPE_CHECKING:  # httpx costs 200 ms that the first paint is spared
     from dflash_tui.engines.hub.model_lookup import ModelAvailability
-    from dflash_tui.machine.gpus import GpuProbe
     from dflash_tui.monitoring.startup_history import TimeToReady
 
 _SETTLED = 0.4  # seconds on a recipe before the hub is asked about its models
@@ -98,7 +99,7 @@ class LaunchScreen(Screen[None]):
         self.wanted = ""  # the recipe to highlight once the list is there
         self.choice = LaunchSelection()
         self.running: list[Run] = []
-        self.models: dict[str, ModelAvailability] = {}
+        self.models: dict[tuple[str, str], ModelAvailability] = {}
         self._asked: tuple[plans.PlannedModel, ...] = ()
         self.before: dict[tuple[str, ...], TimeToReady | None] = {}
 
@@ -157,7 +158,10 @@ class LaunchScreen(Screen[None]):
     async def _look_back(self) -> None:
         """Find out how long such a launch took before; an ended run is read once."""
         if isinstance(recipe := self.chosen, Recipe):
-            plan = self.choice.plan(recipe)
+            try:
+                plan = self.choice.plan(recipe).plan
+            except DflashError:  # the plan's side of the screen says why
+                return
             self.before[plan.kind] = await asyncio.to_thread(startup_history.estimate_ready, plan)
             self._draw_plan()
 
@@ -168,8 +172,12 @@ class LaunchScreen(Screen[None]):
         from dflash_tui.engines.hub import model_lookup
 
         for model in plan.models:
-            self.models[f"{model.name}@{model.revision}"] = await model_lookup.look_up_model(model.name, model.revision)
-            self._draw_plan()
+            found = await model_lookup.look_up_model(model.name, model.revision)
+            key = model.name, model.revision
+            self.models[key] = found
+            if found.complete:
+                self.choice.models = {**self.choice.models, key: model_lookup.read_local_model(found)}
+            self.draw()
 
     def draw(self) -> None:
         """Bring every part up to date; a worker may come back when the panel is closing."""
@@ -181,7 +189,7 @@ class LaunchScreen(Screen[None]):
         driver = f" · driver {probe.driver}" if probe and probe.driver else ""
         head = Content.assemble(("dflash-tui", "bold"), f" {__version__}{driver} · {state}")
         self.query_one("#head", Display).show(head)
-        self.query_one("#machine", Display).show(render_plan.render_machine(probe, self.choice.card))
+        self.query_one("#machine", Display).show(render_plan.render_machine(probe, self.choice.taken(self._recipe)))
         now = self.now()
         servers = [render_plan.render_server_row(run, now) for run in reversed(self.running)]
         self.query_one("#servers", Display).show(Content("\n").join(servers))
@@ -205,17 +213,17 @@ class LaunchScreen(Screen[None]):
             text.update(shown)
 
     def _plan_text(self, recipe: Recipe) -> Content:
-        plan, choice = self.choice.plan(recipe), self.choice
-        known = [self.models.get(f"{model.name}@{model.revision}") for model in plan.models]
+        setup, plan, _, memory = self.choice.plan(recipe)
+        known = [self.models.get((model.name, model.revision)) for model in plan.models]
         if None in known and plan.models != self._asked and self.is_active:
             self._asked = plan.models
             self.look_for_models(plan)
         return render_plan.render_plan(
-            choice.setup(recipe),
+            setup,
             plan,
             engine=inventory.find_any_engine(Path(plan.engine_folder)),
-            fit=choice.fit(recipe),
-            suited=choice.suited(recipe),
+            fit=memory,
+            suited=self.choice.suited(recipe),
             models=tuple(model for model in known if model) if None not in known else (),
             before=self.before.get(plan.kind),
             width=self.query_one("#plan").scrollable_content_region.width,
@@ -226,22 +234,24 @@ class LaunchScreen(Screen[None]):
         """The highlighted recipe, why its file does not load, or None when there is none or the panel is closing."""
         return self.query_one(RecipeList).chosen if self.query("#recipes") else None
 
+    @property
+    def _recipe(self) -> Recipe | None:
+        """The highlighted recipe; None where its file does not load."""
+        return entry if isinstance(entry := self.chosen, Recipe) else None
+
     @on(RecipeList.Highlighted)
     def _highlighted(self) -> None:
         self.query_one("#plan", VerticalScroll).scroll_home(animate=False)
         self._draw_plan()
 
     def action_mode(self) -> None:
-        if isinstance(recipe := self.chosen, Recipe):
-            mode = self.choice.plan(recipe).mode
-            self.choice.changes(recipe).mode = Mode.COMPILE if mode is Mode.EAGER else Mode.EAGER
+        if planned := self._plan():
+            self.choice.next_mode(planned.setup.recipe)
             self.draw()
 
     def action_tokens(self, more: int) -> None:
-        if isinstance(recipe := self.chosen, Recipe):
-            tokens = self.choice.plan(recipe).num_speculative_tokens + more
-            most = self.choice.setup(recipe).drafter.max_tokens or MOST_TOKENS
-            self.choice.changes(recipe).tokens = max(0, min(most, tokens))
+        if planned := self._plan():
+            self.choice.add_tokens(planned.setup.recipe, more)
             self.draw()
 
     def action_profile(self) -> None:
@@ -255,7 +265,7 @@ class LaunchScreen(Screen[None]):
         self.draw()
 
     def action_gpu(self) -> None:
-        if not self.choice.next_gpu():
+        if not self.choice.next_gpu(self._recipe):
             self.notify("there is no other GPU")
         self.draw()
 
@@ -266,8 +276,8 @@ class LaunchScreen(Screen[None]):
         self.query_one(RecipeList).close_filter(keep=False)
 
     def action_copy(self) -> None:
-        if isinstance(recipe := self.chosen, Recipe):
-            self.app.copy_to_clipboard(plans.format_command(self.choice.plan(recipe)))
+        if planned := self._plan():
+            self.app.copy_to_clipboard(plans.format_command(planned.plan))
             self.notify("the command is in the clipboard, if the terminal allows OSC 52")
 
     def action_attach(self) -> None:
@@ -277,26 +287,16 @@ class LaunchScreen(Screen[None]):
             self.notify("no server is running", severity="warning")
 
     def action_ab(self) -> None:
-        if not isinstance(recipe := self.chosen, Recipe):
-            return
-        try:
-            question = NewExperiment(self.choice.plan(recipe))
-        except DflashError as error:
-            self.app.push_screen(ErrorDialog(error))
-            return
-        self.app.push_screen(question, self._begun)
+        if planned := self._plan():
+            self.app.push_screen(NewExperiment(planned.plan), self._begun)
 
     def _begun(self, identity: str | None) -> None:
         if identity:
             self.post_message(self.Begun(identity))
 
     def action_patches(self) -> None:
-        if not isinstance(recipe := self.chosen, Recipe):
-            return
-        try:
-            self.app.push_screen(PatchScreen(self.choice.plan(recipe)))
-        except DflashError as error:
-            self.app.push_screen(ErrorDialog(error))
+        if planned := self._plan():
+            self.app.push_screen(PatchScreen(planned.plan))
 
     def action_doctor(self) -> None:
         self._check(launching=False)
@@ -314,8 +314,8 @@ class LaunchScreen(Screen[None]):
             self.notify("this recipe does not load; the right side says why", severity="warning")
             return
         try:
-            plan = self.choice.plan(recipe, lifecycle.find_free_port(recipe.port) if launching else None)
-            setup = self.choice.setup(recipe)
+            port = lifecycle.find_free_port(recipe.port) if launching else None
+            setup, plan = self.choice.plan(recipe, port)[:2]
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
             return
@@ -325,6 +325,14 @@ class LaunchScreen(Screen[None]):
                 self.post_message(self.Launch(setup, plan, reason))
 
         self.app.push_screen(Doctor(setup, plan, launching=launching), launch)
+
+    def _plan(self) -> PlannedLaunch | None:
+        """Return the plan of the highlighted recipe; None, and why on the screen, where it cannot be planned."""
+        try:
+            return self.choice.plan(self._recipe) if self._recipe else None
+        except DflashError as error:
+            self.app.push_screen(ErrorDialog(error))
+            return None
 
 
 def load_recipes() -> Entries:

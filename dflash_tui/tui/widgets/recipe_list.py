@@ -75,7 +75,7 @@ class RecipeList(Vertical):
     def choose_for_gpu(self) -> None:
         """Highlight the recipe that suits the GPU best, unless somebody has chosen already."""
         recipes = [entry for entry in self.entries.values() if isinstance(entry, Recipe) and not entry.for_cpu]
-        if self._moved or self.choice.card is None:
+        if self._moved or not self.choice.cards:
             return
         self._moved = True
         for wanted in (Suitability.YES, Suitability.MAYBE):

@@ -287,7 +287,7 @@ def test_a_diagnosis_is_json():
     import msgspec
 
     found = diagnose_run(of(f"{CPU}/fail_mem_util", 1))
-    assert json.loads(msgspec.json.encode(found))["said"]["free"] == "17.61"
+    assert json.loads(msgspec.json.encode(found))["log_values"]["free"] == "17.61"
 
 
 def test_a_worker_that_is_killed_at_rest_is_the_cause():

@@ -4,17 +4,18 @@ import shlex
 
 import pytest
 
-from dflash_tui.cli.parser import build_parser
 from dflash_tui.diagnosis import postmortem, remedies
 from dflash_tui.diagnosis.cause import diagnose_run
 from dflash_tui.events import Exited, Launched
-from dflash_tui.launch import planner
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
-from dflash_tui.planning import recipe_loader, request
+from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.request import LaunchChanges as Changes
+from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
+from tests.support import command_line
 from tests.unit.diagnosis.test_cause import CPU, GPU, of
 
 
@@ -24,7 +25,7 @@ def no_gpu(folders, monkeypatch):
 
 
 def planned(*words: str) -> Plan:
-    return planner.plan_launch(build_parser().parse_args(["up", *words])).plan
+    return command_line.planned(*words).plan
 
 
 def after(text: str, plan: Plan, port: int | None = None) -> list[remedies.Remedy]:
@@ -45,20 +46,24 @@ def recorded(name: str, plan: Plan, code: int = 1, port: int | None = None) -> l
     return list(remedies.propose_remedies(found, plan, port))
 
 
+def setting(name: str, value: str) -> Changes:
+    return Changes(settings={name: value})
+
+
 DEMO = ("demo-cpu",)
 # What was launched, what failed, and by hand what the first remedy changes.
 RECORDED = [
-    (DEMO, f"{CPU}/fail_mem_util", {"--set gpu-memory-utilization": "0.91"}),
-    (DEMO, f"{CPU}/fail_max_model_len_kv", {"--set max-model-len": "8064"}),
-    (DEMO, f"{CPU}/fail_max_model_len_config", {"--set max-model-len": "32768"}),
-    (DEMO, f"{CPU}/fail_port_in_use", {"--port": "8123"}),
-    ((*DEMO, "--set", "no-such-flag=1"), f"{CPU}/fail_flag", {"--set no-such-flag": None}),
-    ((*DEMO, "--set", "target.model=/x"), f"{CPU}/fail_model_path", {"--set target.model": None}),
-    (DEMO, f"{CPU}/fail_model_hub_offline", {"--set env.HF_HUB_OFFLINE": "null"}),
-    (DEMO, f"{CPU}/fail_dflash_bad_target_layers", {"--num-speculative-tokens": "0"}),
-    (DEMO, f"{CPU}/kill9_core_idle", {}),
+    (DEMO, f"{CPU}/fail_mem_util", setting("gpu-memory-utilization", "0.91")),
+    (DEMO, f"{CPU}/fail_max_model_len_kv", setting("max-model-len", "8064")),
+    (DEMO, f"{CPU}/fail_max_model_len_config", setting("max-model-len", "32768")),
+    (DEMO, f"{CPU}/fail_port_in_use", Changes(port=8123)),
+    ((*DEMO, "--set", "no-such-flag=1"), f"{CPU}/fail_flag", Changes(removed_settings=("no-such-flag",))),
+    ((*DEMO, "--set", "target.model=/x"), f"{CPU}/fail_model_path", Changes(removed_settings=("target.model",))),
+    (DEMO, f"{CPU}/fail_model_hub_offline", setting("env.HF_HUB_OFFLINE", "null")),
+    (DEMO, f"{CPU}/fail_dflash_bad_target_layers", Changes(num_speculative_tokens=0)),
+    (DEMO, f"{CPU}/kill9_core_idle", Changes()),
     (("gemma-4-26b-a4b", "--gpu", "h200"), f"{GPU}/fail-illegal-memory-access",
-     {"--set speculation.attention_backend": "TRITON_ATTN"}),
+     setting("speculation.attention_backend", "TRITON_ATTN")),
 ]  # fmt: skip
 
 
@@ -70,17 +75,17 @@ def test_the_first_remedy_of_a_recorded_failure(words, name, changes):
 
 SAID = [
     ("gemma-4-31b", "ValueError: Selected backend X is not valid. Reason: ['non-causal attention not supported']",
-     {"--profile": "seed"}),
+     Changes(profile="seed")),
     ("gemma-4-26b-a4b", "ValueError: Free memory on device cuda:0 (100.0/140.0 GiB) on startup is less than desired "
      "GPU memory utilization (0.9, 126.0 GiB). Decrease GPU memory utilization",
-     {"--set gpu-memory-utilization": "0.7"}),
-    ("gemma-4-26b-a4b", "OSError: You are trying to access a gated repo.", {}),
+     setting("gpu-memory-utilization", "0.7")),
+    ("gemma-4-26b-a4b", "OSError: You are trying to access a gated repo.", Changes()),
     ("gemma-4-26b-a4b", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
-     {"--set max-num-batched-tokens": "8192"}),
+     setting("max-num-batched-tokens", "8192")),
     ("qwen3.5-27b", "RuntimeError: CUDA error: device-side assert triggered",
-     {"--set speculation.attention_backend": "TRITON_ATTN"}),
+     setting("speculation.attention_backend", "TRITON_ATTN")),
     ("qwen3.5-27b", "TimeoutError: RPC call to sample_tokens timed out.",
-     {"--set env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "600"}),
+     setting("env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "600")),
 ]  # fmt: skip
 
 
@@ -100,9 +105,9 @@ def test_choices_by_hand_are_taken_back():
     """Another release, and a patch that was left out, are what is suspected first."""
     plan = planned("qwen3-coder-next", "--gpu", "gb10", "--vllm", "0.23.0", "--set", "patches.qwen3-next-eagle3=false")
     changes = [helps.changes for helps in after("RuntimeError: Model does not support EAGLE3 interface", plan)]
-    assert {"--vllm": None} in changes
-    assert {"--set patches.qwen3-next-eagle3": None} in changes
-    assert {"--engine": None, "--vllm": "0.24.0"} in changes
+    assert Changes(removed=("vllm",)) in changes
+    assert Changes(removed_settings=("patches.qwen3-next-eagle3",)) in changes
+    assert Changes(vllm="0.24.0", removed=("engine",)) in changes
 
 
 @pytest.mark.parametrize(("words", "name", "changes"), RECORDED)
@@ -110,8 +115,9 @@ def test_what_is_offered_can_be_launched(words, name, changes):
     """The command line is one that the parser takes, and it gives the changed plan."""
     plan = planned(*words)
     for helps in recorded(name, plan, port=8123):
-        line = shlex.split(request.command(plan, helps.changes))
-        made = planner.plan_launch(build_parser().parse_args(line[1:])).plan
+        line = shlex.split(plan.relaunch_request.with_changes(helps.changes).to_command())
+        assert line[:2] == ["dflash-tui", "up"]
+        made = planned(*line[2:])
         assert (made.argv == plan.argv and made.env == plan.env) is (not helps.changes), line
 
 
@@ -127,15 +133,15 @@ def test_what_is_offered_can_be_launched(words, name, changes):
 def test_a_plan_leads_to_itself(words):
     """The options that a plan keeps give the same plan once more."""
     plan = planned(*words)
-    assert planned(*request.words(plan)[1:]) == plan
+    assert planned(*plan.relaunch_request.to_argv()) == plan
 
 
 def test_a_run_of_before_is_worked_out():
     """A record without options still gives a command that launches the like."""
     import msgspec
 
-    plan = msgspec.structs.replace(planned("demo-cpu", "--port", "8123"), asked={})
-    assert planned(*request.words(plan)[1:]).argv == plan.argv
+    plan = msgspec.structs.replace(planned("demo-cpu", "--port", "8123"), request=None)
+    assert planned(*plan.relaunch_request.to_argv()).argv == plan.argv
 
 
 def test_a_recipe_file_is_named_by_its_whole_path(tmp_path, monkeypatch):
@@ -143,14 +149,14 @@ def test_a_recipe_file_is_named_by_its_whole_path(tmp_path, monkeypatch):
     path = tmp_path / "mine.yaml"
     path.write_text(recipe_loader.recipe_path("demo-cpu").read_text())
     monkeypatch.chdir(tmp_path)
-    assert request.words(planned("./mine.yaml"))[1] == str(path)
+    assert planned("./mine.yaml").relaunch_request.to_argv()[0] == str(path)
 
 
 def test_a_post_mortem_survives_a_recipe_that_is_gone(folders):
     """Why it failed is told all the same."""
     from tests.tui.conftest import a_run
 
-    run = a_run(recipe="gone", asked={"": "/nowhere/gone.yaml"})
+    run = a_run(recipe="gone", request=LaunchRequest("/nowhere/gone.yaml"))
     found = postmortem.build_postmortem(run, of(f"{CPU}/fail_mem_util", 1))
     assert found is not None
     assert found.commands[0] == "dflash-tui up /nowhere/gone.yaml --set gpu-memory-utilization=0.91"

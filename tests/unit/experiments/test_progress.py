@@ -19,13 +19,14 @@ from dflash_tui.experiments.design import (
 )
 from dflash_tui.experiments.progress import fold_progress
 from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.planning.request import LaunchRequest
 
 
 def designed(words: str = "mode=eager,compile", boots: int = 2) -> Design:
     """Return an A/B of the demo."""
     made = plan.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")))
     varied = variation.parse_variation(words)
-    arms = tuple(Arm(name, {}, made) for name in varied.arms)
+    arms = tuple(Arm(name, LaunchRequest("toy"), made) for name in varied.arms)
     return Design(
         "20261122-010203-demo-cpu",
         100.0,

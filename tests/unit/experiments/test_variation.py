@@ -4,37 +4,43 @@ import pytest
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.experiments import variation
+from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.request import LaunchChanges as Changes
+
+
+def setting(name: str, value: str) -> Changes:
+    return Changes(settings={name: value})
 
 
 @pytest.mark.parametrize(
     ("words", "arms"),
     [
-        ("mode=eager,compile", {"eager": {"--mode": "eager"}, "compile": {"--mode": "compile"}}),
-        ("mode=eager, compile", {"eager": {"--mode": "eager"}, "compile": {"--mode": "compile"}}),
-        ("vllm=0.26.0,0.32.0", {"0.26.0": {"--vllm": "0.26.0"}, "0.32.0": {"--vllm": "0.32.0"}}),
-        ("variant=none,fp8", {"none": {"--variant": None}, "fp8": {"--variant": "fp8"}}),
-        ("env.A=1,0", {"1": {"--set env.A": "1"}, "0": {"--set env.A": "0"}}),
-        ("patch.x=on,off", {"on": {"--set patches.x": "true"}, "off": {"--set patches.x": "false"}}),
+        ("mode=eager,compile", {"eager": Changes(mode=Mode.EAGER), "compile": Changes(mode=Mode.COMPILE)}),
+        ("mode=eager, compile", {"eager": Changes(mode=Mode.EAGER), "compile": Changes(mode=Mode.COMPILE)}),
+        ("vllm=0.26.0,0.32.0", {"0.26.0": Changes(vllm="0.26.0"), "0.32.0": Changes(vllm="0.32.0")}),
+        ("variant=none,fp8", {"none": Changes(removed=("variant",)), "fp8": Changes(variant="fp8")}),
+        ("env.A=1,0", {"1": setting("env.A", "1"), "0": setting("env.A", "0")}),
+        ("patch.x=on,off", {"on": setting("patches.x", "true"), "off": setting("patches.x", "false")}),
         (
             "spec=on,off",
             {
-                "on": {"--num-speculative-tokens": None, "--set n": None},
-                "off": {"--num-speculative-tokens": "0", "--set n": None},
+                "on": Changes(removed=("num_speculative_tokens",), removed_settings=("n",)),
+                "off": Changes(num_speculative_tokens=0, removed_settings=("n",)),
             },
         ),
         (
             'compilation-config={"level": 3, "x": [1, 2]},{"level": 0}',
             {
-                '{"level": 3, "x": [1, 2]}': {"--set compilation-config": '{"level": 3, "x": [1, 2]}'},
-                '{"level": 0}': {"--set compilation-config": '{"level": 0}'},
+                '{"level": 3, "x": [1, 2]}': setting("compilation-config", '{"level": 3, "x": [1, 2]}'),
+                '{"level": 0}': setting("compilation-config", '{"level": 0}'),
             },
         ),
-        ('env.LIST="a,b",c', {"a,b": {"--set env.LIST": "a,b"}, "c": {"--set env.LIST": "c"}}),
-        ("async-scheduling=true,false", {v: {"--set async-scheduling": v} for v in ("true", "false")}),
+        ('env.LIST="a,b",c', {"a,b": setting("env.LIST", "a,b"), "c": setting("env.LIST", "c")}),
+        ("async-scheduling=true,false", {v: setting("async-scheduling", v) for v in ("true", "false")}),
     ],
 )
 def test_values_become_arms(words, arms):
-    """Every key leads to the options of `up` that launch it; JSON and quoted values may hold commas."""
+    """Every key leads to what it changes of the launch; JSON and quoted values may hold commas."""
     assert variation.parse_variation(words).arms == arms
 
 

@@ -10,10 +10,8 @@ from itertools import product
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
-from dflash_tui.launch import planner
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
@@ -22,6 +20,7 @@ from dflash_tui.planning import plan as plans
 from dflash_tui.planning.recipe import EngineSpec
 from dflash_tui.presentation import plan_text
 from tests import DATA
+from tests.support import command_line
 
 PLANS = DATA / "plans"
 CHOICES = [
@@ -36,7 +35,7 @@ CHOICES = [
 
 def described(words: list[str]) -> str:
     """What the command prints, with a name for each thing of this machine or of the table of releases."""
-    made = planner.plan_launch(build_parser().parse_args(["plan", *words]))
+    made = command_line.planned(*words)
     text = plan_text.describe_plan(made)
     for value, name in (
         (made.plan.models_folder, "{models}"),
@@ -72,8 +71,8 @@ def test_a_patch_is_for_the_engine_that_it_is_asked_of(recipe, hardware, profile
         recipe_loader.find_recipe(recipe), Hardware(hardware), profile=profile, variant=variant
     )
     plan = plans.build_plan(made)
-    assert {*plan.patches, *plan.unneeded} == set(made.patches)
-    assert all(plan.unneeded.values())
+    assert {*plan.patches, *plan.skipped_patches} == set(made.patches)
+    assert all(plan.skipped_patches.values())
     for name in plan.patches:
         patch = patch_file.load_patch(name)
         assert patch.distribution == made.engine.distribution
@@ -122,16 +121,16 @@ def test_a_gb10_with_a_build_for_cuda_12_gets_the_patch_or_the_variable():
     without = plans.build_plan(made, patchable=False)
     assert "gb10-cutlass-fp8" not in without.patches
     assert without.env["VLLM_DISABLED_KERNELS"].startswith("CutlassFP8")
-    assert without.unneeded["gb10-cutlass-fp8"].startswith("VLLM_DISABLED_KERNELS instead")
+    assert without.skipped_patches["gb10-cutlass-fp8"].startswith("VLLM_DISABLED_KERNELS instead")
     on_cuda_13 = plans.build_plan(
         resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed")
     )
-    assert on_cuda_13.unneeded["gb10-cutlass-fp8"] == "for builds with CUDA 12, and this one has CUDA 13"
+    assert on_cuda_13.skipped_patches["gb10-cutlass-fp8"] == "for builds with CUDA 12, and this one has CUDA 13"
     by_hand = {"patches.gb10-cutlass-fp8": False}
     off = resolution.resolve_recipe(
         recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed", engine=built, settings=by_hand
     )
-    assert (plans.build_plan(off).unpatched, "gb10-cutlass-fp8" in plans.build_plan(off).patches) == (
+    assert (plans.build_plan(off).disabled_patches, "gb10-cutlass-fp8" in plans.build_plan(off).patches) == (
         ("gb10-cutlass-fp8",),
         False,
     )
@@ -147,7 +146,7 @@ def test_an_alternative_takes_the_place_of_what_it_replaces():
         )
     )
     assert plan.patches == ("dflash-draft-flash-attn", "dflash-selector-scope")
-    assert plan.unneeded["triton-non-causal"] == "dflash-selector-scope is its alternative"
+    assert plan.skipped_patches["triton-non-causal"] == "dflash-selector-scope is its alternative"
     assert "attention_backend" not in " ".join(plan.argv)
     newer = plans.build_plan(
         resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H100, settings=by_hand)
@@ -174,7 +173,7 @@ def test_a_nightly_keeps_what_a_patch_would_stand_for(version):
 def test_an_experimental_patch_is_planned_only_by_name():
     """And the plan warns that it is one; a name that is none, or a value that is not a switch, is refused."""
     made = resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H200)
-    assert "gemma4-dflash-embed-scale" not in {*plans.build_plan(made).patches, *plans.build_plan(made).unneeded}
+    assert "gemma4-dflash-embed-scale" not in {*plans.build_plan(made).patches, *plans.build_plan(made).skipped_patches}
     setting = {"patches.gemma4-dflash-embed-scale": True}
     plan = plans.build_plan(
         resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H200, settings=setting)

@@ -134,7 +134,7 @@ def test_patches_warnings_and_differences_add_up():
     made = layered(4)
     assert made.patches == ("triton-non-causal", "dflash-draft-flash-attn", "qwen3-next-eagle3")
     assert made.warnings == ("recipe", "hardware", "profile", "variant")
-    assert made.differs == {"who": "profile", "only": "recipe", "more": "hardware"}
+    assert made.deviations == {"who": "profile", "only": "recipe", "more": "hardware"}
 
 
 def test_whole_values_replace():

@@ -1,0 +1,57 @@
+"""Records of earlier releases: plans, requests and what holds them -> the form that they have now. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from dflash_tui.common.sanitizer import clean_json_value
+from dflash_tui.common.untrusted_json import decode_untrusted
+from dflash_tui.planning.request import LaunchRequest
+
+T = TypeVar("T")
+_RENAMED = {"unneeded": "skipped_patches", "unpatched": "disabled_patches", "differs": "deviations"}
+# Keys that a plan or an arm had before 2026-11-22; where none is, nothing has to be upgraded.
+_EARLIER_KEYS = re.compile(rb'"(?:asked|options|unneeded|unpatched|differs)"\s*:')
+
+
+def decode_record(data: bytes, decoder: msgspec.json.Decoder[T], upgrade: Callable[[Any], Any]) -> T:
+    """Return a record that others may have written, in the form of this release or of an earlier one.
+
+    Raises:
+        msgspec.MsgspecError: it is not JSON, or not what the decoder is for.
+    """
+    if not _EARLIER_KEYS.search(data):
+        return decode_untrusted(data, decoder)
+    try:
+        fields = clean_json_value(msgspec.json.decode(data))
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from None
+    return msgspec.convert(upgrade(fields), decoder.type, str_keys=True)
+
+
+def upgrade_plan(fields: Any) -> Any:
+    """Return the JSON fields of a plan as they are called now."""
+    if not isinstance(fields, dict):
+        return fields
+    plan = {_RENAMED.get(name, name): value for name, value in fields.items() if name != "asked"}
+    if asked := fields.get("asked"):
+        plan["request"] = upgrade_options({"": fields.get("recipe"), **asked} if isinstance(asked, dict) else asked)
+    return plan
+
+
+def upgrade_options(options: Any) -> Any:
+    """Return a mapping of options of `up` as the JSON fields of the request that they were.
+
+    Raises:
+        msgspec.ValidationError: it is no such mapping.
+    """
+    return msgspec.to_builtins(LaunchRequest.from_options(msgspec.convert(options, dict[str, str])))
+
+
+def upgrade_record(fields: Any) -> Any:
+    """Return the JSON fields of a record with a plan in it as they are called now."""
+    return {**fields, "plan": upgrade_plan(fields["plan"])} if isinstance(fields, dict) and "plan" in fields else fields

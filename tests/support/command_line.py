@@ -1,0 +1,19 @@
+"""What the command line makes of its words: launches as they are planned here, and experiments."""
+
+from dflash_tui.cli.commands.ab import read_experiment_request
+from dflash_tui.cli.parser import build_parser
+from dflash_tui.cli.requests import read_launch_request
+from dflash_tui.experiments import builder
+from dflash_tui.experiments.design import Design
+from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
+from dflash_tui.planning.resolution import ResolvedRecipe
+
+
+def planned(*words: str) -> PlannedLaunch:
+    """Return what `dflash-tui plan` with these words plans."""
+    return plan_launch_here(read_launch_request(build_parser().parse_args(["plan", *words])))
+
+
+def experiment(*words: str) -> tuple[Design, list[ResolvedRecipe]]:
+    """Return the experiment that `dflash-tui ab` with these words begins."""
+    return builder.build_experiment(read_experiment_request(build_parser().parse_args(["ab", *words])))
