@@ -7,7 +7,7 @@ import asyncio
 import sys
 import time
 
-from dflash_tui.cli.commands import ab_follow
+from dflash_tui.cli import experiment_lines
 from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.cli.requests import read_launch_request
@@ -93,7 +93,7 @@ def _go(args: argparse.Namespace, design: Design) -> int:
         print_status(experiment_text.describe_experiment_commands(design.id))
         print_data(design.id)
         return 0
-    return ab_follow.follow_experiment(design, as_json=args.json)
+    return experiment_lines.follow_experiment(design, as_json=args.json)
 
 
 def _agreed() -> bool:
@@ -129,7 +129,7 @@ def _remark(design: Design) -> str:
 
 def attach(args: argparse.Namespace) -> int:
     """`ab attach [ID]`: follow an experiment to its end; of one that is over, print the report."""
-    return ab_follow.follow_experiment(store.find_experiment(args.experiment), as_json=args.json)
+    return experiment_lines.follow_experiment(store.find_experiment(args.experiment), as_json=args.json)
 
 
 def stop(args: argparse.Namespace) -> int:
