@@ -1,0 +1,63 @@
+"""How the code is laid out: no import cycle, no folder that grows without end, and each class name once."""
+
+import ast
+from collections import Counter, defaultdict
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import dflash_tui
+
+PACKAGE = Path(dflash_tui.__file__).parent
+MOST_MODULES = 18
+# Scripts that an engine's Python runs; nothing here imports them.
+MODULES = {
+    ".".join(["dflash_tui", *path.relative_to(PACKAGE).with_suffix("").parts]): ast.parse(path.read_text("utf-8"))
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path.name != "__init__.py" and "in_engine" not in path.parts
+}
+
+
+def imports_of(tree: ast.Module) -> set[str]:
+    """The modules of ours that a module imports, at its top or inside a function, but not for its types alone."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found & MODULES.keys()
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    graph = {name: imports_of(tree) for name, tree in MODULES.items()}
+    assert sum(map(len, graph.values())) > 500
+    try:
+        order = [*TopologicalSorter(graph).static_order()]
+    except CycleError as error:
+        raise AssertionError(" -> ".join(error.args[1])) from None
+    assert len(order) == len(MODULES)
+
+
+def test_no_folder_has_more_modules_than_one_can_look_through():
+    counts = Counter(name.rpartition(".")[0] for name in MODULES)
+    assert {folder: count for folder, count in counts.items() if count > MOST_MODULES} == {}
+
+
+def test_each_public_class_name_exists_once():
+    """So that a name that is read somewhere leads to one class."""
+    places = defaultdict(list)
+    for name, tree in MODULES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(name)
+    assert len(places) > 200
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
+def test_every_package_says_what_it_is_for_and_the_page_on_architecture_names_it():
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    packages = [path.parent for path in sorted(PACKAGE.glob("*/__init__.py"))]
+    assert len(packages) >= 15
+    for package in packages:
+        assert ast.get_docstring(ast.parse((package / "__init__.py").read_text("utf-8"))), package
+        assert f"| `{package.name}` | " in page
