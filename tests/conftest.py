@@ -34,17 +34,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Let tests with the real engine take turns: they share its port, its files and the cores."""
-    if _real(item):
-        item.add_marker(pytest.mark.xdist_group("engine"))
+    if group := _group(item):
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest."""
-    items.sort(key=lambda item: not _real(item))
+    items.sort(key=lambda item: ["engine", "releases", "sources", ""].index(_group(item)))
 
 
-def _real(item: pytest.Item) -> bool:
-    return bool({"vllm", "server"} & set(item.path.parts)) and "demo_engine" in getattr(item, "fixturenames", ())
+def _group(item: pytest.Item) -> str:
+    """Return the name of those that are run by one worker: with the real engine, or with what is slow to make."""
+    fixtures = getattr(item, "fixturenames", ())
+    if "demo_engine" in fixtures and {"vllm", "server"} & set(item.path.parts):
+        return "engine"
+    return next((name for name in ("releases", "sources") if name in fixtures), "")
 
 
 @pytest.fixture(autouse=True)

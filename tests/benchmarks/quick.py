@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _MODULES = (
-    "plan_command", "commands", "headless", "bench", "ab_commands", "engine_commands", "patch_commands",
-    "report_command", "orphan_commands", "replay_commands", "core.observe", "core.prepare", "core.record",
+    *(f"cli.commands.{name}" for name in ("plan", "servers", "up", "bench", "ab", "engine", "patch", "report")),
+    "cli.commands.orphans", "cli.commands.replay", "launch.preparation", "monitoring.observer", "monitoring.recorder",
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from dflash_tui.engines.hub import cache, download, model_lookup
 from dflash_tui.events import Preparing, Step, encode
 from tests.support import hub_server
 from tests.support.hub_server import COMMIT, Hub
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.vllm
 
@@ -139,19 +140,20 @@ def test_it_ends_with_whoever_started_it(server, python):
     """A panel that is killed leaves nobody fetching."""
     server.rate = 100_000
     code = (
-        "import asyncio, os, sys; from pathlib import Path\n"
-        "from dflash_tui.engines.hub import model_lookup as hub, download\n"
+        "import asyncio, sys; from pathlib import Path\n"
+        "from dflash_tui.engines.hub import download, model_lookup\n"
         "async def main():\n"
-        "    await download.download(await hub.look('owner/m'), Path(sys.argv[1]), lambda e: print(e, flush=True))\n"
+        "    model, python = await model_lookup.look_up_model('owner/m'), Path(sys.argv[1])\n"
+        "    await download.download_model(model, python, lambda event: print(event, flush=True))\n"
         "asyncio.run(main())"
     )
     starter = subprocess.Popen([sys.executable, "-c", code, str(python)], stdout=subprocess.PIPE)
     assert starter.stdout
     with starter:
-        starter.stdout.readline()
+        assert starter.stdout.readline()
+        wait_until(children)
         fetching = children()
         starter.kill()
-    assert fetching
     assert not psutil.wait_procs(fetching, timeout=240)[1]
 
 

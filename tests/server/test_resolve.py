@@ -42,7 +42,11 @@ def index(engine_data) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def resolved(index, request) -> Iterator[dict[Case, Future[dict[str, Package]]]]:
     """Resolve what is asked for side by side: uv mostly waits for the index."""
-    asked = [item.callspec.params for item in request.session.items if item.originalname == request.function.__name__]
+    asked = [
+        item.callspec.params
+        for item in request.session.items
+        if item.originalname == "test_it_resolves_to_what_it_names"
+    ]
     with ThreadPoolExecutor(4) as pool:
         cases = [(params["name"], params["machine"]) for params in asked]
         yield {case: pool.submit(resolve, SPECS[case[0]], case[1]) for case in cases}

@@ -173,4 +173,11 @@ if "stubborn" in WORDS:
     subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"])
 if "deaf" in WORDS:
     time.sleep(600)
-ThreadingHTTPServer(("127.0.0.1", PORT), Handler).serve_forever()
+
+
+class Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of clients that went away."""
+
+
+Server(("127.0.0.1", PORT), Handler).serve_forever()

@@ -87,7 +87,7 @@ async def test_stop_asks_and_only_yes_stops(running):
         await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
         await pilot.press("y")
         await wait_for(pilot, lambda: panel.current_mode == "launch")
-        assert any("toy has stopped" in notice.message for notice in panel._notifications)
+        await wait_for(pilot, lambda: any("toy has stopped" in notice.message for notice in panel._notifications))
         assert panel.run_screen.state.status in {"stopping", "stopped"}
     assert not server_process.is_alive(running)
     assert format_farewell([]) == ""

@@ -78,7 +78,8 @@ def limited() -> Callable[[int], list[str]]:
     The limit does not hold for root, so that another user is played, who may read our files all the same.
     """
     may = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
-    played = ["setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups", *may] if os.getuid() == 0 else []
+    user = str(100_000 + os.getpid())  # of no other pytest worker, whose processes would count
+    played = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", *may] if os.getuid() == 0 else []
     if played and not shutil.which("setpriv"):
         pytest.skip("root has no limit of processes, and setpriv (util-linux) is not there")
     return lambda most: ["prlimit", f"--nproc={most}:{most}", *played]
