@@ -30,7 +30,6 @@ NO_NVML = "pynvml takes 15 to 30 ms (80 on a cold disk), which is spared the fir
 DEFERRED_IMPORTS = {
     ("__main__", "cli.main"): QUICK_HELP,
     ("cli.main", "cli.commands.panel"): QUICK_HELP,
-    ("cli.main", "cli.commands.up"): QUICK_HELP,
     ("cli.main", "json"): QUICK_HELP,
     ("cli.commands.panel", "tui.app"): NO_TEXTUAL,
     ("cli.commands.replay", "cli.event_lines"): NO_HTTPX,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from dflash_tui.cli.parser import build_parser
-from dflash_tui.common.errors import DflashError, UsageError, explain_resource_limit
+from dflash_tui.common.errors import DflashError, explain_resource_limit
 
 # Each command imports what it needs and nothing of the others.
 _HANDLERS = {
@@ -91,12 +91,6 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
             import_module(f"dflash_tui.cli.commands.{module}"), function
         )
         return handler(args)
-    if args.recipe is not None:
-        from dflash_tui.cli.commands import up
-
-        return up.up(args)
-    if args.json or args.detach or args.bench:
-        raise UsageError("--json, --detach and --bench need --recipe NAME or a command")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         parser.print_help(sys.stderr)
         return 2

@@ -10,38 +10,35 @@ from typing import Any
 _ON = {"1", "true", "yes", "on"}
 
 
-def add_plan_options(parser: argparse.ArgumentParser, *, inherit: bool) -> None:
+def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """Add what changes the plan of a launch."""
-    add_option(parser, "--mode", inherit=inherit, type=_mode, metavar="MODE", help="eager or compile")
-    add_option(parser, "--port", inherit=inherit, type=_port, metavar="PORT", help="port on 127.0.0.1")
+    add_option(parser, "--mode", type=_mode, metavar="MODE", help="eager or compile")
+    add_option(parser, "--port", type=_port, metavar="PORT", help="port on 127.0.0.1")
     tokens = "tokens that the drafter proposes per step; 0 is without speculation"
-    add_option(parser, "--num-speculative-tokens", inherit=inherit, type=_tokens, metavar="N", help=tokens)
+    add_option(parser, "--num-speculative-tokens", type=_tokens, metavar="N", help=tokens)
     gpu = "the GPU: index, UUID, or a class such as gb10 (for `plan`, one that is not here)"
-    add_option(parser, "--gpu", inherit=inherit, metavar="GPU", help=gpu)
-    add_option(parser, "--profile", inherit=inherit, metavar="NAME", help="stock or seed, as the recipe has them")
-    add_option(parser, "--variant", inherit=inherit, metavar="NAME", help="another way to run the pair, if it has one")
-    add_option(parser, "--vllm", inherit=inherit, metavar="VERSION", help="another release than the recipe's")
-    add_option(parser, "--engine", inherit=inherit, metavar="ENGINE", help="an engine of `engine list` instead")
+    add_option(parser, "--gpu", metavar="GPU", help=gpu)
+    add_option(parser, "--profile", metavar="NAME", help="stock or seed, as the recipe has them")
+    add_option(parser, "--variant", metavar="NAME", help="another way to run the pair, if it has one")
+    add_option(parser, "--vllm", metavar="VERSION", help="another release than the recipe's")
+    add_option(parser, "--engine", metavar="ENGINE", help="an engine of `engine list` instead")
     change = (
         "change any flag of vllm serve, env.NAME, speculation.KEY, restart.KEY, target.model or drafter.model; "
         "may be repeated"
     )
-    parser.add_argument(
-        "--set", dest="settings", action="append", metavar="KEY=VALUE", help=change,
-        default=argparse.SUPPRESS if inherit else None,
-    )  # fmt: skip
+    parser.add_argument("--set", dest="settings", action="append", metavar="KEY=VALUE", help=change)
 
 
-def add_watch_options(parser: argparse.ArgumentParser, *, inherit: bool) -> None:
+def add_watch_options(parser: argparse.ArgumentParser) -> None:
     """Add how often figures are printed, and `--json`."""
     every = "seconds between two lines (default 5)"
-    add_option(parser, "--every", inherit=inherit, type=parse_positive, default=5, metavar="SECONDS", help=every)
-    add_json_option(parser, inherit=inherit)
+    add_option(parser, "--every", type=parse_positive, default=5, metavar="SECONDS", help=every)
+    add_json_option(parser)
 
 
-def add_json_option(parser: argparse.ArgumentParser, *, inherit: bool) -> None:
+def add_json_option(parser: argparse.ArgumentParser, **settings: Any) -> None:
     """Add `--json`."""
-    add_option(parser, "--json", inherit=inherit, action="store_true", help="one JSON object per line on stdout")
+    add_option(parser, "--json", action="store_true", help="one JSON object per line on stdout", **settings)
 
 
 def add_recipe_argument(parser: argparse.ArgumentParser) -> None:
@@ -55,16 +52,18 @@ def add_run_argument(parser: argparse.ArgumentParser, also: str = "") -> None:
     parser.add_argument("run", metavar="RUN", nargs="?", help=text)
 
 
-def add_option(parser: argparse.ArgumentParser, *names: str, inherit: bool = False, **settings: Any) -> None:
-    """Add an option whose default is its DFLASH_TUI_ variable; with `inherit` it is the top level's value."""
+def add_option(parser: argparse.ArgumentParser, *names: str, **settings: Any) -> None:
+    """Add an option whose default is its DFLASH_TUI_ variable."""
     variable = "DFLASH_TUI_" + names[-1].lstrip("-").upper().replace("-", "_")
-    value = os.environ.get(variable)
     settings["help"] = f"{settings['help']} [env: {variable}]"
-    if inherit:
-        settings["default"] = argparse.SUPPRESS
-    elif value:
-        settings["default"] = value.lower() in _ON if settings.get("action") == "store_true" else value
+    if (value := os.environ.get(variable)) and settings.get("default") is not argparse.SUPPRESS:
+        settings["default"] = read_switch(variable) if settings.get("action") == "store_true" else value
     parser.add_argument(*names, **settings)
+
+
+def read_switch(variable: str) -> bool:
+    """Return whether a variable turns something on."""
+    return os.environ.get(variable, "").lower() in _ON
 
 
 def _number(text: str, least: float, most: float, *, whole: bool) -> float:
