@@ -15,8 +15,8 @@ import psutil
 
 from dflash_tui.events import encode
 from dflash_tui.monitoring import recording
-from tests.benchmarks.live import HOUR, load
 from tests.benchmarks.terminal import Terminal
+from tests.support.recorded_load import HOUR, load
 
 MIB = 1 << 20
 _LINE = (

@@ -6,7 +6,7 @@ from dflash_tui.events import LogLine
 from dflash_tui.run_state.retention import MAX_BYTES, MAX_LINES, THINNING_PERIOD
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
-from tests.benchmarks.live import HOUR, load
+from tests.support.recorded_load import HOUR, load
 
 
 def folded(state: RunState, count: int, text: str) -> tuple[int, int]:
