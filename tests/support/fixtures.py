@@ -1,4 +1,4 @@
-"""A hub with the models of a recipe, and real trees of processes."""
+"""A hub with the models of a recipe, real trees of processes, and the parts of the sample."""
 
 import contextlib
 import os
@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from dflash_tui.monitoring import recording
+from dflash_tui.monitoring.recording import LOG_PART, RUN_PART, SAMPLES_PART
 from tests.support import hub_server
 from tests.support.hub_server import Hub
 
@@ -65,3 +67,10 @@ def gemma_hub(tmp_path, monkeypatch) -> Iterator[Hub]:
             served.repos[f"{owner}/{name}"] = files
         monkeypatch.setenv("HF_ENDPOINT", served.url)
         yield served
+
+
+@pytest.fixture
+def parts() -> dict[str, bytes]:
+    """The three parts of the sample."""
+    folder = recording.find_recording("sample").folder
+    return {name: (folder / name).read_bytes() for name in (RUN_PART, LOG_PART, SAMPLES_PART)}

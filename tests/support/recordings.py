@@ -1,7 +1,9 @@
-"""The recorded logs under `tests/data`, read as they were written."""
+"""The recorded logs under `tests/data`, read as they were written, and recordings as `export` writes them."""
 
 import re
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from tests import DATA
 
@@ -38,3 +40,10 @@ def said(name: str, words: str) -> float:
     """Return the last number that the recorded server said in `words`, a pattern with one group."""
     found = re.findall(words, raw(name).decode())
     return float(found[-1].replace(",", ""))
+
+
+def packed(path: Path, parts: Mapping[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+    return path

@@ -1,0 +1,65 @@
+"""`replay` without a panel: lines, JSON and alarms of recordings, and what a panel loads for one."""
+
+import json
+import subprocess
+import sys
+
+from dflash_tui.events import Exited, Suspended, encode
+from dflash_tui.monitoring import recording
+from dflash_tui.monitoring.recording import LOG_PART, RUN_PART, SAMPLES_PART
+from tests.support.recordings import packed
+
+
+def replay(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dflash_tui", "replay", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def test_lines_are_those_of_attach():
+    done = replay("sample", "--plain")
+    assert done.returncode == 0
+    rows = done.stdout.splitlines()
+    assert rows[0].split() == ["time", "tok/s", "accept", "AL", "steps/s", "memory", "running", "waiting"]
+    assert rows[4].split()[:6] == ["2:20", "121.2", "45.2", "%", "7.78", "15.7"]
+    for words in ("figures say nothing about a real model", "  resolve          42 s", "● warm", "was stopped"):
+        assert words in done.stderr
+
+
+def test_json_is_every_event():
+    done = replay("sample", "--json", "--every", "20")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    known = sum(1 for _ in recording.find_recording("sample").events())
+    assert sum(event["event"] != "figures" for event in events) == known
+    assert any(isinstance(event.get("tok_s"), float) for event in events if event["event"] == "figures")
+
+
+def test_a_failed_run_is_told_and_the_replay_succeeds(tmp_path, parts):
+    samples = encode(Exited(json.loads(parts[RUN_PART])["started_at"] + 200, 1)) + b"\n"
+    log = b"torch.OutOfMemoryError: CUDA out of memory.\n"
+    done = replay(str(packed(tmp_path / "a.zip", parts | {LOG_PART: log, SAMPLES_PART: samples})))
+    assert done.returncode == 0
+    assert "ended before it was ready (exit code 1)" in done.stderr
+    assert "CUDA out of memory" in done.stderr
+
+
+def test_the_panel_opens_a_recording_without_what_only_servers_need():
+    # 0.2 to 0.5 s of imports; what `replay sample` needs to show its first picture is Textual and the run itself.
+    code = "import sys, dflash_tui.cli.commands.replay, dflash_tui.tui.app as app\nprint(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"httpx", "pynvml", "prometheus_client", "plotext", "dflash_tui.launch.preflight.runner"} & set(loaded)
+
+
+def test_alarms_are_replayed_as_they_came(tmp_path, parts):
+    """A recorded suspension is told when it begins and when it is over, as lines and as JSON."""
+    at = recording.find_recording("sample").started_at + 100
+    for seconds, pids in ((0, (4711,)), (20, ())):
+        parts[SAMPLES_PART] += encode(Suspended(at + seconds, pids)) + b"\n"
+    lines = sorted(parts[SAMPLES_PART].splitlines(), key=lambda line: json.loads(line)["at"])
+    parts[SAMPLES_PART] = b"\n".join(lines) + b"\n"
+    path = packed(tmp_path / "a.zip", parts)
+    said = replay(str(path), "--plain").stderr
+    assert "! hang: the server is suspended by a signal" in said
+    assert "✓ hang: over after" in said
+    told = [json.loads(line) for line in replay(str(path), "--json").stdout.splitlines()]
+    found = [(event["kind"], event["over"]) for event in told if event["event"] == "alarm"]
+    assert found == [("hang", False), ("hang", True)]
