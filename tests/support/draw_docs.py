@@ -1,7 +1,8 @@
-"""Draws recorded runs for the README and docs: `python -m tests.support.draw_docs` writes all of them anew."""
+"""Draws recorded runs for README and docs: `python -m tests.support.draw_docs [NAME …]`, without names all of them."""
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 
 from dflash_tui.monitoring import recording
@@ -55,10 +56,11 @@ async def draw_dialog(name: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("DFLASH_TUI_MARKER", "block")  # every font has it
-    for wanted in PICTURES:
+    names = sys.argv[1:] or [*PICTURES, *DIALOGS]
+    for wanted in [name for name in names if name in PICTURES]:
         asyncio.run(draw(wanted, Path("docs")))
     for kind in ("DATA", "CACHE", "STATE", "CONFIG"):  # nothing of whoever draws is in the pictures
         os.environ[f"XDG_{kind}_HOME"] = f"/nonexistent/{kind.lower()}"
     os.environ["HF_HOME"] = "/nonexistent/cache/huggingface"
-    for wanted in DIALOGS:
+    for wanted in [name for name in names if name in DIALOGS]:
         asyncio.run(draw_dialog(wanted, Path("docs")))
