@@ -1,4 +1,4 @@
-"""What commands print: data to stdout, narration to stderr; nothing in it moves the cursor."""
+"""Print the output of commands: data to stdout, status to stderr, both without control characters."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def print_json(value: Any) -> None:
 
 
 def print_status(line: str) -> None:
-    """Write a line of narration to stderr at once."""
+    """Write a line of status to stderr at once."""
     sys.stderr.write(f"{escape_control_characters(line)}\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The command line: dispatch, errors and exit codes; what a command does is imported when it is called."""
+"""Entry point of the command line: dispatch to commands, errors and exit codes; commands are imported when called."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read us is gone; nothing more can be said, not even by the interpreter's own flush at exit.
+        # The reader of the output has exited; nothing can be written, not even by the interpreter's flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (RuntimeError, ExceptionGroup, OSError) as error:
-        if said := explain_resource_limit(error):
-            return _report_error(said, as_json=args.json)
+        if limit := explain_resource_limit(error):
+            return _report_error(limit, as_json=args.json)
         if not isinstance(error, OSError):
             raise
         # A full disk, a folder that is not ours.
         what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
         return _report_error(
-            DflashError(what, hint="free or allow it, and run the same command again"), as_json=args.json
+            DflashError(what, hint="free space or fix permissions, and run the command again"), as_json=args.json
         )
 
 

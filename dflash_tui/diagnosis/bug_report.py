@@ -1,4 +1,4 @@
-"""A text for an upstream bug tracker about a failed run: versions, flags and the log; no tokens, no names."""
+"""Write a bug report about a failed run for vLLM's tracker: versions, flags and log, without secrets and names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build_bug_report(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
     parts = [
         f"# {title[:120]}",
         f"`vllm serve`{' with a DFlash drafter' if run.plan.num_speculative_tokens else ''}: {diagnosis.what}.",
-        "## Versions\n\n" + "\n".join(f"- {name}: {said}" for name, said in _versions(run)),
+        "## Versions\n\n" + "\n".join(f"- {name}: {text}" for name, text in _versions(run)),
         f"## Command\n\n{_code_block(plans.format_command(run.plan))}",
         f"## What shows it\n\n{_code_block(*diagnosis.evidence)}",
         f"## The log around it\n\n{_code_block(*_log_around(state))}",
@@ -38,34 +38,34 @@ def build_bug_report(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
     return scrub_text("\n\n".join(parts), run) + "\n"
 
 
-def scrub_text(told: str, run: Run) -> str:
-    """Return a text without tokens and prompts, and without folders, users and hosts that tell whose machine it is."""
+def scrub_text(text: str, run: Run) -> str:
+    """Remove tokens, prompts, and the names of folders, users and hosts from a text."""
     plan = run.plan
     folders = {str(run.folder): "<run>", plan.engine_folder: "<engine>", plan.models_folder: "<models>"}
     folders |= {str(paths.cache_folder()): "<cache>", str(Path.home()): "~"}
     for folder, name in folders.items():
         if len(folder) > 1:
-            told = told.replace(folder, name)
+            text = text.replace(folder, name)
     secrets = [value for name, value in os.environ.items() if is_secret(name) and len(value) >= _MIN_SECRET_LENGTH]
     for secret in sorted(secrets, key=len, reverse=True):
-        told = told.replace(secret, "<secret>")
-    told = redact_secrets(redact_prompts(told), "<secret>")
-    told = re.sub(r"/home/[^/\s'\"]+", "~", told)
+        text = text.replace(secret, "<secret>")
+    text = redact_secrets(redact_prompts(text), "<secret>")
+    text = re.sub(r"/home/[^/\s'\"]+", "~", text)
     for name, instead in ((_user_name(), "<user>"), (socket.gethostname(), "<host>")):
         if len(name) > 2 and name not in {"root", "localhost"}:
-            told = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", instead, told)
-    return told
+            text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", instead, text)
+    return text
 
 
 def _user_name() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a number that has no name
+    except (KeyError, OSError):  # the user of a container may have no name
         return ""
 
 
 def _code_block(*lines: str) -> str:
-    """Return lines as a block of code that no line of theirs can end."""
+    """Return lines as a fenced code block that none of them can close."""
     body = "\n".join(lines)
     longest = max((len(run) for run in re.findall("`+", body)), default=0)
     fence = "`" * max(3, longest + 1)

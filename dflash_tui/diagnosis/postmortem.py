@@ -1,4 +1,4 @@
-"""All that can be said about a failed run: why, what is left of it, and what may help."""
+"""Build the post-mortem of a failed run: the cause, what is left running, and what may help."""
 
 from __future__ import annotations
 
@@ -19,30 +19,37 @@ from dflash_tui.runs.run import Run
 
 
 class Postmortem(msgspec.Struct, frozen=True):
-    """Why a run failed, what may help, what processes it has left, as a sentence or empty, and where its log is."""
+    """Why a run failed, and what may help."""
 
     run: str
+    """The id of the run."""
     diagnosis: Diagnosis
+    """The cause, with its evidence."""
     remedies: tuple[Remedy, ...]
+    """The changes that may help, the most promising first."""
     commands: tuple[str, ...]
-    left: str
+    """The command line of each remedy."""
+    leftovers: str = msgspec.field(name="left")
+    """A sentence about processes of it that still run; empty for none."""
     log: str
+    """The path of its log."""
 
 
 def build_postmortem(run: Run, state: RunState) -> Postmortem | None:
-    """Return the post-mortem of `run`, or None while it did not fail. Looks for its processes and a free port.
+    """Return the post-mortem of `run`, or None when it did not fail. Looks for its processes and a free port.
 
-    A recording may be another machine's: it is explained, and nothing here is looked at or proposed for it.
+    A recording may come from another machine: only its cause is given.
     """
     recipe = _find_recipe(run)
-    found = cause.diagnose_run(state, recipe.failures if recipe else ())
-    if found is None:
+    diagnosis = cause.diagnose_run(state, recipe.failures if recipe else ())
+    if diagnosis is None:
         return None
     if isinstance(run, Recording):
-        return Postmortem(run.id, found, (), (), "", run.source)
-    helps = remedies.propose_remedies(found, run.plan, _find_other_port(run) if found.kind == "port_in_use" else None)
-    commands = tuple(_format_command(run, remedy) for remedy in helps)
-    return Postmortem(run.id, found, helps, commands, _describe_leftovers(run), str(run.log))
+        return Postmortem(run.id, diagnosis, (), (), "", run.source)
+    port = _find_other_port(run) if diagnosis.kind == "port_in_use" else None
+    proposals = remedies.propose_remedies(diagnosis, run.plan, port)
+    commands = tuple(_format_command(run, remedy) for remedy in proposals)
+    return Postmortem(run.id, diagnosis, proposals, commands, _describe_leftovers(run), str(run.log))
 
 
 def _format_command(run: Run, helps: Remedy) -> str:
@@ -53,26 +60,24 @@ def _format_command(run: Run, helps: Remedy) -> str:
 def _find_recipe(run: Run) -> Recipe | None:
     try:
         return recipes.find_recipe(run.plan.relaunch_request.recipe)
-    except (DflashError, OSError):  # it was changed or removed since
+    except (DflashError, OSError):  # it was changed or removed in the meantime
         return None
 
 
 def _find_other_port(run: Run) -> int | None:
     try:
         port = lifecycle.find_free_port(run.plan.port)
-        # It may be free again by now, and whoever had it may come back.
+        # It may be free again by now, and its user may come back.
         return port if port != run.plan.port else lifecycle.find_free_port(port + 1)
     except DflashError:
         return None
 
 
 def _describe_leftovers(run: Run) -> str:
-    """Return what is left of a failed server; it holds memory, and on a GPU all that it took."""
+    """Return a sentence about the processes of a failed server that still run, and hold their memory; else empty."""
     members = server_process.list_processes(run)
     if not members:
         return ""
-    held = format_gib(processes.measure_resident_memory(members))
+    resident = format_gib(processes.measure_resident_memory(members))
     still = "still runs" if len(members) == 1 else "still run"
-    return (
-        f"{pluralize(len(members), 'process')} of it {still}, with {held}; dflash-tui stop {run.id} ends what is left"
-    )
+    return f"{pluralize(len(members), 'process')} of it {still}, with {resident}; stop them: dflash-tui stop {run.id}"

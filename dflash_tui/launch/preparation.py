@@ -1,4 +1,4 @@
-"""What comes before a launch: the engine, the models, the patches; each only when it is missing."""
+"""Prepare a launch: install the engine, get the models, apply the patches; each only when needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
 
 _LAST_LINES = 5
-_WORDS = {
+_STATE_TEXT = {
     PatchState.APPLIED: "already applied",
     PatchState.APPLIED_BY_OTHER: "already applied, not by dflash-tui",
     PatchState.UPSTREAM: "part of this vLLM",
@@ -39,98 +39,104 @@ async def prepare_and_launch(
 ) -> Run:
     """Prepare what `plan` needs, launch its server and return the run.
 
-    `forced` says why failed checks were overruled, `restarted_from` names the run that it is launched again after.
+    Args:
+        setup: the resolved recipe.
+        plan: what to launch.
+        report: called with each event of the preparation.
+        forced: why failed checks were overruled; empty when none was.
+        restarted_from: the id of the failed run that this one replaces.
 
     Raises:
         EngineError: the environment could not be built.
         UsageError: the engine's vLLM does not know a flag of the plan.
-        DflashError: the models could not be made or fetched.
+        DflashError: the models could not be built or downloaded.
         PatchError: a patch does not fit, or may not be applied.
         ServerFailed: the process could not be started.
     """
-    kept: list[Preparing] = []
+    events: list[Preparing] = []
 
-    def note(event: Preparing) -> None:
-        if event.done or all(event.step is not known.step for known in kept):  # the first one tells when it began
-            kept.append(event)
+    def record(event: Preparing) -> None:
+        if event.done or all(event.step is not other.step for other in events):  # the first one has the start time
+            events.append(event)
         report(event)
 
-    engine = await prepare_engine_and_models(setup, plan, note, forced=forced)
-    await bring_patches_up_to_date(plan, engine, note)
-    return await _launch(plan, engine, kept, forced, restarted_from)
+    engine = await prepare_engine_and_models(setup, plan, record, forced=forced)
+    await bring_patches_up_to_date(plan, engine, record)
+    return await _launch_locked(plan, engine, events, forced, restarted_from)
 
 
 async def prepare_engine_and_models(setup: ResolvedRecipe, plan: Plan, report: Report, *, forced: str = "") -> Engine:
-    """Install, build and fetch what `plan` needs and is missing, and return its engine, whose files are not patched.
+    """Install the engine and get the models of `plan` where they are missing; return the engine, without patches.
 
     Raises:
         EngineError: the environment could not be built.
         UsageError: the engine's vLLM does not know a flag of the plan.
-        DflashError: the models could not be made or fetched.
+        DflashError: the models could not be built or downloaded.
     """
-    engine = await _engine(setup.engine, plan, report)
-    await _flags(setup, plan, engine, report, forced=forced)
-    await _build(plan, engine, report)
-    await _fetch(plan, engine, report)
+    engine = await _install_engine(setup.engine, plan, report)
+    await _check_flags(setup, plan, engine, report, forced=forced)
+    await _build_models(plan, engine, report)
+    await _download_models(plan, engine, report)
     return engine
 
 
-async def _engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine:
+async def _install_engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine:
     folder = Path(plan.engine_folder)
-    if found := await asyncio.to_thread(inventory.find_any_engine, folder):
-        report(Preparing(time.time(), Step.INSTALL, f"{found.distribution} {found.vllm}, as installed", 1.0, done=True))
-        return found
+    if engine := await asyncio.to_thread(inventory.find_any_engine, folder):
+        text = f"{engine.distribution} {engine.vllm}, already installed"
+        report(Preparing(time.time(), Step.INSTALL, text, 1.0, done=True))
+        return engine
     return await engines.install_engine(spec, folder, report)
 
 
-async def _flags(setup: ResolvedRecipe, plan: Plan, engine: Engine, report: Report, *, forced: str) -> None:
-    """Have the engine's own parser look at the flags, unless a verified recipe runs as it is on its own engine."""
+async def _check_flags(setup: ResolvedRecipe, plan: Plan, engine: Engine, report: Report, *, forced: str) -> None:
+    """Check the flags with the engine's own parser, unless the recipe is verified and unchanged, on its own engine."""
     seen_by_vllm = {key for key in setup.changed if key != "host" and not key.startswith("restart.")}
     if setup.standing.status is Status.VERIFIED and not seen_by_vllm and not engine.adopted:
         return
     report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))
     known = await engine_python.run_in_cancellable_thread(lambda: inventory.read_serve_options(engine))
-    wrong = cli_flags.find_flag_mistakes(plan, known)
-    if wrong and not forced:
+    mistakes = cli_flags.find_flag_mistakes(plan, known)
+    if mistakes and not forced:
         raise UsageError(
-            "this vLLM does not know what the recipe asks for", evidence="; ".join(wrong), hint=cli_flags.FIX
+            "this vLLM does not accept the flags of the recipe", evidence="; ".join(mistakes), hint=cli_flags.FIX
         )
-    words = "; ".join(wrong) or f"vLLM {engine.vllm} knows every flag of the plan"
-    report(Preparing(time.time(), Step.CHECK, words, 1.0, done=True))
+    text = "; ".join(mistakes) or f"vLLM {engine.vllm} knows every flag of the plan"
+    report(Preparing(time.time(), Step.CHECK, text, 1.0, done=True))
 
 
-async def _fetch(plan: Plan, engine: Engine, report: Report) -> None:
-    """Fetch what the hub has of the plan's models and the cache lacks."""
+async def _download_models(plan: Plan, engine: Engine, report: Report) -> None:
+    """Download the models of the plan that are not in the cache."""
     for model in plan.models:
-        found = await model_lookup.look_up_model(model.name, model.revision)
-        if not found.complete:
-            await download.download_model(found, engine.python, report)
+        availability = await model_lookup.look_up_model(model.name, model.revision)
+        if not availability.complete:
+            await download.download_model(availability, engine.python, report)
 
 
-async def _build(plan: Plan, engine: Engine, report: Report) -> None:
+async def _build_models(plan: Plan, engine: Engine, report: Report) -> None:
     """Run the recipe's builder into a folder beside the final one, which is renamed when it is complete.
 
-    Two callers wait for each other; what a killed one left is removed by the next.
+    A second caller waits for the first; what a killed one left is removed by the next.
     """
     if not plan.build_script:
         return
     folder = Path(plan.models_folder)
     if folder.is_dir():
-        report(Preparing(time.time(), Step.MODELS, "target and drafter, as built", 1.0, done=True))
+        report(Preparing(time.time(), Step.MODELS, "target and drafter, already built", 1.0, done=True))
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
     async with engines.hold_lock(folder.with_name(f".{folder.name}.lock"), report, Step.MODELS) as lock:
         for left in folder.parent.glob(f".{folder.name}.*[0-9]"):
             shutil.rmtree(left, ignore_errors=True)
         began = time.time()
-        report(Preparing(began, Step.MODELS, "building target and drafter here"))
+        report(Preparing(began, Step.MODELS, "building target and drafter"))
         if not folder.is_dir():
-            await _built(plan, engine, folder, lock)
+            await _run_builder(plan, engine, folder, lock)
     seconds = time.time() - began
     report(Preparing(time.time(), Step.MODELS, f"target and drafter built in {seconds:.0f} s", 1.0, done=True))
 
 
-async def _built(plan: Plan, engine: Engine, folder: Path, lock: int) -> None:
+async def _run_builder(plan: Plan, engine: Engine, folder: Path, lock: int) -> None:
     temporary = folder.with_name(f".{folder.name}.{time.time_ns()}")
     temporary.mkdir()
     try:
@@ -172,52 +178,57 @@ async def bring_patches_up_to_date(plan: Plan, engine: Engine, report: Report) -
     ]
     steps = [f"applying {', '.join(missing)}"] if missing else []
     steps += [f"reverting {', '.join(removed)}"] if removed else []
-    if steps or unfinished:  # else it takes no time worth telling
+    if steps or unfinished:  # else it takes no noticeable time
         report(Preparing(time.time(), Step.PATCHES, "; ".join(steps) or "finishing an interrupted change"))
     outcome = await engine_python.run_in_cancellable_thread(
         lambda: patcher.apply_patches(patches.add, engine, plan.hardware, remove=patches.remove)
     )
     states = [status.find_patch_status(patch, engine, plan.hardware) for patch in patches.add]
     results = [
-        f"{s.name} {'applied now' if s.name in outcome.names else _WORDS.get(s.state, s.state.value)}" for s in states
+        f"{s.name} {'applied now' if s.name in outcome.names else _STATE_TEXT.get(s.state, s.state.value)}"
+        for s in states
     ]
     results += [f"{name} reverted ({patches.remove[name]})" for name in outcome.reverted]
     report(Preparing(time.time(), Step.PATCHES, ", ".join([*outcome.notes, *results]), 1.0, done=True))
 
 
-async def _launch(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str, restarted_from: str = "") -> Run:
-    """Launch the server while nobody else changes the files that it reads; from then on it counts as running."""
+async def _launch_locked(
+    plan: Plan, engine: Engine, prepared: list[Preparing], forced: str, restarted_from: str = ""
+) -> Run:
+    """Launch the server while no other process can change the files of its engine."""
     deadline = time.monotonic() + ledger.TIMEOUT
     while True:
         try:
             # An environment adopted without permission to patch it is never changed, and may have nothing to lock.
             with ledger.lock_ledger(engine, timeout=0.0) if engine.patchable else nullcontext():
-                return _launch_now(plan, engine, prepared, forced, restarted_from)
+                return _launch_checked(plan, engine, prepared, forced, restarted_from)
         except ledger.LedgerBusy:
             if time.monotonic() > deadline:
                 raise
         await asyncio.sleep(0.1)
 
 
-def _launch_now(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str, restarted_from: str) -> Run:
+def _launch_checked(plan: Plan, engine: Engine, prepared: list[Preparing], forced: str, restarted_from: str) -> Run:
     """Launch the server, and record every patch that is applied to the engine, whoever applied it."""
-    if left := transaction.find_unfinished_change(engine):
+    if unfinished := transaction.find_unfinished_change(engine):
         raise PatchError(
-            f"a change of the files in {engine.folder} was interrupted", evidence=left.message, hint="launch again"
+            f"a change of the files in {engine.folder} was interrupted",
+            evidence=unfinished.message,
+            hint="launch again",
         )
-    there = status.list_present_patches(engine)
-    if wrong := [name for name in plan.disabled_patches if name in there]:
-        raise PatchError(f"{', '.join(wrong)} is disabled, but already applied in {engine.folder}, not by dflash-tui",
-                         hint="drop the setting, or use another engine")  # fmt: skip
-    if late := patch_set.patches_to_remove(plan, engine):
-        raise PatchError(f"another process applied {', '.join(late)} in the meantime", hint="launch again")
-    found = [status.find_patch_status(patch_file.load_patch(name), engine, plan.hardware) for name in plan.patches]
-    if gone := [one.name for one in found if one.state is PatchState.NEEDED]:
-        raise PatchError(f"another process reverted {', '.join(gone)} in the meantime", hint="launch again")
-    if drifted := [one for one in found if one.state is PatchState.DRIFTED]:
+    present = status.list_present_patches(engine)
+    if disabled := [name for name in plan.disabled_patches if name in present]:
+        what = f"{', '.join(disabled)} is disabled, but already applied in {engine.folder}, not by dflash-tui"
+        raise PatchError(what, hint="drop the setting, or use another engine")
+    if unwanted := patch_set.patches_to_remove(plan, engine):
+        raise PatchError(f"another process applied {', '.join(unwanted)} in the meantime", hint="launch again")
+    states = [status.find_patch_status(patch_file.load_patch(name), engine, plan.hardware) for name in plan.patches]
+    if reverted := [each.name for each in states if each.state is PatchState.NEEDED]:
+        raise PatchError(f"another process reverted {', '.join(reverted)} in the meantime", hint="launch again")
+    if drifted := [each for each in states if each.state is PatchState.DRIFTED]:
         raise PatchError(f"{drifted[0].name} is needed, but does not fit the files of {engine.folder}",
                          evidence=drifted[0].why, hint="see what differs: dflash-tui patch status")  # fmt: skip
     label = f"{engine.distribution} {engine.vllm}"
     return lifecycle.launch_server(
-        plan, engine=label, patches=there, prepared=prepared, forced=forced, restarted_from=restarted_from
+        plan, engine=label, patches=present, prepared=prepared, forced=forced, restarted_from=restarted_from
     )

@@ -1,6 +1,6 @@
-"""Whether a server that died is launched again, and after how long.
+"""Decide whether a failed server is launched again, and after how long.
 
-The process that watches it in the foreground does that, as the recipe's `restart` says; nobody else does.
+The process that watches it in the foreground does that, by the `restart` settings of the recipe; no other does.
 """
 
 from __future__ import annotations
@@ -17,42 +17,46 @@ from dflash_tui.runs.run import Run
 
 MAX_DELAY = 300.0
 _CANCEL_FILE = "called-off"
-# Ends that lie in nothing that the launch asks for, so that the next one may fare better; `terminated` is a wish.
+# Causes that do not lie in the plan, so that the next launch may succeed; `terminated` is intended.
 _TRANSIENT_CAUSES = frozenset({UNKNOWN, "crashed", "engine_killed", "gpu_fault", "killed", "oom_killed"})
 
 
 def explain_no_restart(policy: RestartPolicy, state: RunState, kind: str, restarts: Sequence[float], now: float) -> str:
-    """Return why the server of `state` is not launched again, empty when it is; pure.
+    """Return why a failed server is not launched again; empty when it is. Pure.
 
-    `kind` names the cause of its death as a `Diagnosis` does. `restarts` and `now` are seconds of one clock: when
-    servers were launched again, and the moment.
+    Args:
+        policy: the `restart` settings of the recipe.
+        state: the state of the server.
+        kind: the kind of its `Diagnosis`.
+        restarts: when servers were launched again, in seconds of one clock.
+        now: the time by that clock.
     """
     if kind == "terminated":
-        return "somebody asked it to end"
+        return "it was asked to stop"
     if state.warm_at is None and kind not in _TRANSIENT_CAUSES:
-        return "it never answered a request, for a reason that would be there again"
+        return "it never answered a request, and would fail again for the same reason"
     recent = [at for at in restarts if now - at < policy.within_s]
     if len(recent) >= policy.times:
         times = "once" if policy.times == 1 else f"{policy.times} times"
-        return f"given up: it was launched again {times} within {format_duration(policy.within_s)}"
+        return f"it was already launched again {times} within {format_duration(policy.within_s)}"
     return ""
 
 
 def restart_delay(policy: RestartPolicy, restarts: Sequence[float], now: float) -> float:
     """Return the seconds until the next launch: twice as many after each restart of the window, five minutes at most.
 
-    The arguments are those of `refusal`; pure.
+    The arguments are those of `explain_no_restart`. Pure.
     """
     recent = [at for at in restarts if now - at < policy.within_s]
     return float(min(policy.wait_s * 2 ** len(recent), max(MAX_DELAY, policy.wait_s)))
 
 
 def cancel_restarts(run: Run) -> None:
-    """Let nobody launch the dead server of `run` again: somebody asked to stop it."""
-    with contextlib.suppress(OSError):  # its folder may be gone
+    """Record that the failed server of `run` must not be launched again, since a user stopped it."""
+    with contextlib.suppress(OSError):  # its folder may have been deleted
         private_files.write_private_file(run.folder / _CANCEL_FILE, b"")
 
 
 def are_restarts_cancelled(run: Run) -> bool:
-    """Whether somebody asked to stop `run` after its server had died."""
+    """Whether a user stopped `run` after its server had failed."""
     return (run.folder / _CANCEL_FILE).exists()

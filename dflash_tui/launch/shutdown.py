@@ -1,4 +1,4 @@
-"""Stopping a server and waiting until the GPU's memory is back: the driver gives it back after the process is gone."""
+"""Stop a server and wait until its GPU memory is free: the driver releases it only after the processes exit."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from dflash_tui.runs.run import Run
 
 RELEASE_TIMEOUT = 30.0
 _INTERVAL = 0.5
-# Less than this share is the noise of other programs.
+# Less than this share is noise of other programs.
 _RELEASED_SHARE = 0.05
 
 
 class _HeldMemory(NamedTuple):
-    """The processes of a server and the bytes of GPU memory that they, and that all processes, hold."""
+    """The processes of a server, and the bytes of GPU memory that they (`ours`) and all processes (`all`) hold."""
 
     pids: frozenset[int]
     ours: int
     all: int
 
 
-async def stop_and_release_memory(run: Run, tell: Callable[[str], None]) -> tuple[float, str]:
-    """End the server and wait for its memory; return the seconds of its end and what stayed, as a sentence or empty.
+async def stop_and_release_memory(run: Run, report: Callable[[str], None]) -> tuple[float, str]:
+    """Stop a server and wait for its GPU memory; return the seconds of the stop, and what was not released.
 
-    `tell` is given a line while memory is being released. Where the driver does not say what the server held, or
-    does not answer, nothing is waited for.
+    What was not released is a sentence, or empty. `report` is called with a line while memory is being released. There
+    is no wait when the driver does not know what the server held, or does not answer.
 
     Raises:
         DflashError: a process of the server survived SIGKILL.
@@ -39,14 +39,15 @@ async def stop_and_release_memory(run: Run, tell: Callable[[str], None]) -> tupl
     seconds = await lifecycle.stop_server(run)
     if held is None:
         return seconds, ""
-    deadline, told = time.monotonic() + RELEASE_TIMEOUT, ""
+    deadline, line = time.monotonic() + RELEASE_TIMEOUT, ""
     while (left := await asyncio.to_thread(_unreleased_memory, held)) > held.ours * _RELEASED_SHARE:
         if time.monotonic() >= deadline:
             missing = f"{format_gib(left)} of {format_gib(held.ours)} of GPU memory"
-            what = f"{missing} are not back after {RELEASE_TIMEOUT:.0f} s"
-            return seconds, f"{what}; dflash-tui gpus shows who holds it, dflash-tui orphans what outlived its server"
-        if told != (told := f"releasing {format_gib(left)}"):
-            tell(told)
+            what = f"{missing} not released after {RELEASE_TIMEOUT:.0f} s"
+            hint = "dflash-tui gpus shows which processes hold it, dflash-tui orphans those left of a server"
+            return seconds, f"{what}; {hint}"
+        if line != (line := f"releasing {format_gib(left)}"):
+            report(line)
         await asyncio.sleep(_INTERVAL)
     return seconds, ""
 
@@ -59,9 +60,9 @@ def _measure_held_memory(run: Run) -> _HeldMemory | None:
 
 
 def _unreleased_memory(held: _HeldMemory) -> int:
-    """Return the bytes that are not back: those still listed as ours, or by which the whole has not fallen."""
+    """Return the bytes that are not released: still listed as ours, or missing from the fall of all memory in use."""
     cards = nvml.read_gpus()
-    if cards is None:  # the driver does not answer, or is gone
+    if cards is None:  # the driver does not answer, or was unloaded
         return 0
     return max(_memory_of(cards, held.pids), held.ours - (held.all - _memory_used(cards)))
 

@@ -1,4 +1,4 @@
-"""A launch as a unit of `systemd --user`: the text of the file. Pure.
+"""Render a launch as a unit file for `systemd --user`. Pure.
 
 Quoting follows systemd.syntax(7) and systemd.service(5): words in double quotes with C escapes, `%%` for `%`. The
 command's `:` prefix leaves `$` as it is.
@@ -15,45 +15,45 @@ from dflash_tui.common.formatting import format_gib
 
 GIB = 1 << 30
 _UNQUOTED = re.compile(r"[A-Za-z0-9_./:=,@+-]+")
-# What the system keeps for itself, sshd and a shell: our choice, not a measurement.
+# The reserve for the system, sshd and a shell: our choice, not a measurement.
 _RESERVE, _MIN_RESERVE_PART, _MAX_RESERVE_PART = 4 * GIB, 20, 4
 # A server's own memory beside what it takes through CUDA, and some cached files; our choice, too.
 _MIN_MEMORY_HIGH = 8 * GIB
 
 _UNIFIED_MEMORY_TEXT = """\
-# On this GPU CUDA's memory is the system's, and neither MemoryMax nor the kernel's choice of whom to kill counts it:
-# gpu-memory-utilization alone bounds it, here to {budget}. MemoryHigh has the cached files of the models given back
-# early: it is {high}, what {budget} and a reserve of {reserve} leave of {total} (/proc/meminfo), but 8 GiB at least.
+# This GPU uses the memory of the system, and neither MemoryMax nor the OOM killer counts what CUDA allocates:
+# gpu-memory-utilization alone bounds it, here to {budget}. MemoryHigh makes the kernel drop cached model files
+# early: it is {high}, what {budget} and a reserve of {reserve} leave of {total} (/proc/meminfo), but at least 8 GiB.
 MemoryHigh={bytes}
 """
 _UNIT_TEXT = """\
-# Written by `dflash-tui service`; write it anew to change its options.
+# Written by `dflash-tui service`; run it again to change the options.
 [Unit]
 Description=vLLM with DFlash: {recipe} (dflash-tui)
 
 [Service]
 Type=exec
 ExecStart=:{command}
-{environment}# Tokens and keys (HF_TOKEN, VLLM_API_KEY) do not belong here, but into this file: NAME=value, chmod 600.
+{environment}# Tokens and keys (HF_TOKEN, VLLM_API_KEY) belong into this file, not here: NAME=value, chmod 600.
 EnvironmentFile=-{secrets}
 
 # {restarts}
-# systemd does not: it would also do so where the cause is a wrong flag.
+# systemd must not: it would also restart after a wrong flag.
 Restart=no
 
-# SIGTERM goes to dflash-tui, which stops the server as `dflash-tui stop` does; what is left after that is killed.
+# SIGTERM goes to dflash-tui, which stops the server like `dflash-tui stop`; what is left after that is killed.
 KillMode=mixed
 TimeoutStopSec={patience}
-# It was ended before its server was launched.
+# It was stopped before its server was launched.
 SuccessExitStatus=143
 
-# The kernel takes this server before sshd and your shell, and dflash-tui, which is smaller, after it.
+# The OOM killer kills this server before sshd and your shell, and dflash-tui, which is smaller, after it.
 OOMScoreAdjust=1000
-# One killed process is no reason for systemd to stop the rest: dflash-tui says what died, and goes on or ends.
+# systemd must not stop the rest when one process is killed: dflash-tui reports it, and continues or exits.
 OOMPolicy=continue
 # {total} of memory (/proc/meminfo) less {reserve}, so that sshd survives.
 MemoryMax={max}
-{unified}# A server that swaps answers nobody, and stalls the machine.
+{unified}# A server that swaps does not answer, and stalls the machine.
 MemorySwapMax=0
 
 [Install]
@@ -62,14 +62,16 @@ WantedBy=default.target
 
 
 class UnitMemory(msgspec.Struct, frozen=True):
-    """The machine's memory, and what vLLM takes of it through CUDA where the GPU has none of its own; bytes."""
+    """The memory that the limits of a unit are computed from, in bytes."""
 
     total: int
+    """The memory of the machine."""
     cuda: int | None = None
+    """What vLLM allocates of it through CUDA; None where the GPU has memory of its own."""
 
     @property
     def reserve(self) -> int:
-        """What is left to everything else."""
+        """The memory that is left to all other programs."""
         return max(self.total // _MIN_RESERVE_PART, min(_RESERVE, self.total // _MAX_RESERVE_PART))
 
 
@@ -88,18 +90,24 @@ def build_unit(
     patience: int,
     memory: UnitMemory,
 ) -> str:
-    """Return the unit that runs `command` for `recipe`.
+    """Return the text of the unit file that runs a recipe.
 
-    `secrets` is the path of the file with the variables that must not be shown, `restarts` a sentence about who
-    launches a dead server again, `patience` how many seconds a stop may take.
+    Args:
+        recipe: the name of the recipe.
+        command: the command to run.
+        environment: the variables to set.
+        secrets: the path of the file with the variables that must not be in the unit.
+        restarts: a sentence that says who restarts a failed server.
+        patience: how many seconds a stop may take.
+        memory: what the memory limits are computed from.
     """
     total, reserve = format_gib(memory.total), format_gib(memory.reserve)
     most = memory.total - memory.reserve
     unified = ""
     if memory.cuda is not None:
         high = min(max(most - memory.cuda, _MIN_MEMORY_HIGH), most)
-        said = {"budget": format_gib(memory.cuda), "high": format_gib(high), "reserve": reserve, "total": total}
-        unified = _UNIFIED_MEMORY_TEXT.format(**said, bytes=high)
+        amounts = {"budget": format_gib(memory.cuda), "high": format_gib(high), "reserve": reserve, "total": total}
+        unified = _UNIFIED_MEMORY_TEXT.format(**amounts, bytes=high)
     return _UNIT_TEXT.format(
         recipe=recipe,
         command=" ".join(map(quote_unit_word, command)),
@@ -114,9 +122,9 @@ def build_unit(
     )
 
 
-def quote_unit_word(given: str) -> str:
-    """Return a word of a command or of an environment as a unit file has it."""
-    return given if _UNQUOTED.fullmatch(given) else f'"{"".join(map(_escape_character, given))}"'
+def quote_unit_word(word: str) -> str:
+    """Quote a word of a command or of an environment for a unit file."""
+    return word if _UNQUOTED.fullmatch(word) else f'"{"".join(map(_escape_character, word))}"'
 
 
 def _escape_character(letter: str) -> str:

@@ -77,7 +77,7 @@ def _range(values: tuple[float, ...], scale: float, unit: str) -> str:
 def format_check(check: Check) -> str:
     """Return a check in one line, or two with its fix."""
     fix = f"\n{'':4}→ {check.fix}" if check.fix and check.level.value != "ok" else ""
-    return f"{MARKS[check.level.value]} {check.name}: {check.found}{fix}"
+    return f"{MARKS[check.level.value]} {check.name}: {check.finding}{fix}"
 
 
 def format_verdict(report: PreflightReport) -> str:

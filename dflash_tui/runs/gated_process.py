@@ -1,7 +1,7 @@
-"""A program that waits at its start: whoever launches it may be killed before it is recorded, and it then never begins.
+"""Start a child process that executes its program only when released, after it has been recorded.
 
-The process is there, with the pid and the start that it will keep, and replaces itself with the program when it is
-let go.
+If the launcher is killed before, the program never runs. The waiting process already has the pid and the start time
+that the program will have, since it replaces itself with the program.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-# What it reads ends when its parent does. Python ignores two signals, which a program would inherit.
+# Its stdin is closed when its parent exits. Python ignores two signals, which the program would inherit.
 _WAIT_SCRIPT = """\
 import os, signal, sys
-told = int(sys.argv[1])
-os.set_inheritable(told, False)
+report = int(sys.argv[1])
+os.set_inheritable(report, False)
 if not os.read(0, 1):
     sys.exit()
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -27,53 +27,53 @@ for number in (signal.SIGPIPE, signal.SIGXFSZ):
 try:
     os.execv(sys.argv[2], sys.argv[2:])
 except OSError as error:
-    os.write(told, os.strerror(error.errno).encode())
+    os.write(report, os.strerror(error.errno).encode())
 """
 
 
 class GatedProcess:
-    """A process in a session of its own that waits until `release`; `close` without it ends it."""
+    """A process in a session of its own that waits until `release`; after `close` alone it exits."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], folder: Path, output: IO[bytes]) -> None:
-        wait, self._go = os.pipe()
-        self._told, tell = os.pipe()
-        self._open = [self._go, self._told]
+        wait, self._gate = os.pipe()
+        self._exec_error, report = os.pipe()
+        self._open = [self._gate, self._exec_error]
         try:
             # Not asyncio's: it kills the child when its transport is collected.
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _WAIT_SCRIPT, str(tell), *argv],
+                [sys.executable, "-I", "-S", "-c", _WAIT_SCRIPT, str(report), *argv],
                 stdin=wait,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=dict(env),
                 cwd=folder,
                 start_new_session=True,
-                pass_fds=(tell,),
+                pass_fds=(report,),
             )
         except OSError:
             self.close()
             raise
         finally:
             os.close(wait)
-            os.close(tell)
+            os.close(report)
 
     def release(self) -> None:
-        """Let the program begin.
+        """Execute the program.
 
         Raises:
-            OSError: there is no such program, or it is none.
+            OSError: there is no such program, or it cannot be executed.
         """
         try:
             with contextlib.suppress(BrokenPipeError):
-                os.write(self._go, b"!")
-            why = os.read(self._told, 200).decode()
+                os.write(self._gate, b"!")
+            error = os.read(self._exec_error, 200).decode()
         finally:
             self.close()
-        if why:
+        if error:
             self.process.wait()
-            raise OSError(why)
+            raise OSError(error)
 
     def close(self) -> None:
-        """Let it wait no longer."""
+        """Close the pipes; a process that still waits exits."""
         while self._open:
             os.close(self._open.pop())

@@ -1,7 +1,7 @@
 """Launch and stop servers as detached processes, each with a run folder.
 
-A server outlives whoever launched it. Its folder holds `run.json` (what was launched, by pid and create time),
-`server.log` (all it prints) and `samples.jsonl` (events that the log does not hold).
+A server outlives its launcher. Its folder holds `run.json` (what was launched, with pid and start time), `server.log`
+(its output) and `samples.jsonl` (events that the log does not hold).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dflash_tui.runs.gated_process import GatedProcess
 from dflash_tui.runs.registry import RUN_FILE
 from dflash_tui.runs.run import KEY_VARIABLE, LOG_NAME, Run
 
-# vLLM ends within 5 s when it ends at all; SIGTERM during a stream hung in 7 of 15 tries on 0.32.0.
+# vLLM exits within 5 s of SIGTERM if it exits at all; SIGTERM during a stream hung in 7 of 15 tries on 0.32.0.
 STOP_GRACE = 15.0
 _MIN_KEY_LENGTH = 16
 
@@ -43,27 +43,28 @@ def launch_server(
 ) -> Run:
     """Start the server of `plan` detached, in a session of its own, and return its run.
 
-    `engine` says what vLLM it is, `patches` which patches are in it, `forced` why a check was overruled,
-    `restarted_from` which run it follows: recorded only.
+    Args:
+        plan: what to launch.
+        engine: the vLLM package and version, for the record.
+        patches: the patches that are applied to the engine, for the record.
+        prepared: the events of the steps before the launch, for the record.
+        forced: why a failed check was overruled, for the record.
+        restarted_from: the id of the failed run that this one replaces, for the record.
 
     Raises:
         ServerFailed: the process could not be started.
-        UsageError: it would be open to other machines without a key.
+        UsageError: it would be reachable from other machines without a key.
     """
-    key = required_api_key(plan)
+    env = _server_environment(plan)
     now = time.time()
     name, folder = _create_run_folder(plan.recipe, now)
-    # The phases are read from the log, so its level must be the one that has them.
-    env = processes.build_clean_environment() | {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_CONFIGURE_LOGGING": "1"} | plan.env
-    env |= {"PATH": f"{Path(plan.argv[0]).parent}{os.pathsep}{env.get('PATH', os.defpath)}", "PYTHONUNBUFFERED": "1"}
-    env |= {KEY_VARIABLE: key} if key else {}
     try:
-        # Appended to, so that a log which somebody cuts goes on at its start, not behind a hole.
+        # Opened for appending, so that a truncated log continues at its start, not behind a gap.
         with open(folder / LOG_NAME, "ab", opener=private_files.open_private) as log:
-            held = GatedProcess(plan.argv, env, folder, log)
+            gated = GatedProcess(plan.argv, env, folder, log)
     except OSError as error:
         raise _start_failure(plan, folder, error) from None
-    process = held.process
+    process = gated.process
     server_process.adopt_child(process)
     run = Run(
         id=name,
@@ -78,38 +79,55 @@ def launch_server(
         forced=forced,
         restarted_from=restarted_from,
     )
+    _record_and_release(run, folder, gated)
+    return run
+
+
+def _server_environment(plan: Plan) -> dict[str, str]:
+    """Return the variables of the server of `plan`, with its API key if it needs one.
+
+    Raises:
+        UsageError: it needs a key, and there is none.
+    """
+    key = required_api_key(plan)
+    # The phases are read from the log, so its level must be the one that has them.
+    env = processes.build_clean_environment() | {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_CONFIGURE_LOGGING": "1"} | plan.env
+    env |= {"PATH": f"{Path(plan.argv[0]).parent}{os.pathsep}{env.get('PATH', os.defpath)}", "PYTHONUNBUFFERED": "1"}
+    return env | ({KEY_VARIABLE: key} if key else {})
+
+
+def _record_and_release(run: Run, folder: Path, gated: GatedProcess) -> None:
+    """Write `run.json`, then let the server start: without its record nobody could find or stop it."""
     try:
         private_files.replace_private_file(folder / RUN_FILE, msgspec.json.format(msgspec.json.encode(run), indent=1))
     except OSError as error:
-        # Nobody could find or stop a server without its record.
-        held.close()
-        process.wait()
+        gated.close()
+        gated.process.wait()
         raise DflashError(f"{folder} cannot be written, so nothing was launched", evidence=str(error)) from None
     try:
-        held.release()
+        gated.release()
     except OSError as error:
-        raise _start_failure(plan, folder, error) from None
-    return run
+        raise _start_failure(run.plan, folder, error) from None
 
 
 def _start_failure(plan: Plan, folder: Path, error: OSError) -> ServerFailed:
     shutil.rmtree(folder, ignore_errors=True)
-    refused = explain_resource_limit(error)
-    do = refused.hint if refused else ""
-    return ServerFailed(f"{plan.argv[0]} could not be started", evidence=str(error), hint=do)
+    limit = explain_resource_limit(error)
+    hint = limit.hint if limit else ""
+    return ServerFailed(f"{plan.argv[0]} could not be started", evidence=str(error), hint=hint)
 
 
 def required_api_key(plan: Plan) -> str:
-    """Return the key that the server of `plan` will ask for; empty for one that only this machine reaches.
+    """Return the API key that the server of `plan` will require; empty when only this machine can reach it.
 
     Raises:
-        UsageError: it would be open to others without one.
+        UsageError: other machines can reach it, and there is no valid key.
     """
     key = os.environ.get(KEY_VARIABLE, "").strip() if plan.is_open else ""
     if plan.is_open and not (len(key) >= _MIN_KEY_LENGTH and key.isascii() and key.isprintable()):
-        what = f"a server on {plan.host} needs a key, or everybody who reaches this machine could use it"
-        do = f"export {KEY_VARIABLE} with {_MIN_KEY_LENGTH} characters or more, such as `openssl rand -hex 24` gives"
-        raise UsageError(what, hint=do)
+        what = f"other machines can reach a server on {plan.host}, so it needs an API key"
+        hint = f"export {KEY_VARIABLE} with at least {_MIN_KEY_LENGTH} characters, as from `openssl rand -hex 24`"
+        raise UsageError(what, hint=hint)
     return key
 
 
@@ -123,11 +141,11 @@ def _create_run_folder(recipe: str, now: float) -> tuple[str, Path]:
         except FileExistsError:
             continue
         except OSError as error:
-            raise DflashError(f"{folder} could not be made", evidence=str(error)) from None
+            raise DflashError(f"{folder} could not be created", evidence=str(error)) from None
         if why := private_files.ownership_problem(paths.runs_folder()):
             folder.rmdir()
             raise DflashError(
-                f"{paths.runs_folder()} {why}, so nothing is launched",
+                f"{paths.runs_folder()} {why}, so nothing was launched",
                 hint=private_files.suggest_ownership_fix(paths.runs_folder()),
             )
         return identity, folder
@@ -135,27 +153,29 @@ def _create_run_folder(recipe: str, now: float) -> tuple[str, Path]:
 
 
 async def stop_server(run: Run, grace: float = STOP_GRACE) -> float:
-    """End the server and every process of its session; return the seconds that took.
+    """Stop the server and every process of its session; return how many seconds it took.
 
-    SIGTERM to the leader, then after `grace` seconds SIGKILL to what is left.
+    The leader gets SIGTERM; what is left after `grace` seconds gets SIGKILL.
 
     Raises:
         DflashError: a process of the session survived SIGKILL.
     """
-    began, lived = time.monotonic(), server_process.is_alive(run)
-    if lived:  # who ends what a dead server left did not end the server
+    began, was_alive = time.monotonic(), server_process.is_alive(run)
+    if was_alive:  # stopping the leftovers of a failed server is not stopping the server
         run_files.record_event(run, Stopping(time.time()))
-    known = await asyncio.to_thread(server_process.list_processes, run)
-    for process in known:
+    members = await asyncio.to_thread(server_process.list_processes, run)
+    for process in members:
         if process.pid == run.pid:
             processes.send_signal(process, signal.SIGTERM)
     deadline = began + grace
     while time.monotonic() < deadline and server_process.is_alive(run):
         await asyncio.sleep(0.1)
-    await asyncio.sleep(0 if server_process.is_alive(run) else 0.5)  # the engine core follows its parent by itself
+    await asyncio.sleep(0 if server_process.is_alive(run) else 0.5)  # the engine core exits after its parent by itself
     for _ in range(50):
         left = [
-            p for p in {*known, *await asyncio.to_thread(server_process.list_processes, run)} if processes.is_running(p)
+            p
+            for p in {*members, *await asyncio.to_thread(server_process.list_processes, run)}
+            if processes.is_running(p)
         ]
         if not left:
             break
@@ -164,15 +184,17 @@ async def stop_server(run: Run, grace: float = STOP_GRACE) -> float:
         await asyncio.sleep(0.2)
     else:
         names = ", ".join(str(process.pid) for process in left)
-        raise DflashError(f"processes {names} of {run.id} survived SIGKILL", hint="they wait in the kernel; see dmesg")
+        raise DflashError(
+            f"processes {names} of {run.id} survived SIGKILL", hint="they are blocked in the kernel; see dmesg"
+        )
     server_process.is_alive(run)
-    if lived:
+    if was_alive:
         run_files.record_event(run, Exited(time.time(), server_process.read_exit_code(run)))
     return time.monotonic() - began
 
 
 def find_free_port(wanted: int) -> int:
-    """Return `wanted`, or the next port above it that nothing holds and no living server of ours waits for.
+    """Return `wanted`, or the next port above it that is free and not reserved by a running server of ours.
 
     Raises:
         UsageError: none of the next hundred is free.
@@ -192,7 +214,7 @@ def find_free_port(wanted: int) -> int:
 
 
 def port_owner(port: int) -> str:
-    """Return who has `port`, in words: a living server of ours, which may not listen there yet, or another program."""
+    """Return who uses `port`, as text: a running server of ours, which may not listen yet, or another program."""
     ours = (
         f"{run.id} (pid {run.pid})"
         for run in registry.list_runs()

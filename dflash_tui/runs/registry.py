@@ -1,4 +1,4 @@
-"""The runs that were recorded on this machine: list them, find one by name, name the records that cannot be read."""
+"""Find the runs that were recorded on this machine, and the records that cannot be read."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _decoder: msgspec.json.Decoder[Run] = msgspec.json.Decoder(Run)
 
 
 def list_runs() -> list[Run]:
-    """Return all recorded runs, oldest first; `damaged` names the folders that tell nothing."""
-    found = [run for path in paths.runs_folder().glob(f"*/{RUN_FILE}") if (run := _load_run(path))]
-    return sorted(found, key=lambda run: run.started_at)
+    """Return all recorded runs, oldest first; `unreadable_run_files` has those that cannot be read."""
+    runs = [run for path in paths.runs_folder().glob(f"*/{RUN_FILE}") if (run := _load_run(path))]
+    return sorted(runs, key=lambda run: run.started_at)
 
 
 def unreadable_run_files() -> dict[Path, str]:
-    """Return the run files that cannot be used and what each is said to be; a server may live behind one."""
+    """Return the run files that cannot be used, and why; the server of each may still be running."""
     return {
         path: _explain_unreadable(path)
         for path in sorted(paths.runs_folder().glob(f"*/{RUN_FILE}"))
@@ -67,27 +67,29 @@ def _load_run(path: Path) -> Run | None:
 
 
 def find_run(name: str | None = None) -> Run:
-    """Return the run that `name` means: an id, the start of one, a recipe's newest; without it the newest alive.
+    """Return the run called `name`: an id, the start of one, or the newest of a recipe; without it the newest alive.
 
     Raises:
-        UsageError: no run fits, or the start of an id fits several.
+        UsageError: no run matches, or the start of an id matches several.
     """
-    known = list_runs()
+    runs = list_runs()
     if name is None:
-        chosen = [run for run in known if server_process.is_alive(run)] or known
+        chosen = [run for run in runs if server_process.is_alive(run)] or runs
         if not chosen:
             raise UsageError("nothing was launched yet", hint="dflash-tui up RECIPE starts a server")
         return chosen[-1]
-    if exact := [run for run in known if run.id == name]:
+    if exact := [run for run in runs if run.id == name]:
         return exact[0]
-    if of_recipe := [run for run in known if run.plan.recipe == name]:
+    if of_recipe := [run for run in runs if run.plan.recipe == name]:
         return ([run for run in of_recipe if server_process.is_alive(run)] or of_recipe)[-1]
-    matching = [run for run in known if name and run.id.startswith(name)]
+    matching = [run for run in runs if name and run.id.startswith(name)]
     if len(matching) == 1:
         return matching[0]
     if matching:
-        raise UsageError(f"'{name}' fits {len(matching)} runs", hint=f"name one: {', '.join(r.id for r in matching)}")
+        raise UsageError(
+            f"'{name}' matches {len(matching)} runs", hint=f"choose one: {', '.join(r.id for r in matching)}"
+        )
     folder = paths.runs_folder() / name
     if folder.parent == paths.runs_folder() and (why := private_files.ownership_problem(folder)):
-        raise UsageError(f"{folder} {why}, so it is not believed", hint=private_files.suggest_ownership_fix(folder))
+        raise UsageError(f"ignoring {folder}: it {why}", hint=private_files.suggest_ownership_fix(folder))
     raise UsageError(f"no run called '{name}'", hint="dflash-tui ps --all lists the runs")

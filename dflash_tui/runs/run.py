@@ -12,35 +12,41 @@ from dflash_tui.common import paths
 from dflash_tui.events import Launched, Preparing
 from dflash_tui.planning.plan import HOST, Plan
 
-# Where vLLM itself looks for the key that requests must have.
+# Where vLLM itself looks for the API key.
 KEY_VARIABLE = "VLLM_API_KEY"
-# Fields that a later release adds are passed over; what it records otherwise gets another version.
+# Unknown fields of later releases are ignored; any other change of the format gets another version.
 # Version 1 has plans as `planning.earlier_plans` reads them.
 VERSION = 2
 LOG_NAME = "server.log"
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One launched server, as recorded in `run.json`.
-
-    `started_at` is seconds since the epoch, `utc_offset` the seconds that local time was ahead of UTC (the log
-    stamps local time), `born` the identity of the process: with the pid it names one process for good. `forced` is
-    why a failed check was overruled, `version` how the file is to be read. `restarted_from` is the run that died
-    before this one was launched in its place, empty for any other.
-    """
+    """One launched server, as recorded in `run.json`."""
 
     id: str
+    """The name of its folder: launch time and recipe."""
     plan: Plan
+    """What was launched."""
     pid: int
+    """The pid of the server process."""
     born: str
+    """The identity of the process (boot and start time): with the pid it names one process for good."""
     started_at: float
+    """The time of the launch, in seconds since the epoch."""
     utc_offset: float
+    """How many seconds local time was ahead of UTC at the launch; the log is stamped in local time."""
     engine: str
+    """The vLLM package and version."""
     patches: tuple[str, ...] = ()
+    """The patches that were applied to the engine."""
     prepared: tuple[Preparing, ...] = ()
+    """The first and the last events of the steps before the launch."""
     forced: str = ""
+    """Why failed checks were overruled; empty when none was."""
     restarted_from: str = ""
+    """The id of the failed run that this one replaced; empty for any other."""
     version: int = VERSION
+    """The version of the format of `run.json`."""
 
     @property
     def folder(self) -> Path:
@@ -49,7 +55,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def log(self) -> Path:
-        """The file that holds all the server printed, by the name that it has now."""
+        """The file with the output of the server, under its present name."""
         return find_log(self.folder, self.pid)
 
     @property
@@ -60,13 +66,13 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def url(self) -> str:
         """The server's base URL."""
-        at = ip_address(self.plan.host)
-        reached = ("::1" if at.version == 6 else HOST) if at.is_unspecified else self.plan.host
-        return f"http://{f'[{reached}]' if at.version == 6 else reached}:{self.plan.port}"
+        address = ip_address(self.plan.host)
+        host = ("::1" if address.version == 6 else HOST) if address.is_unspecified else self.plan.host
+        return f"http://{f'[{host}]' if address.version == 6 else host}:{self.plan.port}"
 
     @property
     def key(self) -> str:
-        """The key that an open server asks for, from our environment: it is recorded nowhere; else empty."""
+        """The API key of a server that other machines can reach, from the environment; it is never recorded."""
         return os.environ.get(KEY_VARIABLE, "").strip() if self.plan.is_open else ""
 
     @property
@@ -86,15 +92,16 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def find_log(folder: Path, pid: int = 0) -> Path:
-    """Return the file that the process `pid` writes its output to when it is in `folder`, else the log there.
+    """Return the log in a run folder, wherever it was renamed to.
 
-    That is `server.log`, or when there is none, or an empty one in its place, the newest `server.log.*`.
+    It is the file in `folder` that process `pid` writes to; else `server.log`; or, when that is missing or empty,
+    the newest `server.log.*`.
     """
     log = folder / LOG_NAME
     try:
-        written = Path(f"/proc/{pid}/fd/1").readlink()
-        if written.parent == folder.resolve() and written.is_file():  # a deleted one is no file
-            return folder / written.name
+        output = Path(f"/proc/{pid}/fd/1").readlink()
+        if output.parent == folder.resolve() and output.is_file():  # a deleted one is no file
+            return folder / output.name
     except OSError:
         pass
     try:

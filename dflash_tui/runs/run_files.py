@@ -10,9 +10,9 @@ from dflash_tui.runs.run import Run
 
 
 def record_event(run: Run, event: Event) -> None:
-    """Append an event to the run's samples; lines are short enough to be written whole by several processes.
+    """Append an event to the run's samples; lines are short enough for several processes to append at once.
 
-    A disk that is full or broken, or a folder that is not ours or is gone, costs the sample and nothing else.
+    On a full or broken disk, or without the folder, the sample is dropped and no error is raised.
     """
     line = encode(event) + b"\n"
     with (

@@ -1,4 +1,4 @@
-"""The processes of a run's server: whether they live, which they are, and what the server exited with."""
+"""The processes of a run's server: whether it is alive, which they are, and its exit code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 from dflash_tui.machine import processes
 from dflash_tui.runs.run import Run
 
-# The first thread of a process may be gone this many seconds before the last.
+# The first thread of a process may exit this many seconds before the last.
 _EXIT_CODE_TIMEOUT = 5.0
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -20,16 +20,16 @@ def adopt_child(process: subprocess.Popen[bytes]) -> None:
 
 
 def is_alive(run: Run) -> bool:
-    """Whether the server process itself runs; a zombie does not, nor another process with its pid."""
+    """Whether the server process is running; a zombie is not, nor is another process with its pid."""
     if child := _children.get(run.pid):
         child.poll()
     return bool(run.born) and processes.read_process_identity(run.pid) == run.born
 
 
 def read_exit_code(run: Run) -> int | None:
-    """Return the exit code of an ended server that this process launched, else None.
+    """Return the exit code of a server that this process launched and that has exited, else None.
 
-    The first thread of a process may be gone before the others; the code is there when all are, at most 5 s later.
+    The first thread of a process may exit before the others; the code is known when all have, at most 5 s later.
     """
     child = _children.get(run.pid)
     try:
@@ -39,5 +39,5 @@ def read_exit_code(run: Run) -> int | None:
 
 
 def list_processes(run: Run) -> list[psutil.Process]:
-    """Return the live processes of the server's session, the leader first."""
+    """Return the running processes of the server's session, the leader first."""
     return processes.list_session_processes(run.pid, run.born, run.folder)

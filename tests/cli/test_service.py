@@ -118,7 +118,7 @@ def test_what_runs_is_this_installation_with_the_options_of_a_launch(folders, mo
     ]  # fmt: skip
     assert given["EnvironmentFile"] == [f"-{folders}/config/dflash-tui/service.env"]
     assert f"XDG_STATE_HOME={folders}/state" in given["Environment"]
-    assert "Nobody launches it again after a crash" in text
+    assert "It is not launched again after a crash" in text
 
 
 def test_it_is_written_once_and_replaced_when_asked(folders, capsys):
@@ -160,4 +160,4 @@ def test_a_path_that_systemd_does_not_take_is_said(letter, monkeypatch, capsys):
     """It runs no program with a quote or a backslash in its path."""
     monkeypatch.setattr(sys, "executable", f"/a{letter}b/python")
     assert main.main(["service", "demo-cpu"]) == 2
-    assert "systemd takes no path with such letters" in capsys.readouterr().err
+    assert "systemd does not accept this path" in capsys.readouterr().err

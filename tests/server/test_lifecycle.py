@@ -43,7 +43,7 @@ print(json.dumps([told, stayed, server_process.list_processes(run)]))
 
 @pytest.mark.parametrize(
     ("patience", "then", "stayed"),
-    [(20, "no-gpu", ""), (0.2, "", "39.0 GiB of 39.0 GiB of GPU memory are not back")],
+    [(20, "no-gpu", ""), (0.2, "", "39.0 GiB of 39.0 GiB of GPU memory not released")],
 )
 def test_the_memory_of_the_gpu_is_waited_for(stand_in_nvml, patience, then, stayed):
     """The processes are gone before the driver has their memory: how much is told, and what stays after a while."""
@@ -87,7 +87,7 @@ def test_an_orphan_is_ended_after_asking_with_what_it_started(tree):
     leader, core, worker = tree("VLLM::EngineCore", "VLLM::Worker_TP0")
     other, spared = tree("VLLM::EngineCore")
     for each in (leader, other):
-        assert "no engine without its server" in dflash("orphans", str(core)).stderr or each == other
+        assert "is not an orphaned engine process" in dflash("orphans", str(core)).stderr or each == other
         os.kill(each, signal.SIGKILL)
         os.waitpid(each, 0)
     listed = dflash("orphans").stdout
@@ -95,7 +95,7 @@ def test_an_orphan_is_ended_after_asking_with_what_it_started(tree):
     assert "VLLM::EngineCore" in listed
     assert "0.1 GiB" in listed
     refused = dflash("orphans", str(core))
-    assert (refused.returncode, "nobody can be asked here" in refused.stderr) == (2, True)
+    assert (refused.returncode, "cannot ask for confirmation without a terminal" in refused.stderr) == (2, True)
     assert b"VLLM::EngineCore" in asked(core, b"n\n")
     assert all(processes.read_process_identity(pid) for pid in (core, worker, spared))
     asked(core, b"y\n")
@@ -114,6 +114,6 @@ def test_a_run_of_another_boot_is_lost():
     assert state.status == "lost"
     found = postmortem.build_postmortem(run, state)
     assert found
-    assert (found.diagnosis.kind, found.left) == ("rebooted", "")
+    assert (found.diagnosis.kind, found.leftovers) == ("rebooted", "")
     assert "lost" in dflash("ps", "--all").stdout
     assert "the machine was booted again" in dflash("why").stderr + dflash("why").stdout

@@ -156,7 +156,7 @@ def test_ending_what_a_dead_server_left_does_not_make_it_a_wanted_end(launch):
         time.sleep(0.05)
     found = postmortem.build_postmortem(run, observer.replay_run(run))
     assert found
-    assert found.left.startswith("1 process of it still runs, with ")
+    assert found.leftovers.startswith("1 process of it still runs, with ")
     asyncio.run(lifecycle.stop_server(run, grace=0.1))
     assert server_process.list_processes(run) == []
     assert observer.replay_run(run).status == "failed"

@@ -1,4 +1,4 @@
-"""`attach URL`: the metrics of a server that is not ours, in the panel or as lines."""
+"""`attach URL`: the metrics of a server that dflash-tui did not launch, in the panel or as lines."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def attach(args: argparse.Namespace) -> int:
     """Watch the server at the address `args.run`."""
     server = ForeignServer(args.run)
     if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        print_status(f"{server.url} is foreign: metrics only, nothing is sent, stopped or recorded")
+        print_status(f"{server.url} was not launched by dflash-tui: metrics only, nothing is sent, stopped or recorded")
         return asyncio.run(_print_server(args, server))
     return panel(foreign=server)
 
 
 async def _print_server(args: argparse.Namespace, server: ForeignServer) -> int:
-    """Print figures and alarms until somebody ends it; what cannot be written ends it, too."""
+    """Print figures and alarms until interrupted, or until the output cannot be written."""
     state = RunState()
     tasks = [
         asyncio.create_task(_print_figures(args, server, state)),
         asyncio.create_task(print_alarms(state, as_json=args.json)),
     ]
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
+        finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in finished:
             task.result()
     finally:
         for task in tasks:
@@ -42,7 +42,7 @@ async def _print_server(args: argparse.Namespace, server: ForeignServer) -> int:
 
 
 async def _print_figures(args: argparse.Namespace, server: ForeignServer, state: RunState) -> None:
-    """Print what the server answers, and figures every so many seconds."""
+    """Print the events of the server, and its figures every `--every` seconds."""
     rows, due = 0, time.monotonic() + args.every
     lines = EventLines(state, as_json=args.json)
     async for event in server.events():

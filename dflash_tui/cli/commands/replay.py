@@ -22,16 +22,16 @@ _ALARM_INTERVAL = 5.0  # recorded seconds; days of them are read at once
 
 def replay(args: argparse.Namespace) -> int:
     """`replay RUN|FILE`: play a recording in the panel, or as lines."""
-    found = recording.find_recording(args.recording)
+    source = recording.find_recording(args.recording)
     if args.plain or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return _print_recording(args, found)
-    return panel(player=Player(found, at=args.at, speed=args.speed or PANEL_SPEED))
+        return _print_recording(args, source)
+    return panel(player=Player(source, at=args.at, speed=args.speed or PANEL_SPEED))
 
 
-def _print_recording(args: argparse.Namespace, found: Recording) -> int:
+def _print_recording(args: argparse.Namespace, source: Recording) -> int:
     """Print what `attach` printed while it happened; without --speed as fast as it can be read.
 
-    Figures come every so many recorded seconds. How the recorded server ended is told, and no failure of ours.
+    Figures come every `--every` recorded seconds. A failure of the recorded server is printed, and is not ours.
     """
     from dflash_tui.cli.commands import why
     from dflash_tui.cli.event_lines import AlarmLines, EventLines, WindowFigures
@@ -39,10 +39,10 @@ def _print_recording(args: argparse.Namespace, found: Recording) -> int:
 
     state = RunState()
     lines, rows = EventLines(state, as_json=args.json), 0
-    watch, looked = AlarmLines(state, as_json=args.json), found.started_at + args.at
-    began, begin = time.monotonic(), found.started_at + args.at
+    alarm_lines, alarms_due = AlarmLines(state, as_json=args.json), source.started_at + args.at
+    began, begin = time.monotonic(), source.started_at + args.at
     due = begin + args.every
-    for event in found.events():
+    for event in source.events():
         while due <= event.at and state.exit is None:
             _wait_until_played(args.speed, began, due - begin)
             if state.readings:
@@ -51,20 +51,20 @@ def _print_recording(args: argparse.Namespace, found: Recording) -> int:
                     print_data(WindowFigures.HEADER)
                 print_data(encode(figures).decode() if args.json else figures.line(state))
                 rows += 1
-            # Rows of a long silence are all the same.
+            # The rows of a long silence are all the same.
             due = event.at if event.at - due > _MAX_SILENCE else due + args.every
-        while looked <= event.at and state.exit is None:
-            _wait_until_played(args.speed, began, looked - begin)
-            watch.refresh(looked)
-            looked = event.at if event.at - looked > _MAX_SILENCE else looked + _ALARM_INTERVAL
+        while alarms_due <= event.at and state.exit is None:
+            _wait_until_played(args.speed, began, alarms_due - begin)
+            alarm_lines.refresh(alarms_due)
+            alarms_due = event.at if event.at - alarms_due > _MAX_SILENCE else alarms_due + _ALARM_INTERVAL
         state.apply(event)
         if event.at >= begin:
             _wait_until_played(args.speed, began, event.at - begin)
             lines.show(event)
-    if failed := postmortem.build_postmortem(found, state):
+    if failed := postmortem.build_postmortem(source, state):
         print_status(why.format_postmortem(failed))
     elif state.exit:
-        print_status(f"{found.id} was stopped")
+        print_status(f"{source.id} was stopped")
     return 0
 
 
@@ -77,6 +77,6 @@ def export(args: argparse.Namespace) -> int:
     """`export [RUN]`: write a run into one file and print its name."""
     run = registry.find_run(args.run)
     path = run_export.export_run(run, args.output, with_prompts=args.with_prompts)
-    print_status("left out: access tokens and keys" + ("" if args.with_prompts else ", prompts and answers"))
+    print_status("removed: access tokens and keys" + ("" if args.with_prompts else ", prompts and answers"))
     print_data(str(path))
     return 0

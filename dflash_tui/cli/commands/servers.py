@@ -53,7 +53,7 @@ def ps(args: argparse.Namespace) -> int:
         )
     for path, flaw in registry.unreadable_run_files().items():
         why = private_files.ownership_problem(path.parent)
-        what = f"{path.parent} {why}, so it is not believed" if why else f"{path} {flaw}"
+        what = f"ignoring {path.parent}: it {why}" if why else f"{path} {flaw}"
         print_status(f"! {what}; if its server still runs, end it by hand")
     if not args.json:
         if rows:

@@ -1,4 +1,4 @@
-"""`service`: a unit of `systemd --user` that launches a recipe, watches it and stops it."""
+"""`service`: write a `systemd --user` unit that launches a recipe, watches it and stops it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from dflash_tui.planning.request import LaunchChanges
 from dflash_tui.presentation.plan_words import format_restart_limit
 from dflash_tui.runs import lifecycle
 
-# Where programs, engines, models and runs are: the user's systemd does not know what the shell has set. None is secret.
+# Where programs, engines, models and runs are: systemd does not have the variables of the shell. None is secret.
 _PASSED_VARIABLES = (
     "PATH", "PYTHONPATH", "CUDA_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME",
     "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
 )  # fmt: skip
-# What a stop may need beside its grace and the wait for the memory: SIGKILL, and the kernel.
+# Seconds that a stop may need beyond its grace and the wait for the memory: SIGKILL, and the kernel.
 _STOP_MARGIN = 30
 _MAX_UNIT_BYTES = 1 << 20
 
 
 def service(args: argparse.Namespace) -> int:
-    """`service RECIPE`: print the unit, or put it where systemd looks."""
+    """`service RECIPE`: print the unit file, or install it for the user's systemd."""
     planned = plan_launch_here(read_launch_request(args))
     text = _render_unit(args, planned)
     if not args.write:
         print_data(text.rstrip("\n"))
-        print_status(f"--write puts it into {paths.user_units_folder()}")
+        print_status(f"--write installs it in {paths.user_units_folder()}")
         return 0
     path = paths.user_units_folder() / systemd_unit.unit_name(planned.plan.recipe)
     _write_unit(path, text, replace=args.replace)
@@ -48,7 +48,8 @@ def _render_unit(args: argparse.Namespace, planned: PlannedLaunch) -> str:
     secrets = str(_secrets_file())
     for path, bad in ((sys.executable, "'\"\\"), (secrets, "")):
         if not path.isprintable() or {*path} & {*bad}:
-            raise UsageError("systemd takes no path with such letters", evidence=repr(path), hint="move it elsewhere")
+            hint = "move it to a path without quotes, backslashes and control characters"
+            raise UsageError("systemd does not accept this path", evidence=repr(path), hint=hint)
     cards, fit = planned.gpus, planned.memory
     unified = bool(fit and cards and all(card.unified for card in cards))
     return systemd_unit.build_unit(
@@ -63,22 +64,22 @@ def _render_unit(args: argparse.Namespace, planned: PlannedLaunch) -> str:
 
 
 def _unit_environment() -> dict[str, str]:
-    """Return the variables that make it this installation with these folders."""
-    found = {name: os.environ[name] for name in _PASSED_VARIABLES if os.environ.get(name)}
+    """Return the variables with which the unit uses this installation and its folders."""
+    variables = {name: os.environ[name] for name in _PASSED_VARIABLES if os.environ.get(name)}
     package = paths.PACKAGE_ROOT.parent
     if not package.is_relative_to(sys.prefix):  # a checkout, which may be on the path by chance only
-        found["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package), found.get("PYTHONPATH"))))
-    return found
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package), variables.get("PYTHONPATH"))))
+    return variables
 
 
 def _describe_restarts(policy: RestartPolicy) -> str:
     if not policy.times:
-        return "Nobody launches it again after a crash; --set restart.times=3 would have dflash-tui do so."
+        return "It is not launched again after a crash; with --set restart.times=3 dflash-tui would do so."
     return f"dflash-tui launches it again after a crash, {format_restart_limit(policy)}."
 
 
 def _up_words(args: argparse.Namespace, planned: PlannedLaunch) -> list[str]:
-    """Return the words of the `up` that does what these options ask for; its port stays the same, for the clients."""
+    """Return the arguments of the `up` command of the unit; its port is fixed, for the clients."""
     plan = planned.plan
     changes = LaunchChanges(port=plan.port, engine=plan.engine_folder if args.engine else None)
     force = ["--force", args.force] if args.force else []
@@ -91,29 +92,29 @@ def _secrets_file() -> Path:
 
 
 def _write_unit(path: Path, text: str, *, replace: bool) -> None:
-    """Write the unit; one that says something else is only replaced when that is asked for.
+    """Write the unit file; a different one is only replaced when `replace` is set.
 
     Raises:
-        UsageError: there is another one.
+        UsageError: there is a different one.
     """
     data = text.encode()
     if path.exists() and not replace:
         with path.open("rb") as file:
             if file.read(_MAX_UNIT_BYTES) != data:
-                do = "look at the difference, then --replace; or print it, without --write"
-                raise UsageError(f"{path} is there already and says something else", hint=do)
+                hint = "compare them, then use --replace; without --write the unit is printed"
+                raise UsageError(f"{path} already exists and is different", hint=hint)
     path.parent.mkdir(parents=True, exist_ok=True)
     private_files.replace_private_file(path, data)
 
 
 def _format_next_steps(planned: PlannedLaunch, name: str) -> str:
-    key = "VLLM_API_KEY (it is open to others, so it needs one), " if planned.plan.is_open else ""
+    key = "VLLM_API_KEY (other machines can reach it, so it needs one), " if planned.plan.is_open else ""
     return "\n".join(
         (
-            f"begin:        systemctl --user daemon-reload && systemctl --user enable --now {name}",
-            f"read along:   journalctl --user -u {name} -f, or dflash-tui attach",
-            f"end:          systemctl --user disable --now {name}",
-            "at boot:      loginctl enable-linger; without it the service ends with your last login",
+            f"start:        systemctl --user daemon-reload && systemctl --user enable --now {name}",
+            f"follow:       journalctl --user -u {name} -f, or dflash-tui attach",
+            f"stop:         systemctl --user disable --now {name}",
+            "at boot:      loginctl enable-linger; without it the service stops at your last logout",
             f"keys, tokens: {key}HF_TOKEN and the like, one NAME=value per line in {_secrets_file()}, chmod 600",
         )
     )

@@ -85,7 +85,7 @@ async def _up(args: argparse.Namespace, planned: PlannedLaunch) -> int:
             try:
                 return await _owned(args, run, state, bench=args.bench and died is None)
             except ServerFailed as failed:
-                await restarts.pause(run, state, failed)
+                await restarts.wait(run, state, failed)
             died = run
 
 

@@ -1,4 +1,4 @@
-"""What checks are made of: a situation that is looked at, and what was found in it, with a fix."""
+"""The input and the result of a preflight check: the situation, and a finding with a fix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dflash_tui.planning.resolution import ResolvedRecipe
 
 
 class CheckLevel(StrEnum):
-    """How a check came out; a `fail` blocks the launch."""
+    """The result of a check; `fail` blocks the launch."""
 
     OK = "ok"
     WARN = "warn"
@@ -26,54 +26,62 @@ class CheckLevel(StrEnum):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at: what was found, and what to do about it when it is not right."""
+    """The result of one preflight check."""
 
     name: str
+    """What was checked."""
     level: CheckLevel
-    found: str
+    """Whether it is right, worth a warning, or blocks the launch."""
+    finding: str = msgspec.field(name="found")
+    """What was found."""
     fix: str = ""
+    """What to do about it; empty when it is right."""
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """What a launch would meet: the GPUs of the machine and those it would take, its engine if it is here, its models.
-
-    Without a recipe, `bare`, it is the machine alone that is looked at.
-    """
+    """All that the checks of a launch look at, probed once."""
 
     setup: ResolvedRecipe
+    """The resolved recipe."""
     plan: Plan
+    """What would be launched."""
     probe: GpuProbe
+    """The GPUs of the machine, and the driver."""
     gpus: tuple[Gpu, ...]
+    """The GPUs that the server would use."""
     engine: Engine | None
+    """The engine, or None when it is not installed."""
     models: tuple[model_lookup.ModelAvailability, ...]
+    """Target and drafter: where they are, and what has to be downloaded."""
     bare: bool = False
+    """Whether only the machine is checked, without a recipe."""
 
     def fit(self, **changes: int | float) -> MemoryEstimate | None:
-        """Return the memory arithmetic on its GPUs, with other flags if given; None on the CPU or without a GPU."""
+        """Return the memory estimate for its GPUs, with other flags if given; None on the CPU or without a GPU."""
         flags = self.setup.flags | {name.replace("_", "-"): value for name, value in changes.items()}
         setup = msgspec.structs.replace(self.setup, flags=flags)
         models = [model_lookup.read_local_model(model) for model in self.models]
         return fits.estimate_plan_memory(setup, self.plan, fits.smallest_gpu_memory(self.gpus), models)
 
 
-def pass_check(name: str, found: str) -> Check:
-    """Return a check that is right."""
-    return _clean_check(name, CheckLevel.OK, found)
+def pass_check(name: str, finding: str) -> Check:
+    """Return a passed check."""
+    return _clean_check(name, CheckLevel.OK, finding)
 
 
-def warn_check(name: str, found: str, fix: str = "") -> Check:
-    """Return a check that somebody should know about."""
-    return _clean_check(name, CheckLevel.WARN, found, fix)
+def warn_check(name: str, finding: str, fix: str = "") -> Check:
+    """Return a check with a warning."""
+    return _clean_check(name, CheckLevel.WARN, finding, fix)
 
 
-def fail_check(name: str, found: str, fix: str) -> Check:
-    """Return a check that blocks the launch; `fix` says what unblocks it."""
-    return _clean_check(name, CheckLevel.FAIL, found, fix)
+def fail_check(name: str, finding: str, fix: str) -> Check:
+    """Return a failed check, which blocks the launch; `fix` says what to do."""
+    return _clean_check(name, CheckLevel.FAIL, finding, fix)
 
 
-def _clean_check(name: str, level: CheckLevel, found: str, fix: str = "") -> Check:
-    """Names of processes, devices and models come from others: nothing of them may steer a terminal."""
-    return Check(name, level, clean_line(found), clean_line(fix))
+def _clean_check(name: str, level: CheckLevel, finding: str, fix: str = "") -> Check:
+    """Return a check with clean texts: names of processes, devices and models may hold terminal escapes."""
+    return Check(name, level, clean_line(finding), clean_line(fix))
 
 
 def list_local_files(models: tuple[model_lookup.ModelAvailability, ...]) -> list[Path]:

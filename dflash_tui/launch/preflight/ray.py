@@ -1,4 +1,4 @@
-"""Checks of a launch over several hosts: one Ray cluster that runs, has the GPUs, and the same vLLM everywhere."""
+"""Checks of a launch over several hosts: a Ray cluster with enough GPUs and the same vLLM on every host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOW_TO_START = "on the first host: ray start --head --port=6379; on the others:
 
 
 class RayNode(msgspec.Struct, frozen=True):
-    """One host of a cluster, its GPUs and the vLLM that a worker would find there; empty for none."""
+    """One host of a cluster, its GPUs, and the vLLM that a worker finds there; empty for none."""
 
     host: str
     gpus: int
@@ -28,7 +28,7 @@ class RayNode(msgspec.Struct, frozen=True):
 
 
 class RayCluster(msgspec.Struct, frozen=True):
-    """The living nodes of the Ray cluster that runs here, or why there are none to be seen."""
+    """The nodes of the running Ray cluster, or the error that kept us from reading them."""
 
     nodes: tuple[RayNode, ...] = ()
     error: str = ""
@@ -44,26 +44,28 @@ def check_ray(situation: Situation) -> Iterator[Check]:
         return
     wanted = count_gpus_needed(flags)
     if situation.engine is None:
-        said = "not looked at: the engine is not installed yet"
-        yield warn_check("Ray", said, f"install it on every host (dflash-tui engine install), then {_HOW_TO_START}")
+        finding = "not checked: the engine is not installed yet"
+        yield warn_check("Ray", finding, f"install it on every host (dflash-tui engine install), then {_HOW_TO_START}")
         return
-    found = read_ray_cluster(situation.engine.python)
-    if found.error:
-        yield fail_check("Ray", found.error, f"{_HOW_TO_START} (with the ray of {situation.engine.folder}/bin)")
+    cluster = read_ray_cluster(situation.engine.python)
+    if cluster.error:
+        yield fail_check("Ray", cluster.error, f"{_HOW_TO_START} (with the ray of {situation.engine.folder}/bin)")
         return
-    gpus, versions = sum(node.gpus for node in found.nodes), sorted({node.vllm or "none" for node in found.nodes})
-    said = f"{pluralize(len(found.nodes), 'host')}, {pluralize(gpus, 'GPU')}, vLLM {', '.join(versions)}"
+    gpus, versions = sum(node.gpus for node in cluster.nodes), sorted({node.vllm or "none" for node in cluster.nodes})
+    finding = f"{pluralize(len(cluster.nodes), 'host')}, {pluralize(gpus, 'GPU')}, vLLM {', '.join(versions)}"
     if gpus < wanted:
-        yield fail_check("Ray", f"{said}; the launch needs {wanted} GPUs", _HOW_TO_START)
+        yield fail_check("Ray", f"{finding}; the launch needs {wanted} GPUs", _HOW_TO_START)
     elif len(versions) > 1 or "none" in versions:
-        where = ", ".join(f"{node.host} {node.vllm or 'none'}" for node in found.nodes)
-        yield fail_check("Ray", f"{said}: every host needs the same", f"install the same engine on every host: {where}")
+        where = ", ".join(f"{node.host} {node.vllm or 'none'}" for node in cluster.nodes)
+        yield fail_check(
+            "Ray", f"{finding}: every host needs the same", f"install the same engine on every host: {where}"
+        )
     else:
-        yield pass_check("Ray", said)
+        yield pass_check("Ray", finding)
 
 
 def read_ray_cluster(python: Path) -> RayCluster:
-    """Return the running Ray cluster as the Ray of an engine sees it."""
+    """Return the running Ray cluster, read with the Ray of an engine."""
     command = [python, paths.engine_script("ray_nodes.py")]
     try:
         done = subprocess.run(
@@ -81,5 +83,5 @@ def read_ray_cluster(python: Path) -> RayCluster:
     except OSError as error:
         return RayCluster(error=str(error))
     except msgspec.MsgspecError:
-        told = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
-        return RayCluster(error=f"the engine's Python could not look at it, it said: {told[-1][:200]}")
+        errors = done.stderr.decode(errors="replace").strip().splitlines() or ["no output"]
+        return RayCluster(error=f"the engine's Python could not read the cluster: {errors[-1][:200]}")

@@ -1,4 +1,4 @@
-"""Everything that can be known to fail before a launch: one list of checks, each with its evidence and a fix."""
+"""Run the preflight checks of a launch: what can be known to fail, each with a finding and a fix."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from dflash_tui.planning.resolution import ResolvedRecipe
 
 
 class PreflightReport(msgspec.Struct, frozen=True):
-    """The checks of a launch."""
+    """The results of all preflight checks of a launch."""
 
     checks: tuple[Check, ...]
+    """The checks, those of the machine first."""
 
     @property
     def failed(self) -> tuple[Check, ...]:
@@ -30,31 +31,31 @@ class PreflightReport(msgspec.Struct, frozen=True):
         return tuple(check for check in self.checks if check.level is CheckLevel.FAIL)
 
     def raise_failed(self, *, forcible: bool = True) -> None:
-        """Raise when something blocks the launch; the hint names `--force` where the launch is `forcible`.
+        """Raise an error when a check blocks the launch; the hint names `--force` where the launch is `forcible`.
 
         Raises:
-            PreflightFailed: naming each, with its fix.
+            PreflightFailed: with the finding and the fix of each failed check.
         """
         if failed := self.failed:
-            found = "\n  ".join(f"{check.name}: {check.found}" for check in failed)
+            findings = "\n  ".join(f"{check.name}: {check.finding}" for check in failed)
             steps = dict.fromkeys(check.fix for check in failed if check.fix)
             if forcible:
-                steps["--force REASON launches all the same"] = None
-            raise PreflightFailed("it would not start", evidence=found, hint="\n  → ".join(steps))
+                steps["to launch anyway: --force REASON"] = None
+            raise PreflightFailed("it would not start", evidence=findings, hint="\n  → ".join(steps))
 
 
 async def survey_launch(setup: ResolvedRecipe, plan: Plan, *, bare: bool = False) -> Situation:
-    """Return what launching `plan` would meet here; the hub is asked about the models, for ten seconds at most."""
-    ask = nvml.probe_gpus if bare else nvml.probe_visible_gpus
-    probing = asyncio.to_thread(ask) if bare or not plan.on_cpu else asyncio.sleep(0, GpuProbe())
-    finding = asyncio.to_thread(inventory.find_any_engine, Path(plan.engine_folder))
-    asking = asyncio.gather(*(model_lookup.look_up_model(model.name, model.revision) for model in plan.models))
-    probe, engine, models = await asyncio.gather(probing, finding, asking)
+    """Probe all that the checks of `plan` look at; the hub is asked about the models, for ten seconds at most."""
+    probe_gpus = nvml.probe_gpus if bare else nvml.probe_visible_gpus
+    gpu_probe = asyncio.to_thread(probe_gpus) if bare or not plan.on_cpu else asyncio.sleep(0, GpuProbe())
+    engine_lookup = asyncio.to_thread(inventory.find_any_engine, Path(plan.engine_folder))
+    model_lookups = asyncio.gather(*(model_lookup.look_up_model(model.name, model.revision) for model in plan.models))
+    probe, engine, models = await asyncio.gather(gpu_probe, engine_lookup, model_lookups)
     return Situation(setup, plan, probe, _select_gpus(probe, setup, plan), engine, tuple(models), bare)
 
 
 def _select_gpus(probe: GpuProbe, setup: ResolvedRecipe, plan: Plan) -> tuple[Gpu, ...]:
-    """Return the GPUs that the server would take: those of the plan, else the first of its class."""
+    """Return the GPUs that the server would use: those of the plan, else the first of its class."""
     if plan.gpus:
         return tuple(card for card in probe.gpus if card.uuid in plan.gpus)
     count = count_gpus_needed(setup.flags)
@@ -62,7 +63,7 @@ def _select_gpus(probe: GpuProbe, setup: ResolvedRecipe, plan: Plan) -> tuple[Gp
 
 
 async def run_preflight(setup: ResolvedRecipe, plan: Plan, *, thorough: bool = False) -> PreflightReport:
-    """Return every check of launching `plan` here, the machine's first; `thorough` ones may read disks for seconds."""
+    """Run every check of launching `plan`; `thorough` ones may read disks for seconds."""
     situation = await survey_launch(setup, plan)
     machine, launch = await asyncio.gather(
         asyncio.to_thread(preflight_machine.check_machine, situation, thorough=thorough),
@@ -72,6 +73,6 @@ async def run_preflight(setup: ResolvedRecipe, plan: Plan, *, thorough: bool = F
 
 
 async def run_machine_checks(setup: ResolvedRecipe, plan: Plan) -> PreflightReport:
-    """Return the checks of this machine alone; `plan` is one that needs nothing of it, the CPU demo's."""
+    """Run the checks of this machine only; `plan` is one without requirements, that of the CPU demo."""
     situation = await survey_launch(setup, plan, bare=True)
     return PreflightReport(tuple(await asyncio.to_thread(preflight_machine.check_machine, situation, thorough=True)))

@@ -97,7 +97,7 @@ class Doctor(ModalScreen[str | None]):
 def render_check(check: Check) -> Content:
     """Return a check as a row, with its fix beneath when it is not right."""
     mark, style = _STYLES[check.level.value]
-    shown = Content.assemble((mark, style), (f"{check.name}: ", "bold"), check.found)
+    shown = Content.assemble((mark, style), (f"{check.name}: ", "bold"), check.finding)
     if check.fix and check.level.value != "ok":
         shown = Content("\n").join([shown, Content.assemble(("  → ", "bold $primary"), (check.fix, MUTED))])
     return shown

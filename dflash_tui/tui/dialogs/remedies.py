@@ -94,7 +94,7 @@ class RemedyDialog(ModalScreen[Launch | None]):
             Content.assemble(("what changes of vLLM's command", "bold")),
             *_changes(self.run.plan, self.planned.plan),
         ]
-        if self.found.left:
+        if self.found.leftovers:
             said = "what is left of the failed server is ended first"
             rows += [Content(""), Content.assemble(("! ", "bold $warning"), said)]
         shown.update(Content("\n").join(rows))
@@ -130,7 +130,7 @@ class RemedyDialog(ModalScreen[Launch | None]):
     @work(exclusive=True, group="fix")
     async def check(self, setup: ResolvedRecipe, plan: Plan) -> None:
         """End what is left, check the plan as every launch is checked, and hand it on."""
-        if self.found.left:
+        if self.found.leftovers:
             try:
                 await lifecycle.stop_server(self.run)
             except DflashError as error:

@@ -82,7 +82,7 @@ def render_postmortem(postmortem: Postmortem, width: int) -> Content:
     diagnosis, quoted = postmortem.diagnosis, _QUOTED_LINES * max(_NARROWEST, width - _LABEL - _RAGGED)
     rows = [_hung(("✗ ", "bold $error"), diagnosis.what, width, "bold")]
     rows.append(_row("cause", diagnosis.cause, width, "bold"))
-    for place, line in enumerate(line for line in (*diagnosis.evidence, postmortem.left) if line):
+    for place, line in enumerate(line for line in (*diagnosis.evidence, postmortem.leftovers) if line):
         rows.append(_row("" if place else "evidence", truncate_middle(line, quoted), width))
     for place, step in enumerate(diagnosis.fix):
         rows.append(_row("" if place else "to do", step, width))

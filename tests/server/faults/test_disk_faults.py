@@ -74,7 +74,7 @@ async def test_a_full_disk_under_a_living_server(launch, small):
             done = await asyncio.to_thread(dflash, *written)
             assert (done.returncode, "Traceback" in done.stderr) == (1, False), (written, done.stderr)
         assert not list(disk.glob("*.zip")) + list(disk.glob(".*.zip*"))
-        with pytest.raises(DflashError, match=r"could not be made|nothing was launched"):
+        with pytest.raises(DflashError, match=r"could not be created|nothing was launched"):
             launch("deaf")
         known = len(recorded(run, Sampled))
         filler.unlink()
@@ -92,7 +92,7 @@ def test_a_disk_without_room_for_another_file(launch, small):
     with pytest.raises(OSError, match="No space left"):  # noqa: PT012
         for number in range(50):
             (disk / f"spare{number}").touch()
-    with pytest.raises(DflashError, match="could not be made"):
+    with pytest.raises(DflashError, match="could not be created"):
         launch("deaf")
     assert run.id in dflash("ps").stdout
     stopped = dflash("stop", run.id)
@@ -112,6 +112,6 @@ def test_a_state_folder_that_may_only_be_read(launch, small):
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), (words, done.stderr)
     assert not server_process.is_alive(run)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    with pytest.raises(DflashError, match="could not be made"):
+    with pytest.raises(DflashError, match="could not be created"):
         launch("deaf")
     assert shutil.disk_usage(disk).free > 0

@@ -53,12 +53,12 @@ def test_a_folder_that_all_may_write_is_refused_in_words(tmp_path, capsys):
     (paths.experiments_folder() / hostile_home.AB).chmod(0o777)
     assert registry.list_runs() == []
     assert store.list_experiments() == []
-    with pytest.raises(UsageError, match="can be written by everybody, so it is not believed"):
+    with pytest.raises(UsageError, match=r"ignoring .*: it can be written by everybody"):
         registry.find_run(hostile_home.RUN)
     assert main.main(["ps"]) == 0
     assert "can be written by everybody" in capsys.readouterr().err
     paths.runs_folder().chmod(0o777)
-    with pytest.raises(DflashError, match="nothing is launched"):
+    with pytest.raises(DflashError, match="nothing was launched"):
         lifecycle.launch_server(a_plan(), engine="none")
 
 

@@ -33,7 +33,7 @@ def doctor(stand_in_nvml) -> Doctor:
         checks = [msgspec.json.decode(line, type=Check) for line in done.stdout.splitlines()]
         failed = [check for check in checks if check.level is CheckLevel.FAIL]
         assert done.returncode == (4 if failed else 0), done.stderr
-        assert all(check.found and (check.fix or check.level is not CheckLevel.FAIL) for check in checks)
+        assert all(check.finding and (check.fix or check.level is not CheckLevel.FAIL) for check in checks)
         assert "Traceback" not in done.stderr
         return checks
 
@@ -70,13 +70,13 @@ def test_a_gpu_that_is_lost_fails(doctor):
     """It is named, and the other one is not blamed."""
     checks = doctor("lost")
     assert set(failed(checks)) == {"GPU 1"}
-    assert "a reboot brings it back" in named(checks, "GPU 1").found
+    assert "a reboot brings it back" in named(checks, "GPU 1").finding
     assert named(checks, "GPU 0").level is CheckLevel.OK
 
 
 def test_what_holds_a_gpu_back_is_said(doctor):
     """A laptop that throttles, and a GPU that is divided."""
-    assert "power cap, thermal (hardware)" in named(doctor("laptop"), "GPU 0 clocks").found
+    assert "power cap, thermal (hardware)" in named(doctor("laptop"), "GPU 0 clocks").finding
     assert "-i 0 -mig 0" in named(doctor("h100"), "GPU 0 MIG").fix
 
 
@@ -100,7 +100,7 @@ def test_a_laptop_whose_memory_is_in_use(doctor, gemma_hub):
     """3 GiB of it are taken; the share that is proposed instead fits."""
     checks = doctor("laptop", RECIPE)
     assert set(failed(checks)) == {"GPU memory"}
-    assert "20.9 GiB are free" in named(checks, "GPU memory").found
+    assert "20.9 GiB are free" in named(checks, "GPU memory").finding
     assert failed(doctor("laptop", RECIPE, *settings(named(checks, "GPU memory")))) == {}
 
 
@@ -108,10 +108,10 @@ def test_an_old_driver_and_a_used_gpu(doctor, gemma_hub):
     """The H100 has a driver of CUDA 12 and 39 GiB in use: two reasons, each with its way out."""
     checks = doctor("h100", RECIPE, STAND_IN_PID=str(os.getpid()))
     assert set(failed(checks)) == {"driver", "GPU memory"}
-    assert "570.172.08" in named(checks, "driver").found
+    assert "570.172.08" in named(checks, "driver").finding
     assert "nvidia-driver-580-open" in named(checks, "driver").fix
     shared = named(checks, "GPU 0 is shared")
-    assert f"{psutil.Process().name()} (pid {os.getpid()}) 39.0 GiB" in shared.found
+    assert f"{psutil.Process().name()} (pid {os.getpid()}) 39.0 GiB" in shared.finding
     assert set(failed(doctor("h100", RECIPE, *settings(named(checks, "GPU memory"))))) == {"driver"}
 
 
@@ -121,7 +121,7 @@ def test_a_model_that_is_too_large(doctor, gemma_hub):
     checks = doctor("laptop", RECIPE, "--set", "gpu-memory-utilization=0.8")
     memory = named(checks, "GPU memory")
     assert memory.level is CheckLevel.FAIL
-    assert "weights, drafter and the KV cache" in memory.found
+    assert "weights, drafter and the KV cache" in memory.finding
     assert "smaller or quantized target" in memory.fix
     assert "--set gpu-memory" not in memory.fix
 
@@ -144,21 +144,21 @@ def test_without_a_gpu_a_recipe_fails(doctor, gemma_hub):
     for machine, why in (("no-gpu", "shows none"), ("failing", "not loaded; `sudo modprobe nvidia`")):
         gpu = named(doctor(machine, RECIPE), "GPU")
         assert gpu.level is CheckLevel.FAIL
-        assert why in gpu.found
+        assert why in gpu.finding
         assert "demo-cpu" in gpu.fix
 
 
 def test_a_class_of_gpu_that_is_not_here(doctor, gemma_hub):
     """`plan` looks ahead to one; a launch needs it, and the fix is to plan for what is here."""
     checks = doctor("desktop", RECIPE, "--gpu", "h200")
-    assert "plan is for h200" in failed(checks)["GPU 0"].found
+    assert "plan is for h200" in failed(checks)["GPU 0"].finding
     assert failed(doctor("desktop", RECIPE, "--gpu", "0")) == {}
 
 
 def test_more_gpus_than_there_are(doctor, gemma_hub):
     """The number that is here is proposed."""
     checks = doctor("two-h200", RECIPE, "--set", "tensor-parallel-size=4")
-    assert "4 are needed, and 2 GPUs here" in failed(checks)["GPU"].found
+    assert "the plan needs 4, and 2 GPUs can be used here" in failed(checks)["GPU"].finding
     assert settings(failed(checks)["GPU"]) == ["--set", "tensor-parallel-size=2"]
 
 
@@ -180,7 +180,7 @@ def test_models_that_the_hub_does_not_give(doctor, gemma_hub, refusal, token, wo
     assert set(failed(checks)) == {"target", "drafter"}
     target = failed(checks)["target"]
     assert words in target.fix
-    assert not token or token not in target.found + target.fix
+    assert not token or token not in target.finding + target.fix
     assert gemma_hub.url in target.fix or refusal in {"bad token", "missing", "broken"}
 
 
@@ -200,7 +200,7 @@ def test_a_port_that_somebody_holds(doctor, gemma_hub):
         port = held.getsockname()[1]
         found = named(doctor("two-h200", RECIPE, "--port", str(port)), "port")
         assert found.level is CheckLevel.WARN
-        assert f"held by {psutil.Process().name()} (pid {os.getpid()})" in found.found
+        assert f"held by {psutil.Process().name()} (pid {os.getpid()})" in found.finding
         proposed = found.fix.split()[-1]
         assert named(doctor("two-h200", RECIPE, "--port", proposed), "port").level is CheckLevel.OK
 
@@ -213,7 +213,7 @@ def test_an_orphan_is_shown_with_its_memory(doctor, tree):
     found = [check for check in doctor("no-gpu") if check.name == "orphans"]
     (ours,) = [check for check in found if check.fix.endswith(f"dflash-tui orphans {engine}")]
     assert ours.level is CheckLevel.WARN
-    assert f"VLLM::EngineCore (pid {engine}) outlived its server and holds 0.1 GiB" in ours.found
+    assert f"VLLM::EngineCore (pid {engine}) outlived its server and holds 0.1 GiB" in ours.finding
 
 
 def test_the_demo_asks_nothing_of_a_gpu(monkeypatch):
@@ -223,7 +223,7 @@ def test_the_demo_asks_nothing_of_a_gpu(monkeypatch):
     made = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))
     report = asyncio.run(runner.run_preflight(made, plan.build_plan(made)))
     assert report.failed == ()
-    assert named(list(report.checks), "GPU").found == "none is needed on the CPU"
+    assert named(list(report.checks), "GPU").finding == "none is needed on the CPU"
 
 
 def test_people_read_the_same(stand_in_nvml, gemma_hub):

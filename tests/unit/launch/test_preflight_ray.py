@@ -55,7 +55,7 @@ def test_the_cluster_must_have_what_the_plan_needs(engine, answer, level, words)
     """GPUs for every part, and one vLLM everywhere."""
     says(engine, f"echo noise of an import; echo '{json.dumps(answer)}'")
     found = checked(engine)
-    assert (found.level, words in found.found) == (level, True), found
+    assert (found.level, words in found.finding) == (level, True), found
     if "every host" in words:
         assert "b " in found.fix
 
@@ -63,14 +63,14 @@ def test_the_cluster_must_have_what_the_plan_needs(engine, answer, level, words)
 def test_an_engine_without_ray_says_so(engine):
     """Our script runs in an engine's Python; this one has none."""
     says(engine, f'exec {sys.executable} "$@"')
-    assert "has no Ray" in checked(engine).found
+    assert "has no Ray" in checked(engine).finding
 
 
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("echo broken >&2; exit 1", "it said: broken"),
-        ("echo '[1]'", "it said: nothing"),
+        ("echo broken >&2; exit 1", "could not read the cluster: broken"),
+        ("echo '[1]'", "could not read the cluster: no output"),
         ("exec sleep 30", "not answered"),
     ],
 )
@@ -81,13 +81,13 @@ def test_a_ray_that_does_not_work(engine, monkeypatch, script, words):
     says(engine, script)
     found = checked(engine)
     assert found.level is CheckLevel.FAIL
-    assert words in found.found
+    assert words in found.finding
 
 
 def test_an_engine_whose_python_is_gone(engine):
     """That is no traceback either."""
     engine.python.unlink()
-    assert "No such file" in checked(engine).found
+    assert "No such file" in checked(engine).finding
 
 
 def test_before_the_engine_is_there_nothing_is_asked():
