@@ -276,7 +276,7 @@ def _add_ab(parser: Any) -> None:
     )
     about = "actions (`ab RECIPE` is short for `ab run RECIPE`)"
     actions = parser.add_subparsers(dest="action", metavar="ACTION", title=about, required=True, prog="dflash-tui ab")
-    _ab_run(actions.add_parser("run", help="launch each arm in turn, measure, and say which is faster"))
+    _add_ab_run(actions.add_parser("run", help="launch each arm in turn, measure, and say which is faster"))
     for name, help_ in (
         ("list", "the experiments of this machine"),
         ("attach", "follow an experiment, or show its report"),
@@ -293,7 +293,7 @@ def _add_ab(parser: Any) -> None:
         add_json_option(action)
 
 
-def _ab_run(run: argparse.ArgumentParser) -> None:
+def _add_ab_run(run: argparse.ArgumentParser) -> None:
     add_recipe_argument(run)
     vary = (
         "what is varied: mode, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, env.NAME, "

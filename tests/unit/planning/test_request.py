@@ -1,0 +1,93 @@
+"""What is asked to be launched, as a value: changed, typed out again, and read from the records of earlier releases."""
+
+import msgspec
+import pytest
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.planning import earlier_plans
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.request import LaunchChanges, LaunchRequest, parse_settings
+from tests.support.experiment_factories import a_plan
+
+FULL = LaunchRequest(
+    "toy", profile="seed", variant="fp8", mode=Mode.EAGER, port=8123, num_speculative_tokens=0, gpu="0,1",
+    vllm="0.26.0", engine="mine", settings={"max-model-len": "99", "env.A": "b c"},
+)  # fmt: skip
+OPTIONS = {
+    "": "toy", "--profile": "seed", "--variant": "fp8", "--mode": "eager", "--port": "8123",
+    "--num-speculative-tokens": "0", "--gpu": "0,1", "--vllm": "0.26.0", "--engine": "mine",
+    "--set max-model-len": "99", "--set env.A": "b c",
+}  # fmt: skip
+
+
+def test_it_is_typed_as_the_command_line_has_it():
+    """What nobody asked for is left away; zero is asked for."""
+    assert LaunchRequest("toy").to_command() == "dflash-tui up toy"
+    assert FULL.to_argv() == [
+        "toy", "--profile", "seed", "--variant", "fp8", "--mode", "eager", "--port", "8123",
+        "--num-speculative-tokens", "0", "--gpu", "0,1", "--vllm", "0.26.0", "--engine", "mine",
+        "--set", "max-model-len=99", "--set", "env.A=b c",
+    ]  # fmt: skip
+
+
+def test_changes_replace_add_and_take_back():
+    changes = LaunchChanges(
+        port=8200, removed=("mode", "engine"), settings={"env.A": "d", "x": "null"}, removed_settings=("max-model-len",)
+    )
+    changed = FULL.with_changes(changes)
+    assert (changed.port, changed.mode, changed.engine, changed.vllm) == (8200, None, None, "0.26.0")
+    assert changed.settings == {"env.A": "d", "x": "null"}
+    assert FULL.with_changes(LaunchChanges()) == FULL
+    assert (bool(changes), bool(LaunchChanges())) == (True, False)
+
+
+def test_the_options_of_earlier_releases_are_read():
+    """As run.json and experiment.json held them: names of options, with text for values."""
+    assert LaunchRequest.from_options(OPTIONS) == FULL
+    assert LaunchRequest.from_options({"": "toy"}) == LaunchRequest("toy")
+
+
+@pytest.mark.parametrize("options", [{}, {"": "toy", "--port": "many"}, {"": "toy", "--mode": "fast"}])
+def test_options_that_no_release_wrote_are_refused(options):
+    with pytest.raises(msgspec.ValidationError):
+        LaunchRequest.from_options(options)
+
+
+def test_a_plan_of_an_earlier_release_is_the_same_plan():
+    """Its fields have other names, and its request is a mapping of options."""
+    plan = msgspec.structs.replace(
+        a_plan(), request=FULL, recipe="toy", skipped_patches={"a": "b"}, disabled_patches=("c",), deviations={"d": "e"}
+    )
+    fields = msgspec.to_builtins(plan)
+    for name, before in (("skipped_patches", "unneeded"), ("disabled_patches", "unpatched"), ("deviations", "differs")):
+        fields[before] = fields.pop(name)
+    fields["asked"] = OPTIONS
+    del fields["request"]
+    assert msgspec.convert(earlier_plans.upgrade_plan(fields), Plan) == plan
+    assert msgspec.convert(earlier_plans.upgrade_plan(fields | {"asked": {}}), Plan).request is None
+
+
+@pytest.mark.parametrize("asked", ["text", ["list"], {"--port": 1}, {"--port": "x"}, {"": None}])
+def test_a_damaged_record_is_a_decoding_error(asked):
+    data = msgspec.json.encode({"plan": {"recipe": "toy", "asked": asked}})
+    with pytest.raises(msgspec.MsgspecError):
+        earlier_plans.decode_record(data, msgspec.json.Decoder(dict), earlier_plans.upgrade_record)
+
+
+def test_secrets_are_left_out():
+    token = "hf_planted0123456789abcdef"
+    request = LaunchRequest("toy", engine=f"/x/{token}", settings={"env.X_TOKEN": "secret", "y": token, "z": "1"})
+    without = request.without_secrets()
+    assert token not in msgspec.json.encode(without).decode()
+    assert (without.settings["env.X_TOKEN"] != "secret", without.settings["z"]) == (True, "1")
+
+
+def test_settings_are_yaml_but_for_names_and_variables():
+    """1.10 is not 1.1 where it is a name; null takes a key away everywhere."""
+    values = parse_settings(
+        {"a": "1", "b": "{x: [1]}", "env.C": "1.10", "target.model": "true", "env.D": "null", "e": ""}
+    )
+    assert values == {"a": 1, "b": {"x": [1]}, "env.C": "1.10", "target.model": "true", "env.D": None, "e": ""}
+    with pytest.raises(UsageError, match="--set a: its value is not YAML"):
+        parse_settings({"a": "{"})
