@@ -30,7 +30,15 @@ def folded(*events) -> RunState:
 
 
 def shown(state: RunState, now: float) -> dict[str, str]:
-    return {tile.name.split()[0]: tile.value for row in build_tiles(state, a_run().plan, 7, now, 600.0) for tile in row}
+    tiles = [tile for row in build_tiles(state, a_run().plan, 7, now, 600.0) for tile in row]
+    names = [tile.name.split()[0] for tile in tiles]
+    assert len(set(names)) == len(names), "two tiles begin with the same word"
+    return {name: tile.value for name, tile in zip(names, tiles, strict=True)}
+
+
+def test_each_row_of_tiles_fits_80_columns():
+    for row in build_tiles(folded(), a_run().plan, 7, BASE, 600.0):
+        assert sum(tile.share for tile in row) <= 80
 
 
 def test_nothing_known_is_dashes():
