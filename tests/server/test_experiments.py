@@ -187,7 +187,7 @@ def test_a_killed_driver_is_resumed_to_the_same_boots(port):
 
 def test_a_second_driver_is_refused(port):
     """Whether it is asked for or launched by hand; the first one goes on."""
-    fake_engine.make(port, launches={0: ["slow=2"]})
+    fake_engine.make(port, launches={0: ["slow=0.3"]})
     design = begin()
     folder = store.experiment_folder(design.id)
     driver = store.find_driver(folder)
@@ -209,20 +209,23 @@ def test_a_second_driver_is_refused(port):
 
 def test_ctrl_c_and_a_lost_connection_end_the_watching_only(port):
     """The experiment goes on without anybody, and somebody else can follow it to its end."""
-    fake_engine.make(port, launches={0: ["slow=2"]})
+    fake_engine.make(port, launches={0: ["slow=0.3"]})
     words = [*AB, fake_engine.RECIPE, "--vary", "n=7,4", *QUICK]
     with subprocess.Popen(
         words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
     ) as watching:
         wait_until(lambda: store.list_experiments() and progress(store.find_experiment()).current)
+        design = store.find_experiment()
+        driver = store.find_driver(store.experiment_folder(design.id))
+        assert driver
+        os.kill(driver.pid, signal.SIGSTOP)  # it would be over before a busy machine has ended the watching
         watching.send_signal(signal.SIGINT)
         _, said = watching.communicate(timeout=240)
         assert watching.returncode == 130
-    design = store.find_experiment()
     assert f"dflash-tui ab attach {design.id}" in said
-    driver = store.find_driver(store.experiment_folder(design.id))
-    assert driver
+    assert store.find_driver(store.experiment_folder(design.id)) == driver
     os.kill(driver.pid, signal.SIGHUP)
+    os.kill(driver.pid, signal.SIGCONT)
     assert "READY  FIRST REQUEST" in run("attach", design.id).stdout
     assert progress(design).finished
 
