@@ -38,7 +38,7 @@ def test_with_a_key_it_listens_and_asks_for_it(engine, folders, monkeypatch):
     assert run.plan.argv[run.plan.argv.index("--host") + 1] == "0.0.0.0"
     while not answers(run.url):
         assert server_process.is_alive(run)
-    assert httpx.post(f"{run.url}/v1/chat/completions", json={}).status_code == 401
+    assert httpx.post(f"{run.url}/v1/chat/completions", json={}, timeout=120).status_code == 401
     bench = told("bench", run.id, "--suite", str(SUITE))
     assert "401" not in bench
     assert "tok/s" in bench

@@ -175,6 +175,7 @@ async def test_two_observers_see_the_same_and_ask_once(launch):
         async with watching(run) as first:
             await until(lambda: first.health is Health.WARM and second.health is Health.WARM)
             assert len(recorded(run, RequestDone)) == 1
+            await until(lambda: min(len(first.readings), len(second.readings)) >= 2)
             assert list(first.readings)[:2] == list(second.readings)[:2]
         before = len(recorded(run, Sampled))
         await client.send_first_request(run.url, "x")

@@ -36,7 +36,7 @@ def wait_until_warm() -> None:
 
 def accepted() -> tuple[float, list[float]]:
     """Steps and accepted tokens by position, of the server's own counters."""
-    families = list(text_string_to_metric_families(httpx.get(f"http://127.0.0.1:{PORT}/metrics").text))
+    families = list(text_string_to_metric_families(httpx.get(f"http://127.0.0.1:{PORT}/metrics", timeout=120).text))
     samples = [sample for family in families for sample in family.samples]
     named = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
     places = sorted((int(s.labels["position"]), s.value) for s in samples if s.name == named)
