@@ -24,7 +24,7 @@ _TIMEOUT = httpx.Timeout(30.0, read=600.0)
 _WARM_UP = Prompt(WARM_UP, "Say hello.", 8)
 # Some 250 bytes come with a token; of an error the first words are shown.
 _LONGEST_ANSWER, _LONGEST_LINE, _BEGINNING = 64 << 20, 1 << 20, 1 << 12
-_HINTS = {401: "; it asks for a key: export the one that it was launched with as VLLM_API_KEY"}
+_HINTS = {401: "; the server requires an API key: set VLLM_API_KEY to the one it was launched with"}
 _PROBE = Prompt(PROBE, "Say hello.", 1)
 
 

@@ -100,7 +100,7 @@ def load_imported_result(path: Path) -> ImportedResult:
         if not path.is_file():
             raise UsageError(f"{path} is not a file")
         if path.stat().st_size > SIZE_LIMIT:
-            raise UsageError(f"{path} is larger than {SIZE_LIMIT >> 20} MiB, so no result of a benchmark")
+            raise UsageError(f"{path} is larger than {SIZE_LIMIT >> 20} MiB, which no benchmark result is")
         found = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise UsageError(f"{path} cannot be read", evidence=clean_line(str(error))) from None
@@ -118,9 +118,9 @@ def _understood(path: Path, found: Any) -> ImportedResult:
             made = _benchy(msgspec.convert(found, _Benchy))
         else:
             do = "give the JSON of `vllm bench serve --save-result` or of `llama-benchy --format json`"
-            raise UsageError(f"{path} is no result that is known here", hint=do)
+            raise UsageError(f"{path} is not a known benchmark result", hint=do)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path} is no such result as it seems", evidence=clean_line(str(error))) from None
+        raise UsageError(f"{path} is not a valid benchmark result", evidence=clean_line(str(error))) from None
     if not made.measured:
         raise UsageError(f"{path} holds no measurement", evidence=f"{made.source} wrote none: did its requests fail?")
     return made

@@ -96,7 +96,7 @@ def load_suite(name_or_path: str) -> Suite:
     seen = {WARM_UP, PROBE}
     for index, entry in enumerate(file.prompts):
         if entry.kind in seen:
-            what = "is a name of our own" if entry.kind in {WARM_UP, PROBE} else "given twice"
+            what = "is reserved" if entry.kind in {WARM_UP, PROBE} else "given twice"
             raise yaml_loader.build_file_error(path, ["prompts", index, "kind"], what)
         seen.add(entry.kind)
         for key, why in _unusable(entry):

@@ -95,7 +95,7 @@ async def run_vllm_bench(
         try:
             code = await asyncio.wait_for(process.wait(), _IMPORT_PATIENCE + patience)
         except TimeoutError:
-            raise DflashError("vllm bench serve did not come to an end", hint=f"its log: {log}") from None
+            raise DflashError("vllm bench serve timed out", hint=f"its log: {log}") from None
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
@@ -132,4 +132,4 @@ def _last(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
         lines = [clean_line(line) for line in file.read().decode(errors="replace").splitlines()]
-    return next((line[:500] for line in reversed(lines) if line), "it said nothing")
+    return next((line[:500] for line in reversed(lines) if line), "no output")

@@ -34,9 +34,8 @@ def follow_experiment(design: Design, *, as_json: bool) -> int:
             elif said := experiment_text.format_event(design, event):
                 print_status(said)
     except KeyboardInterrupt:
-        print_status(
-            f"\nno longer watching; the experiment goes on\n{experiment_text.describe_experiment_commands(design.id)}"
-        )
+        print_status("\ndetached; the experiment continues in the background")
+        print_status(experiment_text.describe_experiment_commands(design.id))
         raise
     return _end(folder, design, as_json=as_json)
 
@@ -69,10 +68,10 @@ def _end(folder: Path, design: Design, *, as_json: bool) -> int:
             failed = [boot for boot in progress.boots if boot.error]
             names = ", ".join(map(clean_line, progress.without))
             raise ServerFailed(
-                f"{names} never came up", evidence=failed[-1].error, hint=f"dflash-tui why {failed[-1].run}"
+                f"{names} did not start", evidence=failed[-1].error, hint=f"dflash-tui why {failed[-1].run}"
             )
         return 0
-    said = progress.halted or _last_words(folder) or "its driver ended without a word"
+    said = progress.halted or _last_words(folder) or "the driver exited without logging an error"
     raise DflashError(f"{design.id} ended early", evidence=clean_line(said), hint=f"dflash-tui ab resume {design.id}")
 
 

@@ -96,7 +96,7 @@ async def run_boot(what: PreparedBoot, tell: Tell) -> Boot:
     finally:
         await lifecycle.stop_server(run)
     if not await conditions.wait_for_memory_release(what.plan, free):
-        write_driver_log("the memory of the server has not come back within a minute")
+        write_driver_log("the server's memory was not released within a minute")
     write_driver_log(
         f"boot {what.number + 1}: prepared in {launched - began:.1f} s, {time.monotonic() - launched:.1f} s in all"
     )
@@ -157,8 +157,8 @@ async def _measure(what: PreparedBoot, made: Boot, run: Run, tell: Tell) -> Boot
 
 def _refused(what: PreparedBoot, request: RequestDone) -> DflashError:
     name = what.design.arms[what.arm].name
-    do = "begin another one: --suite has other prompts, max-model-len says how long one may be"
-    return DflashError(f"{name}: the server refuses the prompt {request.kind}", evidence=request.error, hint=do)
+    do = "begin a new A/B: choose other prompts with --suite, or allow longer ones with max-model-len"
+    return DflashError(f"{name}: the server rejected the prompt {request.kind}", evidence=request.error, hint=do)
 
 
 async def _until_warm(run: Run, state: RunState, over: asyncio.Task[None]) -> None:
@@ -173,7 +173,7 @@ async def _until_warm(run: Run, state: RunState, over: asyncio.Task[None]) -> No
             await _settled(over)
             raise _Failed(_why(run, state))
         if time.monotonic() > deadline:
-            raise _Failed(f"it was not ready after {PATIENCE / 60:.0f} minutes")
+            raise _Failed(f"the server was not ready after {PATIENCE / 60:.0f} minutes")
         await asyncio.sleep(_LOOK)
 
 
@@ -202,8 +202,8 @@ def _why(run: Run, state: RunState) -> str:
         diagnosis = found.diagnosis
         return "\n  ".join([f"{diagnosis.what}: {diagnosis.cause}", *diagnosis.evidence[:1]])
     if state.exit:
-        return "the server was stopped by somebody else" if state.stopping else "the server ended"
-    return state.health_detail or "the server does not answer any more"
+        return "the server was stopped from outside the experiment" if state.stopping else "the server exited"
+    return state.health_detail or "the server no longer responds"
 
 
 def log_preparing(event: Preparing) -> None:

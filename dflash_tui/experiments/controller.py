@@ -48,7 +48,7 @@ def find_disturbing_servers(design: Design) -> list[Run]:
     for other in store.list_experiments():
         if other.id != design.id and store.find_driver(store.experiment_folder(other.id)):
             raise UsageError(
-                f"{other.id} is running, and would be measured, too", hint=f"dflash-tui ab attach {other.id}"
+                f"{other.id} is running and would disturb the measurement", hint=f"dflash-tui ab attach {other.id}"
             )
     plans = [arm.plan for arm in design.arms]
     return [
@@ -64,7 +64,7 @@ def _meets(one: Plan, other: Plan) -> bool:
 
 def build_disturbed_error(runs: list[Run], do: str) -> UsageError:
     """Return the error that servers are in the way, with what to do about it."""
-    return UsageError(f"{', '.join(run.id for run in runs)} would be measured, too", hint=do)
+    return UsageError(f"{', '.join(run.id for run in runs)} would disturb the measurement", hint=do)
 
 
 def start_experiment(design: Design) -> str:
@@ -86,7 +86,7 @@ def launch_driver(design: Design) -> str:
     """
     folder = store.experiment_folder(design.id)
     if store.find_driver(folder):
-        raise UsageError(f"{design.id} is running already", hint=f"dflash-tui ab attach {design.id}")
+        raise UsageError(f"{design.id} is already running", hint=f"dflash-tui ab attach {design.id}")
     if store.read_progress(folder).finished:
         raise UsageError(f"{design.id} is over", hint=f"dflash-tui ab attach {design.id} shows its report")
     package = str(paths.PACKAGE_ROOT.parent)
@@ -113,7 +113,7 @@ def launch_driver(design: Design) -> str:
         return design.id
     said = (folder / store.LOG).read_bytes()[size:].decode(errors="replace").strip().splitlines()
     raise DflashError(
-        f"the driver of {design.id} ended at once",
+        f"the driver of {design.id} exited at once",
         evidence=truncate(" | ".join(said[-3:]), 500),
         hint=f"dflash-tui ab resume {design.id}",
     )
@@ -123,7 +123,7 @@ def resume_experiment(design: Design) -> None:
     """Launch a driver for an experiment that ended early.
 
     Raises:
-        UsageError: something else would be measured, too, or there is nothing to go on with.
+        UsageError: something else would disturb the measurement, or there is nothing to go on with.
         DflashError: the driver ended at once.
     """
     ours = {run.id for run in experiments_runner.find_leftover_servers(design)}
@@ -150,6 +150,8 @@ def stop_driver(design: Design) -> bool:
     deadline = time.monotonic() + _STOP_PATIENCE
     while store.find_driver(folder):
         if time.monotonic() > deadline:
-            raise DflashError(f"the driver of {design.id} (pid {found.pid}) does not end", hint="try again in a minute")
+            raise DflashError(
+                f"the driver of {design.id} (pid {found.pid}) does not stop", hint="try again in a minute"
+            )
         time.sleep(_INTERVAL)
     return True

@@ -124,7 +124,7 @@ def _unlike(one: Side, other: Side, varied: list[str]) -> Iterator[Confound]:
         if kinds[0] != kinds[1]:
             told = " and ".join(", ".join(found) or "none" for found in kinds)
             yield Confound("the prompts differ", told[:400], refuses=True)
-        yield Confound("not recorded of a run alone", _UNKEPT, refuses=False)
+        yield Confound("not recorded for a single run", _UNKEPT, refuses=False)
 
 
 def compare_plans(one: Plan, other: Plan) -> list[str]:

@@ -71,7 +71,7 @@ async def run_experiment(design: Design, setups: Sequence[ResolvedRecipe], norma
             await _halt(folder, normal, _words(error))
             raise
         except asyncio.CancelledError:
-            await _halt(folder, normal, "it was stopped")
+            await _halt(folder, normal, "stopped by request")
             raise
 
 
@@ -100,7 +100,7 @@ def _alone(folder: Path, design: Design) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"{design.id} is driven already", hint=f"dflash-tui ab attach {design.id}") from None
+            raise UsageError(f"{design.id} is already running", hint=f"dflash-tui ab attach {design.id}") from None
         yield
 
 
@@ -113,10 +113,10 @@ def find_leftover_servers(design: Design) -> list[Run]:
 async def stop_leftover_servers(design: Design) -> None:
     """End what servers a driver that was killed has left, those included that it had not written down yet."""
     for run in await asyncio.to_thread(find_leftover_servers, design):
-        boot.write_driver_log(f"{run.id} was left over; it is ended")
+        boot.write_driver_log(f"stopping {run.id}, which an earlier driver left running")
         await lifecycle.stop_server(run)
     for process in await asyncio.to_thread(_unrecorded, design):
-        boot.write_driver_log(f"pid {process.pid} was left over; it is ended")
+        boot.write_driver_log(f"killing pid {process.pid}, which an earlier driver left running")
         processes.send_signal(process, signal.SIGKILL)
 
 

@@ -59,7 +59,7 @@ def load_experiment_suite(design: Design) -> Suite:
     """
     suite = suites.load_suite(design.suite)
     if suite.digest != design.digest:
-        raise UsageError(f"the suite {suite.name} is not what it was when {design.id} began", hint="begin a new one")
+        raise UsageError(f"the suite {suite.name} has changed since {design.id} began", hint="begin a new A/B")
     return suite
 
 
@@ -89,10 +89,10 @@ def create_experiment(design: Design) -> Path:
         write_json(folder / _DESIGN, design)
     except FileExistsError:
         raise DflashError(
-            f"there is an experiment {design.id} already", hint="begin it again: it gets another name"
+            f"experiment {design.id} already exists", hint="run the command again: it gets another name"
         ) from None
     except OSError as error:
-        raise DflashError(f"{folder} could not be made", evidence=str(error)) from None
+        raise DflashError(f"cannot create {folder}", evidence=str(error)) from None
     return folder
 
 
@@ -160,7 +160,7 @@ def find_experiment(name: str | None = None) -> Design:
     """
     designs = list_experiments()
     if not designs:
-        raise UsageError("there is no experiment yet", hint="dflash-tui ab RECIPE begins one")
+        raise UsageError("no experiment yet", hint="dflash-tui ab RECIPE begins one")
     if name is None:
         return next((design for design in reversed(designs) if find_driver(experiment_folder(design.id))), designs[-1])
     for exact in ([each for each in designs if each.id == name], [each for each in designs if each.recipe == name]):
@@ -169,7 +169,7 @@ def find_experiment(name: str | None = None) -> Design:
     fitting = [design for design in designs if name and design.id.startswith(name)]
     if len(fitting) == 1:
         return fitting[0]
-    what = f"'{name}' fits {len(fitting)} experiments" if fitting else f"no experiment called '{name}'"
+    what = f"'{name}' matches {len(fitting)} experiments" if fitting else f"no experiment called '{name}'"
     raise UsageError(what, hint="dflash-tui ab list shows them")
 
 
@@ -249,7 +249,7 @@ def read_progress(folder: Path) -> Progress:
     """
     design = read_design(folder)
     if design is None:
-        why = private_files.ownership_problem(folder) or "holds no experiment that can be read"
+        why = private_files.ownership_problem(folder) or "holds no readable experiment"
         raise UsageError(f"{folder} {why}", hint="dflash-tui ab list shows them")
     return progress.fold_progress(
         design,

@@ -43,9 +43,9 @@ def _parts(report: ExperimentReport) -> Iterator[str]:
     title = f"{'A/B' if design.suite else 'Side by side'} of {quote_code(design.recipe)}"
     yield f"# {title}: {escape_text(tables.describe_variation(design))}"
     if label := tables.synthetic_label(design):
-        yield f"> **{escape_text(label)}.** What is compared holds for this set-up of the engine, not for such a model."
+        yield f"> **{escape_text(label)}.** The comparison holds for this engine configuration, not for a real model."
     how = f"{tables.describe_certainty(design)}, order {tables.format_boot_order(design)}"
-    yield f"{format_time(design.made_at)}, {how}, told by dflash-tui {escape_text(design.version)}."
+    yield f"{format_time(design.made_at)}, {how}, written by dflash-tui {escape_text(design.version)}."
     if not report.complete:
         yield f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over."
     for one in report.comparisons:
@@ -134,7 +134,7 @@ def _how(report: ExperimentReport) -> Iterator[str]:
         )
         return
     if design.command:
-        yield "Once more, on a machine like this one:"
+        yield "To repeat it on a machine like this one:"
         yield quote_block(design.command)
     yield render_bullets(
         [
@@ -188,7 +188,7 @@ def _launched(report: ExperimentReport) -> Iterator[str]:
             )
             yield render_bullets(
                 [
-                    f"environment that was there before: {_inherited(boot)}",
+                    f"inherited environment: {_inherited(boot)}",
                     f"engine: {escape_text(boot.engine)}",
                     f"patches: {patches or 'none'}",
                     f"versions: {versions or UNKNOWN}",
@@ -198,7 +198,7 @@ def _launched(report: ExperimentReport) -> Iterator[str]:
 
 def _inherited(boot: Boot) -> str:
     if not boot.inherited:
-        return UNKNOWN if boot.inherited is None else "nothing that an engine heeds"
+        return UNKNOWN if boot.inherited is None else "nothing that affects an engine"
     return ", ".join(quote_code(truncate(f"{name}={value}", _WIDEST)) for name, value in boot.inherited.items())
 
 

@@ -50,7 +50,7 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
     """
     names = " ".join(clean_line(design.arms[arm].name) for arm in design.order)
     boots = f"{pluralize(len(design.order), 'boot')}: {names}"
-    caches = "each arm its own, empty at its first boot" if design.own_cache else "yours, as it is"
+    caches = "each arm its own, empty at its first boot" if design.own_cache else "shared with your other servers"
     first, least = design.arms[0].plan, "at least " if max(design.concurrency) > 1 else ""
     rounds = f"{least}{pluralize(design.rounds, 'round')} per boot"
     rows = [
@@ -63,7 +63,7 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
         ("caches", caches),
         ("port", f"{first.port}; each boot launches a server of its own and stops it"),
     ]
-    rows += [("stops", f"{name}, which is in the way") for name in stopped]
+    rows += [("stops", f"{name}, which uses the same GPU or port") for name in stopped]
     rows += [("note", f"{design.synthetic}: figures say nothing about a real model")] if design.synthetic else []
     return rows
 
@@ -120,10 +120,10 @@ def _request(request: RequestDone) -> str:
 
 def _ended(boot: Boot) -> str:
     if boot.error:
-        again = "; it is tried once more" if boot.attempt < ATTEMPTS else "; the others go on without it"
+        again = "; retrying once" if boot.attempt < ATTEMPTS else "; continuing without it"
         return f"  failed{again}\n    " + "\n    ".join(map(clean_line, boot.error.splitlines()))
     start = f"ready after {format_duration(boot.ready)}{f' ({boot.cache})' if boot.cache else ''}"
-    return f"  {start}, {format_number(median_speed(boot), 1, 'tok/s')}, over after {format_duration(boot.took)}"
+    return f"  {start}, {format_number(median_speed(boot), 1, 'tok/s')}, took {format_duration(boot.took)}"
 
 
 def format_report(report: ExperimentReport) -> str:

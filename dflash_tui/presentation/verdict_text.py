@@ -15,7 +15,7 @@ from dflash_tui.experiments.design import Design
 _SPEAKING = {"mode", "profile", "variant", "run"}
 _TIMES = 1.5
 _INTERVALS = "95 % intervals"
-_SUGGESTIVE = "suggestive only: one boot of an arm tells nothing of its next, which may differ by 10 %"
+_SUGGESTIVE = "suggestive only: one boot per arm does not show how far boots differ, which may be 10 %"
 
 
 class Detail(NamedTuple):
@@ -74,7 +74,9 @@ def _explain(report: ExperimentReport, comparison: Comparison) -> list[str]:
     if comparison.suggestive:
         lines.append(_SUGGESTIVE)
     if comparison.cv is None and comparison.ratio:
-        lines.append("nothing was repeated: the interval is what such requests differed by elsewhere (a GB10, 17 %)")
+        lines.append(
+            "nothing was repeated: the interval is the spread of such requests on another machine (a GB10, 17 %)"
+        )
     figures = {"steps/s": comparison.steps_s, "tok/s": comparison.tok_s, "AL": comparison.al}
     told = [f"{name} {_interval(ratio)}" for name, ratio in figures.items() if ratio]
     if told:
@@ -105,9 +107,9 @@ def describe_sweep(report: ExperimentReport) -> list[str]:
     lines = [f"fastest measured: {names[found.best]} with {speeds[found.best]:.1f} tok/s"]
     rest = [names[arm] for arm in found.plateau if arm != found.best]
     if rest:
-        lines[0] += f"; not told apart from it: {', '.join(rest)}"
+        lines[0] += f"; not shown to be slower: {', '.join(rest)}"
     if found.open:
-        lines.append(f"not decided by so few boots: {', '.join(names[arm] for arm in found.open)}")
+        lines.append(f"undecided, more boots would tell: {', '.join(names[arm] for arm in found.open)}")
     worse = [names[point.arm] for point in found.points if not point.like_best]
     if worse:
         lines.append(f"slower: {', '.join(worse)}")

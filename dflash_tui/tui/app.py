@@ -366,7 +366,7 @@ def format_farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
         if run.id not in measured
     ]
     told += [
-        f"the A/B of {progress.design.recipe} goes on\n"
+        f"the A/B of {progress.design.recipe} continues in the background\n"
         + experiment_text.describe_experiment_commands(progress.design.id)
         for progress in driven
     ]

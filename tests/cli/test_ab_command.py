@@ -157,7 +157,7 @@ def test_the_plan_says_what_it_will_do_and_how_long(estimate, said):
     words = experiment_text.describe_experiment(design, estimate, ["20261122-010203-demo-cpu"])
     assert said in words
     assert "2 boots: eager compile (one boot per arm: a verdict is only suggestive)" in words
-    assert "20261122-010203-demo-cpu, which is in the way" in words
+    assert "20261122-010203-demo-cpu, which uses the same GPU or port" in words
     assert "hand-made toy weights" in words
 
 
@@ -169,7 +169,7 @@ def test_what_happens_is_told_in_lines_without_control_characters():
     )
     failed = experiment_text.format_event(design, BootEnded(1.0, Boot(0, 0, "run", error="it \x1b[31mdied\n  because")))
     assert "\x1b" not in failed
-    assert "tried once more" in failed
+    assert "retrying once" in failed
     assert (
         experiment_text.format_event(design, ExperimentHalted(1.0, "the disk is full"))
         == "ended early: the disk is full"

@@ -108,7 +108,7 @@ def test_a_file_that_speaks_of_arms_that_it_does_not_have_is_refused(where, valu
     for words in (["report", path], ["report", path, "--format", "svg"], ["report", "compare", path, path]):
         assert main.main(words) == 2
         said = capsys.readouterr().err
-        assert "is not a whole report" in said
+        assert "is not a valid report" in said
         assert why in said
 
 
@@ -163,7 +163,7 @@ def test_runs_are_refused_like_boots():
     assert compiled.conditions
     (usual,) = report.compare_reports(eager, compiled)[0].comparisons
     assert (usual.word, [each.what for each in usual.confounds if each.refuses]) == (Verdict.FASTER, [])
-    (untold,) = [each.evidence for each in usual.confounds if each.what == "not recorded of a run alone"]
+    (untold,) = [each.evidence for each in usual.confounds if each.what == "not recorded for a single run"]
     assert "the prompts, their order and the sampling" in untold
     assert "the driver" in untold
     hot = replace(compiled.conditions, throttle=("thermal (hardware)",))
@@ -220,7 +220,7 @@ def test_other_prompts_refuse(capsys, tmp_path):
     ("words", "said"),
     [
         (["report", "nothing"], "no experiment and no run called 'nothing'"),
-        (["report"], "there is no experiment yet"),
+        (["report"], "no experiment yet"),
         (["report", "compare", "sample"], "takes two names"),
         (["report", "sample", "sample"], "one name, not 2"),
     ],

@@ -75,7 +75,7 @@ async def test_requests_are_seen_as_they_come(size):
         await wait_for(pilot, lambda: "S Stop" in text(panel))
         for words in ("cold ", "Math ", "? Help", "q Leave"):
             assert words in text(panel)
-        assert "r Go on" not in text(panel)
+        assert "r Resume" not in text(panel)
 
 
 async def test_one_that_stopped_says_why_and_how_it_goes_on():
@@ -89,8 +89,8 @@ async def test_one_that_stopped_says_why_and_how_it_goes_on():
     async with panel.run_test(size=(120, 36)) as pilot:
         await opened(pilot, design.id, "■ A/B HALTED")
         assert "halted: stopped [/] [red]evil" in text(panel)
-        assert "r goes on where it stopped" in text(panel)
-        await wait_for(pilot, lambda: "r Go on" in text(panel))
+        assert "r resumes it" in text(panel)
+        await wait_for(pilot, lambda: "r Resume" in text(panel))
         assert "S Stop" not in text(panel)
 
 

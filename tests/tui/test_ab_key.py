@@ -58,7 +58,8 @@ async def test_one_key_and_enter_lead_to_the_verdict():
         await pilot.press("enter")
         await patient(pilot, "A/B RUNNING SYNTHETIC")
         folder = store.experiment_folder(store.list_experiments()[0].id)
-        assert "goes on\n  watch: dflash-tui ab attach" in format_farewell([], [store.read_progress(folder)])
+        farewell = format_farewell([], [store.read_progress(folder)])
+        assert "continues in the background\n  watch: dflash-tui ab attach" in farewell
         await patient(pilot, "arms: medians of boots")
         report = store.read_report(folder)
         assert report
@@ -105,7 +106,7 @@ async def test_it_is_stopped_after_a_question_and_goes_on_later():
         await pilot.press("y")
         await patient(pilot, "A/B HALTED")
         assert not [run for run in registry.list_runs() if server_process.list_processes(run)]
-        await patient(pilot, "r Go on")
+        await patient(pilot, "r Resume")
         await pilot.press("r")
         await patient(pilot, "A/B RUNNING")
 

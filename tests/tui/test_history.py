@@ -69,4 +69,4 @@ async def test_without_any_start_it_says_so(folders):
         await pilot.press("ctrl+p")
         await pilot.press(*"history", "enter")
         await wait_for(pilot, lambda: isinstance(panel.screen, HistoryScreen))
-        await wait_for(pilot, lambda: "no server has come up on this machine yet" in text(panel))
+        await wait_for(pilot, lambda: "no server has started on this machine yet" in text(panel))

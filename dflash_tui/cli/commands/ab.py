@@ -136,13 +136,13 @@ def stop(args: argparse.Namespace) -> int:
     """`ab stop [ID]`: end the driver and its server, or what a driver that was killed has left."""
     design = store.find_experiment(args.experiment)
     if controller.stop_driver(design):
-        print_status(f"{design.id} was stopped, and no server of it is left\n  go on: dflash-tui ab resume {design.id}")
+        print_status(f"{design.id} was stopped, no server of it is left\n  resume: dflash-tui ab resume {design.id}")
         return 0
     left = runner.find_leftover_servers(design)
     asyncio.run(runner.stop_leftover_servers(design))
     print_status(
         f"{design.id} was not running"
-        + (f"; {', '.join(run.id for run in left)} was left over, and ended" * bool(left))
+        + (f"; {', '.join(run.id for run in left)} was still running and was stopped" * bool(left))
     )
     return 0
 

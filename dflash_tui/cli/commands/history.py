@@ -29,7 +29,7 @@ def history(args: argparse.Namespace) -> int:
             print_json(start)
         return 0
     if not starts:
-        print_status("no server has come up on this machine yet")
+        print_status("no server has started on this machine yet")
         return 0
     print_data(_list(starts))
     kinds = startup_comparison.group_starts(starts)

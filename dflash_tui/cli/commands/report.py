@@ -73,7 +73,7 @@ def _compared(one: str, other: str, kind: str) -> str:
     if isinstance(found[0], ImportedResult) or isinstance(found[1], ImportedResult):
         beside = imported_comparison.compare_imported((one, other), found)
         if kind == "svg":
-            raise UsageError("what is not judged has no picture", hint="--format md has the figures")
+            raise UsageError("a comparison with an imported result has no picture", hint="--format md has the figures")
         return msgspec.json.encode(beside).decode() if kind == "json" else imported_comparison.render_comparison(beside)
     reports = compare_reports(found[0], found[1])
     if kind == "svg" and len(reports) > 1:
@@ -143,8 +143,8 @@ def _sound(path: Path, report: ExperimentReport) -> ExperimentReport:
         UsageError: one is not.
     """
     if why := find_misplaced_arms(report):
-        do = "have it written again where it was measured: dflash-tui report AB --json -o FILE"
-        raise UsageError(f"{path} is not a whole report", evidence=why, hint=do)
+        hint = "write it again on the machine that measured it: dflash-tui report AB --json -o FILE"
+        raise UsageError(f"{path} is not a valid report", evidence=why, hint=hint)
     return report
 
 

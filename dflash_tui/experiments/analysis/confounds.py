@@ -192,7 +192,7 @@ def _processors(asked: _Boots) -> Iterator[Confound]:
     if busy:
         told = ", ".join(f"boot {number + 1}: {count:.1f} of them" for number, count in busy.items())
         alone = any(len(select_measured_boots(asked.all, arm)) < 2 for arm in asked.pair)
-        yield Confound("others kept the processors busy that it computes on", told, refuses=alone)
+        yield Confound("other processes kept the server's processors busy", told, refuses=alone)
 
 
 def _meaning(asked: _Boots) -> Iterator[Confound]:
@@ -208,7 +208,7 @@ def _meaning(asked: _Boots) -> Iterator[Confound]:
     if not within or min(within) > between + _FAR_LESS:
         told = f"{between:.0%} of the answers begin alike"
         told += f", {min(within):.0%} between boots of one arm" if within else ""
-        yield Confound("the arms answer differently: look whether both are right", told, refuses=False)
+        yield Confound("the arms answer differently: check whether both are right", told, refuses=False)
 
 
 _RULES = (_failed, _launched, _software, _requests, _counters, _processors, _meaning, _not_known)

@@ -35,7 +35,7 @@ def _traffic(boots: Sequence[Boot]) -> Iterator[Confound]:
         strange = (boot.generated or 0.0) - ours
         if strange > max(_TOKENS, _STRANGE * ours) and not any(each.error for each in boot.requests):
             told = f"boot {boot.number + 1}: {strange:.0f} tokens beside our {ours}"
-            yield Confound("others sent requests to the server", told, refuses=True)
+            yield Confound("other clients sent requests to the server", told, refuses=True)
 
 
 def _machine(boots: Sequence[Boot]) -> Iterator[Confound]:
@@ -52,7 +52,9 @@ def _machine(boots: Sequence[Boot]) -> Iterator[Confound]:
             yield Confound("the GPU was throttled", f"boot {boot.number + 1}: {', '.join(hard)}", refuses=True)
         foreign = sorted({who for each in seen for who in each.foreign or ()})
         if foreign:
-            yield Confound("others used the GPU", f"boot {boot.number + 1}: {', '.join(foreign)[:200]}", refuses=True)
+            yield Confound(
+                "other processes used the GPU", f"boot {boot.number + 1}: {', '.join(foreign)[:200]}", refuses=True
+            )
         powers[boot.number] = {each.power for each in seen if each.power}
     if any("battery" in found for found in powers.values()):
         on = ", ".join(f"boot {number + 1}" for number, found in powers.items() if "battery" in found)
@@ -94,9 +96,9 @@ def _drift(boots: Sequence[Boot]) -> Iterator[Confound]:
     loads = {number: each.load for number, each in begins.items() if each.load is not None}
     others = {boot.number: round(boot.others, 1) for boot in boots if boot.others is not None}
     if others and max(others.values()) - min(others.values()) > _OTHERS:
-        yield Confound("others were not equally busy on the processors", _listed(others, "of them"), refuses=False)
+        yield Confound("other processes used the processors unequally", _listed(others, "of them"), refuses=False)
     if loads and max(loads.values()) - min(loads.values()) > _LOAD:
-        yield Confound("the machine was not equally busy", _listed(loads, "of load"), refuses=False)
+        yield Confound("the machine's load differed between boots", _listed(loads, "of load"), refuses=False)
 
 
 def _weights(boots: Sequence[Boot]) -> Iterator[Confound]:
@@ -106,7 +108,7 @@ def _weights(boots: Sequence[Boot]) -> Iterator[Confound]:
     starts = [boot.ready for boot in boots if boot.ready]
     if took and starts and max(took.values()) - min(took.values()) > max(_SECONDS, _START * min(starts)):
         rounded = {number: round(seconds, 1) for number, seconds in took.items()}
-        yield Confound("the weights were not read equally fast at each start", _listed(rounded, "s"), refuses=False)
+        yield Confound("the weights were not loaded equally fast at each start", _listed(rounded, "s"), refuses=False)
 
 
 def find_unequal_values(what: str, boots: Mapping[int, Mapping[str, str]]) -> Iterator[Confound]:

@@ -150,7 +150,7 @@ class NewExperiment(ModalScreen[str | None]):
             self.begin_once(planned)
             return
         names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in found)
-        detail = f"{names} would be measured, too. Requests under way are lost."
+        detail = f"{names} would disturb the measurement. Requests under way are lost."
         self.app.push_screen(Confirm("Stop what is in the way?", detail, "stop it and begin"), self._agreed)
 
     def _agreed(self, yes: bool | None) -> None:

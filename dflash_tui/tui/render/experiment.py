@@ -143,8 +143,8 @@ def render_remaining(progress: Progress, width: int) -> Content:
             "no boot is over yet, so there is no estimate"  # fmt: skip
         said += "; q leaves it running"
     else:
-        why = f": {clean_line(progress.halted)}" if progress.halted else ": its driver ended without a word"
-        said = f"{progress.status}{why}; r goes on where it stopped"
+        why = f": {clean_line(progress.halted)}" if progress.halted else ": the driver exited without logging an error"
+        said = f"{progress.status}{why}; r resumes it"
     return Content.assemble(("→ ", "$primary"), (truncate(said, width - 2), "bold"))
 
 

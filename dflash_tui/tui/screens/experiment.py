@@ -72,14 +72,20 @@ class ExperimentScreen(Screen[None]):
     """Shows one experiment while it runs, or where it stopped. It only reads: a driver of its own does the work."""
 
     BINDINGS: ClassVar = [
-        Binding("S", "stop", "Stop", key_display="S", tooltip="Stop the experiment, after asking; it can go on later"),
-        Binding("r", "resume", "Go on", tooltip="Go on with a stopped experiment"),
+        Binding("S", "stop", "Stop", key_display="S", tooltip="Stop the experiment, after asking; it can be resumed"),
+        Binding("r", "resume", "Resume", tooltip="Resume a stopped experiment"),
         Binding("v", "verdict", "Verdict", tooltip="What was found, once it is over"),
         Binding("o", "app.experiments", "Others", tooltip="All experiments of this machine"),
-        Binding("escape,1", "app.show('launch')", "Launch", key_display="1", tooltip="The launch screen; it goes on"),
+        Binding(
+            "escape,1",
+            "app.show('launch')",
+            "Launch",
+            key_display="1",
+            tooltip="The launch screen; the experiment continues",
+        ),
         Binding("2", "app.show('live')", "Live", show=False, tooltip="The run that is watched"),
         Binding("question_mark", "app.keys", "Help", key_display="?"),
-        Binding("q", "app.leave", "Leave", tooltip="Leave the panel; the experiment goes on"),
+        Binding("q", "app.leave", "Leave", tooltip="Leave the panel; the experiment continues"),
     ]
 
     class Over(Message):
@@ -181,9 +187,7 @@ class ExperimentScreen(Screen[None]):
         start.display, requests.display = starting, not starting
         if current is None:
             pane.border_title = Content("between two boots")
-            word = (
-                "all boots are over" if progress.finished else "the next server is prepared" if progress.driven else ""
-            )
+            word = "all boots are over" if progress.finished else "preparing the next server" if progress.driven else ""
             start.show(Content.assemble((word or "nothing runs", MUTED)))
             return
         arm, count = name_arm(progress.design, current.arm), len(progress.design.order)
@@ -211,9 +215,7 @@ class ExperimentScreen(Screen[None]):
         self.post_message(self.Over(self.identity))
 
     def action_stop(self) -> None:
-        detail = (
-            "The boot that runs is given up, its server is stopped. What was measured is kept; r goes on from there."
-        )
+        detail = "The current boot is aborted and its server stopped. Finished boots are kept; r resumes from there."
         question = Confirm("Stop the experiment?", detail, "stop it", "let it run")
         self.app.push_screen(question, self._stop)
 

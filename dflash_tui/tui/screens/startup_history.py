@@ -55,7 +55,7 @@ class HistoryScreen(ModalScreen[None]):
         head = f"  {pluralize(len(found), 'start')} that came up here, medians to the first answer"
         self.query_one("#head-of-starts", Static).update(Content.assemble(("starts", "bold"), head))
         shown, width = self.query_one("#compared", Static), self.query_one("#checks").size.width - 2
-        none = Content.assemble(("no server has come up on this machine yet", MUTED))
+        none = Content.assemble(("no server has started on this machine yet", MUTED))
         shown.update(render_table(startup_comparison.group_starts(found), width) if found else none)
 
 

@@ -109,7 +109,7 @@ class VerdictScreen(Screen[None]):
             return
         if self.report is None:
             self.query_one("#status", Display).show(
-                Content.assemble(("○ ", "$foreground"), ("no A/B is over yet", "bold"))
+                Content.assemble(("○ ", "$foreground"), ("no A/B has finished yet", "bold"))
             )
             return
         report, one, design = self.report, self.comparison, self.report.design

@@ -56,7 +56,7 @@ def test_the_user_s_own_suite_wins():
         ("text: Hello there., ", "", "3: prompts[0]: object missing required field `text`"),
         ("max_tokens: 32", "max_tokens: 0", "3: prompts[0].max_tokens: expected `int` >= 1"),
         ("max_tokens", "max_token", "3: prompts[0].max_token: unknown key, did you mean 'max_tokens'?"),
-        ("kind: Q", "kind: warm-up", "3: prompts[0].kind: is a name of our own"),
+        ("kind: Q", "kind: warm-up", "3: prompts[0].kind: is reserved"),
         ("kind: Q", 'kind: "\\e[31m"', "3: prompts[0].kind: "),
         ("Hello there.", '" "', "3: prompts[0].text: "),
         ("Hello there.", '"\\ud800"', "3: prompts[0].text: holds half a surrogate pair"),

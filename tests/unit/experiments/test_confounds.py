@@ -72,12 +72,12 @@ def test_what_differs_beyond_the_arms_refuses_a_verdict(change, evidence):
 FLAGGED = [
     ({"after": seen(clock_mhz=1800, throttle=("power cap",))}, "the GPU's clock drifted"),
     ({"after": seen(temperature_c=80, throttle=("power cap",))}, "the GPU's temperature drifted"),
-    ({"before": seen(load=6.0)}, "the machine was not equally busy"),
-    ({"others": 1.4}, "others were not equally busy on the processors"),
+    ({"before": seen(load=6.0)}, "the machine's load differed between boots"),
+    ({"others": 1.4}, "other processes used the processors unequally"),
     ({"after": seen(throttle=("clocks set by the user",))}, "the GPU's clocks were limited in some boots"),
     (first(tokens=300), "answers differ in length"),
     ({"error": "it died", "requests": ()}, "a boot of compile failed"),
-    ({"phases": {"weights": 5.0, "drafter": 1.0}}, "the weights were not read equally fast at each start"),
+    ({"phases": {"weights": 5.0, "drafter": 1.0}}, "the weights were not loaded equally fast at each start"),
 ]
 
 
@@ -204,7 +204,7 @@ def test_arms_that_answer_differently_are_told_when_one_arm_agrees_with_itself()
     arms = [answering(("a", "b")[each.arm], each) for each in usual()]
     assert measure_agreement(modes(), arms, 0, 1) == 0
     assert [each.what for each in find_confounds(modes(), arms, 0, 1)] == [
-        "the arms answer differently: look whether both are right"
+        "the arms answer differently: check whether both are right"
     ]
     never = [answering(str(each.number), each) for each in usual()]
     assert find_confounds(modes(), never, 0, 1) == ()

@@ -132,7 +132,7 @@ def test_an_experiment_that_is_there_is_never_written_over():
     first = designed()
     folder = store.create_experiment(first)
     store.append_event(folder, began(0, 0))
-    with pytest.raises(DflashError, match=f"there is an experiment {first.id} already"):
+    with pytest.raises(DflashError, match=f"experiment {first.id} already exists"):
         store.create_experiment(replace(first, seed=9))
     assert store.read_design(folder) == first
     assert len(store.read_events(folder)) == 1
@@ -150,7 +150,7 @@ def test_an_experiment_is_found_by_its_id_its_start_and_its_recipe():
     assert [design.id for design in store.list_experiments()] == [older.id, newer.id]
     assert store.find_experiment() == store.find_experiment("demo-cpu") == store.find_experiment("20261123") == newer
     assert store.find_experiment(older.id) == older
-    with pytest.raises(UsageError, match="fits 2"):
+    with pytest.raises(UsageError, match="matches 2"):
         store.find_experiment("2026112")
     for none in ("x", ""):
         with pytest.raises(UsageError, match=f"called '{none}'"):

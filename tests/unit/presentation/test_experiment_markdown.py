@@ -53,7 +53,7 @@ def test_the_command_that_begins_it_again_is_told():
     """As it was given; two runs side by side have none."""
     said = experiment_markdown.render_experiment(a_report(command="dflash-tui ab demo-cpu --vary n=0,7"))
     assert "\ndflash-tui ab demo-cpu --vary n=0,7\n" in said
-    assert "Once more" not in experiment_markdown.render_experiment(a_report())
+    assert "To repeat it" not in experiment_markdown.render_experiment(a_report())
 
 
 def test_an_arm_has_its_spread_and_how_many_boots():
@@ -172,5 +172,5 @@ def test_what_the_environment_had_beside_the_plan_is_told():
     first, *rest = boots(design, (10.0, 12.0))
     first = replace(first, inherited={"OMP_NUM_THREADS": "4"})
     told = experiment_markdown.render_experiment(ExperimentReport(design, (first, *rest), ()))
-    assert "environment that was there before: `OMP_NUM_THREADS=4`" in told
-    assert "environment that was there before: —" in told
+    assert "inherited environment: `OMP_NUM_THREADS=4`" in told
+    assert "inherited environment: —" in told
