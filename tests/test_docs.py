@@ -178,3 +178,19 @@ def test_every_module_that_the_docs_name_is_there():
 def test_the_readme_is_short():
     """It is read by everybody; the rest is on pages of its own."""
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
+
+
+def test_every_name_of_code_that_the_docs_use_is_in_the_code():
+    """A name in backquotes, such as `build_tiles`, `LaunchRequest` or `KNOWN_FAILURES`, is in some file of ours."""
+    files = [
+        path for top in ("dflash_tui", "tests", "recipes", "patches") for path in (ROOT / top).rglob("*.[py][ya]*")
+    ]
+    code = "\n".join(path.read_text("utf-8", errors="replace") for path in files if path.name != Path(__file__).name)
+    names = set(re.findall(r"\w+", code)) | {path.stem for path in files}
+    missing = [
+        (page, name)
+        for page in ("architecture.md", "contributing.md", "glossary.md")
+        for name in re.findall(r"`(\w+)(?:\(.*?\))?`", (ROOT / "docs" / page).read_text(encoding="utf-8"))
+        if ("_" in name.strip("_") or re.search(r"[a-z][A-Z]|[A-Z]{3}", name)) and name not in names
+    ]
+    assert missing == []
