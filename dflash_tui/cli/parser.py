@@ -100,6 +100,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_run_argument(attach, foreign)
     add_option(attach, "--plain", action="store_true", help="lines instead of the panel")
     add_watch_options(attach)
+    attach.set_defaults(foreground=False, detach=False)
 
     _add_bench(commands)
 

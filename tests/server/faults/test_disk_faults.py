@@ -79,7 +79,7 @@ async def test_a_full_disk_under_a_living_server(launch, small):
         known = len(recorded(run, Sampled))
         filler.unlink()
         await until(lambda: len(recorded(run, Sampled)) > known + 2)
-        assert any("recorded again" in line.text for line in state.lines)
+        await until(lambda: any("recording again" in line.text for line in state.lines))
     assert observer.replay_run(run).status == "warm"
     assert [run.id for run in registry.list_runs()] == [run.id]
     assert registry.unreadable_run_files() == {}

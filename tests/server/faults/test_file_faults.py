@@ -24,7 +24,7 @@ from dflash_tui.events import Health, HealthChanged, LogLine, Sampled
 from dflash_tui.monitoring import observer, recording
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, run_files, server_process
-from dflash_tui.runs.run import Run
+from dflash_tui.runs.run import VERSION, Run
 from tests.support.fake_runs import made, recorded, watching
 from tests.support.waiting import until, wait_until
 
@@ -185,7 +185,8 @@ def test_a_record_that_cannot_be_used_is_named(harm):
     good, bad = ended(name="20261122-000000-good"), ended()
     path = bad.folder / "run.json"
     text = path.read_bytes()
-    path.write_bytes(RECORDS[harm](text) if harm != "newer" else text.replace(b'"version":1', b'"version":2'))
+    newer = text.replace(b'"version":%d' % VERSION, b'"version":%d' % (VERSION + 1))
+    path.write_bytes(RECORDS[harm](text) if harm != "newer" else newer)
     assert path.read_bytes() != text
     assert [run.id for run in registry.list_runs()] == [good.id]
     [(where, flaw)] = registry.unreadable_run_files().items()

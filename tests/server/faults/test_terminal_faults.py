@@ -92,6 +92,21 @@ async def test_a_headless_watcher_that_ends_takes_nothing_with_it(launch):
     await goes_on(run)
 
 
+def test_ctrl_c_of_a_headless_watcher_leaves_the_server(launch):
+    """It says how to come back, and ends as whoever is interrupted."""
+    run = launch()
+    command = [sys.executable, "-m", "dflash_tui", "attach", run.id, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watcher:
+        assert watcher.stdout is not None
+        while json.loads(watcher.stdout.readline()).get("health") != "warm":
+            pass
+        watcher.send_signal(signal.SIGINT)
+        _, told = watcher.communicate(timeout=240)
+    assert (watcher.returncode, "Traceback" in told) == (130, False)
+    assert f"dflash-tui attach {run.id}" in told
+    assert server_process.is_alive(run)
+
+
 def test_a_panel_whose_terminal_vanished_without_a_word_ends():
     """It controls no session, so that no SIGHUP comes, and every write fails: the panel sees that and is gone."""
     ours, its = os.openpty()
