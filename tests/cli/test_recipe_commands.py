@@ -145,7 +145,7 @@ def test_a_new_recipe_overwrites_nothing(mine, capsys):
     """2, and the file is as it was."""
     (mine / "mine.yaml").write_text(FULL)
     assert main.main(["recipes", "new", "mine"]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert (mine / "mine.yaml").read_text() == FULL
 
 
@@ -153,7 +153,7 @@ def test_a_new_recipe_overwrites_nothing(mine, capsys):
 def test_a_new_recipe_has_a_plain_name(name, capsys, folders):
     """2, and nothing is written."""
     assert main.main(["recipes", "new", "--", name]) == 2
-    assert "cannot be a recipe's name" in capsys.readouterr().err
+    assert "is not a valid recipe name" in capsys.readouterr().err
     assert not (folders / "config").exists()
 
 

@@ -103,7 +103,7 @@ def test_a_name_that_is_no_safe_name_is_refused(name, own):
     usable, broken = patch_file.load_all_patches()
     assert [patch.name for patch in usable] == SHIPPED
     assert broken.keys() == {ascii(name)[1:-1]}
-    assert "cannot be a patch's name" in broken[ascii(name)[1:-1]]
+    assert "not a valid patch name" in broken[ascii(name)[1:-1]]
     json.dumps(broken).encode()
     assert all(" " <= letter <= "~" for letter in "".join([*broken, *broken.values()]))
 

@@ -1,10 +1,13 @@
-"""`recipes`: list them, check them, show one, begin one."""
+"""`recipes`: list and check recipes, show one, write a new one, print their JSON Schema."""
 
 from __future__ import annotations
 
 import argparse
+import ast
+import inspect
 import json
 import re
+from itertools import pairwise
 
 import msgspec
 
@@ -12,18 +15,19 @@ from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import format_table, pluralize
+from dflash_tui.planning import recipe as recipe_module
 from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.planning.recipe import Recipe
 
 
 def recipes(args: argparse.Namespace) -> int:
-    """`recipes [check|show|new|schema]`: without an action the list."""
+    """`recipes [check|show|new|schema]`: without an action print the list."""
     actions = {"check": check, "show": show, "new": new, "schema": schema}
     return actions.get(args.action, listed)(args)
 
 
 def listed(args: argparse.Namespace) -> int:
-    """Print the recipes; one that does not load is listed with its error."""
+    """Print the recipes; one that cannot be loaded is listed with its error."""
     rows, broken = [], []
     for name, path in recipe_loader.list_recipe_files().items():
         try:
@@ -33,10 +37,10 @@ def listed(args: argparse.Namespace) -> int:
             continue
         if args.json:
             print_json(recipe)
-        made = resolution.resolve_recipe(recipe)
-        known = ", ".join(kind.value for kind in recipe.hardware) or "any CPU"
-        tokens = str(made.num_speculative_tokens)
-        rows.append((name, recipe.status.value, tokens, made.engine.vllm, known, recipe.title))
+        setup = resolution.resolve_recipe(recipe)
+        hardware = ", ".join(kind.value for kind in recipe.hardware) or "any CPU"
+        tokens = str(setup.num_speculative_tokens)
+        rows.append((name, recipe.status.value, tokens, setup.engine.vllm, hardware, recipe.title))
     if args.json:
         for entry in broken:
             print_data(json.dumps(entry))
@@ -48,12 +52,10 @@ def listed(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> int:
-    """Read recipe files and print what is wrong with each; the exit code is 2 when anything is."""
-    wanted = [recipe_loader.recipe_path(name) for name in args.files] or list(
-        recipe_loader.list_recipe_files().values()
-    )
+    """Check recipe files and print the error of each; the exit code is 2 when there is one."""
+    files = [recipe_loader.recipe_path(name) for name in args.files]
     wrong = 0
-    for path in wanted:
+    for path in files or recipe_loader.list_recipe_files().values():
         try:
             recipe = recipe_loader.load_recipe(path)
         except RecipeError as error:
@@ -61,13 +63,13 @@ def check(args: argparse.Namespace) -> int:
             print_data(json.dumps({"file": str(path), "error": str(error)}) if args.json else f"✗ {error}")
             continue
         count = len(resolution.list_profiles(recipe)) * max(1, len(recipe.hardware)) * (1 + len(recipe.variants))
-        says = {"file": str(path), "error": "", "plans": count}
-        print_data(json.dumps(says) if args.json else f"✓ {path}: {pluralize(count, 'plan')}")
+        result = {"file": str(path), "error": "", "plans": count}
+        print_data(json.dumps(result) if args.json else f"✓ {path}: {pluralize(count, 'plan')}")
     return 2 if wrong else 0
 
 
 def show(args: argparse.Namespace) -> int:
-    """Print a recipe's file; where it is goes to stderr."""
+    """Print a recipe's file, and its path to stderr."""
     path = recipe_loader.recipe_path(args.recipe)
     recipe_loader.load_recipe(path)
     print_status(str(path))
@@ -76,14 +78,14 @@ def show(args: argparse.Namespace) -> int:
 
 
 def new(args: argparse.Namespace) -> int:
-    """Write a recipe into the user's folder, from the template or from another recipe, and say where."""
+    """Write a recipe into the user's folder, from the template or from another recipe, and print its path."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", args.name):
-        raise UsageError(f"'{args.name}' cannot be a recipe's name", hint="lower case letters, digits, . _ and -")
+        raise UsageError(f"'{args.name}' is not a valid recipe name", hint="use lower case letters, digits, . _ and -")
     source = recipe_loader.recipe_path(args.like) if args.like else paths.bundled_folder("recipes") / "_template.yaml"
     target = paths.user_recipes_folder() / f"{args.name}.yaml"
     if target.exists():
         raise UsageError(
-            f"{target} is there already", hint=f"edit it, or see it with dflash-tui recipes show {args.name}"
+            f"{target} already exists", hint=f"edit it, or print it with dflash-tui recipes show {args.name}"
         )
     if args.like:
         recipe_loader.load_recipe(source)
@@ -106,8 +108,26 @@ def schema(_args: argparse.Namespace) -> int:
 
 def schema_text() -> str:
     """Return the JSON Schema of recipe files, as it is shipped."""
-    made = msgspec.json.schema(Recipe)
-    for part in made["$defs"].values():
+    schema = msgspec.json.schema(Recipe)
+    fields = _field_texts()
+    for name, part in schema["$defs"].items():
         part["description"] = " ".join(part["description"].split())
+        for key, value in part.get("properties", {}).items():
+            if text := fields.get((name, key)):
+                value["description"] = text
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "dflash-tui recipe"}
-    return json.dumps(head | made, indent=1, sort_keys=False) + "\n"
+    return json.dumps(head | schema, indent=1, sort_keys=False) + "\n"
+
+
+def _field_texts() -> dict[tuple[str, str], str]:
+    """Return the texts under the fields of a recipe's structs, by class and field, inherited ones included."""
+    texts: dict[tuple[str, str], str] = {}
+    for node in ast.parse(inspect.getsource(recipe_module)).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for base in (base.id for base in node.bases if isinstance(base, ast.Name)):
+            texts |= {(node.name, field): text for (owner, field), text in texts.items() if owner == base}
+        for field, text in pairwise(node.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                texts[node.name, ast.unparse(field.target)] = " ".join(str(text.value.value).split())
+    return texts

@@ -289,7 +289,7 @@ def test_a_name_that_no_run_could_have_is_refused(tmp_path, name):
     """Runs and their folders are called after the recipe."""
     path = tmp_path / f"{name}.yaml"
     path.write_text(FULL)
-    with pytest.raises(RecipeError, match="its name cannot be a recipe's"):
+    with pytest.raises(RecipeError, match="not a valid recipe name"):
         recipe_loader.load_recipe(path)
 
 
