@@ -101,29 +101,29 @@ def load_imported_result(path: Path) -> ImportedResult:
             raise UsageError(f"{path} is not a file")
         if path.stat().st_size > SIZE_LIMIT:
             raise UsageError(f"{path} is larger than {SIZE_LIMIT >> 20} MiB, which no benchmark result is")
-        found = msgspec.json.decode(path.read_bytes())
+        content = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise UsageError(f"{path} cannot be read", evidence=clean_line(str(error))) from None
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise UsageError(f"{path} is not JSON", evidence=clean_line(str(error))) from None
-    return _understood(path, found)
+    return _understood(path, content)
 
 
-def _understood(path: Path, found: Any) -> ImportedResult:
-    keys = found if isinstance(found, dict) else {}
+def _understood(path: Path, content: Any) -> ImportedResult:
+    keys = content if isinstance(content, dict) else {}
     try:
         if "output_throughput" in keys:
-            made = _serve(msgspec.convert(found, _Serve))
+            result = _serve(msgspec.convert(content, _Serve))
         elif "benchmarks" in keys:
-            made = _benchy(msgspec.convert(found, _Benchy))
+            result = _benchy(msgspec.convert(content, _Benchy))
         else:
             do = "give the JSON of `vllm bench serve --save-result` or of `llama-benchy --format json`"
             raise UsageError(f"{path} is not a known benchmark result", hint=do)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path} is not a valid benchmark result", evidence=clean_line(str(error))) from None
-    if not made.measured:
-        raise UsageError(f"{path} holds no measurement", evidence=f"{made.source} wrote none: did its requests fail?")
-    return made
+    if not result.measured:
+        raise UsageError(f"{path} holds no measurement", evidence=f"{result.source} wrote none: did its requests fail?")
+    return result
 
 
 def _serve(result: _Serve) -> ImportedResult:

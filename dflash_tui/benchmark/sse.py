@@ -97,7 +97,7 @@ class CompletionStream:
     def result(self) -> RequestDone:
         """Return the measures; tokens come from `usage`, since one chunk may carry several."""
         tokens = _count(self._usage.get("completion_tokens"))
-        chunks, told = self._chunks, self._speculation
+        chunks, speculation = self._chunks, self._speculation
         span = chunks[-1] - chunks[0] if chunks else 0.0
         gaps = [later - earlier for earlier, later in pairwise(chunks)]
         if not self.error and not tokens:
@@ -112,8 +112,8 @@ class CompletionStream:
             decode_tok_s=(tokens - 1) / span if tokens > 1 and span > _LEAST_GAP * len(gaps) else None,
             finish=quote_server_text(self._finish),
             error=self.error,
-            steps=_count(told.num_spec_steps) if told else None,
-            accepted=_count(told.num_accepted_draft_tokens) if told else None,
+            steps=_count(speculation.num_spec_steps) if speculation else None,
+            accepted=_count(speculation.num_accepted_draft_tokens) if speculation else None,
             chunk_p50=statistics.median(gaps) if gaps else None,
             chunk_p95=_p95(gaps) if gaps else None,
             streams=self._streams,

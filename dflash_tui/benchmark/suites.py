@@ -93,12 +93,12 @@ def load_suite(name_or_path: str) -> Suite:
     if path.suffix == ".jsonl":
         return build_suite(clean_line(path.stem), tuple(_lines(path)), in_order=False)
     file = yaml_loader.load_yaml(path, _File)
-    seen = {WARM_UP, PROBE}
+    kinds = {WARM_UP, PROBE}
     for index, entry in enumerate(file.prompts):
-        if entry.kind in seen:
+        if entry.kind in kinds:
             what = "is reserved" if entry.kind in {WARM_UP, PROBE} else "given twice"
             raise yaml_loader.build_file_error(path, ["prompts", index, "kind"], what)
-        seen.add(entry.kind)
+        kinds.add(entry.kind)
         for key, why in _unusable(entry):
             raise yaml_loader.build_file_error(path, ["prompts", index, key], why)
     prompts = tuple(Prompt(entry.kind, _text(entry), entry.max_tokens, entry.repeat) for entry in file.prompts)
@@ -113,12 +113,12 @@ def build_suite(name: str, prompts: tuple[Prompt, ...], *, in_order: bool = Fals
 
 def list_suite_files() -> dict[str, Path]:
     """Return the suites' files by name, sorted; the user's own win over the shipped ones."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in (paths.suites_folder(), paths.user_suites_folder()):
-        found |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
+        files |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
     if _mt_bench().is_file():
-        found.setdefault(MT_BENCH, _mt_bench())
-    return dict(sorted(found.items()))
+        files.setdefault(MT_BENCH, _mt_bench())
+    return dict(sorted(files.items()))
 
 
 def _mt_bench() -> Path:
@@ -150,23 +150,23 @@ def _lines(path: Path) -> Iterator[Prompt]:
         text = path.read_bytes().splitlines()
     except OSError as error:
         raise RecipeError(f"{path}: {error.strerror or error}") from None
-    seen: set[str] = set()
+    kinds: set[str] = set()
     for number, line in enumerate(text, 1):
         if not line.strip():
             continue
         try:
-            asked = msgspec.json.decode(line, type=_Line)
+            entry = msgspec.json.decode(line, type=_Line)
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
             raise RecipeError(f"{path}:{number}: {clean_line(str(error))}") from None
-        kind = f"{asked.category[:16]} {number if asked.question_id is None else asked.question_id}"[:_KIND_LIMIT]
-        if kind in seen:
+        kind = f"{entry.category[:16]} {number if entry.question_id is None else entry.question_id}"[:_KIND_LIMIT]
+        if kind in kinds:
             raise RecipeError(f"{path}:{number}: question_id: {kind} is given twice")
-        seen.add(kind)
-        found = asked.turns[0] if asked.turns else asked.prompt
-        if found is None:
+        kinds.add(kind)
+        question = entry.turns[0] if entry.turns else entry.prompt
+        if question is None:
             raise RecipeError(f"{path}:{number}: expected `turns` or `prompt`")
-        yield Prompt(kind, found, asked.output_tokens)
-    if not seen:
+        yield Prompt(kind, question, entry.output_tokens)
+    if not kinds:
         raise RecipeError(f"{path}: holds no prompt")
 
 
@@ -187,8 +187,8 @@ def _path_of(name: str) -> Path:
 def _text(entry: _Entry) -> str:
     if entry.context is None:
         return entry.text
-    said = entry.context.sentences
-    lines = (said[n % len(said)].replace("{n}", str(n + 1)) for n in range(entry.context.count))
+    sentences = entry.context.sentences
+    lines = (sentences[n % len(sentences)].replace("{n}", str(n + 1)) for n in range(entry.context.count))
     return "\n".join((*lines, "", entry.text))
 
 

@@ -85,10 +85,10 @@ async def run_vllm_bench(
     ]  # fmt: skip
     env = processes.build_clean_environment() | run.plan.env | ({"OPENAI_API_KEY": run.key} if run.key else {})
     env |= {"VLLM_NO_USAGE_STATS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    with log.open("wb") as told:
+    with log.open("wb") as output:
         try:
             process = await asyncio.create_subprocess_exec(
-                *argv, stdin=asyncio.subprocess.DEVNULL, stdout=told, stderr=told, env=env, cwd=run.folder
+                *argv, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, env=env, cwd=run.folder
             )
         except OSError as error:
             raise DflashError("vllm bench serve could not be started", evidence=clean_line(str(error))) from None
@@ -120,11 +120,11 @@ def _argv(run: Run, prompts: Path, result: Path) -> list[str]:
 
 def _of_tokenizer(argv: tuple[str, ...]) -> list[str]:
     """Return the options of the server that its tokenizer needs."""
-    found: list[str] = []
+    options: list[str] = []
     for word, after in zip(argv, (*argv[1:], ""), strict=True):
         if word.partition("=")[0] in _OF_TOKENIZER:
-            found += [word] if "=" in word or after.startswith("--") or not after else [word, after]
-    return found
+            options += [word] if "=" in word or after.startswith("--") or not after else [word, after]
+    return options
 
 
 def _last(log: Path) -> str:

@@ -31,8 +31,8 @@ def follow_experiment(design: Design, *, as_json: bool) -> int:
         for event in _events(folder):
             if as_json:
                 print_data(encode(event).decode())
-            elif said := experiment_text.format_event(design, event):
-                print_status(said)
+            elif line := experiment_text.format_event(design, event):
+                print_status(line)
     except KeyboardInterrupt:
         print_status("\ndetached; the experiment continues in the background")
         print_status(experiment_text.describe_experiment_commands(design.id))
@@ -71,8 +71,8 @@ def _end(folder: Path, design: Design, *, as_json: bool) -> int:
                 f"{names} did not start", evidence=failed[-1].error, hint=f"dflash-tui why {failed[-1].run}"
             )
         return 0
-    said = progress.halted or _last_words(folder) or "the driver exited without logging an error"
-    raise DflashError(f"{design.id} ended early", evidence=clean_line(said), hint=f"dflash-tui ab resume {design.id}")
+    why = progress.halted or _last_words(folder) or "the driver exited without logging an error"
+    raise DflashError(f"{design.id} ended early", evidence=clean_line(why), hint=f"dflash-tui ab resume {design.id}")
 
 
 def _print(report: ExperimentReport, *, as_json: bool) -> None:

@@ -71,48 +71,48 @@ def prepare_boot(design: Design, number: int, attempt: int, setup: ResolvedRecip
     return PreparedBoot(design, number, attempt, setup, boot_snapshot.tag_plan(arm.plan, arm, design.id, cache), cache)
 
 
-async def run_boot(what: PreparedBoot, tell: Tell) -> Boot:
+async def run_boot(prepared: PreparedBoot, tell: Tell) -> Boot:
     """Return all that the boot measured, or with `error` why it measured nothing; its server has ended.
 
     Raises:
         OSError: what happens cannot be written down.
         DflashError: the server takes a prompt for wrong, as that of every other boot will.
     """
-    made = Boot(what.number, what.arm, "", what.attempt, began=time.time())
-    free = await asyncio.to_thread(conditions.measure_free_memory, what.plan)
+    boot = Boot(prepared.number, prepared.arm, "", prepared.attempt, began=time.time())
+    free = await asyncio.to_thread(conditions.measure_free_memory, prepared.plan)
     began = time.monotonic()
     try:
-        (await runner.run_preflight(what.setup, what.plan)).raise_failed(forcible=False)
-        run = await preparation.prepare_and_launch(what.setup, what.plan, log_preparing)
+        (await runner.run_preflight(prepared.setup, prepared.plan)).raise_failed(forcible=False)
+        run = await preparation.prepare_and_launch(prepared.setup, prepared.plan, log_preparing)
     except DflashError as error:
-        return replace(made, error=str(error))
-    launched, made = time.monotonic(), replace(made, run=run.id, began=run.started_at)
+        return replace(boot, error=str(error))
+    launched, boot = time.monotonic(), replace(boot, run=run.id, began=run.started_at)
     try:
-        tell(BootBegan(run.started_at, what.number, what.arm, run.id, what.attempt))
-        made = await asyncio.to_thread(boot_snapshot.with_environment, made, run, what.cache)
-        made = await _measure(what, made, run, tell)
+        tell(BootBegan(run.started_at, prepared.number, prepared.arm, run.id, prepared.attempt))
+        boot = await asyncio.to_thread(boot_snapshot.with_environment, boot, run, prepared.cache)
+        boot = await _measure(prepared, boot, run, tell)
     except _Failed as error:
-        made = replace(made, error=str(error))
+        boot = replace(boot, error=str(error))
     finally:
         await lifecycle.stop_server(run)
-    if not await conditions.wait_for_memory_release(what.plan, free):
+    if not await conditions.wait_for_memory_release(prepared.plan, free):
         write_driver_log("the server's memory was not released within a minute")
     write_driver_log(
-        f"boot {what.number + 1}: prepared in {launched - began:.1f} s, {time.monotonic() - launched:.1f} s in all"
+        f"boot {prepared.number + 1}: prepared in {launched - began:.1f} s, {time.monotonic() - launched:.1f} s in all"
     )
-    return replace(made, took=time.monotonic() - launched)
+    return replace(boot, took=time.monotonic() - launched)
 
 
 class _Failed(Exception):
     """The server does not do what is measured; the text says why."""
 
 
-async def _measure(what: PreparedBoot, made: Boot, run: Run, tell: Tell) -> Boot:
+async def _measure(prepared: PreparedBoot, boot: Boot, run: Run, tell: Tell) -> Boot:
     async with observer.fold_run(run) as (state, over):
         await _until_warm(run, state, over)
-        up_at, design, suite = state.up_at, what.design, store.load_experiment_suite(what.design)
-        made = replace(
-            made,
+        up_at, design, suite = state.up_at, prepared.design, store.load_experiment_suite(prepared.design)
+        boot = replace(
+            boot,
             cache=state.startup.cache,
             up=None if up_at is None else up_at - run.started_at,
             ready=state.time_to_ready,
@@ -123,10 +123,10 @@ async def _measure(what: PreparedBoot, made: Boot, run: Run, tell: Tell) -> Boot
             taken = []
             async for request in requests:
                 run_files.record_event(run, request if stage == "round" else replace(request, kind=WARM_UP))
-                tell(RequestMeasured(time.time(), what.number, stage, request))
+                tell(RequestMeasured(time.time(), prepared.number, stage, request))
                 taken.append(request)
                 if request.status == _BAD_REQUEST:
-                    raise _refused(what, request)
+                    raise _refused(prepared, request)
                 if request.error:
                     await _unless_alive(run, state, over)
             return tuple(taken)
@@ -134,29 +134,29 @@ async def _measure(what: PreparedBoot, made: Boot, run: Run, tell: Tell) -> Boot
         cold = await take("cold", boot_requests.send_cold_request(design, suite, run))
         await take("warm-up", boot_requests.send_warm_up(design, suite, run))
         since, before = time.time(), await recorder.read_counters(run)
-        made = replace(made, cold_request=cold[0], before=conditions.measure_conditions(run, state, since))
+        boot = replace(boot, cold_request=cold[0], before=conditions.measure_conditions(run, state, since))
         worked = await asyncio.to_thread(conditions.read_processor_times, run)
         requests = await take("round", boot_requests.send_measured_rounds(design, suite, run))
         others = conditions.count_foreign_processors(
             worked, await asyncio.to_thread(conditions.read_processor_times, run)
         )
         after = await recorder.read_counters(run)
-        made = replace(made, requests=requests, others=others, after=conditions.measure_conditions(run, state, since))
+        boot = replace(boot, requests=requests, others=others, after=conditions.measure_conditions(run, state, since))
         if all(request.error for request in requests):
             raise _Failed(requests[-1].error)
     if before and after:
-        made = replace(
-            made,
+        boot = replace(
+            boot,
             generated=max(0.0, after.generated - before.generated),
             preemptions=max(0.0, after.preemptions - before.preemptions),
             prefix_queries=max(0.0, after.prefix_queries - before.prefix_queries),
             prefix_hits=max(0.0, after.prefix_hits - before.prefix_hits),
         )
-    return made
+    return boot
 
 
-def _refused(what: PreparedBoot, request: RequestDone) -> DflashError:
-    name = what.design.arms[what.arm].name
+def _refused(prepared: PreparedBoot, request: RequestDone) -> DflashError:
+    name = prepared.design.arms[prepared.arm].name
     do = "begin a new A/B: choose other prompts with --suite, or allow longer ones with max-model-len"
     return DflashError(f"{name}: the server rejected the prompt {request.kind}", evidence=request.error, hint=do)
 
@@ -198,8 +198,8 @@ async def _settled(over: asyncio.Task[None]) -> None:
 
 def _why(run: Run, state: RunState) -> str:
     """Return why a server fails, with the line that shows it."""
-    if found := postmortem.build_postmortem(run, state):
-        diagnosis = found.diagnosis
+    if failure := postmortem.build_postmortem(run, state):
+        diagnosis = failure.diagnosis
         return "\n  ".join([f"{diagnosis.what}: {diagnosis.cause}", *diagnosis.evidence[:1]])
     if state.exit:
         return "the server was stopped from outside the experiment" if state.stopping else "the server exited"

@@ -90,7 +90,7 @@ def _heeded(around: dict[str, str], planned: dict[str, str]) -> dict[str, str]:
 
 def _patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:
     """Return by patch the SHA-256 of the files that it changes, as they are now."""
-    found = {}
+    digests = {}
     for name in names:
         digest = hashlib.sha256()
         try:
@@ -98,8 +98,8 @@ def _patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:
                 digest.update(ledger.read_vllm_file(engine, path) or b"")
         except DflashError:
             continue
-        found[name] = digest.hexdigest()
-    return found
+        digests[name] = digest.hexdigest()
+    return digests
 
 
 def _versions(engine: Engine) -> dict[str, str]:

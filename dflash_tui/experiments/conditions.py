@@ -105,14 +105,19 @@ def _all(samples: Sequence[GpusSampled]) -> list[GpuLoad]:
 
 
 def _throttle(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
-    told = [card.throttle for card in _all(samples) if card.throttle is not None]
-    return tuple(dict.fromkeys(why for one in told for why in one)) if told else None
+    reasons = [card.throttle for card in _all(samples) if card.throttle is not None]
+    return tuple(dict.fromkeys(why for one in reasons for why in one)) if reasons else None
 
 
 def _heavy(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
-    told = [card.foreign for card in _all(samples) if card.foreign is not None]
-    heavy = (f"{p.name or 'a process'} (pid {p.pid})" for one in told for p in one if (p.memory or 0) >= _FOREIGN)
-    return tuple(dict.fromkeys(heavy)) if told else None
+    processes_of_others = [card.foreign for card in _all(samples) if card.foreign is not None]
+    heavy = (
+        f"{p.name or 'a process'} (pid {p.pid})"
+        for one in processes_of_others
+        for p in one
+        if (p.memory or 0) >= _FOREIGN
+    )
+    return tuple(dict.fromkeys(heavy)) if processes_of_others else None
 
 
 def _disturbs(other: Run, run: Run) -> bool:

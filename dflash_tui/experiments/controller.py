@@ -111,10 +111,10 @@ def launch_driver(design: Design) -> str:
         time.sleep(_INTERVAL)
     if store.read_progress(folder).finished:
         return design.id
-    said = (folder / store.LOG).read_bytes()[size:].decode(errors="replace").strip().splitlines()
+    output = (folder / store.LOG).read_bytes()[size:].decode(errors="replace").strip().splitlines()
     raise DflashError(
         f"the driver of {design.id} exited at once",
-        evidence=truncate(" | ".join(said[-3:]), 500),
+        evidence=truncate(" | ".join(output[-3:]), 500),
         hint=f"dflash-tui ab resume {design.id}",
     )
 
@@ -141,17 +141,17 @@ def stop_driver(design: Design) -> bool:
         DflashError: it does not end.
     """
     folder = store.experiment_folder(design.id)
-    found = store.find_driver(folder)
-    if found is None:
+    driver = store.find_driver(folder)
+    if driver is None:
         return False
-    process = psutil.Process(found.pid)
-    if processes.read_process_identity(found.pid) == found.born:
+    process = psutil.Process(driver.pid)
+    if processes.read_process_identity(driver.pid) == driver.born:
         processes.send_signal(process, signal.SIGTERM)
     deadline = time.monotonic() + _STOP_PATIENCE
     while store.find_driver(folder):
         if time.monotonic() > deadline:
             raise DflashError(
-                f"the driver of {design.id} (pid {found.pid}) does not stop", hint="try again in a minute"
+                f"the driver of {design.id} (pid {driver.pid}) does not stop", hint="try again in a minute"
             )
         time.sleep(_INTERVAL)
     return True

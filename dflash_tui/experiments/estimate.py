@@ -40,7 +40,7 @@ def _sum(design: Design, arms: Sequence[float | None]) -> float | None:
 
 def _boots(design: Design) -> list[list[Boot]]:
     """Return by arm the good boots of earlier experiments that launched the same and sent as much."""
-    found: list[list[Boot]] = [[] for _ in design.arms]
+    boots_by_arm: list[list[Boot]] = [[] for _ in design.arms]
     for other in store.list_experiments():
         if _amount(other) != _amount(design):
             continue
@@ -48,8 +48,8 @@ def _boots(design: Design) -> list[list[Boot]]:
             kind = other.arms[boot.arm].plan.kind
             for place, arm in enumerate(design.arms):
                 if not boot.error and arm.plan.kind == kind:
-                    found[place].append(boot)
-    return found
+                    boots_by_arm[place].append(boot)
+    return boots_by_arm
 
 
 def _amount(design: Design) -> tuple[object, ...]:

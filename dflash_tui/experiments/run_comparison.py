@@ -87,7 +87,7 @@ def compare_sides(one: Side, other: Side) -> ExperimentReport:
     )  # fmt: skip
     report = verdict.build_report(design, renumbered)
     confounds = tuple(_unlike(one, other, varied))
-    return replace(report, comparisons=tuple(_with(found, confounds) for found in report.comparisons))
+    return replace(report, comparisons=tuple(_with(comparison, confounds) for comparison in report.comparisons))
 
 
 def _names(one: Side, other: Side, varied: list[str]) -> tuple[tuple[str, str], str]:
@@ -99,11 +99,14 @@ def _names(one: Side, other: Side, varied: list[str]) -> tuple[tuple[str, str], 
     return (one.name, other.name), VARY
 
 
-def _with(found: Comparison, confounds: tuple[Confound, ...]) -> Comparison:
+def _with(comparison: Comparison, confounds: tuple[Confound, ...]) -> Comparison:
     refused = any(each.refuses for each in confounds)
-    word = Verdict.REFUSED if refused else found.word
+    word = Verdict.REFUSED if refused else comparison.word
     return replace(
-        found, confounds=(*confounds, *found.confounds), word=word, break_even=() if refused else found.break_even
+        comparison,
+        confounds=(*confounds, *comparison.confounds),
+        word=word,
+        break_even=() if refused else comparison.break_even,
     )
 
 
@@ -122,17 +125,17 @@ def _unlike(one: Side, other: Side, varied: list[str]) -> Iterator[Confound]:
     if not (one.design and other.design):
         kinds = [sorted({done.kind for boot in side.boots for done in boot.requests}) for side in (one, other)]
         if kinds[0] != kinds[1]:
-            told = " and ".join(", ".join(found) or "none" for found in kinds)
-            yield Confound("the prompts differ", told[:400], refuses=True)
+            names = " and ".join(", ".join(of_side) or "none" for of_side in kinds)
+            yield Confound("the prompts differ", names[:400], refuses=True)
         yield Confound("not recorded for a single run", _UNKEPT, refuses=False)
 
 
 def compare_plans(one: Plan, other: Plan) -> list[str]:
     """Return what two plans differ in, each thing once, by its name."""
-    found = [said for name, said in _PARTS.items() if getattr(one, name) != getattr(other, name)]
+    differing = [label for name, label in _PARTS.items() if getattr(one, name) != getattr(other, name)]
     follow = {"--enforce-eager": "mode", "--speculative-config": "n"}  # what these flags say has a name already
     flags = [parse_argv_options(plan.argv) for plan in (one, other)]
     names = sorted(name for name in {*flags[0], *flags[1]} if flags[0].get(name) != flags[1].get(name))
-    found += [name for name in names if follow.get(name) not in found]
-    found += [f"env.{name}" for name in sorted({*one.env, *other.env}) if one.env.get(name) != other.env.get(name)]
-    return found + [f"patch.{name}" for name in sorted(set(one.patches) ^ set(other.patches))]
+    differing += [name for name in names if follow.get(name) not in differing]
+    differing += [f"env.{name}" for name in sorted({*one.env, *other.env}) if one.env.get(name) != other.env.get(name)]
+    return differing + [f"patch.{name}" for name in sorted(set(one.patches) ^ set(other.patches))]

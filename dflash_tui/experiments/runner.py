@@ -61,8 +61,8 @@ async def run_experiment(design: Design, setups: Sequence[ResolvedRecipe], norma
             store.load_experiment_suite(design)
             while due := store.read_progress(folder).next:
                 await _one(folder, design, setups, *due)
-            found = store.read_progress(folder)
-            boots = sorted((*found.tries, *found.boots), key=lambda boot: (boot.number, boot.attempt))
+            progress = store.read_progress(folder)
+            boots = sorted((*progress.tries, *progress.boots), key=lambda boot: (boot.number, boot.attempt))
             report = await asyncio.to_thread(verdict.build_report, design, boots)
             store.write_json(folder / store.REPORT, report)
             await _tidy(folder, normal)
@@ -82,15 +82,15 @@ async def _one(folder: Path, design: Design, setups: Sequence[ResolvedRecipe], n
         OSError: there is no room left to measure.
     """
     arm = design.order[number]
-    came_up = {made.arm for made in store.read_progress(folder).boots if not made.error}
+    came_up = {measured.arm for measured in store.read_progress(folder).boots if not measured.error}
     boot.write_driver_log(f"boot {number + 1} of {len(design.order)}: {design.arms[arm].name}, attempt {attempt}")
     ready = boot.prepare_boot(design, number, attempt, setups[arm], first=arm not in came_up)
-    made = await boot.run_boot(ready, lambda event: store.append_event(folder, event))
-    if made.error:
-        boot.write_driver_log(f"boot {number + 1} failed: {made.error}")
+    measured = await boot.run_boot(ready, lambda event: store.append_event(folder, event))
+    if measured.error:
+        boot.write_driver_log(f"boot {number + 1} failed: {measured.error}")
         if shutil.disk_usage(folder).free < _LEAST_DISK:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
-    store.append_event(folder, BootEnded(time.time(), made))
+    store.append_event(folder, BootEnded(time.time(), measured))
 
 
 @contextmanager
@@ -122,13 +122,13 @@ async def stop_leftover_servers(design: Design) -> None:
 
 def _unrecorded(design: Design) -> list[psutil.Process]:
     """Return our processes that carry the experiment's mark in a run folder without a record."""
-    found = []
+    unrecorded = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             here = process.environ().get(boot_snapshot.MARK) == design.id
             if here and not (Path(process.cwd()) / "run.json").exists():
-                found.append(process)
-    return found
+                unrecorded.append(process)
+    return unrecorded
 
 
 async def _tidy(folder: Path, normal: Plan) -> None:

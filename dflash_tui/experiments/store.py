@@ -148,8 +148,10 @@ def _upgrade_report(fields: Any) -> Any:
 
 def list_experiments() -> list[Design]:
     """Return the designs of all experiments, oldest first."""
-    found = [design for path in paths.experiments_folder().glob(f"*/{_DESIGN}") if (design := read_design(path.parent))]
-    return sorted(found, key=lambda design: design.made_at)
+    designs = [
+        design for path in paths.experiments_folder().glob(f"*/{_DESIGN}") if (design := read_design(path.parent))
+    ]
+    return sorted(designs, key=lambda design: design.made_at)
 
 
 def find_experiment(name: str | None = None) -> Design:
@@ -176,10 +178,14 @@ def find_experiment(name: str | None = None) -> Design:
 def find_driver(folder: Path) -> Driver | None:
     """Return the process that drives the experiment in `folder` now, or None."""
     try:
-        found = untrusted_json.decode_untrusted((folder / _DRIVER).read_bytes(), _drivers)
+        driver = untrusted_json.decode_untrusted((folder / _DRIVER).read_bytes(), _drivers)
     except (OSError, msgspec.MsgspecError):
         return None
-    return found if found.pid > 1 and found.born and processes.read_process_identity(found.pid) == found.born else None
+    return (
+        driver
+        if driver.pid > 1 and driver.born and processes.read_process_identity(driver.pid) == driver.born
+        else None
+    )
 
 
 def record_driver(folder: Path) -> None:

@@ -177,10 +177,10 @@ def _machine(report: ExperimentReport) -> Iterator[str]:
 
 def _launched(report: ExperimentReport) -> Iterator[str]:
     yield "## What was launched"
-    for arm, made in enumerate(report.design.arms):
+    for arm, planned in enumerate(report.design.arms):
         boot = next((boot for boot in report.boots if boot.arm == arm and boot.argv), None)
         yield f"### {escape_text(tables.name_arm(report.design, arm))}"
-        yield quote_block(made.request.to_command(), "", *_command(made.plan.argv, made.plan.env, boot))
+        yield quote_block(planned.request.to_command(), "", *_command(planned.plan.argv, planned.plan.env, boot))
         if boot:
             patches = ", ".join(f"{quote_code(name)} {quote_code(sha[:_DIGITS])}" for name, sha in boot.patches.items())
             versions = ", ".join(

@@ -81,9 +81,11 @@ def _heat(design: Design) -> str:
 def _takes(estimate: DurationEstimate) -> str:
     if estimate.seconds is None:
         return "unknown until the first boot is over"
-    told = f"about {format_duration(estimate.seconds)}"
+    duration = f"about {format_duration(estimate.seconds)}"
     return (
-        f"{told}, {estimate.source}" if estimate.whole else f"{told} for the starts, {estimate.source}; and the answers"
+        f"{duration}, {estimate.source}"
+        if estimate.whole
+        else f"{duration} for the starts, {estimate.source}; and the answers"
     )
 
 

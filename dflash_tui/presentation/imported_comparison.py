@@ -27,13 +27,13 @@ class SideBySide(msgspec.Struct, frozen=True):
     synthetic: str = ""
 
 
-def compare_imported(names: tuple[str, str], found: tuple[Told, Told]) -> SideBySide:
+def compare_imported(names: tuple[str, str], results: tuple[Told, Told]) -> SideBySide:
     """Return the figures of both."""
     foreign = [
-        f"{name} ({one.source})" for name, one in zip(names, found, strict=True) if isinstance(one, ImportedResult)
+        f"{name} ({one.source})" for name, one in zip(names, results, strict=True) if isinstance(one, ImportedResult)
     ]
-    synthetic = "; ".join(dict.fromkeys(filter(None, map(_synthetic, found))))
-    measured = (tuple(_measured(found[0])), tuple(_measured(found[1])))
+    synthetic = "; ".join(dict.fromkeys(filter(None, map(_synthetic, results))))
+    measured = (tuple(_measured(results[0])), tuple(_measured(results[1])))
     return SideBySide(_WHY.format(" and ".join(foreign)), names, measured, synthetic)
 
 
@@ -46,8 +46,8 @@ def render_comparison(sides: SideBySide) -> str:
     header = ("of", "what", "n", "streams", "tok/s", "TTFT s", "acceptance", "AL", "failed")
     rows = [
         (escape_text(name), *_row(one))
-        for name, found in zip(sides.names, sides.measured, strict=True)
-        for one in found
+        for name, measured in zip(sides.names, sides.measured, strict=True)
+        for one in measured
     ]
     return "\n\n".join([*parts, render_table(header, rows, range(2, 9))]) + "\n"
 

@@ -13,9 +13,9 @@ from dflash_tui.planning import plan as plans
 from dflash_tui.presentation.plan_words import format_memory, format_published, format_restart, format_time_to_ready
 
 
-def describe_plan(made: PlannedLaunch) -> str:
+def describe_plan(planned: PlannedLaunch) -> str:
     """Return the plan for a reader: what is served, with what, what has to be fetched, and what is known about it."""
-    setup, plan = made.setup, made.plan
+    setup, plan = planned.setup, planned.plan
     spec, recipe = setup.engine, setup.recipe
     engine = inventory.find_any_engine(Path(plan.engine_folder))
     fetched = (
@@ -24,7 +24,7 @@ def describe_plan(made: PlannedLaunch) -> str:
     drafter = f"{plan.drafter}, {plan.num_speculative_tokens} tokens per step"
     rows = [("recipe", f"{plan.recipe}: {plan.title}")]
     if not plan.on_cpu:
-        here = ", ".join(f"GPU {card.index} {card.name}" for card in made.gpus) or "not in this machine"
+        here = ", ".join(f"GPU {card.index} {card.name}" for card in planned.gpus) or "not in this machine"
         kind = "any GPU" if plan.hardware is Hardware.UNKNOWN else plan.hardware.value
         rows.append(("for", f"{kind} ({here})"))
     if recipe.profiles:
@@ -46,7 +46,7 @@ def describe_plan(made: PlannedLaunch) -> str:
         rows.append(("models", "built" if built else f"to build here: {recipe.build.size_mb} MB, a few seconds"))
     if ready := format_time_to_ready(plan, setup, startup_history.estimate_ready(plan)):
         rows.append(("ready", ready))
-    if fit := made.memory:
+    if fit := planned.memory:
         rows.append(("memory", format_memory(fit)))
     rows += [("expected", format_published(band)) for band in setup.expected if plan.num_speculative_tokens]
     if restart := format_restart(plan.restart):

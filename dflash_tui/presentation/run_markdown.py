@@ -41,7 +41,7 @@ def _parts(report: RunReport) -> Iterator[str]:
             f"target {quote_code(plan.target)}, drafter {quote_code(plan.drafter) or 'none'}",
             f"engine {escape_text(report.engine)}, patches {patches}",
             f"hardware {escape_text(plan.hardware.value)}",
-            *(f"{escape_text(name)}: {escape_text(', '.join(found))}" for name, found in report.facts.items()),
+            *(f"{escape_text(name)}: {escape_text(', '.join(values))}" for name, values in report.facts.items()),
             *([f"launched although a check failed: {escape_text(report.forced)}"] if report.forced else []),
             *(
                 [f"launched in place of {quote_code(report.restarted_from)}, which died"]

@@ -60,13 +60,13 @@ def build_startup_rows(state: RunState, now: float, expected: ExpectedStart | No
     quiet = None if state.exit else find_silence(state, now, expected)
     named = [span for span in spans if span.phase is not Phase.UNATTRIBUTED]
     unclear = [span for span in spans if span.phase is Phase.UNATTRIBUTED and (span.seconds >= 1 or not span.finished)]
-    found = [_of(state, span, expected, quiet) for span in named]
+    rows = [_of(state, span, expected, quiet) for span in named]
     if state.up_at is None and state.exit is None and expected:
         reached = max(_ORDER.index(span.phase) for span in named)
         coming = [phase for phase in expected.phases if reached < _ORDER.index(phase) < _ORDER.index(Phase.UP)]
-        found += [StartupRow(RowMark.TO_COME, phase.value, None, expected.phases[phase]) for phase in coming]
-    found += _after_up(state, now, expected, quiet)
-    return found + [_of(state, span, expected, quiet) for span in unclear]
+        rows += [StartupRow(RowMark.TO_COME, phase.value, None, expected.phases[phase]) for phase in coming]
+    rows += _after_up(state, now, expected, quiet)
+    return rows + [_of(state, span, expected, quiet) for span in unclear]
 
 
 def find_silence(state: RunState, now: float, expected: ExpectedStart | None) -> Silence | None:
@@ -164,10 +164,10 @@ def list_compiled_parts(startup: Startup) -> str:
     """Return the parts that were compiled, each with its steps, and whether the cache helped."""
     parts = []
     for name, steps in startup.compiled.items():
-        told = [f"{label} {steps[step]:.1f}" for step, label in _STEPS.items() if steps.get(step) is not None]
+        step_times = [f"{label} {steps[step]:.1f}" for step, label in _STEPS.items() if steps.get(step) is not None]
         total = steps.get("total")
         words = [name or "model"] + ([f"{total:.1f} s"] if total is not None else [])
-        parts.append(" ".join(words) + (f" ({', '.join(told)})" if told else ""))
+        parts.append(" ".join(words) + (f" ({', '.join(step_times)})" if step_times else ""))
     return " · ".join([*([startup.cache] if startup.cache else []), *parts])
 
 
@@ -194,25 +194,25 @@ def _graphs(state: RunState) -> str:
 def list_facts(state: RunState) -> list[tuple[str, str]]:
     """Return what the server said that it uses, as label and value; what it has not said is left out."""
     known = state.startup.facts
-    found = []
+    facts = []
     for of in ("", "drafter "):
         if backend := known.get(f"{of}attention"):
             version = known.get(f"{of}flash attention")
-            found.append((f"{of}attention", ", ".join(backend) + (f" (version {version[0]})" if version else "")))
+            facts.append((f"{of}attention", ", ".join(backend) + (f" (version {version[0]})" if version else "")))
     for name, label in (("model runner", "runner"), ("moe", "MoE"), ("gemm", "GEMM"), ("sampler", "sampler")):
         if name in known:
-            found.append((label, ", ".join(known[name])))
+            facts.append((label, ", ".join(known[name])))
     if (weights := _stated(state, "model_memory")) is not None:
-        found.append(("weights", f"{weights:.2f} GiB"))
+        facts.append(("weights", f"{weights:.2f} GiB"))
     if (memory := _stated(state, "kv_cache_memory")) is not None:
-        found.append(("KV cache", " · ".join(filter(None, [f"{memory:.2f} GiB", format_kv_cache(state)]))))
+        facts.append(("KV cache", " · ".join(filter(None, [f"{memory:.2f} GiB", format_kv_cache(state)]))))
     graphs = _stated(state, "graph_memory")
     estimate = _stated(state, "graph_estimate")
     if graphs is not None or estimate is not None:
-        found.append(("graphs", f"{graphs:.2f} GiB" if graphs is not None else f"{estimate:.2f} GiB estimated"))
+        facts.append(("graphs", f"{graphs:.2f} GiB" if graphs is not None else f"{estimate:.2f} GiB estimated"))
     if layers := known.get("aux layers"):
-        found.append(("drafter reads layers", "; ".join(layer.strip("()[] ") for layer in layers)))
-    return found
+        facts.append(("drafter reads layers", "; ".join(layer.strip("()[] ") for layer in layers)))
+    return facts
 
 
 def format_ready_in(
@@ -228,14 +228,14 @@ def format_ready_in(
         return _before_launch(state, now, expected, usual or {}) if state.preparing else ""
     if expected is None:
         return "no start like this was recorded here yet: no estimate"
-    found = estimate_time_to_ready(state.startup, expected, now - state.started_at, now)
-    if found is None:
+    estimate = estimate_time_to_ready(state.startup, expected, now - state.started_at, now)
+    if estimate is None:
         return "no start like this was answered here yet: no estimate"
-    often = f"the {found.n} starts" if found.n > 1 else "the one start"
-    if found.seconds is None:
-        return f"longer than {often} before (longest {format_duration(found.longest)})"
+    often = f"the {estimate.n} starts" if estimate.n > 1 else "the one start"
+    if estimate.seconds is None:
+        return f"longer than {often} before (longest {format_duration(estimate.longest)})"
     kind = f"{expected.cache} " if expected.cache else ""
-    return f"ready in ≈ {format_duration(found.seconds)} (estimate from {pluralize(found.n, f'{kind}start')})"
+    return f"ready in ≈ {format_duration(estimate.seconds)} (estimate from {pluralize(estimate.n, f'{kind}start')})"
 
 
 def _before_launch(
@@ -245,7 +245,7 @@ def _before_launch(
     if expected is None or expected.ready is None:
         return ""
     left, (seconds, n) = estimate_time_to_launch(state.preparing, state.step_began, usual, now), expected.ready
-    said = f"ready ≈ {format_duration(seconds)} after its launch"
+    text = f"ready ≈ {format_duration(seconds)} after its launch"
     if left is not None:
-        said = f"ready in ≈ {format_duration(left + seconds)}"
-    return f"{said} (estimate from {pluralize(n, 'start')})"
+        text = f"ready in ≈ {format_duration(left + seconds)}"
+    return f"{text} (estimate from {pluralize(n, 'start')})"

@@ -40,8 +40,8 @@ def format_headline(report: ExperimentReport, comparison: Comparison) -> str:
     boots = _boots(comparison)
     ratio = comparison.ratio
     if comparison.word is Verdict.REFUSED:
-        said = dict.fromkeys(each.what for each in comparison.confounds if each.refuses)  # each once
-        why = "; ".join(said) or "no prompt was measured in both"
+        reasons = dict.fromkeys(each.what for each in comparison.confounds if each.refuses)  # each once
+        why = "; ".join(reasons) or "no prompt was measured in both"
         return f"refused: {why}"
     if comparison.word is Verdict.NO_DIFFERENCE or ratio is None:
         least = f"; smallest detectable here about {_rounded(comparison.detectable)}" if comparison.detectable else ""
@@ -78,11 +78,11 @@ def _explain(report: ExperimentReport, comparison: Comparison) -> list[str]:
             "nothing was repeated: the interval is the spread of such requests on another machine (a GB10, 17 %)"
         )
     figures = {"steps/s": comparison.steps_s, "tok/s": comparison.tok_s, "AL": comparison.al}
-    told = [f"{name} {_interval(ratio)}" for name, ratio in figures.items() if ratio]
-    if told:
+    ratios = [f"{name} {_interval(ratio)}" for name, ratio in figures.items() if ratio]
+    if ratios:
         a, b = label_arm(design, comparison.a), label_arm(design, comparison.b)
         what = "intervals within these boots, which do not hold for the next" if comparison.suggestive else _INTERVALS
-        lines.append(f"{b} to {a}, {what}: {', '.join(told)}")
+        lines.append(f"{b} to {a}, {what}: {', '.join(ratios)}")
     if comparison.cause:
         by = {"both": "more or less of both, steps/s and AL"}.get(comparison.cause, comparison.cause)
         lines.append(f"what makes the difference in tok/s: {by}")
@@ -99,29 +99,29 @@ def _explain(report: ExperimentReport, comparison: Comparison) -> list[str]:
 
 def describe_sweep(report: ExperimentReport) -> list[str]:
     """Return what a sweep comes to, a sentence each; nothing when it is none."""
-    found = report.sweep
-    if found is None or found.best is None:
+    sweep = report.sweep
+    if sweep is None or sweep.best is None:
         return []
-    names = {point.arm: label_arm(report.design, point.arm) for point in found.points}
-    speeds = {point.arm: point.tok_s for point in found.points}
-    lines = [f"fastest measured: {names[found.best]} with {speeds[found.best]:.1f} tok/s"]
-    rest = [names[arm] for arm in found.plateau if arm != found.best]
+    names = {point.arm: label_arm(report.design, point.arm) for point in sweep.points}
+    speeds = {point.arm: point.tok_s for point in sweep.points}
+    lines = [f"fastest measured: {names[sweep.best]} with {speeds[sweep.best]:.1f} tok/s"]
+    rest = [names[arm] for arm in sweep.plateau if arm != sweep.best]
     if rest:
         lines[0] += f"; not shown to be slower: {', '.join(rest)}"
-    if found.open:
-        lines.append(f"undecided, more boots would tell: {', '.join(names[arm] for arm in found.open)}")
-    worse = [names[point.arm] for point in found.points if not point.like_best]
+    if sweep.open:
+        lines.append(f"undecided, more boots would tell: {', '.join(names[arm] for arm in sweep.open)}")
+    worse = [names[point.arm] for point in sweep.points if not point.like_best]
     if worse:
         lines.append(f"slower: {', '.join(worse)}")
-    if found.recommended is None:
+    if sweep.recommended is None:
         lines.append("no recommendation: a comparison was refused")
-    elif found.to_best:
+    elif sweep.to_best:
         lines.append(
-            f"recommended: {names[found.recommended]}, the smallest of them; "
-            f"{names[found.best]} is {_interval(found.to_best)} times as fast"
+            f"recommended: {names[sweep.recommended]}, the smallest of them; "
+            f"{names[sweep.best]} is {_interval(sweep.to_best)} times as fast"
         )
     else:
-        lines.append(f"recommended: {names[found.recommended]}")
+        lines.append(f"recommended: {names[sweep.recommended]}")
     if not report.design.honest:
         lines.append(_SUGGESTIVE)
     return lines
@@ -175,16 +175,16 @@ def _cached(comparison: Comparison) -> str:
     return "a start" if comparison.start.cold == (None, None) else "a cached start"
 
 
-def _break_even(report: ExperimentReport, comparison: Comparison, found: BreakEven) -> str:
-    name, start = label_arm(report.design, found.by), "a cold start" if found.cold else _cached(comparison)
-    once = " (seen once each, and starts differ)" if found.starts == (1, 1) else ""
-    behind = f"{name} is {format_duration(found.seconds)} behind after {start}{once}"
-    if found.tokens is not None and found.requests is not None:
-        bounds = f"{_tokens(found.low)} to {_tokens(found.high)}"
-        return f"{behind} and pays back after {_tokens(found.tokens)} tokens ({bounds}), {found.requests:.0f} requests"
-    if found.low is None:
+def _break_even(report: ExperimentReport, comparison: Comparison, even: BreakEven) -> str:
+    name, start = label_arm(report.design, even.by), "a cold start" if even.cold else _cached(comparison)
+    once = " (seen once each, and starts differ)" if even.starts == (1, 1) else ""
+    behind = f"{name} is {format_duration(even.seconds)} behind after {start}{once}"
+    if even.tokens is not None and even.requests is not None:
+        bounds = f"{_tokens(even.low)} to {_tokens(even.high)}"
+        return f"{behind} and pays back after {_tokens(even.tokens)} tokens ({bounds}), {even.requests:.0f} requests"
+    if even.low is None:
         return f"{behind} and never pays back"
-    return f"{behind} and is not shown to pay back: never, or not before {_tokens(found.low)} tokens"
+    return f"{behind} and is not shown to pay back: never, or not before {_tokens(even.low)} tokens"
 
 
 def _tokens(count: float | None) -> str:

@@ -26,8 +26,8 @@ def draw_run(name: str) -> str:
         DflashError: there is no such run, or it cannot be read.
     """
     os.environ.setdefault("DFLASH_TUI_MARKER", "block")
-    found = recording.find_recording(name)
-    return asyncio.run(_run(Player(found, at=found.last_event_time() - found.started_at, clock=lambda: 0.0)))
+    recorded = recording.find_recording(name)
+    return asyncio.run(_run(Player(recorded, at=recorded.last_event_time() - recorded.started_at, clock=lambda: 0.0)))
 
 
 async def _ab(report: ExperimentReport) -> str:

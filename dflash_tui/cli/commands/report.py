@@ -33,33 +33,33 @@ def report(args: argparse.Namespace) -> int:
     if names[:1] == ["compare"]:
         if len(names) != 3:
             raise UsageError("report compare takes two names", hint="dflash-tui report compare RUN|AB|FILE RUN|AB|FILE")
-        told = _compared(names[1], names[2], kind)
+        text = _compared(names[1], names[2], kind)
     elif len(names) > 1:
         raise UsageError(f"one name, not {len(names)}", hint="dflash-tui report compare A B sets two side by side")
     else:
-        found = load_report(names[0] if names else None)
-        if isinstance(found, ImportedResult):
+        loaded = load_report(names[0] if names else None)
+        if isinstance(loaded, ImportedResult):
             raise UsageError(
-                f"{names[0]} is a result of {found.source}", hint="report compare sets it beside one of ours"
+                f"{names[0]} is a result of {loaded.source}", hint="report compare sets it beside one of ours"
             )
-        told = render_report(found, kind, names[0] if names else "")
+        text = render_report(loaded, kind, names[0] if names else "")
     if args.output:
-        _write(Path(args.output).expanduser(), told)
+        _write(Path(args.output).expanduser(), text)
         print_status(f"written to {args.output}")
     else:
-        print_data(told.rstrip("\n"))
+        print_data(text.rstrip("\n"))
     return 0
 
 
-def _write(path: Path, told: str) -> None:
+def _write(path: Path, text: str) -> None:
     """Put a report in its place in one step, so that a part of one is never there; a pipe takes it as it comes."""
     if path.exists() and not path.is_file():
-        path.write_text(told, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         return
     path = path.resolve()  # a link stays one
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(told, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         if path.exists():
             temporary.chmod(path.stat().st_mode & 0o777)
         temporary.replace(path)
@@ -69,13 +69,13 @@ def _write(path: Path, told: str) -> None:
 
 def _compared(one: str, other: str, kind: str) -> str:
     """Return two set side by side: judged where that can be, else only their figures."""
-    found = load_report(one), load_report(other)
-    if isinstance(found[0], ImportedResult) or isinstance(found[1], ImportedResult):
-        beside = imported_comparison.compare_imported((one, other), found)
+    loaded = load_report(one), load_report(other)
+    if isinstance(loaded[0], ImportedResult) or isinstance(loaded[1], ImportedResult):
+        beside = imported_comparison.compare_imported((one, other), loaded)
         if kind == "svg":
             raise UsageError("a comparison with an imported result has no picture", hint="--format md has the figures")
         return msgspec.json.encode(beside).decode() if kind == "json" else imported_comparison.render_comparison(beside)
-    reports = compare_reports(found[0], found[1])
+    reports = compare_reports(loaded[0], loaded[1])
     if kind == "svg" and len(reports) > 1:
         raise UsageError(f"these are {len(reports)} pictures", hint="--format md has all of them")
     return "\n".join(render_report(report, kind, "") for report in reports)
@@ -103,8 +103,8 @@ def load_report(name: str | None) -> ExperimentReport | RunReport | ImportedResu
         UsageError: nothing fits.
         DflashError: it cannot be read.
     """
-    if name and (found := _file(name)):
-        return found
+    if name and (from_file := _file(name)):
+        return from_file
     try:
         design = store.find_experiment(name)
     except UsageError:

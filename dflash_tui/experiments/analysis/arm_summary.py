@@ -65,7 +65,7 @@ def summarize_arm(boots: Sequence[Boot], arm: int) -> ArmSummary:
 
 
 def _median(boot: Boot, value: Callable[[RequestDone], float | None]) -> float | None:
-    known = [found for done in boot.requests if not done.error and (found := value(done)) is not None]
+    known = [number for done in boot.requests if not done.error and (number := value(done)) is not None]
     return statistics.median(known) if known else None
 
 

@@ -34,7 +34,7 @@ def find_break_even(
     `judged` is how far arm `b` is from arm `a` in the measure that is judged, `prompts` says it of each prompt: where
     that is steps/s, AL is the same.
     """
-    found = []
+    break_evens = []
     for cold in (True, False):
         starts = _starts(boots, a, b, cold=cold)
         ours, theirs = (_mean(map(_answered, arm)) for arm in starts)
@@ -48,8 +48,8 @@ def find_break_even(
             ratios = ratios if later > 0 else {prompt: 1 / ratio for prompt, ratio in ratios.items()}
             made_up = _made_up(abs(later), by, select_measured_boots(boots, other), towards, ratios, cold=cold)
             counts = [sum(_answered(boot) is not None for boot in arm) for arm in starts]
-            found.append(replace(made_up, starts=(counts[0], counts[1])))
-    return tuple(found)
+            break_evens.append(replace(made_up, starts=(counts[0], counts[1])))
+    return tuple(break_evens)
 
 
 def _starts(boots: Sequence[Boot], a: int, b: int, *, cold: bool) -> tuple[list[Boot], list[Boot]]:

@@ -32,14 +32,16 @@ _BUSY = 0.5
 _APART, _FAR_LESS = 0.2, 0.3
 
 
-class _Boots(NamedTuple):
+class _ArmPair(NamedTuple):
+    """Two arms of an experiment with all their boots."""
+
     design: Design
-    pair: tuple[int, int]
-    all: Sequence[Boot]
+    arms: tuple[int, int]
+    boots: Sequence[Boot]
 
     @property
-    def good(self) -> list[Boot]:
-        return [boot for arm in self.pair for boot in select_measured_boots(self.all, arm)]
+    def measured(self) -> list[Boot]:
+        return [boot for arm in self.arms for boot in select_measured_boots(self.boots, arm)]
 
     def arm(self, boot: Boot) -> Arm:
         return self.design.arms[boot.arm]
@@ -47,17 +49,17 @@ class _Boots(NamedTuple):
 
 def find_confounds(design: Design, boots: Sequence[Boot], a: int, b: int) -> tuple[Confound, ...]:
     """Return what confounds the comparison of two arms, what refuses a verdict first."""
-    asked = _Boots(design, (a, b), [boot for boot in boots if boot.arm in {a, b}])
-    found = [confound for rule in _RULES for confound in rule(asked)]
-    found += disturbances.find_disturbances(asked.good)
-    return tuple(sorted(found, key=lambda confound: not confound.refuses))
+    pair = _ArmPair(design, (a, b), [boot for boot in boots if boot.arm in {a, b}])
+    confounds = [confound for rule in _RULES for confound in rule(pair)]
+    confounds += disturbances.find_disturbances(pair.measured)
+    return tuple(sorted(confounds, key=lambda confound: not confound.refuses))
 
 
-def _launched(asked: _Boots) -> Iterator[Confound]:
+def _launched(pair: _ArmPair) -> Iterator[Confound]:
     """Flags and variables: those of the boot's own arm, and beyond them the same in all boots."""
     plain: dict[int, dict[str, str]] = {}
-    for boot in asked.good:
-        plan = asked.arm(boot).plan
+    for boot in pair.measured:
+        plan = pair.arm(boot).plan
         if boot.argv:
             wrong = _changes(parse_argv_options(plan.argv), parse_argv_options(boot.argv))
             yield from _refusals("other flags than its arm's", boot, wrong)
@@ -67,27 +69,27 @@ def _launched(asked: _Boots) -> Iterator[Confound]:
             missing = _changes(planned, {name: env[name] for name in planned if name in env})
             yield from _refusals("other variables than its arm's", boot, missing)
         plain[boot.number] = env
-    varied = {name for arm in asked.pair for name in asked.design.arms[arm].plan.env}
+    varied = {name for arm in pair.arms for name in pair.design.arms[arm].plan.env}
     beyond = {number: {n: v for n, v in env.items() if n not in varied} for number, env in plain.items()}
     yield from find_unequal_values("variables differ between boots", beyond)
-    around = {boot.number: boot.inherited for boot in asked.good if boot.inherited is not None}
+    around = {boot.number: boot.inherited for boot in pair.measured if boot.inherited is not None}
     heeded = {number: {n: v for n, v in env.items() if n not in _OWN_ENV | varied} for number, env in around.items()}
     yield from find_unequal_values("they were launched from different environments", heeded)
 
 
-def _software(asked: _Boots) -> Iterator[Confound]:
+def _software(pair: _ArmPair) -> Iterator[Confound]:
     """Versions, engine and patches, but for what the arms vary, and the machine's GPUs and driver."""
-    plans = [asked.design.arms[arm].plan for arm in asked.pair]
+    plans = [pair.design.arms[arm].plan for arm in pair.arms]
     engines = {plan.engine_folder for plan in plans}
-    apart = [select_measured_boots(asked.all, arm) for arm in asked.pair]
-    for boots in [asked.good] if len(engines) == 1 else apart:
+    apart = [select_measured_boots(pair.boots, arm) for arm in pair.arms]
+    for boots in [pair.measured] if len(engines) == 1 else apart:
         yield from find_unequal_values(
             "versions differ", {boot.number: boot.versions for boot in boots if boot.versions}
         )
         yield from find_unequal_values("engines differ", {b.number: {"engine": b.engine} for b in boots if b.engine})
     varied = set(plans[0].patches) ^ set(plans[1].patches)
     # What a patch made is the whole of its files, which another one may change, too.
-    for boots in apart if varied or len(engines) > 1 else [asked.good]:
+    for boots in apart if varied or len(engines) > 1 else [pair.measured]:
         # Of a run that is no boot only the names are recorded.
         named = {name for boot in boots for name, sha in boot.patches.items() if not sha}
         kept = {
@@ -97,62 +99,62 @@ def _software(asked: _Boots) -> Iterator[Confound]:
             for b in boots
         }
         yield from find_unequal_values("patches differ", kept)
-    for boot in asked.good:
-        plan = asked.arm(boot).plan
+    for boot in pair.measured:
+        plan = pair.arm(boot).plan
         wrong = [f"without {name}" for name in plan.patches if name not in boot.patches]
         wrong += [f"with {name}" for name in sorted(varied - set(plan.patches)) if name in boot.patches]
         yield from _refusals("other patches than its arm's", boot, wrong)
-    for boots in [asked.good] if plans[0].gpus == plans[1].gpus else apart:
+    for boots in [pair.measured] if plans[0].gpus == plans[1].gpus else apart:
         yield from find_unequal_values(
             "the GPU differs", {b.number: {"GPU": ", ".join(b.gpus)} for b in boots if b.gpus}
         )
     yield from find_unequal_values(
-        "the driver differs", {b.number: {"driver": b.driver} for b in asked.good if b.driver}
+        "the driver differs", {b.number: {"driver": b.driver} for b in pair.measured if b.driver}
     )
 
 
-def _requests(asked: _Boots) -> Iterator[Confound]:
+def _requests(pair: _ArmPair) -> Iterator[Confound]:
     """Errors, answers that ended before their length, and lengths that differ."""
-    for boot in asked.good:
+    for boot in pair.measured:
         failed = [each for each in boot.requests if each.error]
         if failed:
-            told = f"boot {boot.number + 1}: {pluralize(len(failed), 'request')}, first {failed[0].error[:200]}"
-            yield Confound("requests failed", told, refuses=True)
+            evidence = f"boot {boot.number + 1}: {pluralize(len(failed), 'request')}, first {failed[0].error[:200]}"
+            yield Confound("requests failed", evidence, refuses=True)
         if boot.cold_request and boot.cold_request.error:
-            told = f"boot {boot.number + 1}: {boot.cold_request.error[:200]}"
-            yield Confound("the first request failed", told, refuses=False)
+            evidence = f"boot {boot.number + 1}: {boot.cold_request.error[:200]}"
+            yield Confound("the first request failed", evidence, refuses=False)
         short = [each for each in boot.requests if not each.error and each.finish not in {"", "length"}]
         if short:
-            told = (
+            evidence = (
                 f"boot {boot.number + 1}: {pluralize(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
             )
-            yield Confound("answers were not of the length asked for", f"{told} ({short[0].kind})", refuses=True)
-    lengths = [_lengths(select_measured_boots(asked.all, arm)) for arm in asked.pair]
+            yield Confound("answers were not of the length asked for", f"{evidence} ({short[0].kind})", refuses=True)
+    lengths = [_lengths(select_measured_boots(pair.boots, arm)) for arm in pair.arms]
     for cell in [cell for cell in lengths[0] if cell in lengths[1]]:
         ours, theirs = lengths[0][cell], lengths[1][cell]
         if abs(ours - theirs) > _LENGTH * max(ours, theirs):
-            told = f"{cell[0]}: {ours:.0f} and {theirs:.0f} tokens"
-            yield Confound("answers differ in length", told, refuses=False)
+            evidence = f"{cell[0]}: {ours:.0f} and {theirs:.0f} tokens"
+            yield Confound("answers differ in length", evidence, refuses=False)
 
 
-def _counters(asked: _Boots) -> Iterator[Confound]:
+def _counters(pair: _ArmPair) -> Iterator[Confound]:
     """Preemptions and what the prefix cache answered."""
-    for boot in asked.good:
+    for boot in pair.measured:
         if boot.preemptions:
-            told = f"boot {boot.number + 1}: {pluralize(round(boot.preemptions), 'preemption')}"
-            yield Confound("requests were preempted", told, refuses=True)
-    shares = {b.number: 100 * b.prefix_hits / b.prefix_queries for b in asked.good if b.prefix_queries}
+            evidence = f"boot {boot.number + 1}: {pluralize(round(boot.preemptions), 'preemption')}"
+            yield Confound("requests were preempted", evidence, refuses=True)
+    shares = {b.number: 100 * b.prefix_hits / b.prefix_queries for b in pair.measured if b.prefix_queries}
     if shares and max(shares.values()) - min(shares.values()) > _PREFIX_POINTS:
-        told = ", ".join(f"boot {number + 1}: {share:.0f} %" for number, share in shares.items())
-        yield Confound("the prefix cache answered unevenly", told, refuses=True)
+        evidence = ", ".join(f"boot {number + 1}: {share:.0f} %" for number, share in shares.items())
+        yield Confound("the prefix cache answered unevenly", evidence, refuses=True)
 
 
-def _not_known(asked: _Boots) -> Iterator[Confound]:
+def _not_known(pair: _ArmPair) -> Iterator[Confound]:
     """What could be known of a boot and nobody could read: the rules find nothing in it, which proves nothing."""
-    power = any(boot.after and boot.after.power for boot in asked.good)
+    power = any(boot.after and boot.after.power for boot in pair.measured)
     lacking: dict[str, list[int]] = {}
-    for boot in sorted(asked.good, key=lambda boot: boot.number):
-        after, on_gpu = boot.after or Conditions(0.0), not asked.arm(boot).plan.on_cpu
+    for boot in sorted(pair.measured, key=lambda boot: boot.number):
+        after, on_gpu = boot.after or Conditions(0.0), not pair.arm(boot).plan.on_cpu
         lacks = {
             "throttling": on_gpu and after.throttle is None,
             "load of others on the GPU": on_gpu and after.foreign is None,
@@ -162,8 +164,8 @@ def _not_known(asked: _Boots) -> Iterator[Confound]:
         if any(lacks.values()):
             lacking.setdefault(", ".join(what for what, is_so in lacks.items() if is_so), []).append(boot.number)
     if lacking:
-        told = "; ".join(f"{_which(numbers, asked.good)}: {what}" for what, numbers in lacking.items())
-        yield Confound("not known", told, refuses=False)
+        evidence = "; ".join(f"{_which(numbers, pair.measured)}: {what}" for what, numbers in lacking.items())
+        yield Confound("not known", evidence, refuses=False)
 
 
 def _which(numbers: Sequence[int], of: Sequence[Boot]) -> str:
@@ -172,43 +174,41 @@ def _which(numbers: Sequence[int], of: Sequence[Boot]) -> str:
     return f"boot{'s' if len(numbers) > 1 else ''} {', '.join(str(number + 1) for number in numbers)}"
 
 
-def _failed(asked: _Boots) -> Iterator[Confound]:
+def _failed(pair: _ArmPair) -> Iterator[Confound]:
     """Boots that measured nothing."""
-    for arm in asked.pair:
-        name = asked.design.arms[arm].name
-        errors = [boot.error for boot in asked.all if boot.arm == arm and boot.error]
-        if not select_measured_boots(asked.all, arm):
+    for arm in pair.arms:
+        name = pair.design.arms[arm].name
+        errors = [boot.error for boot in pair.boots if boot.arm == arm and boot.error]
+        if not select_measured_boots(pair.boots, arm):
             yield Confound(f"no boot of {name} measured anything", errors[0][:200] if errors else "", refuses=True)
         elif errors:
-            told = f"{pluralize(len(errors), 'attempt')}: {errors[0][:200]}"
-            yield Confound(f"a boot of {name} failed", told, refuses=False)
+            evidence = f"{pluralize(len(errors), 'attempt')}: {errors[0][:200]}"
+            yield Confound(f"a boot of {name} failed", evidence, refuses=False)
 
 
-def _processors(asked: _Boots) -> Iterator[Confound]:
+def _processors(pair: _ArmPair) -> Iterator[Confound]:
     """Others at work on the processors that a server computes on; one boot each cannot tell that from the arms."""
-    if not any(asked.design.arms[arm].plan.on_cpu for arm in asked.pair):
+    if not any(pair.design.arms[arm].plan.on_cpu for arm in pair.arms):
         return
-    busy = {boot.number: boot.others for boot in asked.good if boot.others is not None and boot.others > _BUSY}
+    busy = {boot.number: boot.others for boot in pair.measured if boot.others is not None and boot.others > _BUSY}
     if busy:
-        told = ", ".join(f"boot {number + 1}: {count:.1f} of them" for number, count in busy.items())
-        alone = any(len(select_measured_boots(asked.all, arm)) < 2 for arm in asked.pair)
-        yield Confound("other processes kept the server's processors busy", told, refuses=alone)
+        evidence = ", ".join(f"boot {number + 1}: {count:.1f} of them" for number, count in busy.items())
+        alone = any(len(select_measured_boots(pair.boots, arm)) < 2 for arm in pair.arms)
+        yield Confound("other processes kept the server's processors busy", evidence, refuses=alone)
 
 
-def _meaning(asked: _Boots) -> Iterator[Confound]:
+def _meaning(pair: _ArmPair) -> Iterator[Confound]:
     """What the figures are worth: weights that are random, and answers that have nothing in common."""
-    if asked.design.synthetic:
-        yield Confound("no real model", asked.design.synthetic, refuses=False)
-    between = measure_agreement(asked.design, asked.all, *asked.pair)
+    if pair.design.synthetic:
+        yield Confound("no real model", pair.design.synthetic, refuses=False)
+    between = measure_agreement(pair.design, pair.boots, *pair.arms)
     if between is None or between >= _APART:
         return
-    within = [
-        share for arm in asked.pair if (share := measure_agreement(asked.design, asked.all, arm, arm)) is not None
-    ]
+    within = [share for arm in pair.arms if (share := measure_agreement(pair.design, pair.boots, arm, arm)) is not None]
     if not within or min(within) > between + _FAR_LESS:
-        told = f"{between:.0%} of the answers begin alike"
-        told += f", {min(within):.0%} between boots of one arm" if within else ""
-        yield Confound("the arms answer differently: check whether both are right", told, refuses=False)
+        evidence = f"{between:.0%} of the answers begin alike"
+        evidence += f", {min(within):.0%} between boots of one arm" if within else ""
+        yield Confound("the arms answer differently: check whether both are right", evidence, refuses=False)
 
 
 _RULES = (_failed, _launched, _software, _requests, _counters, _processors, _meaning, _not_known)
@@ -216,22 +216,22 @@ _RULES = (_failed, _launched, _software, _requests, _counters, _processors, _mea
 
 def parse_argv_options(argv: Sequence[str]) -> dict[str, str]:
     """Return the options of a command with their values; the program's folder is not among them."""
-    found: dict[str, str] = {"model": " ".join(word for word in argv[1:3] if not word.startswith("--"))}
+    options: dict[str, str] = {"model": " ".join(word for word in argv[1:3] if not word.startswith("--"))}
     name = ""
     for word in argv[3:]:
         if word.startswith("--"):
             name, _, value = word.partition("=")
-            found[name] = value
+            options[name] = value
         elif name:
-            found[name] = f"{found[name]} {word}".strip()
-    return {name: value for name, value in found.items() if name not in _OWN_OPTIONS}
+            options[name] = f"{options[name]} {word}".strip()
+    return {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
 
 
-def _changes(planned: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    names = sorted(name for name in {*planned, *found} if planned.get(name) != found.get(name))
-    names = [name for name in names if LEFT_OUT not in found.get(name, "")]
+def _changes(planned: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
+    names = sorted(name for name in {*planned, *actual} if planned.get(name) != actual.get(name))
+    names = [name for name in names if LEFT_OUT not in actual.get(name, "")]
     return [
-        f"{name} {format_safe_value(name, found.get(name))} instead of {format_safe_value(name, planned.get(name))}"
+        f"{name} {format_safe_value(name, actual.get(name))} instead of {format_safe_value(name, planned.get(name))}"
         for name in names
     ]
 
@@ -242,7 +242,7 @@ def _refusals(what: str, boot: Boot, wrong: Sequence[str]) -> Iterator[Confound]
 
 
 def _lengths(boots: Sequence[Boot]) -> dict[tuple[str, int], float]:
-    found: dict[tuple[str, int], list[int]] = {}
+    lengths: dict[tuple[str, int], list[int]] = {}
     for request in (request for boot in boots for request in boot.requests if request.tokens):
-        found.setdefault((request.kind, request.streams), []).append(request.tokens)
-    return {cell: sum(tokens) / len(tokens) for cell, tokens in found.items()}
+        lengths.setdefault((request.kind, request.streams), []).append(request.tokens)
+    return {cell: sum(tokens) / len(tokens) for cell, tokens in lengths.items()}

@@ -34,8 +34,8 @@ def _traffic(boots: Sequence[Boot]) -> Iterator[Confound]:
         ours = sum(each.tokens for each in boot.requests)
         strange = (boot.generated or 0.0) - ours
         if strange > max(_TOKENS, _STRANGE * ours) and not any(each.error for each in boot.requests):
-            told = f"boot {boot.number + 1}: {strange:.0f} tokens beside our {ours}"
-            yield Confound("other clients sent requests to the server", told, refuses=True)
+            evidence = f"boot {boot.number + 1}: {strange:.0f} tokens beside our {ours}"
+            yield Confound("other clients sent requests to the server", evidence, refuses=True)
 
 
 def _machine(boots: Sequence[Boot]) -> Iterator[Confound]:
@@ -56,8 +56,8 @@ def _machine(boots: Sequence[Boot]) -> Iterator[Confound]:
                 "other processes used the GPU", f"boot {boot.number + 1}: {', '.join(foreign)[:200]}", refuses=True
             )
         powers[boot.number] = {each.power for each in seen if each.power}
-    if any("battery" in found for found in powers.values()):
-        on = ", ".join(f"boot {number + 1}" for number, found in powers.items() if "battery" in found)
+    if any("battery" in supplies for supplies in powers.values()):
+        on = ", ".join(f"boot {number + 1}" for number, supplies in powers.items() if "battery" in supplies)
         yield Confound("the machine ran on its battery", on, refuses=True)
     for confound in find_unequal_values("the GPU's clocks were limited in some boots", limits):
         yield Confound(confound.what, confound.evidence, refuses=False)

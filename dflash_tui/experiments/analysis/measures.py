@@ -66,12 +66,12 @@ def _has(arm: Arm, measure: str) -> bool:
 
 
 def _logs(boot: Boot, measure: str) -> dict[PromptCell, list[float]]:
-    found: dict[PromptCell, list[float]] = {}
+    logs: dict[PromptCell, list[float]] = {}
     for request in boot.requests:
         value = None if request.error else _value_of(request, measure)
         if value:
-            found.setdefault(PromptCell(request.kind, request.streams), []).append(math.log(value))
-    return found
+            logs.setdefault(PromptCell(request.kind, request.streams), []).append(math.log(value))
+    return logs
 
 
 def _value_of(request: RequestDone, measure: str) -> float | None:

@@ -35,12 +35,19 @@ def analyze_sweep(design: Design, boots: Sequence[Boot]) -> Sweep | None:
     level = 1 - (1 - LEVEL) / max(1, len(logs) - 1)
     points = []
     for arm, log in logs.items():
-        top, found = math.exp(logs[best]), compare_measure(arms, best, arm, TOKENS)
-        ratio = found.ratio(level) if found and arm != best else None
+        top, difference = math.exp(logs[best]), compare_measure(arms, best, arm, TOKENS)
+        ratio = difference.ratio(level) if difference and arm != best else None
         low, high = (ratio.low * top, ratio.high * top) if ratio else (math.exp(log), math.exp(log))
         al = math.exp(_mean(lengths[arm], cells)) if (cells := _shared([lengths[arm]])) else None
         points.append(
-            SweepPoint(arm, math.exp(log), low, high, al, not (found and found.shown and ratio and ratio.excludes_one))
+            SweepPoint(
+                arm,
+                math.exp(log),
+                low,
+                high,
+                al,
+                not (difference and difference.shown and ratio and ratio.excludes_one),
+            )
         )
     near = math.exp(logs[best]) * (1 - NEAR)
     plateau = tuple(point.arm for point in points if point.like_best and point.tok_s >= near)
@@ -61,10 +68,10 @@ def analyze_sweep(design: Design, boots: Sequence[Boot]) -> Sweep | None:
 def read_arm_number(design: Design, arm: int) -> float | None:
     """Return the value of an arm if it is a number."""
     try:
-        found = float(design.arms[arm].name)
+        number = float(design.arms[arm].name)
     except ValueError:
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None
 
 
 def _shared(arms: Sequence[Sequence[Logs]]) -> list[PromptCell]:

@@ -92,14 +92,14 @@ def _judged_by(
     return TOKENS if moved or (al and al.shown and al.ratio(_SURE).excludes_one) else STEPS
 
 
-def _word(found: ArmDifference | None) -> Verdict:
-    if found is None or not found.shown:
+def _word(difference: ArmDifference | None) -> Verdict:
+    if difference is None or not difference.shown:
         return Verdict.NO_DIFFERENCE
-    return Verdict.FASTER if found.log > 0 else Verdict.SLOWER
+    return Verdict.FASTER if difference.log > 0 else Verdict.SLOWER
 
 
-def _ratio(found: ArmDifference | None) -> Ratio | None:
-    return found.ratio() if found else None
+def _ratio(difference: ArmDifference | None) -> Ratio | None:
+    return difference.ratio() if difference else None
 
 
 def _cause(speed: ArmDifference | None, parts: dict[str, ArmDifference | None]) -> str:
@@ -112,12 +112,12 @@ def _cause(speed: ArmDifference | None, parts: dict[str, ArmDifference | None]) 
 
 def _prompts(design: Design, boots: Sequence[Boot], a: int, b: int, measure: str) -> tuple[PromptRatio, ...]:
     arms = collect_measure(design, boots, measure)
-    found = []
+    ratios = []
     for cell in dict.fromkeys(cell for boot in arms[a] for cell in boot):
         only = [[{cell: boot[cell]} for boot in arm if cell in boot] for arm in arms]
         apart = compare_measure(only, a, b, measure)
         if apart is not None:
             ours, theirs = ([log for boot in only[arm] for log in boot[cell]] for arm in (a, b))
             middles = math.exp(median(ours)), math.exp(median(theirs))
-            found.append(PromptRatio(cell.kind, *middles, apart.ratio(), len(ours) + len(theirs), cell.streams))
-    return tuple(found)
+            ratios.append(PromptRatio(cell.kind, *middles, apart.ratio(), len(ours) + len(theirs), cell.streams))
+    return tuple(ratios)

@@ -71,8 +71,8 @@ class ExperimentList(ModalScreen[str]):
     async def look(self) -> None:
         """Read how they stand, away from the screen's own thread."""
         self.rows = await asyncio.to_thread(list_progress)
-        said = f"  {len(self.rows)}" if self.rows else "  none yet; a on the launch screen begins one"
-        self.query_one("#head-of-runs", Static).update(Content.assemble(("experiments", "bold"), said))
+        note = f"  {len(self.rows)}" if self.rows else "  none yet; a on the launch screen begins one"
+        self.query_one("#head-of-runs", Static).update(Content.assemble(("experiments", "bold"), note))
         options = self.query_one(OptionList)
         width = options.scrollable_content_region.width - 2
         options.add_options([Option(render_experiment_row(row, width)) for row in self.rows])

@@ -115,16 +115,16 @@ def _boot(progress: Progress, number: int, boot: Boot | None, now: float, width:
         return head + Content.assemble(("✗ ", "$error"), (truncate(clean_line(boot.error), room), "$error"))
     if boot:
         cache = f"{boot.cache} start, " if boot.cache else ""
-        said = f"{format_duration(boot.took):>7}  {cache}ready in {format_duration(boot.ready)}, "
-        said += f"{pluralize(len(boot.requests), 'request')}{again}"
-        return head + Content.assemble(("✓ ", "$success"), truncate(said, room))
+        text = f"{format_duration(boot.took):>7}  {cache}ready in {format_duration(boot.ready)}, "
+        text += f"{pluralize(len(boot.requests), 'request')}{again}"
+        return head + Content.assemble(("✓ ", "$success"), truncate(text, room))
     if current and current.number == number:
         stage = _STAGES.get(current.stage, current.stage)
         share = f" {current.requests} of {progress.due}" if current.stage == "round" and progress.due else ""
         attempt = f", attempt {current.attempt}" if current.attempt > 1 else ""
-        said = f"{format_duration(max(0.0, now - current.began)):>7}  {stage}{share}{attempt}"
+        text = f"{format_duration(max(0.0, now - current.began)):>7}  {stage}{share}{attempt}"
         mark = ("◐ ", "$warning") if progress.driven else ("! ", "$error")
-        return head + Content.assemble(mark, (truncate(said, room), "bold"))
+        return head + Content.assemble(mark, (truncate(text, room), "bold"))
     return head + Content.assemble(("· ", MUTED), ("to come" + again, MUTED))
 
 
@@ -135,17 +135,17 @@ def _length(design: Design, arm: int) -> int:
 def render_remaining(progress: Progress, width: int) -> Content:
     """Return when it will be over, or how it goes on."""
     if progress.status == "finished":
-        said = "all boots are over"
+        text = "all boots are over"
     elif progress.status == "running":
         left = progress.left
         boots = pluralize(sum(boot.took is not None for boot in progress.boots), "boot")
-        said = f"about {format_duration(left)} left (estimate from {boots})" if left is not None else \
+        text = f"about {format_duration(left)} left (estimate from {boots})" if left is not None else \
             "no boot is over yet, so there is no estimate"  # fmt: skip
-        said += "; q leaves it running"
+        text += "; q leaves it running"
     else:
         why = f": {clean_line(progress.halted)}" if progress.halted else ": the driver exited without logging an error"
-        said = f"{progress.status}{why}; r resumes it"
-    return Content.assemble(("→ ", "$primary"), (truncate(said, width - 2), "bold"))
+        text = f"{progress.status}{why}; r resumes it"
+    return Content.assemble(("→ ", "$primary"), (truncate(text, width - 2), "bold"))
 
 
 def render_arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
@@ -184,8 +184,8 @@ def render_verdict(report: ExperimentReport, one: Comparison, width: int) -> Con
     return Content("\n").join(lines)
 
 
-def _hung(head: tuple[str, str], said: str, style: str, width: int) -> Content:
-    lines = textwrap.wrap(said, max(20, width - 2)) or [""]
+def _hung(head: tuple[str, str], text: str, style: str, width: int) -> Content:
+    lines = textwrap.wrap(text, max(20, width - 2)) or [""]
     return Content.assemble(head, ("\n  ".join(lines), style))
 
 

@@ -159,8 +159,8 @@ class ExperimentScreen(Screen[None]):
         status = self.query_one("#status", Display)
         if self.error:
             status.show(Content.assemble(("✗ ", "$error"), ("A/B CANNOT BE READ", "bold"), f"  {self.identity}"))
-            said = [self.error.what, self.error.evidence, f"→ {self.error.hint}" if self.error.hint else ""]
-            lines = [line for part in said for line in textwrap.wrap(clean_line(part), max(20, self.size.width - 4))]
+            parts = [self.error.what, self.error.evidence, f"→ {self.error.hint}" if self.error.hint else ""]
+            lines = [line for part in parts for line in textwrap.wrap(clean_line(part), max(20, self.size.width - 4))]
             self.query_one("#order", Display).show(Content("\n".join(lines)))
         elif self.seen is None:
             status.show(Content.assemble(("○ ", "$foreground"), ("A/B", "bold"), "  looking …"))

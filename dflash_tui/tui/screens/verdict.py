@@ -100,8 +100,8 @@ class VerdictScreen(Screen[None]):
     @property
     def comparison(self) -> Comparison | None:
         """The comparison that is shown, None when there is none."""
-        found = self.report.comparisons if self.report else ()
-        return found[self.place % len(found)] if found else None
+        comparisons = self.report.comparisons if self.report else ()
+        return comparisons[self.place % len(comparisons)] if comparisons else None
 
     def draw(self) -> None:
         """Show the report, or that there is none; it may be called when the panel is closing."""
@@ -119,8 +119,8 @@ class VerdictScreen(Screen[None]):
         self.query_one("#label").display = bool(label)
         arms = experiment.render_arms(design, report.boots, self._width("arms"))
         self._say("arms", arms)
-        said = ", ± half their range" if "±" in arms.plain else ""
-        self.query_one("#arms").border_title = f"arms: medians of boots{said}"
+        note = ", ± half their range" if "±" in arms.plain else ""
+        self.query_one("#arms").border_title = f"arms: medians of boots{note}"
         self._draw_verdict(report, one)
         self._draw_sweep(report.sweep)
         shown = (one.a, one.b) if one else range(len(design.arms))
@@ -187,13 +187,13 @@ class VerdictScreen(Screen[None]):
     @work(exclusive=True, group="write")
     async def write(self, report: ExperimentReport) -> None:
         """Write the report into the folder of the experiment, and copy it."""
-        said, path = (
+        markdown, path = (
             experiment_markdown.render_experiment(report),
             store.experiment_folder(report.design.id) / "report.md",
         )
-        self.app.copy_to_clipboard(said)
+        self.app.copy_to_clipboard(markdown)
         try:
-            await asyncio.to_thread(_write, path, said)
+            await asyncio.to_thread(_write, path, markdown)
         except OSError as error:
             do = "the clipboard has the report, if the terminal allows OSC 52"
             self.app.push_screen(
@@ -203,8 +203,8 @@ class VerdictScreen(Screen[None]):
         self.notify(f"{path}; in the clipboard, too, if the terminal allows OSC 52", markup=False, timeout=10)
 
 
-def _write(path: Path, said: str) -> None:
-    private_files.write_private_file(path, said.encode())
+def _write(path: Path, markdown: str) -> None:
+    private_files.write_private_file(path, markdown.encode())
 
 
 def render_head(report: ExperimentReport, place: int) -> Content:
