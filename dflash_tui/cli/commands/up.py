@@ -14,10 +14,10 @@ from dflash_tui.benchmark import suites
 from dflash_tui.cli.commands import foreign, why
 from dflash_tui.cli.commands.bench import Bench, run_bench, wait_for_first_answer
 from dflash_tui.cli.commands.panel import panel
-from dflash_tui.cli.commands.restart import Restarts
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.event_lines import CheckDone, EventLines, PlanMade, PreparingLines, WindowFigures, print_alarms
 from dflash_tui.cli.requests import read_launch_request
+from dflash_tui.cli.restarts import Restarts
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.common.formatting import describe_attach_and_stop
 from dflash_tui.diagnosis import postmortem
