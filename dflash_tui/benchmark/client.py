@@ -55,12 +55,19 @@ async def send_suite(
     streams: int = 1,
     key: str = "",
 ) -> AsyncGenerator[RequestDone, None]:
-    """Send all prompts of the suite `rounds` times in the order of `seed`, and yield each request as it ends.
+    """Send the prompts of a suite and yield each request as it ends; whatever fails is in the request's `error`.
 
-    `streams` requests are under way at a time. `scale` shortens or lengthens the answers; `fixed` ones go on past the
-    model's own end, so that they all have the length that was asked for. A `temperature` of None is the server's
-    choice (the model's generation_config). `key` is what an open server asks for. Whatever fails is in the request's
-    `error`.
+    Args:
+        url: where the server listens.
+        model: the name that it serves the model by.
+        suite: the prompts.
+        rounds: how often all of them are sent.
+        scale: how many times their usual length the answers have.
+        seed: what their order is shuffled by; sent with each request, too.
+        temperature: of sampling; None leaves it to the server (the model's generation_config).
+        fixed: whether answers go on past the model's own end, so that all have the length that was asked for.
+        streams: how many requests are under way at a time.
+        key: the API key that the server requires, or empty.
     """
     asking = _Asking(model, scale, seed, temperature, fixed)
     waiting = iter(order_requests(suite, rounds, seed))
@@ -96,7 +103,19 @@ async def send_prompt(
     number: int = 0,
     key: str = "",
 ) -> RequestDone:
-    """Send one prompt alone, as `answer` sends it in the round `number`; whatever fails is in `error`."""
+    """Send one prompt alone; whatever fails is in the request's `error`.
+
+    Args:
+        url: where the server listens.
+        model: the name that it serves the model by.
+        prompt: what is sent.
+        scale: how many times its usual length the answer has.
+        seed: of sampling.
+        temperature: of sampling; None leaves it to the server.
+        fixed: whether the answer goes on past the model's own end.
+        number: tells repetitions of the prompt apart, so that no cache answers.
+        key: the API key that the server requires, or empty.
+    """
     body = _Asking(model, scale, seed, temperature, fixed).body(prompt, number)
     async with _client(url, key) as client:
         return await _measured(client, body, prompt.kind, number, 1)
@@ -109,7 +128,14 @@ async def send_first_request(url: str, model: str, *, key: str = "") -> RequestD
 
 
 async def send_probe(url: str, model: str, patience: float, *, key: str = "") -> RequestDone:
-    """Ask for one token, to see whether a server that has rested can still generate; give up after `patience` s."""
+    """Ask for one token, to see whether a server that was idle can still generate.
+
+    Args:
+        url: where the server listens.
+        model: the name that it serves the model by.
+        patience: seconds after which it counts as failed.
+        key: the API key that the server requires, or empty.
+    """
     async with _client(url, key, patience) as client:
         return await _send(client, _plain(model, _PROBE.text, _PROBE.max_tokens), CompletionStream(PROBE))
 

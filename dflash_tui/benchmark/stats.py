@@ -105,9 +105,15 @@ def compare_arms(
 ) -> ArmDifference | None:
     """Return how far arm `b` is from arm `a`, None when they share no prompt.
 
-    `arms` holds the boots of each arm. The spread between boots is taken from all of them, as in an analysis of
-    variance: it is a property of the machine, and two boots alone tell little of it. Less than `closest` is not
-    believed. `text` is the standard error that texts make in what is measured, for arms of a single one.
+    The spread between boots is taken from all arms, as in an analysis of variance: it is a property of the machine, and
+    two boots alone tell little of it.
+
+    Args:
+        arms: the boots of each arm.
+        a: the arm that is compared with.
+        b: the arm that is judged.
+        closest: the least standard deviation between boots that is believed.
+        text: the standard error that texts make in what is measured, for arms of a single one.
     """
     shared = [cell for cell in _cells(arms[a]) if cell in _cells(arms[b])]
     if not shared:

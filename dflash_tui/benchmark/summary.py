@@ -102,7 +102,15 @@ class LevelSummary(Event, frozen=True, tag="measured"):
     def of(
         cls, run: Run, done: Sequence[RequestDone], before: Counters | None, after: Counters | None, suite: Suite
     ) -> LevelSummary:
-        """Return the sum of `done`; acceptance comes from the server's counters before and after."""
+        """Return the sum of a level.
+
+        Args:
+            run: the run that answered.
+            done: its requests.
+            before: the server's counters before them; None when it could not be asked.
+            after: the counters after them, from which acceptance follows.
+            suite: the prompts that were sent.
+        """
         good, seconds = [request for request in done if not request.error], busy_seconds(done)
         rates = metrics.compute_rates(before, after, max(seconds, 1e-3)) if before and after else None
         tokens = sum(request.tokens for request in good)

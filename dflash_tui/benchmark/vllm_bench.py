@@ -62,12 +62,20 @@ class VllmBenchCompared(Event, frozen=True, tag="compared"):
 async def run_vllm_bench(
     run: Run, asks: Iterable[BenchPrompt], *, seed: int, temperature: float | None, streams: int, patience: float
 ) -> ImportedResult:
-    """Return what `vllm bench serve` says of these requests, sent in order; its files stay in the run's folder.
+    """Send requests in order with `vllm bench serve` and return its result; its files stay in the run's folder.
 
-    The answers have their full length. `patience` is how many seconds the requests may take.
+    The answers have their full length.
+
+    Args:
+        run: the server that answers.
+        asks: the requests.
+        seed: of sampling.
+        temperature: of sampling; None leaves it to the server.
+        streams: how many requests are under way at a time.
+        patience: how many seconds the requests may take.
 
     Raises:
-        DflashError: it fails or takes longer, with the end of what it said, or the run's folder cannot be written.
+        DflashError: it fails or times out, with the end of its log, or the run's folder cannot be written.
     """
     name = f"vllm-bench-{uuid.uuid4().hex[:8]}"
     prompts, result, log = (run.folder / f"{name}{end}" for end in (".jsonl", ".json", ".log"))

@@ -42,7 +42,7 @@ _DYING = 2.5
 _LOOK = 0.05
 # How a server answers to what it takes for wrong, such as a prompt longer than its context: it does so every time.
 _BAD_REQUEST = 400
-Tell = Callable[[Event], None]
+EventSink = Callable[[Event], None]
 
 
 class PreparedBoot(NamedTuple):
@@ -62,7 +62,15 @@ class PreparedBoot(NamedTuple):
 
 
 def prepare_boot(design: Design, number: int, attempt: int, setup: ResolvedRecipe, *, first: bool) -> PreparedBoot:
-    """Return what the boot launches; the `first` one of an arm finds an empty cache, where the arm has its own."""
+    """Return what a boot launches.
+
+    Args:
+        design: the experiment.
+        number: the place of the boot in its order.
+        attempt: which attempt it is.
+        setup: the resolved recipe of its arm.
+        first: whether no boot of the arm came up before; a cache of the arm's own is emptied then.
+    """
     place = design.order[number]
     arm = design.arms[place]
     cache = store.experiment_folder(design.id) / "cache" / str(place) if design.own_cache else None
@@ -71,7 +79,7 @@ def prepare_boot(design: Design, number: int, attempt: int, setup: ResolvedRecip
     return PreparedBoot(design, number, attempt, setup, boot_snapshot.tag_plan(arm.plan, arm, design.id, cache), cache)
 
 
-async def run_boot(prepared: PreparedBoot, tell: Tell) -> Boot:
+async def run_boot(prepared: PreparedBoot, tell: EventSink) -> Boot:
     """Return all that the boot measured, or with `error` why it measured nothing; its server has ended.
 
     Raises:
@@ -107,7 +115,7 @@ class _Failed(Exception):
     """The server does not do what is measured; the text says why."""
 
 
-async def _measure(prepared: PreparedBoot, boot: Boot, run: Run, tell: Tell) -> Boot:
+async def _measure(prepared: PreparedBoot, boot: Boot, run: Run, tell: EventSink) -> Boot:
     async with observer.fold_run(run) as (state, over):
         await _until_warm(run, state, over)
         up_at, design, suite = state.up_at, prepared.design, store.load_experiment_suite(prepared.design)

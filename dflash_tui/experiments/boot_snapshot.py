@@ -39,9 +39,15 @@ _PACKAGES = (
 
 
 def tag_plan(plan: Plan, arm: Arm, experiment: str, cache: Path | None) -> Plan:
-    """Return the plan as a boot launches it: known as one of `experiment`, with `cache` for all that it compiles.
+    """Return the plan as a boot launches it: marked as one of an experiment, with a compile cache of its own.
 
     A cache that is varied itself, or was set by hand, stays as it is.
+
+    Args:
+        plan: what the arm launches.
+        arm: the arm.
+        experiment: the experiment's id.
+        cache: the folder for all that is compiled; None leaves the plan's.
     """
     kept = {key for key in _CACHES if f"env.{key}" in arm.request.settings}
     own = {key: str(cache / name) for key, name in _CACHES.items() if cache and key not in kept}

@@ -15,7 +15,7 @@ from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.presentation.markdown import escape_text, render_table
 
 _WHY = "the flags, versions, patches, prompts and the machine of {} are not recorded in it"
-Told = ExperimentReport | RunReport | ImportedResult
+AnyReport = ExperimentReport | RunReport | ImportedResult
 
 
 class SideBySide(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class SideBySide(msgspec.Struct, frozen=True):
     synthetic: str = ""
 
 
-def compare_imported(names: tuple[str, str], results: tuple[Told, Told]) -> SideBySide:
+def compare_imported(names: tuple[str, str], results: tuple[AnyReport, AnyReport]) -> SideBySide:
     """Return the figures of both."""
     foreign = [
         f"{name} ({one.source})" for name, one in zip(names, results, strict=True) if isinstance(one, ImportedResult)
@@ -64,13 +64,13 @@ def _row(one: ImportedMeasurement) -> tuple[str, ...]:
     return (escape_text(one.what), str(one.n), streams, *figures, str(one.failed))
 
 
-def _synthetic(one: Told) -> str:
+def _synthetic(one: AnyReport) -> str:
     if isinstance(one, ExperimentReport):
         return one.design.synthetic
     return one.plan.synthetic if isinstance(one, RunReport) else ""
 
 
-def _measured(one: Told) -> Iterator[ImportedMeasurement]:
+def _measured(one: AnyReport) -> Iterator[ImportedMeasurement]:
     if isinstance(one, ImportedResult):
         yield from one.measured
     elif isinstance(one, RunReport):

@@ -220,7 +220,11 @@ def format_ready_in(
 ) -> str:
     """Return when the start will be ready, as an estimate; empty when it is over or nothing is known of its kind.
 
-    Before the launch that includes its steps, of which `usual` says what they take.
+    Args:
+        state: the run.
+        now: the time, in seconds since the epoch.
+        expected: what earlier starts like this took.
+        usual: what the steps before a launch take; before it, they are part of the estimate.
     """
     if state.exit or state.health is Health.UNHEALTHY or state.ready_at is not None:
         return ""

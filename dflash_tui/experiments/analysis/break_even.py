@@ -31,8 +31,12 @@ def find_break_even(
 ) -> tuple[BreakEven, ...]:
     """Return when the arm that starts later has made up for it, for cold and for cached starts.
 
-    `judged` is how far arm `b` is from arm `a` in the measure that is judged, `prompts` says it of each prompt: where
-    that is steps/s, AL is the same.
+    Args:
+        boots: the boots of both arms.
+        a: the arm that is compared with.
+        b: the arm that is judged.
+        judged: how far `b` is from `a` in the judged measure; where that is steps/s, AL is the same.
+        prompts: the same prompt by prompt.
     """
     break_evens = []
     for cold in (True, False):

@@ -48,7 +48,14 @@ class _ArmPair(NamedTuple):
 
 
 def find_confounds(design: Design, boots: Sequence[Boot], a: int, b: int) -> tuple[Confound, ...]:
-    """Return what confounds the comparison of two arms, what refuses a verdict first."""
+    """Return what besides two arms may have made their difference, what refuses a verdict first.
+
+    Args:
+        design: the experiment.
+        boots: its boots.
+        a: the arm that is compared with.
+        b: the arm that is judged.
+    """
     pair = _ArmPair(design, (a, b), [boot for boot in boots if boot.arm in {a, b}])
     confounds = [confound for rule in _RULES for confound in rule(pair)]
     confounds += disturbances.find_disturbances(pair.measured)

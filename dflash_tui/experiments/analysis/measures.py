@@ -47,16 +47,29 @@ def collect_measure(design: Design, boots: Sequence[Boot], measure: str) -> list
 
 
 def compare_measure(arms: Sequence[Sequence[Logs]], a: int, b: int, measure: str) -> ArmDifference | None:
-    """Return how far arm `b` is from arm `a` in a measure, None when they share no prompt.
+    """Return how far two arms are apart in a measure, None when they share no prompt.
 
     The same text has the same AL in every boot: there it is no chance that boots come out alike, but it is one which
     text an arm came to.
+
+    Args:
+        arms: the logarithms of the measure by arm and boot.
+        a: the arm that is compared with.
+        b: the arm that is judged.
+        measure: which it is.
     """
     return stats.compare_arms(arms, a, b, 0.0 if measure == AL else CLOSEST, 0.0 if measure == STEPS else ONE_TEXT)
 
 
 def list_concurrency_levels(design: Design, boots: Sequence[Boot], measure: str, arms: Iterable[int]) -> set[int]:
-    """Return the numbers of streams of which a measure is known in these arms."""
+    """Return the numbers of streams at which a measure is known.
+
+    Args:
+        design: the experiment.
+        boots: its boots.
+        measure: which it is.
+        arms: the arms that are asked about.
+    """
     of_all = collect_measure(design, boots, measure)
     return {cell.streams for arm in arms for boot in of_all[arm] for cell in boot}
 
@@ -91,6 +104,12 @@ def measure_agreement(design: Design, boots: Sequence[Boot], a: int, b: int) -> 
     """Return the share of answers at temperature 0 that begin alike in two arms, over all pairs of their boots.
 
     Only the beginning counts: once the least rounding has turned one token, the rest of a greedy answer is another.
+
+    Args:
+        design: the experiment.
+        boots: its boots.
+        a: one arm.
+        b: the other arm, or the same for pairs within it.
     """
     if design.temperature != 0:
         return None

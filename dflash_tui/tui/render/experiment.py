@@ -84,7 +84,14 @@ def render_progress(progress: Progress, now: float, width: int) -> Content:
 
 
 def render_timeline(progress: Progress, now: float, width: int, rows: int) -> Content:
-    """Return the order with a mark for each boot, and at most `rows` boots around the one that runs."""
+    """Return the order of an experiment with a mark for each boot, and below it the boots around the current one.
+
+    Args:
+        progress: how far it is.
+        now: the time, in seconds since the epoch.
+        width: of the lines.
+        rows: how many boots are listed at most.
+    """
     design, over = progress.design, {boot.number: boot for boot in progress.boots}
     current = progress.current
     here = current.number if current else progress.next[0] if progress.next else len(design.order) - 1
@@ -148,11 +155,24 @@ def render_remaining(progress: Progress, width: int) -> Content:
     return Content.assemble(("→ ", "$primary"), (truncate(text, width - 2), "bold"))
 
 
+def shows_spread(design: Design, boots: Sequence[Boot], width: int) -> bool:
+    """Return whether `render_arms` shows the range of any figure."""
+    cells = (cell for row in list_arm_rows(design, boots) for cell in row.figures)
+    return _has_room(design, width) and any(cell.figure and cell.figure.n > 1 for cell in cells)
+
+
+def _has_room(design: Design, width: int) -> bool:
+    return width >= _arm_name_width(design) + 2 + sum(_WIDE)
+
+
+def _arm_name_width(design: Design) -> int:
+    return min(20, max(len(name_arm(design, arm)) for arm in range(len(design.arms))))
+
+
 def render_arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
     """Return a row per arm: medians of its boots, and half their range where there are several."""
-    longest = min(20, max(len(name_arm(design, arm)) for arm in range(len(design.arms))))
-    wide = width >= longest + 2 + sum(_WIDE)
-    widths, name_width = (_WIDE, longest) if wide else (_TIGHT, min(14, longest))
+    wide, name_width = _has_room(design, width), _arm_name_width(design)
+    widths, name_width = (_WIDE, name_width) if wide else (_TIGHT, min(14, name_width))
 
     def columns(boots: str, figures: Sequence[str]) -> str:
         shown = (figure for place, figure in enumerate(figures) if wide or place != TTFT)

@@ -117,14 +117,14 @@ class VerdictScreen(Screen[None]):
         label = synthetic_label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
-        arms = experiment.render_arms(design, report.boots, self._width("arms"))
-        self._say("arms", arms)
-        note = ", ± half their range" if "±" in arms.plain else ""
+        width = self._width("arms")
+        self._show("arms", experiment.render_arms(design, report.boots, width))
+        note = ", ± half their range" if experiment.shows_spread(design, report.boots, width) else ""
         self.query_one("#arms").border_title = f"arms: medians of boots{note}"
         self._draw_verdict(report, one)
         self._draw_sweep(report.sweep)
         shown = (one.a, one.b) if one else range(len(design.arms))
-        self._say("starts", experiment.render_start_bars(report, shown, self._width("starts")))
+        self._show("starts", experiment.render_start_bars(report, shown, self._width("starts")))
         self.call_after_refresh(self._settle, [self._width(pane) for pane in _PANES])
 
     def _settle(self, drawn: list[int]) -> None:
@@ -135,11 +135,11 @@ class VerdictScreen(Screen[None]):
     def _draw_verdict(self, report: ExperimentReport, one: Comparison | None) -> None:
         self.query_one("#ranges").display = one is not None
         if one is None:
-            self._say("verdict", Content("no two arms can be compared: a boot of each is needed"))
+            self._show("verdict", Content("no two arms can be compared: a boot of each is needed"))
             return
-        self._say("verdict", experiment.render_verdict(report, one, self._width("verdict")))
+        self._show("verdict", experiment.render_verdict(report, one, self._width("verdict")))
         self.query_one("#verdict").set_class(one.word is Verdict.REFUSED, "-refused")
-        self._say("ranges", experiment.render_intervals(report, one, self._width("ranges")))
+        self._show("ranges", experiment.render_intervals(report, one, self._width("ranges")))
         a, b = (name_arm(report.design, arm, 16) for arm in (one.a, one.b))
         self.query_one("#ranges").border_title = Content(f"{one.measure} of {b} as a multiple of {a}")
 
@@ -158,7 +158,7 @@ class VerdictScreen(Screen[None]):
         chart.title = f"by {clean_line(design.vary)}: = as fast as the best, ? not decided, ★ recommended"
         chart.show([ChartLine(line, color, name) for name, color, line in values], 0, labels=names)
 
-    def _say(self, name: str, content: Content) -> None:
+    def _show(self, name: str, content: Content) -> None:
         static = self.query_one(f"#{name}", Static)
         if static.content != content:
             static.update(content)
