@@ -17,12 +17,12 @@ from dflash_tui.tui.dialogs.new_experiment import NewExperiment
 from tests.tui.panel import NO_GPU, text, wait_for
 
 VARY = "patch.cpu-expand-kernel=on,off"
-PATIENCE = 540.0
+PATIENCE = 1200.0
 
 
 @pytest.mark.vllm
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 @pytest.mark.usefixtures("nothing_left")
 async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine):
     """Without the patch nothing beyond the first drafted token is accepted when sampling: AL falls, and only AL.
@@ -48,9 +48,10 @@ async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine
         assert report
         (found,) = report.comparisons
         assert verdict_text.format_headline(report, found)[:50] in text(panel)
-    on, off = report.boots
+    # Others may have kept a boot from succeeding at once.
+    on, off = measured = [boot for boot in report.boots if not boot.error]
     assert ("cpu-expand-kernel" in on.patches, "cpu-expand-kernel" in off.patches) == (True, False)
-    assert all((boot.up or 0) > 0 and (boot.ready or 0) > (boot.up or 0) for boot in report.boots)
+    assert all((boot.up or 0) > 0 and (boot.ready or 0) > (boot.up or 0) for boot in measured)
     assert found.al
     assert found.al.high < 0.8, found
     # How fast it is depends on who else works here, and too much of that refuses; what shows is explained by AL.
