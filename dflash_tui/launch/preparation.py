@@ -95,8 +95,8 @@ async def _check_flags(setup: ResolvedRecipe, plan: Plan, engine: Engine, report
     if setup.standing.status is Status.VERIFIED and not seen_by_vllm and not engine.adopted:
         return
     report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))
-    known = await engine_python.run_in_cancellable_thread(lambda: inventory.read_serve_options(engine))
-    mistakes = cli_flags.find_flag_mistakes(plan, known)
+    options = await engine_python.run_in_cancellable_thread(lambda: inventory.read_serve_options(engine))
+    mistakes = cli_flags.find_flag_mistakes(plan, options)
     if mistakes and not forced:
         raise UsageError(
             "this vLLM does not accept the flags of the recipe", evidence="; ".join(mistakes), hint=cli_flags.FIX
@@ -126,8 +126,8 @@ async def _build_models(plan: Plan, engine: Engine, report: Report) -> None:
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
     async with engines.hold_lock(folder.with_name(f".{folder.name}.lock"), report, Step.MODELS) as lock:
-        for left in folder.parent.glob(f".{folder.name}.*[0-9]"):
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in folder.parent.glob(f".{folder.name}.*[0-9]"):
+            shutil.rmtree(leftover, ignore_errors=True)
         began = time.time()
         report(Preparing(began, Step.MODELS, "building target and drafter"))
         if not folder.is_dir():

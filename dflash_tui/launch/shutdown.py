@@ -35,18 +35,18 @@ async def stop_and_release_memory(run: Run, report: Callable[[str], None]) -> tu
     Raises:
         DflashError: a process of the server survived SIGKILL.
     """
-    held = None if run.plan.on_cpu else await asyncio.to_thread(_measure_held_memory, run)
+    before = None if run.plan.on_cpu else await asyncio.to_thread(_measure_held_memory, run)
     seconds = await lifecycle.stop_server(run)
-    if held is None:
+    if before is None:
         return seconds, ""
     deadline, line = time.monotonic() + RELEASE_TIMEOUT, ""
-    while (left := await asyncio.to_thread(_unreleased_memory, held)) > held.ours * _RELEASED_SHARE:
+    while (unreleased := await asyncio.to_thread(_unreleased_memory, before)) > before.ours * _RELEASED_SHARE:
         if time.monotonic() >= deadline:
-            missing = f"{format_gib(left)} of {format_gib(held.ours)} of GPU memory"
+            missing = f"{format_gib(unreleased)} of {format_gib(before.ours)} of GPU memory"
             what = f"{missing} not released after {RELEASE_TIMEOUT:.0f} s"
             hint = "dflash-tui gpus shows which processes hold it, dflash-tui orphans those left of a server"
             return seconds, f"{what}; {hint}"
-        if line != (line := f"releasing {format_gib(left)}"):
+        if line != (line := f"releasing {format_gib(unreleased)}"):
             report(line)
         await asyncio.sleep(_INTERVAL)
     return seconds, ""
@@ -59,12 +59,12 @@ def _measure_held_memory(run: Run) -> _HeldMemory | None:
     return _HeldMemory(pids, ours, _memory_used(cards)) if ours else None
 
 
-def _unreleased_memory(held: _HeldMemory) -> int:
+def _unreleased_memory(before: _HeldMemory) -> int:
     """Return the bytes that are not released: still listed as ours, or missing from the fall of all memory in use."""
     cards = nvml.read_gpus()
     if cards is None:  # the driver does not answer, or was unloaded
         return 0
-    return max(_memory_of(cards, held.pids), held.ours - (held.all - _memory_used(cards)))
+    return max(_memory_of(cards, before.pids), before.ours - (before.all - _memory_used(cards)))
 
 
 def _memory_of(cards: tuple[gpus.Gpu, ...], pids: frozenset[int]) -> int:

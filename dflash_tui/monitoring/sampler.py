@@ -70,9 +70,9 @@ class Sampler:
             return MemorySampled(time.time(), use.used, use.total, use.source, machine.available if shared else None)
         if self._memory and self._memory.source != "resident":
             return None  # the driver does not answer now, and another kind of memory must not appear in its place
-        left = machine.available if self._run.plan.on_cpu else None
+        available = machine.available if self._run.plan.on_cpu else None
         return MemorySampled(
-            time.time(), processes.measure_resident_memory(self.members), machine.total, "resident", left
+            time.time(), processes.measure_resident_memory(self.members), machine.total, "resident", available
         )
 
 

@@ -80,17 +80,17 @@ def expect_startup(starts: Sequence[RecordedStart], cache: str = "") -> Expected
 
     While `cache` is not known yet (empty), the newest start that did not find a cold one is the model.
     """
-    wanted = cache or _likely_cache(starts)
-    alike = [start for start in starts if start.cache == wanted][-MAX_STARTS:]
-    if not alike:
+    expected_cache = cache or _likely_cache(starts)
+    recent = [start for start in starts if start.cache == expected_cache][-MAX_STARTS:]
+    if not recent:
         return None
     phases = {}
     for phase in _PHASE_ORDER:
-        if guess := _median(start.phases[phase] for start in alike if phase in start.phases):
+        if guess := _median(start.phases[phase] for start in recent if phase in start.phases):
             phases[phase] = guess
-    ready = [start.ready for start in alike if start.ready is not None]
-    first = _median(start.first_request for start in alike if start.first_request is not None)
-    return ExpectedStart(wanted, phases, first, _median(ready), max(ready, default=None))
+    ready = [start.ready for start in recent if start.ready is not None]
+    first = _median(start.first_request for start in recent if start.first_request is not None)
+    return ExpectedStart(expected_cache, phases, first, _median(ready), max(ready, default=None))
 
 
 def _likely_cache(starts: Sequence[RecordedStart]) -> str:
@@ -117,18 +117,18 @@ def estimate_time_to_ready(startup: Startup, expected: ExpectedStart, elapsed: f
     """
     if expected.ready is None or expected.longest is None or startup.ready_at is not None:
         return None
-    left = expected.first_request.seconds if expected.first_request else 0.0
+    remaining = expected.first_request.seconds if expected.first_request else 0.0
     if startup.up_at is None:
         spent = {span.phase: span.seconds for span in startup.spans(now)}
         reached = _running_phase_index(startup)
         for phase, guess in expected.phases.items():
             if phase is not Phase.UNATTRIBUTED and _PHASE_ORDER.index(phase) >= reached:
-                left += max(0.0, guess.seconds - spent.get(phase, 0.0))
+                remaining += max(0.0, guess.seconds - spent.get(phase, 0.0))
     else:
-        left = max(0.0, left - (now - startup.up_at))
+        remaining = max(0.0, remaining - (now - startup.up_at))
     if elapsed > expected.longest:
         return Eta(None, expected.ready.n, expected.longest)
-    return Eta(left, expected.ready.n, expected.longest)
+    return Eta(remaining, expected.ready.n, expected.longest)
 
 
 def _running_phase_index(startup: Startup) -> int:
@@ -176,5 +176,5 @@ def estimate_time_to_launch(
     running = [step for step, event in preparing.items() if not event.done]
     if not all(step in usual for step in running):
         return None
-    left = sum(max(0.0, usual[step].seconds - (now - began[step])) for step in running)
-    return left + sum(usual[step].seconds for step in list_coming_steps(preparing, began, usual))
+    remaining = sum(max(0.0, usual[step].seconds - (now - began[step])) for step in running)
+    return remaining + sum(usual[step].seconds for step in list_coming_steps(preparing, began, usual))

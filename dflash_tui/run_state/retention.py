@@ -51,8 +51,8 @@ class ThinnedSeries(Sequence[T]):
         When the clock was set back, values of a later time are dropped: no value would be the newest otherwise.
         """
         if self._times and value.at < self._times[-1] - CLOCK_STEP:
-            kept = self.count_until(value.at)
-            del self._values[kept:], self._times[kept:]
+            count = self.count_until(value.at)
+            del self._values[count:], self._times[count:]
         self._values.append(value)
         self._times.append(max(value.at, self._times[-1]) if self._times else value.at)
         self._added += 1

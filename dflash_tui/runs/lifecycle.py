@@ -172,18 +172,18 @@ async def stop_server(run: Run, grace: float = STOP_GRACE) -> float:
         await asyncio.sleep(0.1)
     await asyncio.sleep(0 if server_process.is_alive(run) else 0.5)  # the engine core exits after its parent by itself
     for _ in range(50):
-        left = [
+        remaining = [
             p
             for p in {*members, *await asyncio.to_thread(server_process.list_processes, run)}
             if processes.is_running(p)
         ]
-        if not left:
+        if not remaining:
             break
-        for process in left:
+        for process in remaining:
             processes.send_signal(process, signal.SIGKILL)
         await asyncio.sleep(0.2)
     else:
-        names = ", ".join(str(process.pid) for process in left)
+        names = ", ".join(str(process.pid) for process in remaining)
         raise DflashError(
             f"processes {names} of {run.id} survived SIGKILL", hint="they are blocked in the kernel; see dmesg"
         )

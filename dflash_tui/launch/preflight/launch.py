@@ -64,8 +64,8 @@ def _check_standing(situation: Situation) -> Iterator[Check]:
     since = situation.setup.oldest_patched
     patched = since and Version(plan.vllm) >= Version(since) and _patches_suffice(situation)
     if oldest and Version(plan.vllm) < Version(oldest) and not patched:
-        known = sorted(map(Version, releases.load_releases()))
-        newer = next((version for version in known if version >= Version(oldest)), oldest)
+        releases_by_age = sorted(map(Version, releases.load_releases()))
+        newer = next((version for version in releases_by_age if version >= Version(oldest)), oldest)
         problem = (
             f"vLLM {plan.vllm} serves this pair incorrectly; {oldest} is the first release that does not need patches"
         )
@@ -118,13 +118,13 @@ def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
     if (engine := situation.engine) is None:
         return
     try:
-        known = inventory.read_serve_options(engine) if thorough else inventory.read_cached_serve_options(engine)
+        options = inventory.read_serve_options(engine) if thorough else inventory.read_cached_serve_options(engine)
     except EngineError as error:
         yield fail_check("flags", f"{error.what}: {error.evidence}", f"dflash-tui engine inspect {engine.folder}")
         return
-    if known is None:
+    if options is None:
         return
-    if wrong := cli_flags.find_flag_mistakes(situation.plan, known):
+    if wrong := cli_flags.find_flag_mistakes(situation.plan, options):
         yield fail_check("flags", "; ".join(wrong), cli_flags.FIX)
     else:
         yield pass_check("flags", f"vLLM {engine.vllm} knows all flags of the plan")
@@ -241,18 +241,18 @@ def _check_disk_space(situation: Situation) -> Iterator[Check]:
     """Check the free space for engine and models, which may be on one disk or on two."""
     needs: dict[int, tuple[Path, int]] = {}
     spec = situation.setup.engine
-    wanted = [(cache.hub_cache_folder(), sum(model.missing_bytes or 0 for model in situation.models))]
+    writes = [(cache.hub_cache_folder(), sum(model.missing_bytes or 0 for model in situation.models))]
     if situation.engine is None:
-        wanted.append((paths.engines_folder(), (spec.download_mb + spec.disk_mb) * 1_000_000))
-    for folder, amount in wanted:
-        there = next(place for place in (folder, *folder.parents) if place.exists())
-        device = there.stat().st_dev
-        needs[device] = (there, needs.get(device, (there, 0))[1] + amount)
-    for there, amount in needs.values():
+        writes.append((paths.engines_folder(), (spec.download_mb + spec.disk_mb) * 1_000_000))
+    for folder, amount in writes:
+        existing = next(place for place in (folder, *folder.parents) if place.exists())
+        device = existing.stat().st_dev
+        needs[device] = (existing, needs.get(device, (existing, 0))[1] + amount)
+    for existing, amount in needs.values():
         if not amount:
             continue
-        free = shutil.disk_usage(there).free
-        finding = f"{format_gigabytes(amount)} to write, {format_gigabytes(free)} free on the disk of {there}"
+        free = shutil.disk_usage(existing).free
+        finding = f"{format_gigabytes(amount)} to write, {format_gigabytes(free)} free on the disk of {existing}"
         fix = "free some space, or move the folders with XDG_DATA_HOME and HF_HOME"
         yield pass_check("disk", finding) if free > amount + _SPARE_BYTES else fail_check("disk", finding, fix)
 
@@ -283,7 +283,7 @@ def _check_api_key(situation: Situation) -> Iterator[Check]:
 
 
 def _check_process_limits() -> Iterator[Check]:
-    # vLLM raises the soft limit by itself.
+    # vLLM raises the soft limit itself.
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != resource.RLIM_INFINITY and files < _MIN_OPEN_FILES:
         finding = f"the limit is {files}; vLLM opens a file per shard and socket"

@@ -49,9 +49,9 @@ def _check_gpu_memory(situation: Situation, fit: MemoryEstimate) -> Check:
         finding = f"{budget}, and {format_gib(fit.free)} are free"
         return fail_check(kind, finding, f"stop what uses the rest, or {_suggest_settings(situation, fit)}")
     if fit.kv_needed is not None and fit.kv_left < fit.kv_needed:
-        left = f"it may not fit: by our estimate {format_gib(fit.kv_left)} are left for the KV cache"
+        estimate = f"it may not fit: by our estimate {format_gib(fit.kv_left)} are left for the KV cache"
         return warn_check(
-            kind, f"{left}, and {request} takes {format_gib(fit.kv_needed)}", _suggest_settings(situation, fit)
+            kind, f"{estimate}, and {request} takes {format_gib(fit.kv_needed)}", _suggest_settings(situation, fit)
         )
     if "weights" in fit.unknown:
         finding = f"{budget}; whether the weights fit beside {format_gib(fit.certain)} is unknown without their size"
@@ -67,7 +67,7 @@ def _exceeds_free(fit: MemoryEstimate) -> bool:
 
 def _suggest_settings(situation: Situation, fit: MemoryEstimate) -> str:
     """Return the settings with which it fits, by the same estimate, with the longest possible requests."""
-    wanted = fit.max_model_len or 0
+    max_len = fit.max_model_len or 0
     share = int(100 * (fit.free - _CUDA_CONTEXT_BYTES) / fit.total) / 100
     base: dict[str, int | float] = {"gpu_memory_utilization": share} if _exceeds_free(fit) else {}
     for changes in (base, base | _SMALL_BATCHES):
@@ -76,9 +76,9 @@ def _suggest_settings(situation: Situation, fit: MemoryEstimate) -> str:
             continue
         if tried.kv_needed is None and tried.certain <= tried.budget:
             return _format_settings(changes)
-        length = min(tried.longest or 0, wanted)
-        if length >= min(_MIN_MODEL_LEN, wanted) > 0:
-            return _format_settings(changes | ({"max_model_len": length} if length < wanted else {}))
+        length = min(tried.longest or 0, max_len)
+        if length >= min(_MIN_MODEL_LEN, max_len) > 0:
+            return _format_settings(changes | ({"max_model_len": length} if length < max_len else {}))
     return _NOTHING_FITS
 
 

@@ -42,7 +42,7 @@ def check_ray(situation: Situation) -> Iterator[Check]:
     flags = situation.setup.flags
     if flags.get("distributed-executor-backend") != "ray":
         return
-    wanted = count_gpus_needed(flags)
+    needed = count_gpus_needed(flags)
     if situation.engine is None:
         finding = "not checked: the engine is not installed yet"
         yield warn_check("Ray", finding, f"install it on every host (dflash-tui engine install), then {_HOW_TO_START}")
@@ -53,8 +53,8 @@ def check_ray(situation: Situation) -> Iterator[Check]:
         return
     gpus, versions = sum(node.gpus for node in cluster.nodes), sorted({node.vllm or "none" for node in cluster.nodes})
     finding = f"{pluralize(len(cluster.nodes), 'host')}, {pluralize(gpus, 'GPU')}, vLLM {', '.join(versions)}"
-    if gpus < wanted:
-        yield fail_check("Ray", f"{finding}; the launch needs {wanted} GPUs", _HOW_TO_START)
+    if gpus < needed:
+        yield fail_check("Ray", f"{finding}; the launch needs {needed} GPUs", _HOW_TO_START)
     elif len(versions) > 1 or "none" in versions:
         where = ", ".join(f"{node.host} {node.vllm or 'none'}" for node in cluster.nodes)
         yield fail_check(
@@ -68,7 +68,7 @@ def read_ray_cluster(python: Path) -> RayCluster:
     """Return the running Ray cluster, read with the Ray of an engine."""
     command = [python, paths.engine_script("ray_nodes.py")]
     try:
-        done = subprocess.run(
+        script = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -76,12 +76,12 @@ def read_ray_cluster(python: Path) -> RayCluster:
             timeout=_TIMEOUT,
             check=False,
         )
-        lines = done.stdout.splitlines() or [b""]
+        lines = script.stdout.splitlines() or [b""]
         return msgspec.json.decode(lines[-1], type=RayCluster)
     except subprocess.TimeoutExpired:
         return RayCluster(error=f"Ray has not answered for {_TIMEOUT:.0f} s")
     except OSError as error:
         return RayCluster(error=str(error))
     except msgspec.MsgspecError:
-        errors = done.stderr.decode(errors="replace").strip().splitlines() or ["no output"]
+        errors = script.stderr.decode(errors="replace").strip().splitlines() or ["no output"]
         return RayCluster(error=f"the engine's Python could not read the cluster: {errors[-1][:200]}")
