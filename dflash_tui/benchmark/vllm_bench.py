@@ -91,7 +91,7 @@ async def run_vllm_bench(
         *_argv(run, prompts, result), *sampling, "--extra-body", msgspec.json.encode(extra).decode(),
         "--num-prompts", str(len(lines)), "--max-concurrency", str(streams),
     ]  # fmt: skip
-    env = processes.build_clean_environment() | run.plan.env | ({"OPENAI_API_KEY": run.key} if run.key else {})
+    env = processes.build_clean_environment() | run.plan.env | ({"OPENAI_API_KEY": run.api_key} if run.api_key else {})
     env |= {"VLLM_NO_USAGE_STATS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     with log.open("wb") as output:
         try:

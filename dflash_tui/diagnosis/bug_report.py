@@ -30,7 +30,7 @@ def build_bug_report(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
     parts = [
         f"# {title[:120]}",
         f"`vllm serve`{' with a DFlash drafter' if run.plan.num_speculative_tokens else ''}: {diagnosis.what}.",
-        "## Versions\n\n" + "\n".join(f"- {name}: {text}" for name, text in _versions(run)),
+        "## Versions\n\n" + "\n".join(f"- {name}: {text}" for name, text in _list_versions(run)),
         f"## Command\n\n{_code_block(plans.format_command(run.plan))}",
         f"## What shows it\n\n{_code_block(*diagnosis.evidence)}",
         f"## The log around it\n\n{_code_block(*_log_around(state))}",
@@ -72,7 +72,7 @@ def _code_block(*lines: str) -> str:
     return f"{fence}text\n{body}\n{fence}"
 
 
-def _versions(run: Run) -> Iterable[tuple[str, str]]:
+def _list_versions(run: Run) -> Iterable[tuple[str, str]]:
     plan = run.plan
     yield (
         "engine",

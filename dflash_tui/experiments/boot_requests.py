@@ -25,7 +25,7 @@ async def send_cold_request(design: Design, suite: Suite, run: Run) -> AsyncIter
         scale=design.scale,
         seed=design.seed,
         temperature=design.temperature,
-        key=run.key,
+        key=run.api_key,
     )
 
 
@@ -41,7 +41,7 @@ async def send_warm_up(design: Design, suite: Suite, run: Run) -> AsyncIterator[
             seed=design.seed,
             temperature=design.temperature,
             streams=streams,
-            key=run.key,
+            key=run.api_key,
         ):
             yield request
 
@@ -64,7 +64,7 @@ async def send_measured_rounds(design: Design, suite: Suite, run: Run) -> AsyncI
             scale=design.scale,
             seed=design.seed,
             temperature=design.temperature,
-            key=run.key,
+            key=run.api_key,
             streams=streams,
         ):
             yield request

@@ -140,7 +140,7 @@ async def _tidy(folder: Path, normal: Plan) -> None:
 async def _restore(normal: Plan) -> None:
     if engine := inventory.find_any_engine(Path(normal.engine_folder)):
         try:
-            await preparation.bring_patches_up_to_date(normal, engine, boot.log_preparing)
+            await preparation.update_patches(normal, engine, boot.log_preparing)
         except DflashError as error:
             boot.write_driver_log(f"the patches of {engine.folder} are left as they are: {error}")
 

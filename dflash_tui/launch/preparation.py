@@ -61,12 +61,18 @@ async def prepare_and_launch(
         report(event)
 
     engine = await prepare_engine_and_models(setup, plan, record, forced=forced)
-    await bring_patches_up_to_date(plan, engine, record)
+    await update_patches(plan, engine, record)
     return await _launch_locked(plan, engine, events, forced, restarted_from)
 
 
 async def prepare_engine_and_models(setup: ResolvedRecipe, plan: Plan, report: Report, *, forced: str = "") -> Engine:
     """Install the engine and get the models of `plan` where they are missing; return the engine, without patches.
+
+    Args:
+        setup: the resolved recipe.
+        plan: what will be launched.
+        report: called with each event of the preparation.
+        forced: why failed checks were overruled; empty when none was.
 
     Raises:
         EngineError: the environment could not be built.
@@ -164,7 +170,7 @@ async def _run_builder(plan: Plan, engine: Engine, folder: Path, lock: int) -> N
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-async def bring_patches_up_to_date(plan: Plan, engine: Engine, report: Report) -> None:
+async def update_patches(plan: Plan, engine: Engine, report: Report) -> None:
     """Apply the patches that the plan needs, and revert those that it does not ask for.
 
     A change that was interrupted is finished or undone first, also for a plan without patches.

@@ -190,7 +190,7 @@ class _Recorder:
     async def _send_probe(self) -> None:
         """Request one token and record the outcome; what it means is for `alarms` to say."""
         result = await client.send_probe(
-            self._run.url, self._run.plan.served_name, idle_probe.PROBE_TIMEOUT, key=self._run.key
+            self._run.url, self._run.plan.served_name, idle_probe.PROBE_TIMEOUT, key=self._run.api_key
         )
         run_files.record_event(self._run, result)
         self._idle_since = time.monotonic()
@@ -201,7 +201,7 @@ class _Recorder:
         It may take minutes (kernels are compiled for it), so its timeout is that of any other request; one that fails
         is repeated after a while.
         """
-        result = await client.send_first_request(self._run.url, self._run.plan.served_name, key=self._run.key)
+        result = await client.send_first_request(self._run.url, self._run.plan.served_name, key=self._run.api_key)
         run_files.record_event(self._run, result)
         self._warm = not result.error
         self._first_request_at = time.monotonic() + FIRST_REQUEST_RETRY

@@ -115,13 +115,13 @@ def _check_idle_probe(state: RunState, now: float) -> Alarm | None:
 def _check_memory(state: RunState, now: float) -> Alarm | None:
     """The machine is running out of the memory that the server uses."""
 
-    def scarce(left: int | None, total: int) -> bool:
+    def is_low(left: int | None, total: int) -> bool:
         return left is not None and left < max(_LOW_MEMORY, total * _LOW_MEMORY_SHARE)
 
     last = state.memory.latest(now, MAX_GAP)
-    if last is None or not scarce(last.available, last.total):
+    if last is None or not is_low(last.available, last.total):
         return None
-    since = _condition_start(state.memory, lambda sample: scarce(sample.available, sample.total))
+    since = _condition_start(state.memory, lambda sample: is_low(sample.available, sample.total))
     evidence = (
         f"{format_gib(last.available)} of {format_gib(last.total)} left; at 0 the kernel kills the largest process"
     )

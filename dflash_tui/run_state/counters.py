@@ -112,7 +112,7 @@ def _interpolate(before: Counters, after: Counters, share: float) -> Counters:
     def part(a: float, b: float) -> float:
         return a + (b - a) * share
 
-    def maybe(a: float | None, b: float | None) -> float | None:
+    def part_or_none(a: float | None, b: float | None) -> float | None:
         return None if a is None or b is None else part(a, b)
 
     positions: tuple[float, ...] = ()
@@ -121,9 +121,9 @@ def _interpolate(before: Counters, after: Counters, share: float) -> Counters:
     return Counters(
         generated=part(before.generated, after.generated),
         prompt=part(before.prompt, after.prompt),
-        steps=maybe(before.steps, after.steps),
-        proposed=maybe(before.proposed, after.proposed),
-        accepted=maybe(before.accepted, after.accepted),
+        steps=part_or_none(before.steps, after.steps),
+        proposed=part_or_none(before.proposed, after.proposed),
+        accepted=part_or_none(before.accepted, after.accepted),
         per_position=positions,
         running=before.running,
         waiting=before.waiting,

@@ -71,7 +71,7 @@ class Run(msgspec.Struct, frozen=True):
         return f"http://{f'[{host}]' if address.version == 6 else host}:{self.plan.port}"
 
     @property
-    def key(self) -> str:
+    def api_key(self) -> str:
         """The API key of a server that other machines can reach, from the environment; it is never recorded."""
         return os.environ.get(KEY_VARIABLE, "").strip() if self.plan.is_open else ""
 

@@ -41,7 +41,7 @@ class PhaseMark(NamedTuple):
     only_from: frozenset[Phase] = frozenset()
 
 
-def _phases(*phases: Phase) -> frozenset[Phase]:
+def _set_of_phases(*phases: Phase) -> frozenset[Phase]:
     return frozenset(phases)
 
 
@@ -71,21 +71,23 @@ _WARM = r"JIT kernel warmup finished in |Kernel JIT monitor activated|CuTeDSL wa
 MARKS: tuple[PhaseMark, ...] = (
     PhaseMark(Phase.RESOLVE, r"vLLM (?:API )?server version \S+|[^\w]*█.*\bversion \d\S*$|non-default args: "),
     PhaseMark(Phase.RESOLVE, r"Resolved architecture: \S"),
-    PhaseMark(Phase.ENGINE, _RESOLVED, _phases(Phase.RESOLVE)),
+    PhaseMark(Phase.ENGINE, _RESOLVED, _set_of_phases(Phase.RESOLVE)),
     PhaseMark(Phase.ENGINE, ENGINE),
     PhaseMark(Phase.WEIGHTS, r"Starting to load model .+\.\.\.$|Loading model from scratch\.\.\.$"),
-    PhaseMark(Phase.DRAFTER, rf"Loading drafter model\.\.\.$|{_AUX}", _phases(Phase.WEIGHTS)),
+    PhaseMark(Phase.DRAFTER, rf"Loading drafter model\.\.\.$|{_AUX}", _set_of_phases(Phase.WEIGHTS)),
     PhaseMark(Phase.PROFILE, rf"{MODEL_LOADED}[\d.]+ GiB"),
     PhaseMark(Phase.COMPILE, _COMPILING),
-    PhaseMark(Phase.UNATTRIBUTED, rf"{COMPILED_ALL}$", _phases(Phase.COMPILE)),
-    PhaseMark(Phase.PROFILE, rf"{TAG}(?:{_COMPILED}|Initial profiling/warmup run took )", _phases(Phase.COMPILE)),
+    PhaseMark(Phase.UNATTRIBUTED, rf"{COMPILED_ALL}$", _set_of_phases(Phase.COMPILE)),
+    PhaseMark(
+        Phase.PROFILE, rf"{TAG}(?:{_COMPILED}|Initial profiling/warmup run took )", _set_of_phases(Phase.COMPILE)
+    ),
     PhaseMark(Phase.PROFILE, r"Profiling CUDA graph memory: |Estimated CUDA graph memory: "),
     PhaseMark(Phase.KV_CACHE, r"Available KV cache memory: |[A-Z]+ KV cache size: |Explicitly set \(.* for KV cache"),
     PhaseMark(Phase.AUTOTUNE, _AUTOTUNING),
-    PhaseMark(Phase.UNATTRIBUTED, _AUTOTUNED, _phases(Phase.AUTOTUNE)),
+    PhaseMark(Phase.UNATTRIBUTED, _AUTOTUNED, _set_of_phases(Phase.AUTOTUNE)),
     PhaseMark(Phase.GRAPHS, rf"Rank \d+: Torch profiler disabled for CUDA graph capture|{_CAPTURING}"),
     PhaseMark(Phase.JIT, _WARMING),
-    PhaseMark(Phase.UNATTRIBUTED, _WARM, _phases(Phase.JIT)),
+    PhaseMark(Phase.UNATTRIBUTED, _WARM, _set_of_phases(Phase.JIT)),
     PhaseMark(Phase.API, r"init engine \(profile, create kv cache, warmup model\) took "),
     PhaseMark(Phase.UP, r"Application startup complete\.$"),
 )

@@ -44,7 +44,7 @@ def made(engine: Engine, **settings: bool) -> Plan:
 def launch(plan: Plan, engine: Engine) -> tuple[Run, str]:
     """Bring the files to what the plan says, launch, end the program; return the run and what was said."""
     said: list[Preparing] = []
-    asyncio.run(preparation.bring_patches_up_to_date(plan, engine, said.append))
+    asyncio.run(preparation.update_patches(plan, engine, said.append))
     run = asyncio.run(preparation._launch_locked(plan, engine, said, ""))
     try:
         assert permissions.list_engine_users(engine) == [f"{run.id} on port {plan.port}"]
@@ -198,7 +198,7 @@ def test_a_launch_that_is_given_up_writes_nothing(engine, monkeypatch):
     before = tree(engine)
 
     async def main() -> None:
-        work = asyncio.create_task(preparation.bring_patches_up_to_date(made(engine), engine, lambda _event: None))
+        work = asyncio.create_task(preparation.update_patches(made(engine), engine, lambda _event: None))
         await until(sleeping)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):

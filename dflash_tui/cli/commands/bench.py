@@ -48,7 +48,7 @@ class Bench(NamedTuple):
             print_data(benchmark_text.format_request(None))
         requests = client.send_suite(
             run.url, run.plan.served_name, self.suite, rounds=self.suite.rounds(self.rounds, streams), scale=self.scale,
-            seed=self.seed, temperature=self.temperature, fixed=self.fixed, streams=streams, key=run.key,
+            seed=self.seed, temperature=self.temperature, fixed=self.fixed, streams=streams, key=run.api_key,
         )  # fmt: skip
         async with aclosing(requests):
             async for request in requests:

@@ -321,7 +321,7 @@ class RunScreen(Screen[None]):
         try:
             self.show_sending(run, kinds.pop(0))
             requests = client.send_suite(
-                run.url, run.plan.served_name, suite, key=run.key, scale=scale, temperature=None, fixed=False
+                run.url, run.plan.served_name, suite, key=run.api_key, scale=scale, temperature=None, fixed=False
             )
             async with aclosing(requests):
                 async for done in requests:
