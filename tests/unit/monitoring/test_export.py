@@ -130,7 +130,7 @@ def test_the_command_prints_the_file_that_replay_reads(run, tmp_path):
     command = [sys.executable, "-m", "dflash_tui"]
     done = subprocess.run([*command, "export", run.id], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout == f"{tmp_path / run.id}.zip\n"
-    assert "left out" in done.stderr
+    assert "removed: access tokens" in done.stderr
     played = subprocess.run(
         [*command, "replay", f"{run.id}.zip", "--plain"], capture_output=True, text=True, check=True, cwd=tmp_path
     )
