@@ -1,4 +1,4 @@
-"""Setup -> Plan: the exact command, environment, patches and models of a launch. Pure."""
+"""A resolved recipe -> the plan of a launch: the exact command, environment, patches and models. Pure."""
 
 from __future__ import annotations
 
@@ -200,19 +200,19 @@ def build_plan(
     port = port or recipe.port
     tokens = setup.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens
     folder = engine or engine_folder_for(setup.engine)
-    script, built = _built(recipe)
+    script, built = _find_build(recipe)
     target, drafter = (str(built / model.model) if built else model.model for model in (setup.target, setup.drafter))
-    patches, skipped, instead = _patches(setup, patchable=patchable)
+    patches, skipped, instead = _choose_patches(setup, patchable=patchable)
     argv = [str(folder / "bin" / "vllm"), "serve", target]
-    argv += _revision("--revision", setup.target.revision)
+    argv += _build_revision("--revision", setup.target.revision)
     argv += ["--served-model-name", setup.target.served_name, "--host", setup.host, "--port", str(port)]
     if tokens:
-        argv += ["--speculative-config", json.dumps(_speculation(setup, drafter, tokens, patches))]
+        argv += ["--speculative-config", json.dumps(_build_speculation(setup, drafter, tokens, patches))]
     argv += _QUIET
     argv += ["--enforce-eager"] if mode is Mode.EAGER else []
     argv += [part for name, value in setup.flags.items() for part in build_flag(name, value)]
     env = instead | {name: value.replace("{cache}", str(paths.cache_folder())) for name, value in setup.env.items()}
-    env |= _visible(gpus, setup.engine.vllm)
+    env |= _build_gpu_variables(gpus, setup.engine.vllm)
     return Plan(
         recipe=recipe.name,
         title=recipe.title,
@@ -231,7 +231,7 @@ def build_plan(
         models_folder=str(built or ""),
         bench_scale=recipe.bench_scale,
         on_cpu=recipe.for_cpu,
-        warnings=_warnings(setup, mode, patches),
+        warnings=_list_warnings(setup, mode, patches),
         profile=setup.profile,
         variant=setup.variant,
         vllm=setup.engine.vllm,
@@ -239,7 +239,7 @@ def build_plan(
         gpus=tuple(uuid for _, uuid in gpus),
         standing=setup.standing,
         deviations=setup.deviations,
-        models=() if recipe.build else _models(setup, tokens),
+        models=() if recipe.build else _list_models(setup, tokens),
         driver=setup.engine.driver,
         skipped_patches=skipped,
         disabled_patches=setup.disabled_patches,
@@ -250,7 +250,7 @@ def build_plan(
     )
 
 
-def _built(recipe: Recipe) -> tuple[Path | None, Path | None]:
+def _find_build(recipe: Recipe) -> tuple[Path | None, Path | None]:
     """Return the script that builds the recipe's models, and the folder they are built in; another script, another."""
     if recipe.build is None:
         return None, None
@@ -258,7 +258,7 @@ def _built(recipe: Recipe) -> tuple[Path | None, Path | None]:
     return script, paths.models_folder() / f"{recipe.name}-{_digest(script.read_bytes())}"
 
 
-def _patches(setup: ResolvedRecipe, *, patchable: bool) -> tuple[list[Patch], dict[str, str], dict[str, str]]:
+def _choose_patches(setup: ResolvedRecipe, *, patchable: bool) -> tuple[list[Patch], dict[str, str], dict[str, str]]:
     """Return the patches to apply, why each other one is not, and the variables that do without one."""
     spec = setup.engine
     build = patch_applicability.assume_index_cuda(
@@ -292,7 +292,7 @@ def count_gpus_needed(flags: Mapping[str, FlagValue]) -> int:
     return count
 
 
-def _visible(gpus: Sequence[tuple[int, str]], vllm: str) -> dict[str, str]:
+def _build_gpu_variables(gpus: Sequence[tuple[int, str]], vllm: str) -> dict[str, str]:
     """Return the variables that show a server these GPUs only.
 
     By UUID, which nothing can reorder; before 0.24 vLLM takes indices only (platforms/interface.py), and NVML's are
@@ -305,7 +305,7 @@ def _visible(gpus: Sequence[tuple[int, str]], vllm: str) -> dict[str, str]:
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(names)}
 
 
-def _speculation(setup: ResolvedRecipe, drafter: str, tokens: int, patches: Sequence[Patch]) -> dict[str, object]:
+def _build_speculation(setup: ResolvedRecipe, drafter: str, tokens: int, patches: Sequence[Patch]) -> dict[str, object]:
     """Return the speculative-config, without the keys that a patch stands for.
 
     A build that is no release keeps them: its number does not tell whether it knows a key, and all but the oldest do.
@@ -318,11 +318,11 @@ def _speculation(setup: ResolvedRecipe, drafter: str, tokens: int, patches: Sequ
     return words | {key: value for key, value in setup.speculation.items() if key not in dropped}
 
 
-def _revision(name: str, revision: str) -> list[str]:
+def _build_revision(name: str, revision: str) -> list[str]:
     return [] if revision == "main" else [name, revision]
 
 
-def _models(setup: ResolvedRecipe, tokens: int) -> tuple[PlannedModel, ...]:
+def _list_models(setup: ResolvedRecipe, tokens: int) -> tuple[PlannedModel, ...]:
     target, drafter = setup.target, setup.drafter
     needed = [PlannedModel(target.model, target.revision, target.size_gb, target.gated)]
     if tokens:
@@ -330,26 +330,26 @@ def _models(setup: ResolvedRecipe, tokens: int) -> tuple[PlannedModel, ...]:
     return tuple(needed)
 
 
-def _warnings(setup: ResolvedRecipe, mode: Mode, patches: Sequence[Patch]) -> tuple[str, ...]:
+def _list_warnings(setup: ResolvedRecipe, mode: Mode, patches: Sequence[Patch]) -> tuple[str, ...]:
     """Return what somebody should know before the launch, the standing and the mode included."""
-    said = list(setup.warnings)
+    warnings = list(setup.warnings)
     if setup.standing.status in {Status.EXPERIMENTAL, Status.BROKEN}:
-        said.insert(0, f"{setup.standing.status.value}: {setup.standing.why}")
+        warnings.insert(0, f"{setup.standing.status.value}: {setup.standing.why}")
     if setup.modes and mode not in setup.modes:
-        said.append(f"the recipe knows nothing of {mode.value}, only of {', '.join(setup.modes)}")
+        warnings.append(f"the recipe knows nothing of {mode.value}, only of {', '.join(setup.modes)}")
     if not ip_address(setup.host).is_loopback:
-        said.append(_OPEN.format(setup.host))
-    said += [
+        warnings.append(_OPEN.format(setup.host))
+    warnings += [
         f"{name} is set, by which a server is made to {what}" for name, what in _STEERS.items() if name in setup.env
     ]
     for patch in patches:
         if patch.experimental:
-            said.append(f"the patch {patch.name} is experimental: {' '.join(patch.why.split()).partition('. ')[0]}")
+            warnings.append(f"the patch {patch.name} is experimental: {' '.join(patch.why.split()).partition('. ')[0]}")
         if patch.without_patch:
             way = " ".join(f"--set env.{name}={value}" for name, value in patch.without_patch.env.items())
             without = f"--set patches.{patch.name}=false {way}"
-            said.append(f"{patch.name} is applied; without a patch: {without} ({patch.without_patch.why})")
-    return tuple(said)
+            warnings.append(f"{patch.name} is applied; without a patch: {without} ({patch.without_patch.why})")
+    return tuple(warnings)
 
 
 def engine_folder_for(spec: EngineSpec) -> Path:
