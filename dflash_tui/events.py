@@ -332,7 +332,7 @@ class Stopping(Event, frozen=True, tag="stopping"):
 class Exited(Event, frozen=True, tag="exited"):
     """The server process is gone. `code` is None when another process launched it.
 
-    `lost` means that the machine was booted again while it ran.
+    `lost` means that the machine was rebooted while it ran.
     """
 
     code: int | None

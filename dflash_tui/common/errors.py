@@ -6,7 +6,7 @@
   + EngineError          3  the vLLM environment cannot be built or is not usable
   + PreflightFailed      4  it would not start: it does not fit, or something is missing
   + PatchError           5  a patch neither applies nor is applied
-  + ServerFailed         6  the server ended before it was ready, or died while serving
+  + ServerFailed         6  the server exited before it was ready, or failed while serving
 
 Watching that ends with Ctrl-C exits with 130.
 """
@@ -75,7 +75,7 @@ class PatchError(DflashError):
 
 
 class ServerFailed(DflashError):
-    """The server ended before it was ready, or died while serving."""
+    """The server exited before it was ready, or failed while serving."""
 
     exit_code = 6
 
@@ -102,5 +102,5 @@ exit codes:
   3    the vLLM environment cannot be built or is not usable
   4    it would not start: it does not fit, or something is missing; nothing was started
   5    a patch neither applies nor is applied
-  6    the server ended before it was ready, or died while serving
+  6    the server exited before it was ready, or failed while serving
   130  watching ended with Ctrl-C; the server goes on"""

@@ -21,7 +21,7 @@ _LAST_LINES = 4
 # A sample of the memory that is older says nothing about the end.
 _MEMORY_FRESH = 30.0
 _NEARLY_FULL = 0.9
-# A server outlives the bad requests of its users. An exception that nobody knows tells of a death only right before it.
+# A server outlives the bad requests of its users: an unknown exception explains a failure only right before it.
 _UNKNOWN_WITHIN = 15.0
 _KNOWN_WITHIN = 600.0
 # What follows from one trouble is logged within this many seconds.
@@ -29,26 +29,26 @@ _ONE_TROUBLE = 60.0
 _ASKED_TO_END = re.compile(r"^\[shutdown\] API server: shutdown triggered|^Shutdown initiated \(timeout")
 _ENGINE_GONE = re.compile(r"engine core exited unexpectedly|^Engine core proc \S+ died unexpectedly")
 _NOISE = re.compile(r"resource_tracker|warnings\.warn\(")
-_KILLED = "Launch again; for want of memory the system ends processes, too: dmesg, journalctl -u earlyoom."
-_ENDINGS = {
+_KILLED = "Launch again. The system also kills processes when it is out of memory: dmesg, journalctl -u earlyoom."
+_EXITS = {
     "oom_killed": (
-        "the kernel ended it for want of memory",
-        "Give the server less memory, or end what else takes it, then launch again.",
+        "the kernel killed it: out of memory",
+        "Give the server less memory, or stop what else uses it, then launch again.",
     ),
-    "gpu_fault": ("the GPU or its driver failed", "See dmesg; reset the GPU or boot again, then launch again."),
-    "engine_killed": ("the engine process was killed from outside; the server ended after it", _KILLED),
+    "gpu_fault": ("the GPU or its driver failed", "See dmesg; reset the GPU or reboot, then launch again."),
+    "engine_killed": ("the engine process was killed from outside, and the server exited after it", _KILLED),
     "rebooted": (
-        "the machine was booted again, or its container started anew, while the server ran",
+        "the machine was rebooted, or its container restarted, while the server ran",
         "Launch again; `last -x | head` and `journalctl -b -1 -e` may say why it went down.",
     ),
     "terminated": (
-        "somebody asked it to end (SIGTERM or SIGINT), and that was not dflash-tui",
-        "Launch again; closing a login session or a container ends what runs in it.",
+        "it was asked to stop (SIGTERM or SIGINT), not by dflash-tui",
+        "Launch again; closing a login session or a container stops what runs in it.",
     ),
     "killed": ("the server process was killed from outside (SIGKILL)", _KILLED),
     "crashed": (
-        "it crashed in native code, without a word of Python",
-        "Eager mode or another attention backend may go around it; report it to vLLM.",
+        "it crashed in native code, without a Python traceback",
+        "Eager mode or another attention backend may avoid it; report it to vLLM.",
     ),
 }
 
@@ -79,9 +79,15 @@ def diagnose_run(state: RunState, known: Sequence[RecipeFailure] = ()) -> Diagno
     unhealthy = state.exit is None and state.status == "unhealthy"
     if not unhealthy and (state.exit is None or state.stopping):
         return None
-    found = _by_kernel(state) or _by_log(state, known) or _by_ending(state) or _by_reboot(state) or _unknown(state)
-    evidence = [*found.evidence, *([state.health_detail] if unhealthy and state.health_detail else [])]
-    return msgspec.structs.replace(found, what=_what(state), evidence=tuple(dict.fromkeys(evidence)))
+    diagnosis = (
+        _diagnose_by_kernel(state)
+        or _diagnose_by_log(state, known)
+        or _diagnose_by_exit(state)
+        or _diagnose_reboot(state)
+        or _diagnose_unknown(state)
+    )
+    evidence = [*diagnosis.evidence, *([state.health_detail] if unhealthy and state.health_detail else [])]
+    return msgspec.structs.replace(diagnosis, what=_describe_failure(state), evidence=tuple(dict.fromkeys(evidence)))
 
 
 def find_logged_cause(state: RunState) -> Problem | None:
@@ -92,13 +98,13 @@ def find_logged_cause(state: RunState) -> Problem | None:
     """
     if state.up_at is None:
         return find_root_cause(state.problems)
-    known = [problem for problem in _late(state, _KNOWN_WITHIN) if problem.kind]
+    known = [problem for problem in _list_late_problems(state, _KNOWN_WITHIN) if problem.kind]
     if known:
         return next(problem for problem in known if problem.at >= known[-1].at - _ONE_TROUBLE)
-    return next(_late(state, _UNKNOWN_WITHIN), None)
+    return next(_list_late_problems(state, _UNKNOWN_WITHIN), None)
 
 
-def _late(state: RunState, seconds: float) -> Iterator[Problem]:
+def _list_late_problems(state: RunState, seconds: float) -> Iterator[Problem]:
     """Yield the problems of the last `seconds` before the end, or before the server was seen to answer badly."""
     end = state.exit.at if state.exit else state.health_at
     return (problem for problem in state.problems if problem.kind not in SYMPTOMS and problem.at >= end - seconds)
@@ -110,20 +116,20 @@ def find_problem_line(problem: Problem, lines: Sequence[LogLine]) -> int | None:
     return next(there, None)
 
 
-def _what(state: RunState) -> str:
+def _describe_failure(state: RunState) -> str:
     if state.exit is None:
         return "the server runs but does not answer as it should"
     first = state.startup.first_request
-    when = "ended before it was ready" if state.up_at is None else "died while serving"
+    when = "exited before it was ready" if state.up_at is None else "failed while serving"
     if state.up_at is not None and first is not None and first.error:
-        when = "answered /health and died on its first request"
+        when = "answered /health and failed on its first request"
     code = state.exit.code
-    number = _signal(state)
-    said = "unknown" if code is None else f"{code}, {number.name}" if number else str(code)
-    return f"the server {when} (exit code {said})"
+    number = _read_signal(state)
+    status = "unknown" if code is None else f"{code}, {number.name}" if number else str(code)
+    return f"the server {when} (exit code {status})"
 
 
-def _signal(state: RunState) -> signal.Signals | None:
+def _read_signal(state: RunState) -> signal.Signals | None:
     """Return the signal that ended the server: as Python tells it, or as a shell in between does."""
     code = state.exit.code if state.exit else None
     if code is None or not (code < 0 or code > 128):
@@ -134,36 +140,41 @@ def _signal(state: RunState) -> signal.Signals | None:
         return None
 
 
-def _ending(kind: str, *evidence: str) -> Diagnosis:
-    cause, fix = _ENDINGS[kind]
+def _explain_exit(kind: str, *evidence: str) -> Diagnosis:
+    cause, fix = _EXITS[kind]
     return Diagnosis("", kind, cause, tuple(line for line in evidence if line), (fix,))
 
 
-def _by_reboot(state: RunState) -> Diagnosis | None:
+def _diagnose_reboot(state: RunState) -> Diagnosis | None:
     """Nobody saw the end, the log does not tell of one, and the machine was booted since."""
     lost = state.exit is not None and state.exit.lost and find_logged_cause(state) is None
-    return _ending("rebooted", _memory(state)) if lost else None
+    return _explain_exit("rebooted", _format_memory(state)) if lost else None
 
 
-def _by_kernel(state: RunState) -> Diagnosis | None:
+def _diagnose_by_kernel(state: RunState) -> Diagnosis | None:
     """The kernel's word is not an opinion; a fault of the GPU is shown with what vLLM made of it."""
     lines = state.autopsy.kernel if state.autopsy else ()
     if out := [line for line in lines if "Killed process" in line]:
-        return _ending("oom_killed", *out, _memory(state))
-    said = find_logged_cause(state)
-    if lines and (said is None or said.kind in {"", "device_fault"}):
+        return _explain_exit("oom_killed", *out, _format_memory(state))
+    problem = find_logged_cause(state)
+    if lines and (problem is None or problem.kind in {"", "device_fault"}):
         kind = "gpu_fault" if any("Xid" in line for line in lines) else "crashed"
-        return _ending(kind, *lines, said.text if said else "")
+        return _explain_exit(kind, *lines, problem.text if problem else "")
     return None
 
 
-def _by_log(state: RunState, known: Sequence[RecipeFailure]) -> Diagnosis | None:
+def _diagnose_by_log(state: RunState, known: Sequence[RecipeFailure]) -> Diagnosis | None:
     problem = find_logged_cause(state)
     text = problem.text if problem else state.health_detail if state.exit is None else ""
     match = explain_failure(text)
-    listed = next((failure for failure in known if _shows(failure.sign, text)), None)
+    listed = next((failure for failure in known if _matches_sign(failure.sign, text)), None)
     if listed is None and match is None:  # the sign may be in a line that no table has
-        rows = ((failure, line.text) for failure in known for line in _errors(state) if _shows(failure.sign, line.text))
+        rows = (
+            (failure, line.text)
+            for failure in known
+            for line in _list_error_lines(state)
+            if _matches_sign(failure.sign, line.text)
+        )
         listed, text = next(rows, (None, text))
     if listed:
         kind = match.kind if match else "recipe"
@@ -173,51 +184,52 @@ def _by_log(state: RunState, known: Sequence[RecipeFailure]) -> Diagnosis | None
         return Diagnosis("", kind, listed.cause.strip(), (text,), fix, values, listed.link, advice)
     if match is None or match.kind in SYMPTOMS:
         return None
-    memory = _memory(state) if match.kind in {"out_of_memory", "worker_died"} else ""
+    memory = _format_memory(state) if match.kind in {"out_of_memory", "worker_died"} else ""
     return Diagnosis(
         "", match.kind, match.cause, tuple(filter(None, (match.quote, memory))), (match.fix,), match.log_values
     )
 
 
-def _by_ending(state: RunState) -> Diagnosis | None:
+def _diagnose_by_exit(state: RunState) -> Diagnosis | None:
     """What the log does not explain, the way it ends may; an exception that nobody knows comes before that."""
     if find_logged_cause(state) is not None or state.exit is None:
         return None
     asked = next((line.text for line in state.lines if _ASKED_TO_END.search(line.text)), "")
     gone = next((line.text for line in state.lines if _ENGINE_GONE.search(line.text)), "")
-    number = _signal(state)
+    number = _read_signal(state)
     if asked or number in {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
         waits = next(
             (line.text for line in reversed(state.lines) if "Waiting for connections to close" in line.text), ""
         )
-        return _ending("terminated", asked, waits)
+        return _explain_exit("terminated", asked, waits)
     kind = "engine_killed" if gone else "killed" if number is signal.SIGKILL else "crashed" if number else ""
     if not kind:
         return None
     kills = state.autopsy.kills if state.autopsy else None
-    counted = f"the kernel ended {kills} process{'es' * (kills > 1)} for want of memory meanwhile" if kills else ""
-    found = _ending(kind, gone, counted, _memory(state))
-    held = _held(state)
+    counted = f"the kernel killed {kills} process{'es' * (kills > 1)} meanwhile: out of memory" if kills else ""
+    diagnosis = _explain_exit(kind, gone, counted, _format_memory(state))
+    held = _find_peak_memory(state)
     full = held is not None and held.used >= _NEARLY_FULL * held.total
     if kind != "crashed" and (kills or full):
-        return msgspec.structs.replace(found, cause=f"{found.cause}, most likely by the system for want of memory")
-    return found
+        likely = f"{diagnosis.cause}, most likely by the system because it was out of memory"
+        return msgspec.structs.replace(diagnosis, cause=likely)
+    return diagnosis
 
 
-def _unknown(state: RunState) -> Diagnosis:
+def _diagnose_unknown(state: RunState) -> Diagnosis:
     """Return what there is to read: the exception that explains it and where it was raised, or the end."""
     fix = "Read the log around the evidence; dflash-tui why --report (u in the panel) writes a text for vLLM's tracker."
     if problem := find_logged_cause(state):
-        evidence = (problem.text, *_raised_at(problem, list(state.lines)))
+        evidence = (problem.text, *_find_traceback_frame(problem, list(state.lines)))
         return Diagnosis("", UNKNOWN, "an error that dflash-tui does not know", evidence, (fix,))
-    cause = "a request was not answered well" if state.exit is None else "the log ends without an error"
+    cause = "the server answers requests with errors" if state.exit is None else "the log ends without an error"
     if state.exit and state.exit.code is None:  # whoever was not its parent cannot know how it ended
-        cause += ", so that it was probably killed, often by the system for want of memory"
+        cause += ", so that it was probably killed, often by the system because it is out of memory"
     last = [line.text for line in state.lines if not _NOISE.search(line.text)][-_LAST_LINES:]
     return Diagnosis("", UNKNOWN, cause, () if state.exit is None else tuple(last), (fix,))
 
 
-def _raised_at(problem: Problem, lines: list[LogLine]) -> tuple[str, ...]:
+def _find_traceback_frame(problem: Problem, lines: list[LogLine]) -> tuple[str, ...]:
     """Return the last frame of the traceback right above `problem`, if there is one."""
     above = reversed(lines[: find_problem_line(problem, lines) or 0])
     frames = (line.text.strip() for line in takewhile(lambda line: line.text.startswith("  "), above)
@@ -225,14 +237,14 @@ def _raised_at(problem: Problem, lines: list[LogLine]) -> tuple[str, ...]:
     return tuple(islice(frames, 1))
 
 
-def _errors(state: RunState) -> Iterator[LogLine]:
+def _list_error_lines(state: RunState) -> Iterator[LogLine]:
     """Yield the lines that may tell of trouble: those without a level, as tracebacks are, and those with a bad one."""
     end = state.exit.at if state.exit else state.health_at
     since = -math.inf if state.up_at is None else end - _KNOWN_WITHIN
     return (line for line in state.lines if line.level in {"", "ERROR", "CRITICAL"} and line.at >= since)
 
 
-def _shows(sign: str, text: str) -> bool:
+def _matches_sign(sign: str, text: str) -> bool:
     """Whether a recipe's sign is in `text`, as a pattern where it is one."""
     try:
         return sign in text or bool(re.search(sign, text))
@@ -240,14 +252,14 @@ def _shows(sign: str, text: str) -> bool:
         return False
 
 
-def _held(state: RunState) -> MemorySampled | None:
+def _find_peak_memory(state: RunState) -> MemorySampled | None:
     """Return the most that the server held shortly before its end: once its engine is gone it holds little."""
     end = state.exit.at if state.exit else math.inf
     return max((m for m in state.memory if m.at >= end - _MEMORY_FRESH), key=lambda m: m.used, default=None)
 
 
-def _memory(state: RunState) -> str:
+def _format_memory(state: RunState) -> str:
     """Return how much that was, as a line; empty when nobody looked."""
-    if (held := _held(state)) is None:
+    if (held := _find_peak_memory(state)) is None:
         return ""
     return f"{format_gib(held.used)} of {format_gib(held.total)} ({held.source}) held in the last {_MEMORY_FRESH:.0f} s"

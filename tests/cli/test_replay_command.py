@@ -38,7 +38,7 @@ def test_a_failed_run_is_told_and_the_replay_succeeds(tmp_path, parts):
     log = b"torch.OutOfMemoryError: CUDA out of memory.\n"
     done = replay(str(packed(tmp_path / "a.zip", parts | {LOG_PART: log, SAMPLES_PART: samples})))
     assert done.returncode == 0
-    assert "ended before it was ready (exit code 1)" in done.stderr
+    assert "exited before it was ready (exit code 1)" in done.stderr
     assert "CUDA out of memory" in done.stderr
 
 

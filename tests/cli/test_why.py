@@ -32,7 +32,7 @@ def test_it_prints_cause_evidence_fix_and_the_command(failed, capsys):
     """What a watcher would have seen, at any later time."""
     assert main(["why", failed.id]) == 0
     told = capsys.readouterr().out
-    assert told.startswith(f"{failed.id}: the server ended before it was ready (exit code 1): one request of 32768")
+    assert told.startswith(f"{failed.id}: the server exited before it was ready (exit code 1): one request of 32768")
     assert "the estimated maximum model length is 8064" in told
     assert "dflash-tui up demo-cpu --set max-model-len=8064" in told
     assert str(failed.log) in told

@@ -106,7 +106,7 @@ def test_an_orphan_is_ended_after_asking_with_what_it_started(tree):
 
 
 def test_a_run_of_another_boot_is_lost():
-    """Neither alive nor failed: `ps` says lost, `why` says that the machine was booted again; nobody is signalled."""
+    """Neither alive nor failed: `ps` says lost, `why` says that the machine was rebooted; nobody is signalled."""
     run = ended()  # its process was born in a boot that was not this one
     assert not server_process.is_alive(run)
     assert server_process.list_processes(run) == []
@@ -116,4 +116,4 @@ def test_a_run_of_another_boot_is_lost():
     assert found
     assert (found.diagnosis.kind, found.leftovers) == ("rebooted", "")
     assert "lost" in dflash("ps", "--all").stdout
-    assert "the machine was booted again" in dflash("why").stderr + dflash("why").stdout
+    assert "the machine was rebooted" in dflash("why").stderr + dflash("why").stdout

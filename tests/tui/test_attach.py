@@ -53,7 +53,7 @@ async def test_an_ended_run_is_replayed():
     run_files.record_event(run, Exited(run.started_at + 160, 1))
     panel = DflashApp(run=run, now=lambda: run.started_at + 170, probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: "died while serving (exit code 1)" in text(panel))
+        await wait_for(pilot, lambda: "failed while serving (exit code 1)" in text(panel))
         assert "up in 1:2" in text(panel)
         assert len(panel.run_screen.state.requests) == 6
 

@@ -38,11 +38,11 @@ def ended(name: str, code: int = 1) -> list[AnyEvent]:
 @pytest.mark.parametrize(
     ("name", "code", "told"),
     [
-        ("fail_max_model_len_kv", 1, ("ended before it was ready (exit code 1)", "needs 0.03 GiB of KV cache",
+        ("fail_max_model_len_kv", 1, ("exited before it was ready (exit code 1)", "needs 0.03 GiB of KV cache",
                                       "max-model-len 8064, which vLLM says fits")),
         ("fail_mem_util", 1, ("17.61 of 18.96 GiB are free", "gpu-memory-utilization 0.91")),
         ("fail_spec_method", 1, ("the speculation method dflush", "input_value='dflush'")),
-        ("kill9_core_idle", 0, ("died while serving (exit code 0)", "killed from outside", "launch again as it was")),
+        ("kill9_core_idle", 0, ("failed while serving (exit code 0)", "killed from outside", "launch again as it was")),
         ("fail_eagle3_runtime_crash", 0, ("does not know", "shape '[-1, 192]' is invalid", "without speculation")),
     ],
 )  # fmt: skip

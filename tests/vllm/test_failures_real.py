@@ -223,7 +223,7 @@ def test_a_killed_engine_and_a_taken_port(with_engine):
     _, told = watcher.communicate(timeout=240)
     assert watcher.returncode == 6
     assert "the engine process was killed from outside" in told
-    assert "died while serving (exit code 0)" in told
+    assert "failed while serving (exit code 0)" in told
     assert seen_in_panel(first, "(exit code 0)").commands[0] == "dflash-tui up demo-cpu --port 8821"
 
 

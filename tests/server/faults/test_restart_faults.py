@@ -96,7 +96,7 @@ def test_a_killed_server_is_launched_again_until_that_is_too_often(up):
     said = watching.said()
     assert "not launched again: it was already launched again 2 times within 1:00:00" in said
     last = said[said.index("dflash-tui: error:") :]
-    assert f"{first.id}: the server died while serving (exit code -9, SIGKILL)" in last
+    assert f"{first.id}: the server failed while serving (exit code -9, SIGKILL)" in last
     assert {run.plan.port for run in (first, second, third)} == {first.plan.port}
     listed = subprocess.run([*DFLASH, "ps", "--all"], capture_output=True, text=True, check=True).stdout
     assert f"in place of {second.id}, which died" in listed

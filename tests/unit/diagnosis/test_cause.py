@@ -63,11 +63,11 @@ EXPECTED = [
     (f"{CPU}/kill9_core_idle", 0, "engine_killed", "engine process was killed", "exited unexpectedly", "dmesg"),
     (f"{CPU}/kill9_worker_during", 0, "worker_died", "exit code -9",
      "Worker proc VllmWorker-0 died unexpectedly (exit code: -9)", "dmesg"),
-    (f"{CPU}/sig_int", 0, "terminated", "asked it to end", "shutdown triggered", "Launch again"),
-    (f"{CPU}/sig_int_group", 0, "terminated", "asked it to end", "shutdown triggered", "Launch again"),
-    (f"{CPU}/sig_term_during", 0, "terminated", "asked it to end", "shutdown triggered", "Launch again"),
-    (f"{CPU}/sig_int_during", -9, "terminated", "asked it to end", "shutdown triggered", "Launch again"),
-    (f"{CPU}/int_during_1", -9, "terminated", "asked it to end", "shutdown triggered", "Launch again"),
+    (f"{CPU}/sig_int", 0, "terminated", "asked to stop", "shutdown triggered", "Launch again"),
+    (f"{CPU}/sig_int_group", 0, "terminated", "asked to stop", "shutdown triggered", "Launch again"),
+    (f"{CPU}/sig_term_during", 0, "terminated", "asked to stop", "shutdown triggered", "Launch again"),
+    (f"{CPU}/sig_int_during", -9, "terminated", "asked to stop", "shutdown triggered", "Launch again"),
+    (f"{CPU}/int_during_1", -9, "terminated", "asked to stop", "shutdown triggered", "Launch again"),
     (f"{GPU}/fail-engine-dead-first-request", 0, "missing_module", "the package cutlass",
      "No module named 'cutlass'", "another backend"),
     (f"{GPU}/fail-illegal-memory-access", 1, "device_fault", "accessed memory illegally",
@@ -101,7 +101,7 @@ def test_exit_code_0_is_a_failure_when_nobody_asked():
     """A server whose engine died ends with 0."""
     found = diagnose_run(of(f"{CPU}/kill9_core_idle", 0))
     assert found is not None
-    assert found.what == "the server died while serving (exit code 0)"
+    assert found.what == "the server failed while serving (exit code 0)"
 
 
 def test_the_word_of_the_kernel_comes_first():
@@ -122,7 +122,7 @@ def test_want_of_memory_is_only_said_when_something_shows_it(used, kills, expect
     memory = MemorySampled(47.0, used << 30, 24 << 30, "resident")
     found = diagnose_run(of(f"{CPU}/kill9_core_idle", 0, memory, Autopsy(49.0, (), kills)))
     assert found is not None
-    assert ("want of memory" in found.cause) is expected
+    assert ("out of memory" in found.cause) is expected
 
 
 def test_an_old_sample_of_the_memory_says_nothing():

@@ -91,7 +91,7 @@ def test_a_death_on_the_first_request_is_told_as_such():
     assert state.time_to_ready is None
     found = diagnose_run(state)
     assert found is not None
-    assert found.what == "the server answered /health and died on its first request (exit code 0)"
+    assert found.what == "the server answered /health and failed on its first request (exit code 0)"
     assert any("cutlass" in line for line in found.evidence)
 
 
