@@ -28,13 +28,13 @@ def main(identity: str) -> int:
         recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
         probe = planner.probe_for(recipe)
         setups = [_resolve_arm(arm, probe, recipe) for arm in design.arms]
-        return asyncio.run(_drive(design, setups, _plan_normal(design, probe, recipe)))
+        return asyncio.run(_run_driver(design, setups, _plan_normal(design, probe, recipe)))
     except (DflashError, OSError) as error:
         print(f"dflash-tui: error: {error}", flush=True)  # noqa: T201 - the driver's log
         return error.exit_code if isinstance(error, DflashError) else 1
 
 
-async def _drive(design: Design, setups: list[ResolvedRecipe], normal: Plan) -> int:
+async def _run_driver(design: Design, setups: list[ResolvedRecipe], normal: Plan) -> int:
     """Drive until the end, or until a signal asks for it; the connection that it was launched from does not matter."""
     loop, driving = asyncio.get_running_loop(), asyncio.create_task(runner.run_experiment(design, setups, normal))
     asked = False

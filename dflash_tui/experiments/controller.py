@@ -23,9 +23,9 @@ from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 
-_PATIENCE = 60.0
-# A server is given 15 s to end; putting a patch back in imports vLLM.
-_STOP_PATIENCE = 180.0
+_START_TIMEOUT = 60.0
+# A server has 15 s to stop; applying a patch again imports vLLM.
+_STOP_TIMEOUT = 180.0
 _INTERVAL = 0.05
 _children: list[subprocess.Popen[bytes]] = []
 
@@ -54,17 +54,17 @@ def find_disturbing_servers(design: Design) -> list[Run]:
     return [
         run
         for run in registry.list_runs()
-        if server_process.is_alive(run) and any(_meets(run.plan, plan) for plan in plans)
+        if server_process.is_alive(run) and any(_is_disturbed(run.plan, plan) for plan in plans)
     ]
 
 
-def _meets(one: Plan, other: Plan) -> bool:
+def _is_disturbed(one: Plan, other: Plan) -> bool:
     return one.port == other.port or one.disturbs(other)
 
 
-def build_disturbed_error(runs: list[Run], do: str) -> UsageError:
+def build_disturbed_error(runs: list[Run], hint: str) -> UsageError:
     """Return the error that servers are in the way, with what to do about it."""
-    return UsageError(f"{', '.join(run.id for run in runs)} would disturb the measurement", hint=do)
+    return UsageError(f"{', '.join(run.id for run in runs)} would disturb the measurement", hint=hint)
 
 
 def start_experiment(design: Design) -> str:
@@ -104,7 +104,7 @@ def launch_driver(design: Design) -> str:
             start_new_session=True,
         )
     _children.append(child)
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _START_TIMEOUT
     while child.poll() is None and time.monotonic() < deadline:
         if store.find_driver(folder):
             return design.id
@@ -147,7 +147,7 @@ def stop_driver(design: Design) -> bool:
     process = psutil.Process(driver.pid)
     if processes.read_process_identity(driver.pid) == driver.born:
         processes.send_signal(process, signal.SIGTERM)
-    deadline = time.monotonic() + _STOP_PATIENCE
+    deadline = time.monotonic() + _STOP_TIMEOUT
     while store.find_driver(folder):
         if time.monotonic() > deadline:
             raise DflashError(

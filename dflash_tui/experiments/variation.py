@@ -56,7 +56,7 @@ def parse_variation(words: str) -> Varied:
         what = f"--vary {key}: each prompt is made unique so that no cache answers, so this would compare nothing"
         do = "vllm bench serve --dataset-name prefix_repetition shows what a prefix cache saves"
         raise UsageError(what, hint=do)
-    values = _values(key, rest)
+    values = _split_values(key, rest)
     if (key.startswith("env.") and is_secret(key)) or any(map(looks_secret, values)):
         what = f"--vary {key}: these are secrets, and arms are called by their values"
         raise UsageError(what, hint="export what is secret in your shell, the same for all arms")
@@ -75,24 +75,24 @@ def order_boots(arms: int, boots: int) -> tuple[int, ...]:
     return tuple(arm for one in passes for arm in one)
 
 
-def _values(key: str, text: str) -> list[str]:
+def _split_values(key: str, text: str) -> list[str]:
     line = f"[{text}]"
     try:
         node = yaml.compose(line, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
-        said = getattr(error, "problem", "") or str(error)
+        problem = getattr(error, "problem", "") or str(error)
         raise UsageError(
-            f"--vary {key}: these are no values with commas between", evidence=said, hint="quote what is text"
+            f"--vary {key}: these are no values with commas between", evidence=problem, hint="quote what is text"
         ) from None
     if not isinstance(node, yaml.SequenceNode) or node.end_mark.index != len(line):
         raise UsageError(f"--vary {key}: brackets that do not match", hint="quote what is text")
-    found = [
+    values = [
         each.value if isinstance(each, yaml.ScalarNode) else line[each.start_mark.index : each.end_mark.index]
         for each in node.value
     ]
-    if any(not value.strip() or not value.isprintable() for value in found):
+    if any(not value.strip() or not value.isprintable() for value in values):
         raise UsageError(f"--vary {key}: a value is empty or not plain text", hint=f"--vary {key}=VALUE,VALUE")
-    return found
+    return values
 
 
 def _build_changes(key: str, value: str) -> LaunchChanges:

@@ -114,10 +114,10 @@ def find_local_models(plan: Plan) -> dict[tuple[str, str], LocalModel]:
     """Return what is known of the plan's models that are on this machine; the hub is not asked."""
     from dflash_tui.engines.hub import model_lookup
 
-    found = {
+    availability = {
         (model.name, model.revision): model_lookup.find_local_model(model.name, model.revision) for model in plan.models
     }
-    return {name: model_lookup.read_local_model(model) for name, model in found.items() if model}
+    return {name: model_lookup.read_local_model(model) for name, model in availability.items() if model}
 
 
 def _estimate_memory(

@@ -122,7 +122,7 @@ async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch
     await until(lambda: processes.is_listening_on(server_process.list_processes(first), first.plan.port))
     ours = launch("deaf", port=first.plan.port)
     async with watching(ours) as state:
-        telling = asyncio.create_task(up._tell(ours, state, as_json=False))
+        telling = asyncio.create_task(up._report_unhealthy(ours, state, as_json=False))
         await until(telling.done)
     assert state.health is Health.UNHEALTHY
     told = capsys.readouterr().err

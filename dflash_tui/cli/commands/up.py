@@ -34,7 +34,7 @@ from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
 
-# An engine that died answers badly for up to 7 s before its server ends.
+# An engine that crashed answers badly for up to 7 s before its server ends.
 _BAD_FOR = 10.0
 
 
@@ -53,7 +53,7 @@ def up(args: argparse.Namespace) -> int:
         print_status(f"port {wanted} is held by {lifecycle.port_owner(wanted)}, taking {port}")
         planned = plan_launch_here(request, port=port)
     try:
-        return asyncio.run(_up(args, planned))
+        return asyncio.run(_launch_and_watch(args, planned))
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
 
@@ -68,28 +68,28 @@ def attach(args: argparse.Namespace) -> int:
     return panel(run)
 
 
-async def _up(args: argparse.Namespace, planned: PlannedLaunch) -> int:
+async def _launch_and_watch(args: argparse.Namespace, planned: PlannedLaunch) -> int:
     if args.json:
         print_data(encode(PlanMade(time.time(), planned.plan)).decode())
     else:
         print_status(describe_plan(planned))
     # Who does not stay to watch launches nothing again.
     restarts = Restarts(RestartPolicy() if args.detach else planned.plan.restart, as_json=args.json)
-    died: Run | None = None
-    with _ended_by_cancelling(wanted=args.foreground):
+    previous: Run | None = None
+    with _cancelled_by_signals(wanted=args.foreground):
         while True:
-            run = await _launched(args, planned, died)
+            run = await _check_and_launch(args, planned, previous)
             if args.detach and not args.bench:
-                return _left_alone(args, run)
+                return _detach(args, run)
             state = RunState()
             try:
-                return await _owned(args, run, state, bench=args.bench and died is None)
+                return await _watch_owned(args, run, state, bench=args.bench and previous is None)
             except ServerFailed as failed:
                 await restarts.wait(run, state, failed)
-            died = run
+            previous = run
 
 
-async def _owned(args: argparse.Namespace, run: Run, state: RunState, *, bench: bool) -> int:
+async def _watch_owned(args: argparse.Namespace, run: Run, state: RunState, *, bench: bool) -> int:
     """Watch a run, and end its server with the watching where that was asked for."""
     try:
         return await _watch(args, run, state, bench=bench)
@@ -99,7 +99,7 @@ async def _owned(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
             print_status(f"{run.id} stopped in {took:.1f} s{f'; {stayed}' if stayed else ''}")
 
 
-def _left_alone(args: argparse.Namespace, run: Run) -> int:
+def _detach(args: argparse.Namespace, run: Run) -> int:
     print_status(describe_attach_and_stop(run.id))
     if args.json:
         EventLines(RunState(), as_json=True).show_all((*run.prepared, run.launched))
@@ -108,8 +108,8 @@ def _left_alone(args: argparse.Namespace, run: Run) -> int:
     return 0
 
 
-async def _launched(args: argparse.Namespace, planned: PlannedLaunch, died: Run | None) -> Run:
-    """Check, prepare and launch, in place of a run that died if there is one."""
+async def _check_and_launch(args: argparse.Namespace, planned: PlannedLaunch, previous: Run | None) -> Run:
+    """Check, prepare and launch, in place of a run that failed if there is one."""
     report = await runner.run_preflight(planned.setup, planned.plan)
     for check in report.checks:
         if args.json:
@@ -118,8 +118,8 @@ async def _launched(args: argparse.Namespace, planned: PlannedLaunch, died: Run 
             print_status(format_check(check))
     if not args.force:
         report.raise_failed()
-    lines, before = PreparingLines(as_json=args.json), died.id if died else ""
-    with _ended_by_cancelling(wanted=not args.foreground):
+    lines, before = PreparingLines(as_json=args.json), previous.id if previous else ""
+    with _cancelled_by_signals(wanted=not args.foreground):
         try:
             run = await preparation.prepare_and_launch(
                 planned.setup, planned.plan, lines, forced=args.force or "", restarted_from=before
@@ -127,13 +127,13 @@ async def _launched(args: argparse.Namespace, planned: PlannedLaunch, died: Run 
         except asyncio.CancelledError:
             print_status("stopped before the launch; nothing half-made was left")
             raise
-    again = f" in place of {died.id}" if died else ""
+    again = f" in place of {previous.id}" if previous else ""
     print_status(f"launched {run.id}{again}, pid {run.pid}, log {run.log}")
     return run
 
 
 @contextmanager
-def _ended_by_cancelling(*, wanted: bool) -> Iterator[None]:
+def _cancelled_by_signals(*, wanted: bool) -> Iterator[None]:
     """Let SIGTERM and a lost connection clean up like Ctrl-C, if `wanted`: while something is half-made, or ours."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None  # noqa: S101 - called from a coroutine
@@ -154,21 +154,21 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
     """
     answered = asyncio.Event()
     following = asyncio.create_task(_follow(run, state, answered, EventLines(state, as_json=args.json)))
-    beat = asyncio.create_task(_beat(state, args.every, as_json=args.json))
+    beat = asyncio.create_task(_print_figures(state, args.every, as_json=args.json))
     alarm = asyncio.create_task(print_alarms(state, as_json=args.json))
-    telling = asyncio.create_task(_tell(run, state, as_json=args.json))
+    telling = asyncio.create_task(_report_unhealthy(run, state, as_json=args.json))
     try:
         if bench and await wait_for_first_answer(answered, following):
             if state.health is Health.UNHEALTHY:
-                return _after_end(run, state, as_json=args.json)
+                return _finish(run, state, as_json=args.json)
             quick = Bench(run, suites.load_suite("quick"), run.plan.bench_scale, as_json=args.json, watched=True)
             await run_bench(quick)
             await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
             if args.detach:
                 print_status(describe_attach_and_stop(run.id))
                 return 0
-        await _one_of(beat, alarm, following, aside=telling)
-        return _after_end(run, state, as_json=args.json)
+        await _wait_for_first(beat, alarm, following, aside=telling)
+        return _finish(run, state, as_json=args.json)
     except asyncio.CancelledError:
         if not args.foreground:
             print_status(f"\nno longer watching; the server goes on\n{describe_attach_and_stop(run.id)}")
@@ -178,7 +178,7 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
             task.cancel()
 
 
-async def _one_of(*tasks: asyncio.Task[None], aside: asyncio.Task[None]) -> None:
+async def _wait_for_first(*tasks: asyncio.Task[None], aside: asyncio.Task[None]) -> None:
     """Wait until one of `tasks` is over; what one of them or `aside` could not write is raised, and so ends all."""
     while not any(task.done() for task in tasks):
         going = [task for task in (*tasks, aside) if not task.done()]
@@ -199,35 +199,35 @@ async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: Eve
                 answered.set()
 
 
-async def _tell(run: Run, state: RunState, *, as_json: bool) -> None:
-    """Say once why a server that runs does not answer, when that lasts; one that is dying has its say at its end."""
+async def _report_unhealthy(run: Run, state: RunState, *, as_json: bool) -> None:
+    """Print once why a running server does not answer, when that lasts; one that exits is reported at its exit."""
     since: float | None = None
     while since is None or time.monotonic() - since < _BAD_FOR:
         await asyncio.sleep(0.5)
         bad = state.exit is None and state.health is Health.UNHEALTHY
         since = (time.monotonic() if since is None else since) if bad else None
-    if found := postmortem.build_postmortem(run, state):
+    if failure := postmortem.build_postmortem(run, state):
         if as_json:
-            print_data(encode(why.Failed(time.time(), found)).decode())
+            print_data(encode(why.Failed(time.time(), failure)).decode())
         else:
-            print_status(why.format_postmortem(found))
+            print_status(why.format_postmortem(failure))
 
 
-def _after_end(run: Run, state: RunState, *, as_json: bool) -> int:
+def _finish(run: Run, state: RunState, *, as_json: bool) -> int:
     """Return 0 when the end was asked for.
 
     Raises:
         ServerFailed: it was not.
     """
-    if (found := postmortem.build_postmortem(run, state)) is None:
+    if (failure := postmortem.build_postmortem(run, state)) is None:
         print_status(f"{run.id} was stopped")
         return 0
     if as_json:
-        print_data(encode(why.Failed(time.time(), found)).decode())
-    raise why.build_failure(found)
+        print_data(encode(why.Failed(time.time(), failure)).decode())
+    raise why.build_failure(failure)
 
 
-async def _beat(state: RunState, every: int, *, as_json: bool) -> None:
+async def _print_figures(state: RunState, every: int, *, as_json: bool) -> None:
     """Print what the last `every` seconds say, as long as there is something to say."""
     count = 0
     while True:

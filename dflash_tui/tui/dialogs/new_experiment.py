@@ -33,12 +33,16 @@ _MOST_BOOTS = 8
 
 
 class PlannedExperiment(NamedTuple):
-    """An experiment as it would be: its design, the setups of its arms, what it does by labels, what is in the way."""
+    """An experiment as it would be."""
 
     design: Design
+    """What it is going to do."""
     setups: list[ResolvedRecipe]
+    """The recipe as each arm has it."""
     rows: list[tuple[str, str]]
+    """What it is going to do, for a reader: labels and texts."""
     in_the_way: list[Run]
+    """Servers that would be measured, too."""
 
 
 def plan_experiment(plan: Plan, vary: str, boots: int) -> PlannedExperiment:
@@ -103,23 +107,23 @@ class NewExperiment(ModalScreen[str | None]):
         self.query_one("#ab-head", Static).update(head)
         self.query_one("#ab-words", Static).update(Content.assemble(("looking …", MUTED)))
         self.planned = None
-        self.look()
+        self.refresh_plan()
 
     @work(exclusive=True, group="ab")
-    async def look(self) -> None:
-        """Work out the experiment, away from the screen's own thread."""
-        shown = self.query_one("#ab-words", Static)
+    async def refresh_plan(self) -> None:
+        """Plan the experiment in another thread, and show the plan."""
+        words = self.query_one("#ab-words", Static)
         try:
             self.planned = await asyncio.to_thread(plan_experiment, self.plan, self.vary, self.boots)
         except (DflashError, OSError) as error:
-            shown.update(_failure(error))
+            words.update(_render_error(error))
             return
         rows = [*self.planned.rows, ("then", "continues in the background, also after the panel is closed")]
         lines = [Content.assemble((f"{label:<9}", MUTED), clean_line(text)) for label, text in rows]
-        shown.update(Content("\n").join(lines))
+        words.update(Content("\n").join(lines))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        """Let go of an experiment that begins, but change or begin nothing meanwhile."""
+        """While an experiment begins, allow nothing but closing the dialog."""
         return not self.beginning or action == "dismiss"
 
     def action_honest(self) -> None:
@@ -136,7 +140,7 @@ class NewExperiment(ModalScreen[str | None]):
         entry.focus()
 
     @on(Input.Submitted, "#because")
-    def _given(self, message: Input.Submitted) -> None:
+    def _on_vary_entered(self, message: Input.Submitted) -> None:
         message.stop()
         message.input.display = False
         self.query_one("#checks").focus()
@@ -146,14 +150,14 @@ class NewExperiment(ModalScreen[str | None]):
     def action_begin(self) -> None:
         if (planned := self.planned) is None:
             return
-        if not (found := planned.in_the_way):
+        if not planned.in_the_way:
             self.begin_once(planned)
             return
-        names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in found)
+        names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in planned.in_the_way)
         detail = f"{names} would disturb the measurement. Requests under way are lost."
-        self.app.push_screen(Confirm("Stop what is in the way?", detail, "stop it and begin"), self._agreed)
+        self.app.push_screen(Confirm("Stop what is in the way?", detail, "stop it and begin"), self._on_confirmed)
 
-    def _agreed(self, yes: bool | None) -> None:
+    def _on_confirmed(self, yes: bool | None) -> None:
         if yes and self.planned:
             self.begin_once(self.planned)
 
@@ -169,31 +173,31 @@ class NewExperiment(ModalScreen[str | None]):
         from dflash_tui.experiments import controller
         from dflash_tui.launch import preparation
 
-        shown = self.query_one("#ab-words", Static)
+        words = self.query_one("#ab-words", Static)
         try:
-            shown.update(Content.assemble(("checking every arm …", MUTED)))
+            words.update(Content.assemble(("checking every arm …", MUTED)))
             await controller.check_arms(planned.design, planned.setups)
             for arm, setup in zip(planned.design.arms, planned.setups, strict=True):
-                await preparation.prepare_engine_and_models(setup, arm.plan, self.tell)
+                await preparation.prepare_engine_and_models(setup, arm.plan, self.show_preparing)
             for run in planned.in_the_way:
-                shown.update(Content.assemble((f"stopping {run.id} …", MUTED)))
+                words.update(Content.assemble((f"stopping {run.id} …", MUTED)))
                 await lifecycle.stop_server(run)
             await asyncio.to_thread(controller.start_experiment, planned.design)
         except (DflashError, OSError) as error:
             self.beginning = False
-            shown.update(_failure(error))
+            words.update(_render_error(error))
             return
         self.dismiss(planned.design.id)
 
-    def tell(self, event: Preparing) -> None:
-        """Say what is installed, built or fetched: that takes minutes the first time."""
+    def show_preparing(self, event: Preparing) -> None:
+        """Show what is installed, built or downloaded: that takes minutes the first time."""
         if self.is_mounted:
             share = f" {format_percent(event.fraction)}" if event.fraction is not None and not event.done else ""
-            said = Content.assemble((f"{event.step.value}  ", "bold"), f"{clean_line(event.text)}{share}")
-            self.query_one("#ab-words", Static).update(said)
+            line = Content.assemble((f"{event.step.value}  ", "bold"), f"{clean_line(event.text)}{share}")
+            self.query_one("#ab-words", Static).update(line)
 
 
-def _failure(error: DflashError | OSError) -> Content:
+def _render_error(error: DflashError | OSError) -> Content:
     if isinstance(error, DflashError):
         return render_error(error.what, error.evidence, error.hint)
     return render_error(error.strerror or str(error), "", "")

@@ -45,9 +45,9 @@ class RemedyDialog(ModalScreen[Launch | None]):
         Binding("enter,y", "launch", "launch", priority=False),
     ]
 
-    def __init__(self, run: Run, found: Postmortem) -> None:
+    def __init__(self, run: Run, postmortem: Postmortem) -> None:
         super().__init__()
-        self.run, self.found, self.chosen = run, found, 0
+        self.run, self.postmortem, self.chosen = run, postmortem, 0
         self.planned: PlannedLaunch | None = None
 
     def compose(self) -> ComposeResult:
@@ -72,45 +72,45 @@ class RemedyDialog(ModalScreen[Launch | None]):
                 (f"{place + 1}  ", MUTED),
                 (remedy.words, "bold" if place == self.chosen else ""),
             )
-            for place, remedy in enumerate(self.found.remedies)
+            for place, remedy in enumerate(self.postmortem.remedies)
         ]
         self.query_one("#remedies", Static).update(Content("\n").join([Content(""), *rows]))
         self.query_one("#change", Static).update(Content.assemble(("looking …", MUTED)))
         self.planned = None
-        self.look()
+        self.refresh_plan()
 
     @work(exclusive=True, group="fix")
-    async def look(self) -> None:
-        """Work out the plan of the chosen remedy and show how it differs."""
-        remedy, command = self.found.remedies[self.chosen], self.found.commands[self.chosen]
-        shown = self.query_one("#change", Static)
+    async def refresh_plan(self) -> None:
+        """Plan the chosen remedy in another thread, and show what changes."""
+        remedy, command = self.postmortem.remedies[self.chosen], self.postmortem.commands[self.chosen]
+        change = self.query_one("#change", Static)
         try:
             self.planned = await asyncio.to_thread(plan_relaunch, self.run, remedy.changes)
         except (DflashError, OSError) as error:
-            shown.update(Content.assemble(("✗ ", "bold $error"), str(error)))
+            change.update(Content.assemble(("✗ ", "bold $error"), str(error)))
             return
         rows = [Content.assemble(("command", "bold")), Content(command), Content("")]
         rows += [
             Content.assemble(("what changes of vLLM's command", "bold")),
-            *_changes(self.run.plan, self.planned.plan),
+            *_render_changes(self.run.plan, self.planned.plan),
         ]
-        if self.found.leftovers:
-            said = "what is left of the failed server is ended first"
-            rows += [Content(""), Content.assemble(("! ", "bold $warning"), said)]
-        shown.update(Content("\n").join(rows))
+        if self.postmortem.leftovers:
+            note = "what is left of the failed server is stopped first"
+            rows += [Content(""), Content.assemble(("! ", "bold $warning"), note)]
+        change.update(Content("\n").join(rows))
 
     def action_choose(self, step: int) -> None:
-        self.chosen = (self.chosen + step) % len(self.found.remedies)
+        self.chosen = (self.chosen + step) % len(self.postmortem.remedies)
         self.draw()
 
     def action_take(self, number: int) -> None:
-        if number <= len(self.found.remedies):
+        if number <= len(self.postmortem.remedies):
             self.chosen = number - 1
             self.draw()
 
     def action_launch(self) -> None:
         """Launch the chosen one, after asking for what it needs."""
-        needs, entry = self.found.remedies[self.chosen].needs, self.query_one("#because", Input)
+        needs, entry = self.postmortem.remedies[self.chosen].needs, self.query_one("#because", Input)
         if self.planned is None:
             return
         if needs and not os.environ.get(needs):
@@ -121,16 +121,16 @@ class RemedyDialog(ModalScreen[Launch | None]):
         self.check(self.planned.setup, self.planned.plan)
 
     @on(Input.Submitted, "#because")
-    def _given(self, message: Input.Submitted) -> None:
+    def _on_variable_entered(self, message: Input.Submitted) -> None:
         message.stop()
-        if (given := message.value.strip()) and self.planned:
-            os.environ[self.found.remedies[self.chosen].needs] = given
+        if (value := message.value.strip()) and self.planned:
+            os.environ[self.postmortem.remedies[self.chosen].needs] = value
             self.check(self.planned.setup, self.planned.plan)
 
     @work(exclusive=True, group="fix")
     async def check(self, setup: ResolvedRecipe, plan: Plan) -> None:
         """End what is left, check the plan as every launch is checked, and hand it on."""
-        if self.found.leftovers:
+        if self.postmortem.leftovers:
             try:
                 await lifecycle.stop_server(self.run)
             except DflashError as error:
@@ -154,7 +154,7 @@ def plan_relaunch(run: Run, changes: LaunchChanges) -> PlannedLaunch:
     return planned
 
 
-def _changes(before: Plan, after: Plan) -> list[Content]:
+def _render_changes(before: Plan, after: Plan) -> list[Content]:
     """Return the lines of the two commands that differ, the old ones with a minus."""
     rows = []
     for line in difflib.ndiff(plans.format_command(before).splitlines(), plans.format_command(after).splitlines()):

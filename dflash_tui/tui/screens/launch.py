@@ -172,11 +172,11 @@ class LaunchScreen(Screen[None]):
         from dflash_tui.engines.hub import model_lookup
 
         for model in plan.models:
-            found = await model_lookup.look_up_model(model.name, model.revision)
             key = model.name, model.revision
-            self.models[key] = found
-            if found.complete:
-                self.choice.models = {**self.choice.models, key: model_lookup.read_local_model(found)}
+            self.models[key] = await model_lookup.look_up_model(*key)
+            if self.models[key].complete:
+                local = model_lookup.read_local_model(self.models[key])
+                self.choice.models = {**self.choice.models, key: local}
             self.draw()
 
     def draw(self) -> None:
@@ -204,15 +204,15 @@ class LaunchScreen(Screen[None]):
         entry, text = self.chosen, self.query_one("#text", Static)
         try:
             if isinstance(entry, Recipe):
-                shown = self._plan_text(entry)
+                content = self._render_plan(entry)
             else:
-                shown = render_plan.render_plan_error(entry) if entry else Content("no recipe was found")
+                content = render_plan.render_plan_error(entry) if entry else Content("no recipe was found")
         except DflashError as error:
-            shown = render_plan.render_plan_error(error)
-        if shown != text.content:
-            text.update(shown)
+            content = render_plan.render_plan_error(error)
+        if content != text.content:
+            text.update(content)
 
-    def _plan_text(self, recipe: Recipe) -> Content:
+    def _render_plan(self, recipe: Recipe) -> Content:
         setup, plan, _, memory = self.choice.plan(recipe)
         known = [self.models.get((model.name, model.revision)) for model in plan.models]
         if None in known and plan.models != self._asked and self.is_active:
@@ -337,13 +337,13 @@ class LaunchScreen(Screen[None]):
 
 def load_recipes() -> Entries:
     """Return every recipe by name, or why its file does not load."""
-    found: Entries = {}
+    entries: Entries = {}
     for name, path in recipe_loader.list_recipe_files().items():
         try:
-            found[name] = recipe_loader.load_recipe(path)
+            entries[name] = recipe_loader.load_recipe(path)
         except DflashError as error:
-            found[name] = error
-    return found
+            entries[name] = error
+    return entries
 
 
 def list_living_runs() -> list[Run]:

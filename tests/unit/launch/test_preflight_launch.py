@@ -196,7 +196,7 @@ def made(tmp_path, monkeypatch) -> Iterator[PlannedLaunch]:
 
 def up(made: PlannedLaunch, force: str | None) -> int:
     args = argparse.Namespace(json=False, force=force, detach=True, bench=False, foreground=False)
-    return asyncio.run(commands_up._up(args, made))
+    return asyncio.run(commands_up._launch_and_watch(args, made))
 
 
 def test_what_fails_is_not_launched(made, capsys):
