@@ -1,4 +1,4 @@
-"""Suites of prompts as streaming chat completions, measured per request."""
+"""Sends prompts as streaming chat completions and measures each request."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ async def send_suite(
         streams: how many requests are under way at a time.
         key: the API key that the server requires, or empty.
     """
-    asking = _Asking(model, scale, seed, temperature, fixed)
+    asking = _Sampling(model, scale, seed, temperature, fixed)
     waiting = iter(order_requests(suite, rounds, seed))
     under_way: set[asyncio.Task[RequestDone]] = set()
     async with _client(url, key) as client:
         try:
             while True:
                 for prompt, number in waiting:
-                    sending = _measured(client, asking.body(prompt, number), prompt.kind, number, streams)
+                    sending = _send_measured(client, asking.body(prompt, number), prompt.kind, number, streams)
                     under_way.add(asyncio.create_task(sending))
                     if len(under_way) == streams:
                         break
@@ -116,15 +116,15 @@ async def send_prompt(
         number: tells repetitions of the prompt apart, so that no cache answers.
         key: the API key that the server requires, or empty.
     """
-    body = _Asking(model, scale, seed, temperature, fixed).body(prompt, number)
+    body = _Sampling(model, scale, seed, temperature, fixed).body(prompt, number)
     async with _client(url, key) as client:
-        return await _measured(client, body, prompt.kind, number, 1)
+        return await _send_measured(client, body, prompt.kind, number, 1)
 
 
 async def send_first_request(url: str, model: str, *, key: str = "") -> RequestDone:
     """Send the short request that shows whether a server that says it is ready can generate."""
     async with _client(url, key) as client:
-        return await _send(client, _plain(model, _WARM_UP.text, _WARM_UP.max_tokens), CompletionStream(WARM_UP))
+        return await _send(client, _build_body(model, _WARM_UP.text, _WARM_UP.max_tokens), CompletionStream(WARM_UP))
 
 
 async def send_probe(url: str, model: str, patience: float, *, key: str = "") -> RequestDone:
@@ -137,7 +137,7 @@ async def send_probe(url: str, model: str, patience: float, *, key: str = "") ->
         key: the API key that the server requires, or empty.
     """
     async with _client(url, key, patience) as client:
-        return await _send(client, _plain(model, _PROBE.text, _PROBE.max_tokens), CompletionStream(PROBE))
+        return await _send(client, _build_body(model, _PROBE.text, _PROBE.max_tokens), CompletionStream(PROBE))
 
 
 def _client(url: str, key: str, timeout: float | httpx.Timeout = _TIMEOUT) -> httpx.AsyncClient:
@@ -145,7 +145,7 @@ def _client(url: str, key: str, timeout: float | httpx.Timeout = _TIMEOUT) -> ht
     return httpx.AsyncClient(base_url=url, timeout=timeout, trust_env=False, headers=headers)
 
 
-def _plain(model: str, text: str, max_tokens: int) -> dict[str, Any]:
+def _build_body(model: str, text: str, max_tokens: int) -> dict[str, Any]:
     return {
         "model": model,
         "messages": [{"role": "user", "content": text}],
@@ -161,7 +161,7 @@ def make_prompt_unique(prompt: Prompt, number: int, seed: int) -> str:
     return f"[{tag}] {prompt.text}"
 
 
-class _Asking(NamedTuple):
+class _Sampling(NamedTuple):
     """How prompts are sent."""
 
     model: str
@@ -176,7 +176,7 @@ class _Asking(NamedTuple):
         Its text begins unlike any other of this seed. What a chat template puts before that is the same for all, so
         each has a salt of its own, which is part of the keys of vLLM's prefix cache and of nothing that is sampled.
         """
-        body = _plain(self.model, make_prompt_unique(prompt, number, self.seed), answer_length(prompt, self.scale))
+        body = _build_body(self.model, make_prompt_unique(prompt, number, self.seed), answer_length(prompt, self.scale))
         body |= {"seed": self.seed, "cache_salt": uuid.uuid4().hex, "ignore_eos": self.fixed}
         return body if self.temperature is None else body | {"temperature": self.temperature}
 
@@ -186,16 +186,16 @@ def answer_length(prompt: Prompt, scale: float) -> int:
     return max(8, round(prompt.max_tokens * scale))
 
 
-async def _measured(
+async def _send_measured(
     client: httpx.AsyncClient, body: dict[str, Any], kind: str, number: int, streams: int
 ) -> RequestDone:
     """Send a request; its steps are the server's own word in the answer, or its counters when nobody else sends."""
-    before = await _counters(client) if streams == 1 else None
+    before = await _read_counters(client) if streams == 1 else None
     done = await _send(client, body, CompletionStream(kind, number, streams))
-    return done if done.steps is not None or before is None else _with_steps(done, before, await _counters(client))
+    return done if done.steps is not None or before is None else _with_steps(done, before, await _read_counters(client))
 
 
-async def _counters(client: httpx.AsyncClient) -> Counters | None:
+async def _read_counters(client: httpx.AsyncClient) -> Counters | None:
     with contextlib.suppress(bounded_http.BadResponse, *bounded_http.FAILED):
         return metrics.parse_counters((await bounded_http.fetch_bounded(client, "/metrics")).decode(errors="replace"))
     return None
@@ -215,12 +215,12 @@ async def _send(client: httpx.AsyncClient, body: dict[str, Any], stream: Complet
         async with client.stream("POST", "/v1/chat/completions", json=body) as response:
             if response.status_code != 200:
                 stream.status = response.status_code
-                text = (await _beginning(response)).decode(errors="replace")
+                text = (await _read_beginning(response)).decode(errors="replace")
                 stream.error = (
                     f"HTTP {response.status_code}: {quote_server_text(text)}{_HINTS.get(response.status_code, '')}"
                 )
             else:
-                async for line in _lines(response):
+                async for line in _read_lines(response):
                     stream.take(line)
     except bounded_http.BadResponse as error:
         stream.error = str(error)
@@ -229,7 +229,7 @@ async def _send(client: httpx.AsyncClient, body: dict[str, Any], stream: Complet
     return stream.result()
 
 
-async def _beginning(response: httpx.Response) -> bytes:
+async def _read_beginning(response: httpx.Response) -> bytes:
     """Return the beginning of an answer, whose rest nobody reads."""
     body = b""
     async for data in response.aiter_raw():
@@ -239,7 +239,7 @@ async def _beginning(response: httpx.Response) -> bytes:
     return body[:_BEGINNING]
 
 
-async def _lines(response: httpx.Response) -> AsyncGenerator[str, None]:
+async def _read_lines(response: httpx.Response) -> AsyncGenerator[str, None]:
     """Yield the lines of an answer as they come.
 
     Raises:

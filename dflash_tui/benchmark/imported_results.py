@@ -106,16 +106,16 @@ def load_imported_result(path: Path) -> ImportedResult:
         raise UsageError(f"{path} cannot be read", evidence=clean_line(str(error))) from None
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise UsageError(f"{path} is not JSON", evidence=clean_line(str(error))) from None
-    return _understood(path, content)
+    return _parse_result(path, content)
 
 
-def _understood(path: Path, content: Any) -> ImportedResult:
+def _parse_result(path: Path, content: Any) -> ImportedResult:
     keys = content if isinstance(content, dict) else {}
     try:
         if "output_throughput" in keys:
-            result = _serve(msgspec.convert(content, _Serve))
+            result = _parse_vllm_bench(msgspec.convert(content, _Serve))
         elif "benchmarks" in keys:
-            result = _benchy(msgspec.convert(content, _Benchy))
+            result = _parse_llama_benchy(msgspec.convert(content, _Benchy))
         else:
             do = "give the JSON of `vllm bench serve --save-result` or of `llama-benchy --format json`"
             raise UsageError(f"{path} is not a known benchmark result", hint=do)
@@ -126,7 +126,7 @@ def _understood(path: Path, content: Any) -> ImportedResult:
     return result
 
 
-def _serve(result: _Serve) -> ImportedResult:
+def _parse_vllm_bench(result: _Serve) -> ImportedResult:
     measured = ImportedMeasurement(
         what="all requests",
         n=result.completed,
@@ -138,15 +138,15 @@ def _serve(result: _Serve) -> ImportedResult:
         acceptance_length=result.spec_decode_acceptance_length,
         failed=result.failed,
     )
-    return ImportedResult("vllm bench serve", _name(result.model_id), (measured,) if result.completed else ())
+    return ImportedResult("vllm bench serve", _clean_name(result.model_id), (measured,) if result.completed else ())
 
 
-def _benchy(report: _Benchy) -> ImportedResult:
-    source = f"llama-benchy {_name(report.version)}".rstrip()
-    return ImportedResult(source, _name(report.model), tuple(_generations(report)))
+def _parse_llama_benchy(report: _Benchy) -> ImportedResult:
+    source = f"llama-benchy {_clean_name(report.version)}".rstrip()
+    return ImportedResult(source, _clean_name(report.model), tuple(_list_generations(report)))
 
 
-def _generations(report: _Benchy) -> Iterator[ImportedMeasurement]:
+def _list_generations(report: _Benchy) -> Iterator[ImportedMeasurement]:
     """Yield the measurements of generation; what failed has none."""
     for bench in report.benchmarks:
         if bench.tg_throughput is None:
@@ -167,5 +167,5 @@ def _seconds(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
-def _name(text: str) -> str:
+def _clean_name(text: str) -> str:
     return clean_line(text)[:200]

@@ -1,4 +1,4 @@
-"""The server-sent events of one chat completion -> its measures, whatever a server may send."""
+"""Measures one chat completion from its server-sent events, whatever a server may send."""
 
 from __future__ import annotations
 

@@ -89,9 +89,9 @@ def load_suite(name_or_path: str) -> Suite:
         UsageError: there is no such suite; the message names the nearest one.
         RecipeError: the file is not valid: `file:line: key: what was expected`.
     """
-    path = _path_of(name_or_path)
+    path = _find_suite_file(name_or_path)
     if path.suffix == ".jsonl":
-        return build_suite(clean_line(path.stem), tuple(_lines(path)), in_order=False)
+        return build_suite(clean_line(path.stem), tuple(_read_jsonl(path)), in_order=False)
     file = yaml_loader.load_yaml(path, _File)
     kinds = {WARM_UP, PROBE}
     for index, entry in enumerate(file.prompts):
@@ -99,9 +99,9 @@ def load_suite(name_or_path: str) -> Suite:
             what = "is reserved" if entry.kind in {WARM_UP, PROBE} else "given twice"
             raise yaml_loader.build_file_error(path, ["prompts", index, "kind"], what)
         kinds.add(entry.kind)
-        for key, why in _unusable(entry):
+        for key, why in _find_unsendable(entry):
             raise yaml_loader.build_file_error(path, ["prompts", index, key], why)
-    prompts = tuple(Prompt(entry.kind, _text(entry), entry.max_tokens, entry.repeat) for entry in file.prompts)
+    prompts = tuple(Prompt(entry.kind, _build_text(entry), entry.max_tokens, entry.repeat) for entry in file.prompts)
     return build_suite(clean_line(path.stem), prompts, in_order=file.in_order)
 
 
@@ -116,12 +116,12 @@ def list_suite_files() -> dict[str, Path]:
     files: dict[str, Path] = {}
     for folder in (paths.suites_folder(), paths.user_suites_folder()):
         files |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
-    if _mt_bench().is_file():
-        files.setdefault(MT_BENCH, _mt_bench())
+    if _mt_bench_file().is_file():
+        files.setdefault(MT_BENCH, _mt_bench_file())
     return dict(sorted(files.items()))
 
 
-def _mt_bench() -> Path:
+def _mt_bench_file() -> Path:
     return paths.user_suites_folder() / f"{MT_BENCH}.jsonl"
 
 
@@ -138,7 +138,7 @@ class _Line(msgspec.Struct):
 register_type(_Line)
 
 
-def _lines(path: Path) -> Iterator[Prompt]:
+def _read_jsonl(path: Path) -> Iterator[Prompt]:
     """Yield the prompts of a file of JSON lines, each of a kind of its own.
 
     Raises:
@@ -170,13 +170,13 @@ def _lines(path: Path) -> Iterator[Prompt]:
         raise RecipeError(f"{path}: holds no prompt")
 
 
-def _path_of(name: str) -> Path:
+def _find_suite_file(name: str) -> Path:
     if name.endswith((".yaml", ".yml", ".jsonl")) or "/" in name:
         return Path(name)
     known = list_suite_files()
     if name not in known and name == MT_BENCH:
         do = "put its question.jsonl (FastChat, fastchat/llm_judge/data/mt_bench) there, or give its path: --suite FILE"
-        raise UsageError("the questions of mt-bench are not on this machine", evidence=str(_mt_bench()), hint=do)
+        raise UsageError("the questions of mt-bench are not on this machine", evidence=str(_mt_bench_file()), hint=do)
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known)}; or give a file"
@@ -184,7 +184,7 @@ def _path_of(name: str) -> Path:
     return known[name]
 
 
-def _text(entry: _Entry) -> str:
+def _build_text(entry: _Entry) -> str:
     if entry.context is None:
         return entry.text
     sentences = entry.context.sentences
@@ -192,7 +192,7 @@ def _text(entry: _Entry) -> str:
     return "\n".join((*lines, "", entry.text))
 
 
-def _unusable(entry: _Entry) -> Iterator[tuple[str, str]]:
+def _find_unsendable(entry: _Entry) -> Iterator[tuple[str, str]]:
     """Yield the key of what cannot be sent, and why."""
     context = entry.context
     if context and context.count * max(map(len, context.sentences)) > _CONTEXT_LIMIT:

@@ -1,4 +1,4 @@
-"""What the requests of a bench sum up to: per prompt kind, and per level of concurrency. Pure."""
+"""Sums up the requests of a benchmark, per prompt kind and per level of concurrency. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine's own `vllm bench serve` on the prompts that we sent, against the same server."""
+"""Runs the engine's own `vllm bench serve` with the same prompts against the same server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dflash_tui.machine import processes
 from dflash_tui.runs.run import Run
 
 # Options of `vllm serve` that say how the tokenizer is found.
-_OF_TOKENIZER = ("--tokenizer", "--tokenizer-mode", "--trust-remote-code")
+_TOKENIZER_OPTIONS = ("--tokenizer", "--tokenizer-mode", "--trust-remote-code")
 _IMPORT_PATIENCE = 300.0
 
 
@@ -88,7 +88,7 @@ async def run_vllm_bench(
     sampling = [] if temperature is None else ["--temperature", str(temperature)]
     extra = {"seed": seed, "cache_salt": uuid.uuid4().hex}
     argv = [
-        *_argv(run, prompts, result), *sampling, "--extra-body", msgspec.json.encode(extra).decode(),
+        *_build_command(run, prompts, result), *sampling, "--extra-body", msgspec.json.encode(extra).decode(),
         "--num-prompts", str(len(lines)), "--max-concurrency", str(streams),
     ]  # fmt: skip
     env = processes.build_clean_environment() | run.plan.env | ({"OPENAI_API_KEY": run.api_key} if run.api_key else {})
@@ -109,16 +109,16 @@ async def run_vllm_bench(
                 process.kill()
             await process.wait()
     if code != 0 or not result.exists():
-        raise DflashError("vllm bench serve failed", evidence=_last(log), hint=f"its log: {log}")
+        raise DflashError("vllm bench serve failed", evidence=_last_log_line(log), hint=f"its log: {log}")
     return imported_results.load_imported_result(result)
 
 
-def _argv(run: Run, prompts: Path, result: Path) -> list[str]:
+def _build_command(run: Run, prompts: Path, result: Path) -> list[str]:
     """Return the command. Its prompts go to the chat endpoint as ours do, where the server applies the template."""
     words = (
         Path(run.plan.argv[0]).parent / "python", paths.engine_script("bench_serve.py"), "bench", "serve",
         "--backend", "openai-chat", "--endpoint", "/v1/chat/completions", "--base-url", run.url,
-        "--model", run.plan.target, "--served-model-name", run.plan.served_name, *_of_tokenizer(run.plan.argv),
+        "--model", run.plan.target, "--served-model-name", run.plan.served_name, *_tokenizer_options(run.plan.argv),
         "--dataset-name", "custom", "--dataset-path", prompts, "--custom-output-len", -1,
         "--skip-chat-template", "--disable-shuffle", "--ignore-eos", "--ready-check-timeout-sec", 0,
         "--save-result", "--result-dir", result.parent, "--result-filename", result.name, "--disable-tqdm",
@@ -126,16 +126,16 @@ def _argv(run: Run, prompts: Path, result: Path) -> list[str]:
     return [str(word) for word in words]
 
 
-def _of_tokenizer(argv: tuple[str, ...]) -> list[str]:
+def _tokenizer_options(argv: tuple[str, ...]) -> list[str]:
     """Return the options of the server that its tokenizer needs."""
     options: list[str] = []
     for word, after in zip(argv, (*argv[1:], ""), strict=True):
-        if word.partition("=")[0] in _OF_TOKENIZER:
+        if word.partition("=")[0] in _TOKENIZER_OPTIONS:
             options += [word] if "=" in word or after.startswith("--") or not after else [word, after]
     return options
 
 
-def _last(log: Path) -> str:
+def _last_log_line(log: Path) -> str:
     """Return the last line that the benchmark wrote."""
     with log.open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))

@@ -127,7 +127,7 @@ class EventLines:
             case Launched(synthetic=synthetic) if synthetic:
                 print_status(f"({synthetic}: figures say nothing about a real model)")
             case PhaseStarted():
-                self._entered(event)
+                self._print_phase(event)
             case HealthChanged(health=health, detail=detail):
                 ready = (
                     f", ready after {format_duration(self._state.time_to_ready)}"
@@ -147,7 +147,7 @@ class EventLines:
         for event in events:
             self.show(event)
 
-    def _entered(self, event: PhaseStarted) -> None:
+    def _print_phase(self, event: PhaseStarted) -> None:
         """Say how long the phase before took; a moment that the log does not explain is not worth a line."""
         before, self._phase = self._phase, event
         if before is not None and (before.phase is not Phase.UNATTRIBUTED or event.at - before.at >= 1):

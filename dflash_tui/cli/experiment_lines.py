@@ -1,4 +1,4 @@
-"""Follows an experiment that a process of its own drives, and says in the end what it has found."""
+"""Follows an experiment that its driver runs, prints its events, and at the end its report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def follow_experiment(design: Design, *, as_json: bool) -> int:
     """
     folder = store.experiment_folder(design.id)
     try:
-        for event in _events(folder):
+        for event in _watch_events(folder):
             if as_json:
                 print_data(encode(event).decode())
             elif line := experiment_text.format_event(design, event):
@@ -37,10 +37,10 @@ def follow_experiment(design: Design, *, as_json: bool) -> int:
         print_status("\ndetached; the experiment continues in the background")
         print_status(experiment_text.describe_experiment_commands(design.id))
         raise
-    return _end(folder, design, as_json=as_json)
+    return _report_end(folder, design, as_json=as_json)
 
 
-def _events(folder: Path) -> Iterator[Happened]:
+def _watch_events(folder: Path) -> Iterator[Happened]:
     """Yield what has happened and happens, until nobody drives the experiment any more."""
     position, buffer = 0, LineBuffer(store.LONGEST_EVENT)
     while True:
@@ -60,10 +60,10 @@ def _events(folder: Path) -> Iterator[Happened]:
         time.sleep(_INTERVAL)
 
 
-def _end(folder: Path, design: Design, *, as_json: bool) -> int:
+def _report_end(folder: Path, design: Design, *, as_json: bool) -> int:
     progress, report = store.read_progress(folder), store.read_report(folder)
     if progress.finished and report:
-        _print(report, as_json=as_json)
+        _print_report(report, as_json=as_json)
         if progress.without:
             failed = [boot for boot in progress.boots if boot.error]
             names = ", ".join(map(clean_line, progress.without))
@@ -71,18 +71,18 @@ def _end(folder: Path, design: Design, *, as_json: bool) -> int:
                 f"{names} did not start", evidence=failed[-1].error, hint=f"dflash-tui why {failed[-1].run}"
             )
         return 0
-    why = progress.halted or _last_words(folder) or "the driver exited without logging an error"
+    why = progress.halted or _last_log_line(folder) or "the driver exited without logging an error"
     raise DflashError(f"{design.id} ended early", evidence=clean_line(why), hint=f"dflash-tui ab resume {design.id}")
 
 
-def _print(report: ExperimentReport, *, as_json: bool) -> None:
+def _print_report(report: ExperimentReport, *, as_json: bool) -> None:
     if as_json:
         print_data(encode(experiment_text.Reported(time.time(), report)).decode())
         return
     print_data(experiment_text.format_report(report))
 
 
-def _last_words(folder: Path) -> str:
+def _last_log_line(folder: Path) -> str:
     try:
         lines = (folder / store.LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:

@@ -36,10 +36,10 @@ from dflash_tui.runs import (
 from dflash_tui.runs.run import Run
 
 # A start that takes longer than any published one, with a slow disk and a cold cache, hangs.
-PATIENCE = 5400.0
+READY_TIMEOUT = 5400.0
 # The recorder asks once a second how the server is.
-_DYING = 2.5
-_LOOK = 0.05
+_DYING_SECONDS = 2.5
+_POLL_INTERVAL = 0.05
 # How a server answers to what it takes for wrong, such as a prompt longer than its context: it does so every time.
 _BAD_REQUEST = 400
 EventSink = Callable[[Event], None]
@@ -99,7 +99,7 @@ async def run_boot(prepared: PreparedBoot, tell: EventSink) -> Boot:
         tell(BootBegan(run.started_at, prepared.number, prepared.arm, run.id, prepared.attempt))
         boot = await asyncio.to_thread(boot_snapshot.with_environment, boot, run, prepared.cache)
         boot = await _measure(prepared, boot, run, tell)
-    except _Failed as error:
+    except _BootFailed as error:
         boot = replace(boot, error=str(error))
     finally:
         await lifecycle.stop_server(run)
@@ -111,13 +111,13 @@ async def run_boot(prepared: PreparedBoot, tell: EventSink) -> Boot:
     return replace(boot, took=time.monotonic() - launched)
 
 
-class _Failed(Exception):
+class _BootFailed(Exception):
     """The server does not do what is measured; the text says why."""
 
 
 async def _measure(prepared: PreparedBoot, boot: Boot, run: Run, tell: EventSink) -> Boot:
     async with observer.fold_run(run) as (state, over):
-        await _until_warm(run, state, over)
+        await _wait_until_warm(run, state, over)
         up_at, design, suite = state.up_at, prepared.design, store.load_experiment_suite(prepared.design)
         boot = replace(
             boot,
@@ -134,9 +134,9 @@ async def _measure(prepared: PreparedBoot, boot: Boot, run: Run, tell: EventSink
                 tell(RequestMeasured(time.time(), prepared.number, stage, request))
                 taken.append(request)
                 if request.status == _BAD_REQUEST:
-                    raise _refused(prepared, request)
+                    raise _build_rejected_error(prepared, request)
                 if request.error:
-                    await _unless_alive(run, state, over)
+                    await _raise_unless_alive(run, state, over)
             return tuple(taken)
 
         cold = await take("cold", boot_requests.send_cold_request(design, suite, run))
@@ -151,7 +151,7 @@ async def _measure(prepared: PreparedBoot, boot: Boot, run: Run, tell: EventSink
         after = await recorder.read_counters(run)
         boot = replace(boot, requests=requests, others=others, after=conditions.measure_conditions(run, state, since))
         if all(request.error for request in requests):
-            raise _Failed(requests[-1].error)
+            raise _BootFailed(requests[-1].error)
     if before and after:
         boot = replace(
             boot,
@@ -163,48 +163,48 @@ async def _measure(prepared: PreparedBoot, boot: Boot, run: Run, tell: EventSink
     return boot
 
 
-def _refused(prepared: PreparedBoot, request: RequestDone) -> DflashError:
+def _build_rejected_error(prepared: PreparedBoot, request: RequestDone) -> DflashError:
     name = prepared.design.arms[prepared.arm].name
     do = "begin a new A/B: choose other prompts with --suite, or allow longer ones with max-model-len"
     return DflashError(f"{name}: the server rejected the prompt {request.kind}", evidence=request.error, hint=do)
 
 
-async def _until_warm(run: Run, state: RunState, over: asyncio.Task[None]) -> None:
+async def _wait_until_warm(run: Run, state: RunState, over: asyncio.Task[None]) -> None:
     """Wait for the first answer.
 
     Raises:
-        _Failed: the server ended, cannot generate, or took too long.
+        _BootFailed: the server ended, cannot generate, or took too long.
     """
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + READY_TIMEOUT
     while state.health is not Health.WARM or state.ready_at is None:
         if over.done() or state.exit or state.health is Health.UNHEALTHY:
-            await _settled(over)
-            raise _Failed(_why(run, state))
+            await _wait_for_autopsy(over)
+            raise _BootFailed(_describe_failure(run, state))
         if time.monotonic() > deadline:
-            raise _Failed(f"the server was not ready after {PATIENCE / 60:.0f} minutes")
-        await asyncio.sleep(_LOOK)
+            raise _BootFailed(f"the server was not ready after {READY_TIMEOUT / 60:.0f} minutes")
+        await asyncio.sleep(_POLL_INTERVAL)
 
 
-async def _unless_alive(run: Run, state: RunState, over: asyncio.Task[None]) -> None:
+async def _raise_unless_alive(run: Run, state: RunState, over: asyncio.Task[None]) -> None:
     """Return when a request failed and the server lives on: one that is dying answers badly first.
 
     Raises:
-        _Failed: it dies.
+        _BootFailed: it dies.
     """
-    deadline = time.monotonic() + _DYING
+    deadline = time.monotonic() + _DYING_SECONDS
     while time.monotonic() < deadline:
         if over.done() or state.exit or state.health is Health.UNHEALTHY:
-            await _settled(over)
-            raise _Failed(_why(run, state))
-        await asyncio.sleep(_LOOK)
+            await _wait_for_autopsy(over)
+            raise _BootFailed(_describe_failure(run, state))
+        await asyncio.sleep(_POLL_INTERVAL)
 
 
-async def _settled(over: asyncio.Task[None]) -> None:
+async def _wait_for_autopsy(over: asyncio.Task[None]) -> None:
     """Give a dying server the seconds in which its log and the system say why."""
     await asyncio.wait({over}, timeout=10)
 
 
-def _why(run: Run, state: RunState) -> str:
+def _describe_failure(run: Run, state: RunState) -> str:
     """Return why a server fails, with the line that shows it."""
     if failure := postmortem.build_postmortem(run, state):
         diagnosis = failure.diagnosis

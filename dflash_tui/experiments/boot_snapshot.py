@@ -1,4 +1,4 @@
-"""What a boot of an experiment ran with, for somebody who repeats it: without secrets, and without our own folders."""
+"""What a boot ran with, recorded so that it can be repeated: without secrets and without our own folders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CACHES = {
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
 }
 # What changes how vLLM or what it computes with works, when it stands in the environment of whoever launches it.
-_HEEDED = (
+_HEEDED_PREFIXES = (
     "VLLM_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "CUBLAS_", "DG_",
     "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "MALLOC_", "GLIBC_", "LD_", "HF_", "TRANSFORMERS_", "TOKENIZERS_",
 )  # fmt: skip
@@ -64,15 +64,15 @@ def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
         engine=run.engine,
         gpus=tuple(card.name for card in cards),
         driver=probe.driver,
-        argv=_argv(run.plan.argv),
-        env=_env(run.plan.env, cache),
-        inherited=_env(_heeded(processes.build_clean_environment(), run.plan.env), None),
-        patches=_patches(engine, run.patches) if engine else {},
-        versions=_versions(engine) if engine else {},
+        argv=_redact_argv(run.plan.argv),
+        env=_redact_env(run.plan.env, cache),
+        inherited=_redact_env(_select_heeded(processes.build_clean_environment(), run.plan.env), None),
+        patches=_digest_patches(engine, run.patches) if engine else {},
+        versions=_read_versions(engine) if engine else {},
     )
 
 
-def _argv(words: tuple[str, ...]) -> tuple[str, ...]:
+def _redact_argv(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return a command without what follows a flag that takes a secret."""
     before = ("", *words)
     return tuple(
@@ -81,7 +81,7 @@ def _argv(words: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def _env(env: dict[str, str], cache: Path | None) -> dict[str, str]:
+def _redact_env(env: dict[str, str], cache: Path | None) -> dict[str, str]:
     """Return the variables; a cache of its own has the same name in every arm, since it makes no difference."""
     shown = {name: value.replace(str(cache), "{own cache}") if cache else value for name, value in env.items()}
     return {
@@ -89,12 +89,16 @@ def _env(env: dict[str, str], cache: Path | None) -> dict[str, str]:
     }
 
 
-def _heeded(around: dict[str, str], planned: dict[str, str]) -> dict[str, str]:
+def _select_heeded(around: dict[str, str], planned: dict[str, str]) -> dict[str, str]:
     """Return what a server finds around it and heeds, beside what its plan gives it."""
-    return {name: value for name, value in sorted(around.items()) if name.startswith(_HEEDED) and name not in planned}
+    return {
+        name: value
+        for name, value in sorted(around.items())
+        if name.startswith(_HEEDED_PREFIXES) and name not in planned
+    }
 
 
-def _patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:
+def _digest_patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:
     """Return by patch the SHA-256 of the files that it changes, as they are now."""
     digests = {}
     for name in names:
@@ -108,7 +112,7 @@ def _patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:
     return digests
 
 
-def _versions(engine: Engine) -> dict[str, str]:
+def _read_versions(engine: Engine) -> dict[str, str]:
     try:
         there = inventory.describe_environment(engine.python)
     except DflashError:

@@ -24,9 +24,9 @@ from dflash_tui.runs.run import Run
 
 _POWER = {True: "battery", False: "mains", None: ""}
 _NEAR_GPU, _NEAR = 512 << 20, 0.03
-_BACK_WITHIN = 60.0
+_RELEASE_TIMEOUT = 60.0
 # The system counts in hundredths of a second.
-_LEAST = 1.0
+_MIN_SECONDS = 1.0
 # A desktop's own windows hold less; what computes holds more.
 _FOREIGN = 256 << 20
 
@@ -61,13 +61,15 @@ def read_processor_times(run: Run) -> ProcessorTimes:
 def count_foreign_processors(before: ProcessorTimes, after: ProcessorTimes) -> float | None:
     """Return how many processors others kept busy in between, None when nearly no time went by."""
     seconds = after.clock - before.clock
-    return max(0.0, after.busy - before.busy - (after.ours - before.ours)) / seconds if seconds >= _LEAST else None
+    return (
+        max(0.0, after.busy - before.busy - (after.ours - before.ours)) / seconds if seconds >= _MIN_SECONDS else None
+    )
 
 
 def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
     """Return the conditions now; throttling and foreign load count when they were seen at any time after `since`."""
     now = time.time()
-    on_gpus = of_gpus(state.gpus, since, now)
+    on_gpus = summarize_gpu_samples(state.gpus, since, now)
     others = [f"server {other.id}" for other in registry.list_runs() if other.id != run.id and _disturbs(other, run)]
     return replace(
         on_gpus,
@@ -78,7 +80,7 @@ def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
     )
 
 
-def of_gpus(samples: ThinnedSeries[GpusSampled], since: float, at: float) -> Conditions:
+def summarize_gpu_samples(samples: ThinnedSeries[GpusSampled], since: float, at: float) -> Conditions:
     """Return what GPUs said `at` a time; throttling and foreign load count when they were seen at any time `since`.
 
     Of several GPUs the slowest clock, the highest temperature and the sum of the powers are told.
@@ -95,22 +97,22 @@ def of_gpus(samples: ThinnedSeries[GpusSampled], since: float, at: float) -> Con
         power_w=sum(powers) if powers else None,
         power_limit_w=sum(limits) if limits else None,
         cards=len(cards) or 1,
-        throttle=_throttle(meanwhile),
-        foreign=_heavy(meanwhile),
+        throttle=_throttle_reasons(meanwhile),
+        foreign=_foreign_processes(meanwhile),
     )
 
 
-def _all(samples: Sequence[GpusSampled]) -> list[GpuLoad]:
+def _list_loads(samples: Sequence[GpusSampled]) -> list[GpuLoad]:
     return [card for sample in samples for card in sample.gpus]
 
 
-def _throttle(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
-    reasons = [card.throttle for card in _all(samples) if card.throttle is not None]
+def _throttle_reasons(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
+    reasons = [card.throttle for card in _list_loads(samples) if card.throttle is not None]
     return tuple(dict.fromkeys(why for one in reasons for why in one)) if reasons else None
 
 
-def _heavy(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
-    processes_of_others = [card.foreign for card in _all(samples) if card.foreign is not None]
+def _foreign_processes(samples: Sequence[GpusSampled]) -> tuple[str, ...] | None:
+    processes_of_others = [card.foreign for card in _list_loads(samples) if card.foreign is not None]
     heavy = (
         f"{p.name or 'a process'} (pid {p.pid})"
         for one in processes_of_others
@@ -132,7 +134,7 @@ def measure_free_memory(plan: Plan) -> FreeMemory:
     return FreeMemory(psutil.virtual_memory().available, used)
 
 
-async def wait_for_memory_release(plan: Plan, before: FreeMemory, patience: float = _BACK_WITHIN) -> bool:
+async def wait_for_memory_release(plan: Plan, before: FreeMemory, patience: float = _RELEASE_TIMEOUT) -> bool:
     """Wait until a server's memory is as free as it was `before` it was launched; return whether it became so."""
     deadline = time.monotonic() + patience
     while True:

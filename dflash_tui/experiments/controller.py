@@ -1,4 +1,4 @@
-"""Checks, begins, resumes and stops experiments: each is driven by a process of its own, which nobody has to watch."""
+"""Checks, begins, resumes and stops experiments, each of which is driven by a detached process."""
 
 from __future__ import annotations
 

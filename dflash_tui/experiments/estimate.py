@@ -1,4 +1,4 @@
-"""How long an experiment will take, by earlier boots, earlier starts or published figures."""
+"""An estimate of how long an experiment takes, by earlier boots, earlier starts or published figures."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ class DurationEstimate(NamedTuple):
 
 def estimate_duration(design: Design, setups: Sequence[ResolvedRecipe]) -> DurationEstimate:
     """Return how long the boots of `design` will take; one arm that nobody knows makes all of it unknown."""
-    before = _boots(design)
+    before = _find_earlier_boots(design)
     whole = [_median([boot.took for boot in before[place]]) for place in range(len(design.arms))]
-    if known := _sum(design, whole):
+    if known := _add_boots(design, whole):
         count = sum(map(len, before))
         return DurationEstimate(known, True, f"by {count} earlier boots of such experiments")
-    starts = [_start(arm, setup) for arm, setup in zip(design.arms, setups, strict=True)]
-    if known := _sum(design, [seconds for seconds, _ in starts]):
+    starts = [_estimate_start(arm, setup) for arm, setup in zip(design.arms, setups, strict=True)]
+    if known := _add_boots(design, [seconds for seconds, _ in starts]):
         return DurationEstimate(known, False, ", ".join(dict.fromkeys(source for _, source in starts)))
     return DurationEstimate(None, False, "")
 
 
-def _sum(design: Design, arms: Sequence[float | None]) -> float | None:
+def _add_boots(design: Design, arms: Sequence[float | None]) -> float | None:
     known = [seconds for place in design.order if (seconds := arms[place]) is not None]
     return sum(known) if len(known) == len(design.order) else None
 
 
-def _boots(design: Design) -> list[list[Boot]]:
+def _find_earlier_boots(design: Design) -> list[list[Boot]]:
     """Return by arm the good boots of earlier experiments that launched the same and sent as much."""
     boots_by_arm: list[list[Boot]] = [[] for _ in design.arms]
     for other in store.list_experiments():
-        if _amount(other) != _amount(design):
+        if _workload(other) != _workload(design):
             continue
         for boot in store.read_progress(store.experiment_folder(other.id)).boots:
             kind = other.arms[boot.arm].plan.kind
@@ -52,11 +52,11 @@ def _boots(design: Design) -> list[list[Boot]]:
     return boots_by_arm
 
 
-def _amount(design: Design) -> tuple[object, ...]:
+def _workload(design: Design) -> tuple[object, ...]:
     return design.digest, design.rounds, design.scale, design.concurrency, design.own_cache
 
 
-def _start(arm: Arm, setup: ResolvedRecipe) -> tuple[float | None, str]:
+def _estimate_start(arm: Arm, setup: ResolvedRecipe) -> tuple[float | None, str]:
     if ready := startup_history.estimate_ready(arm.plan):
         return ready.seconds, "by earlier starts here"
     bands = [band for band in setup.expected if band.ready_s and band.mode in {None, arm.plan.mode}]

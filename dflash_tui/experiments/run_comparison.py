@@ -29,7 +29,7 @@ _MEASURED_ALIKE = {
 _PARTS = {"target": "target", "drafter": "drafter", "mode": "mode", "num_speculative_tokens": "n",
           "engine_folder": "engine", "hardware": "hardware"}  # fmt: skip
 # What a boot of an experiment has and a run has not; what nobody could read besides is told of each boot.
-_UNKEPT = (
+_UNRECORDED = (
     "the prompts, their order and the sampling, the GPU's name, the driver, the versions beside the engine's, the "
     "environment that it was launched from, what the patches made, the power supply, other load on the machine"
 )
@@ -74,7 +74,7 @@ def compare_sides(one: Side, other: Side) -> ExperimentReport:
     meant = len(varied) == 1
     # With one plan for both, whatever else the other side was launched with is found and refuses.
     plans = (one.plan, other.plan if meant else one.plan)
-    names, vary = _names(one, other, varied)
+    names, vary = _name_sides(one, other, varied)
     arms = tuple(Arm(name, plan.relaunch_request, plan) for name, plan in zip(names, plans, strict=True))
     boots = [(place, boot) for place, side in enumerate((one, other)) for boot in side.boots]
     renumbered = [replace(boot, number=number, arm=place) for number, (place, boot) in enumerate(boots)]
@@ -86,11 +86,13 @@ def compare_sides(one: Side, other: Side) -> ExperimentReport:
         command="",
     )  # fmt: skip
     report = verdict.build_report(design, renumbered)
-    confounds = tuple(_unlike(one, other, varied))
-    return replace(report, comparisons=tuple(_with(comparison, confounds) for comparison in report.comparisons))
+    confounds = tuple(_find_differences(one, other, varied))
+    return replace(
+        report, comparisons=tuple(_add_confounds(comparison, confounds) for comparison in report.comparisons)
+    )
 
 
-def _names(one: Side, other: Side, varied: list[str]) -> tuple[tuple[str, str], str]:
+def _name_sides(one: Side, other: Side, varied: list[str]) -> tuple[tuple[str, str], str]:
     """Return what the sides are called, and what is varied: the one thing that differs, where that is short to say."""
     if varied == ["mode"]:
         return (one.plan.mode.value, other.plan.mode.value), "mode"
@@ -99,7 +101,7 @@ def _names(one: Side, other: Side, varied: list[str]) -> tuple[tuple[str, str], 
     return (one.name, other.name), VARY
 
 
-def _with(comparison: Comparison, confounds: tuple[Confound, ...]) -> Comparison:
+def _add_confounds(comparison: Comparison, confounds: tuple[Confound, ...]) -> Comparison:
     refused = any(each.refuses for each in confounds)
     word = Verdict.REFUSED if refused else comparison.word
     return replace(
@@ -110,7 +112,7 @@ def _with(comparison: Comparison, confounds: tuple[Confound, ...]) -> Comparison
     )
 
 
-def _unlike(one: Side, other: Side, varied: list[str]) -> Iterator[Confound]:
+def _find_differences(one: Side, other: Side, varied: list[str]) -> Iterator[Confound]:
     """Yield what was not measured alike."""
     if len(varied) > 1:
         yield Confound("more than one thing differs between the launches", ", ".join(varied)[:400], refuses=True)
@@ -127,7 +129,7 @@ def _unlike(one: Side, other: Side, varied: list[str]) -> Iterator[Confound]:
         if kinds[0] != kinds[1]:
             names = " and ".join(", ".join(of_side) or "none" for of_side in kinds)
             yield Confound("the prompts differ", names[:400], refuses=True)
-        yield Confound("not recorded for a single run", _UNKEPT, refuses=False)
+        yield Confound("not recorded for a single run", _UNRECORDED, refuses=False)
 
 
 def compare_plans(one: Plan, other: Plan) -> list[str]:

@@ -1,4 +1,4 @@
-"""A run as a report: what was launched, how it came up and what was measured on it."""
+"""The report of one run: what was launched, how it started and what was measured on it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _conditions(state: RunState, requests: Sequence[RequestDone]) -> Conditions 
     if not requests:
         return None
     since = min(done.at - done.total for done in requests)
-    return conditions.of_gpus(state.gpus, since, max(done.at for done in requests))
+    return conditions.summarize_gpu_samples(state.gpus, since, max(done.at for done in requests))
 
 
 def redact_plan(plan: Plan) -> Plan:

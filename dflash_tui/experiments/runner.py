@@ -1,4 +1,4 @@
-"""Drives an experiment from wherever it is to its end: boots in their order, each written down when it is over."""
+"""Runs the boots of an experiment in order, records each, and resumes after the last one that is over."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from dflash_tui.runs import (
 from dflash_tui.runs.run import Run
 
 # With less than this nothing can be measured: a log, some samples.
-_LEAST_DISK = 64 << 20
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_MIN_FREE_DISK = 64 << 20
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 async def run_experiment(design: Design, setups: Sequence[ResolvedRecipe], normal: Plan) -> None:
@@ -54,28 +54,30 @@ async def run_experiment(design: Design, setups: Sequence[ResolvedRecipe], norma
         DflashError: a server does not end, or takes what is sent for wrong.
     """
     folder = store.experiment_folder(design.id)
-    with _alone(folder, design):
+    with _hold_driver_lock(folder, design):
         store.record_driver(folder)
         try:
             await stop_leftover_servers(design)
             store.load_experiment_suite(design)
             while due := store.read_progress(folder).next:
-                await _one(folder, design, setups, *due)
+                await _run_and_record_boot(folder, design, setups, *due)
             progress = store.read_progress(folder)
             boots = sorted((*progress.tries, *progress.boots), key=lambda boot: (boot.number, boot.attempt))
             report = await asyncio.to_thread(verdict.build_report, design, boots)
             store.write_json(folder / store.REPORT, report)
-            await _tidy(folder, normal)
+            await _clean_up(folder, normal)
             store.append_event(folder, ExperimentFinished(time.time()))
         except (OSError, DflashError) as error:
-            await _halt(folder, normal, _words(error))
+            await _halt(folder, normal, _describe_error(error))
             raise
         except asyncio.CancelledError:
             await _halt(folder, normal, "stopped by request")
             raise
 
 
-async def _one(folder: Path, design: Design, setups: Sequence[ResolvedRecipe], number: int, attempt: int) -> None:
+async def _run_and_record_boot(
+    folder: Path, design: Design, setups: Sequence[ResolvedRecipe], number: int, attempt: int
+) -> None:
     """Run one boot and write it down.
 
     Raises:
@@ -88,13 +90,13 @@ async def _one(folder: Path, design: Design, setups: Sequence[ResolvedRecipe], n
     measured = await boot.run_boot(ready, lambda event: store.append_event(folder, event))
     if measured.error:
         boot.write_driver_log(f"boot {number + 1} failed: {measured.error}")
-        if shutil.disk_usage(folder).free < _LEAST_DISK:
+        if shutil.disk_usage(folder).free < _MIN_FREE_DISK:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     store.append_event(folder, BootEnded(time.time(), measured))
 
 
 @contextmanager
-def _alone(folder: Path, design: Design) -> Iterator[None]:
+def _hold_driver_lock(folder: Path, design: Design) -> Iterator[None]:
     """Hold the lock of the experiment, which ends with this process, however it ends."""
     with open(folder / "driver.lock", "wb", opener=private_files.open_private) as lock:
         try:
@@ -115,12 +117,12 @@ async def stop_leftover_servers(design: Design) -> None:
     for run in await asyncio.to_thread(find_leftover_servers, design):
         boot.write_driver_log(f"stopping {run.id}, which an earlier driver left running")
         await lifecycle.stop_server(run)
-    for process in await asyncio.to_thread(_unrecorded, design):
+    for process in await asyncio.to_thread(_find_unrecorded_servers, design):
         boot.write_driver_log(f"killing pid {process.pid}, which an earlier driver left running")
         processes.send_signal(process, signal.SIGKILL)
 
 
-def _unrecorded(design: Design) -> list[psutil.Process]:
+def _find_unrecorded_servers(design: Design) -> list[psutil.Process]:
     """Return our processes that carry the experiment's mark in a run folder without a record."""
     unrecorded = []
     for process in psutil.process_iter():
@@ -131,13 +133,13 @@ def _unrecorded(design: Design) -> list[psutil.Process]:
     return unrecorded
 
 
-async def _tidy(folder: Path, normal: Plan) -> None:
+async def _clean_up(folder: Path, normal: Plan) -> None:
     """Bring the engine's patches to what they normally are, and delete the arms' compile caches."""
     shutil.rmtree(folder / "cache", ignore_errors=True)
-    await _restore(normal)
+    await _restore_patches(normal)
 
 
-async def _restore(normal: Plan) -> None:
+async def _restore_patches(normal: Plan) -> None:
     if engine := inventory.find_any_engine(Path(normal.engine_folder)):
         try:
             await preparation.update_patches(normal, engine, boot.log_preparing)
@@ -151,11 +153,11 @@ async def _halt(folder: Path, normal: Plan, why: str) -> None:
     with contextlib.suppress(OSError):
         store.append_event(folder, ExperimentHalted(time.time(), why))
     with contextlib.suppress(OSError):
-        await _restore(normal)
+        await _restore_patches(normal)
 
 
-def _words(error: OSError | DflashError) -> str:
+def _describe_error(error: OSError | DflashError) -> str:
     if isinstance(error, DflashError):
         return str(error)
-    what = "the disk is full" if error.errno in _FULL else error.strerror or str(error)
+    what = "the disk is full" if error.errno in _DISK_FULL else error.strerror or str(error)
     return f"{what}{f': {error.filename}' if error.filename else ''}"

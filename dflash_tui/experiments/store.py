@@ -65,11 +65,11 @@ def load_experiment_suite(design: Design) -> Suite:
 
 def count_measured_requests(design: Design) -> int:
     """Return how many measured requests a boot sends; 0 when the suite is gone."""
-    return _due(design.suite, design.digest, design.rounds, design.concurrency)
+    return _count_requests(design.suite, design.digest, design.rounds, design.concurrency)
 
 
 @lru_cache(maxsize=32)
-def _due(name: str, digest: str, rounds: int, concurrency: tuple[int, ...]) -> int:
+def _count_requests(name: str, digest: str, rounds: int, concurrency: tuple[int, ...]) -> int:
     try:
         suite = suites.load_suite(name)
     except DflashError:

@@ -1,4 +1,4 @@
-"""A bench as lines of text, at most 80 wide."""
+"""The text of a benchmark, in lines of at most 80 characters."""
 
 from __future__ import annotations
 

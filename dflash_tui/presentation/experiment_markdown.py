@@ -1,4 +1,4 @@
-"""The report of an A/B in Markdown: the verdict in words first, then all that somebody else needs to repeat it."""
+"""The Markdown report of an experiment: the verdict first, then all that somebody else needs to repeat it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _DIGITS = 12  # of a SHA-256, enough to tell two apart
 
 def render_experiment(report: ExperimentReport) -> str:
     """Return the whole report."""
-    return "\n\n".join(part for part in _parts(report) if part) + "\n"
+    return "\n\n".join(part for part in _render_sections(report) if part) + "\n"
 
 
-def _parts(report: ExperimentReport) -> Iterator[str]:
+def _render_sections(report: ExperimentReport) -> Iterator[str]:
     design = report.design
     title = f"{'A/B' if design.suite else 'Side by side'} of {quote_code(design.recipe)}"
     yield f"# {title}: {escape_text(tables.describe_variation(design))}"
@@ -49,30 +49,30 @@ def _parts(report: ExperimentReport) -> Iterator[str]:
     if not report.complete:
         yield f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over."
     for one in report.comparisons:
-        yield from _verdict(report, one)
+        yield from _render_verdict(report, one)
     if report.sweep:
         yield "## Sweep"
         yield render_bullets(escape_text(line) for line in verdict_text.describe_sweep(report))
-        yield _sweep(design, report.sweep)
+        yield _render_sweep(design, report.sweep)
     yield "## Arms"
     rows = [
-        (tables.name_arm(design, row.arm), _count(row), *(cell.with_range() for cell in row.figures))
+        (tables.name_arm(design, row.arm), _format_boot_count(row), *(cell.with_range() for cell in row.figures))
         for row in tables.list_arm_rows(design, report.boots)
     ]
     yield render_table(("arm", "boots", *tables.FIGURES), escape_cells(rows), range(1, 9))
     yield "Medians of a boot's requests, then of the boots, with the least and the greatest; a verdict pairs prompts."
-    yield from _starts(report)
-    yield from _how(report)
-    yield from _machine(report)
-    yield from _launched(report)
-    yield from _samples(report)
+    yield from _render_starts(report)
+    yield from _render_method(report)
+    yield from _render_machine(report)
+    yield from _render_commands(report)
+    yield from _render_requests(report)
 
 
-def _count(row: tables.ArmRow) -> str:
+def _format_boot_count(row: tables.ArmRow) -> str:
     return f"{row.boots} of {row.boots + row.failed}" if row.failed else str(row.boots)
 
 
-def _verdict(report: ExperimentReport, one: Comparison) -> Iterator[str]:
+def _render_verdict(report: ExperimentReport, one: Comparison) -> Iterator[str]:
     design = report.design
     yield f"## Verdict: {escape_text(f'{tables.name_arm(design, one.b)} against {tables.name_arm(design, one.a)}')}"
     yield f"**{escape_text(verdict_text.format_headline(report, one))}**"
@@ -82,10 +82,10 @@ def _verdict(report: ExperimentReport, one: Comparison) -> Iterator[str]:
         a, b = (escape_text(f"{tables.name_arm(design, arm, 16)}, {one.measure}") for arm in (one.a, one.b))
         header = ("prompt", a, b, "ratio and interval", "n")
         yield render_table(header, escape_cells(row.cells() for row in rows), range(1, 5))
-        yield quote_block(*_intervals(rows))
+        yield quote_block(*_draw_intervals(rows))
 
 
-def _intervals(rows: Sequence[tables.PromptRow]) -> list[str]:
+def _draw_intervals(rows: Sequence[tables.PromptRow]) -> list[str]:
     """Return the interval of each prompt and of all, drawn around 1, with an axis below."""
     ratios = [(truncate(row.name, 24), row.ratio) for row in rows if row.ratio]
     most = tables.axis_scale(ratio for _, ratio in ratios)
@@ -97,7 +97,7 @@ def _intervals(rows: Sequence[tables.PromptRow]) -> list[str]:
     return [*drawn, f"{'':{width}}  {tables.draw_axis(most, _AXIS)}"]
 
 
-def _sweep(design: Design, sweep: Sweep) -> str:
+def _render_sweep(design: Design, sweep: Sweep) -> str:
     rows = [
         (
             tables.name_arm(design, point.arm),
@@ -110,7 +110,7 @@ def _sweep(design: Design, sweep: Sweep) -> str:
     return render_table((escape_text(design.vary), "tok/s", "AL", ""), escape_cells(rows), (1, 2))
 
 
-def _starts(report: ExperimentReport) -> Iterator[str]:
+def _render_starts(report: ExperimentReport) -> Iterator[str]:
     bars = tables.list_start_rows(report.boots, range(len(report.design.arms)))
     if bars:
         yield "## Start-up"
@@ -123,7 +123,7 @@ def _starts(report: ExperimentReport) -> Iterator[str]:
         )
 
 
-def _how(report: ExperimentReport) -> Iterator[str]:
+def _render_method(report: ExperimentReport) -> Iterator[str]:
     design = report.design
     temperature = "the model's own" if design.temperature is None else f"{design.temperature:g}"
     streams = ", ".join(str(count) for count in design.concurrency)
@@ -144,7 +144,7 @@ def _how(report: ExperimentReport) -> Iterator[str]:
             f"{', more rounds where one would not keep them busy twice' if max(design.concurrency) > 1 else ''}",
             f"temperature {temperature}; warm-ups are not counted; the first real request is measured alone",
             "the end of an answer is ignored, so that every answer has its full length"
-            if _full(report.boots)
+            if _all_full_length(report.boots)
             else "some answers ended before their full length",
             f"each arm has a compile cache of its own, empty at its first boot: {'yes' if design.own_cache else 'no'}",
             f"{tables.count_requests(report.boots)} requests in {pluralize(len(report.boots), 'boot')}; "
@@ -153,11 +153,11 @@ def _how(report: ExperimentReport) -> Iterator[str]:
     )
 
 
-def _full(boots: Sequence[Boot]) -> bool:
+def _all_full_length(boots: Sequence[Boot]) -> bool:
     return all(done.finish in {"length", ""} for boot in boots for done in boot.requests if not done.error)
 
 
-def _machine(report: ExperimentReport) -> Iterator[str]:
+def _render_machine(report: ExperimentReport) -> Iterator[str]:
     boots = report.boots
     gpus = sorted({gpu for boot in boots for gpu in boot.gpus})
     drivers = sorted({boot.driver for boot in boots if boot.driver})
@@ -175,12 +175,12 @@ def _machine(report: ExperimentReport) -> Iterator[str]:
     yield render_table(header, escape_cells(rows), (0, 3, 4, 5))
 
 
-def _launched(report: ExperimentReport) -> Iterator[str]:
+def _render_commands(report: ExperimentReport) -> Iterator[str]:
     yield "## What was launched"
     for arm, planned in enumerate(report.design.arms):
         boot = next((boot for boot in report.boots if boot.arm == arm and boot.argv), None)
         yield f"### {escape_text(tables.name_arm(report.design, arm))}"
-        yield quote_block(planned.request.to_command(), "", *_command(planned.plan.argv, planned.plan.env, boot))
+        yield quote_block(planned.request.to_command(), "", *_format_launch(planned.plan.argv, planned.plan.env, boot))
         if boot:
             patches = ", ".join(f"{quote_code(name)} {quote_code(sha[:_DIGITS])}" for name, sha in boot.patches.items())
             versions = ", ".join(
@@ -188,7 +188,7 @@ def _launched(report: ExperimentReport) -> Iterator[str]:
             )
             yield render_bullets(
                 [
-                    f"inherited environment: {_inherited(boot)}",
+                    f"inherited environment: {_render_inherited(boot)}",
                     f"engine: {escape_text(boot.engine)}",
                     f"patches: {patches or 'none'}",
                     f"versions: {versions or UNKNOWN}",
@@ -196,24 +196,24 @@ def _launched(report: ExperimentReport) -> Iterator[str]:
             )
 
 
-def _inherited(boot: Boot) -> str:
+def _render_inherited(boot: Boot) -> str:
     if not boot.inherited:
         return UNKNOWN if boot.inherited is None else "nothing that affects an engine"
     return ", ".join(quote_code(truncate(f"{name}={value}", _WIDEST)) for name, value in boot.inherited.items())
 
 
-def _command(argv: Sequence[str], env: dict[str, str], boot: Boot | None) -> list[str]:
+def _format_launch(argv: Sequence[str], env: dict[str, str], boot: Boot | None) -> list[str]:
     """Return the environment, without secrets, and the command that a boot of an arm ran."""
     argv, env = (boot.argv, boot.env) if boot else (argv, env)
     shown = [f"{key}={LEFT_OUT if is_secret(key) else shlex.quote(value)} \\" for key, value in sorted(env.items())]
     return [*shown, shlex.join(argv)]
 
 
-def _samples(report: ExperimentReport) -> Iterator[str]:
+def _render_requests(report: ExperimentReport) -> Iterator[str]:
     yield "## Every request"
     header = (*["boot", "arm", "prompt", "round", "streams", "tokens"], *tables.REQUEST_FIGURES, "end", "answer")
     rows = [
-        [str(boot.number + 1), tables.arm_letter(boot.arm), *_request(stage, done)]
+        [str(boot.number + 1), tables.arm_letter(boot.arm), *_request_row(stage, done)]
         for boot in report.boots
         for stage, done in (
             *([("cold", boot.cold_request)] if boot.cold_request else []),
@@ -223,7 +223,7 @@ def _samples(report: ExperimentReport) -> Iterator[str]:
     yield render_table(header, rows, (0, *range(3, 10)))
 
 
-def _request(stage: str, done: RequestDone) -> list[str]:
+def _request_row(stage: str, done: RequestDone) -> list[str]:
     digest = quote_code(done.digests[-1][:_DIGITS]) if done.digests else ""
     figures = (str(done.streams), str(done.tokens), *tables.request_cells(done))
     return [escape_text(done.kind), stage, *figures, escape_text(done.error or done.finish), digest]

@@ -1,4 +1,4 @@
-"""An experiment in words: what it is going to do, what happens, how to come back to it."""
+"""The text of an experiment for a terminal: what it is going to do, what happens, and its report."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
         ("varies", f"{clean_line(design.vary)}: {', '.join(clean_line(arm.name) for arm in design.arms)}"),
         ("boots", f"{boots}{'' if design.honest else ' (one boot per arm: a verdict is only suggestive)'}"),
         ("sends", f"{clean_line(design.suite)}, {rounds}, answers × {design.scale:g}"),
-        ("", f"{_at_a_time(design)}; temperature {_heat(design)}"),
-        ("takes", _takes(estimate)),
+        ("", f"{_format_concurrency(design)}; temperature {_format_temperature(design)}"),
+        ("takes", _format_duration_estimate(estimate)),
         ("caches", caches),
         ("port", f"{first.port}; each boot launches a server of its own and stops it"),
     ]
@@ -68,17 +68,17 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
     return rows
 
 
-def _at_a_time(design: Design) -> str:
+def _format_concurrency(design: Design) -> str:
     """Return how many requests are under way at a time, and how many a boot sends: short suites go several times."""
     count, streams = store.count_measured_requests(design), ", ".join(map(str, design.concurrency))
     return f"{streams} at a time" + (f", {pluralize(count, 'request')} per boot" if count else "")
 
 
-def _heat(design: Design) -> str:
+def _format_temperature(design: Design) -> str:
     return "of the model" if design.temperature is None else f"{design.temperature:g}"
 
 
-def _takes(estimate: DurationEstimate) -> str:
+def _format_duration_estimate(estimate: DurationEstimate) -> str:
     if estimate.seconds is None:
         return "unknown until the first boot is over"
     duration = f"about {format_duration(estimate.seconds)}"
@@ -99,28 +99,30 @@ def format_event(design: Design, event: Happened) -> str:
     match event:
         case BootBegan():
             again = f", attempt {event.attempt}" if event.attempt > 1 else ""
-            return f"boot {event.number + 1} of {len(design.order)}: {_arm(design, event.arm)}{again} as {event.run}"
+            return (
+                f"boot {event.number + 1} of {len(design.order)}: {_arm_name(design, event.arm)}{again} as {event.run}"
+            )
         case RequestMeasured(stage=stage, request=request):
-            return f"  {_STAGES.get(stage, stage):<24}  {request.kind:<9} {_request(request)}"
+            return f"  {_STAGES.get(stage, stage):<24}  {request.kind:<9} {_format_answer(request)}"
         case BootEnded(boot=boot):
-            return _ended(boot)
+            return _format_ended_boot(boot)
         case ExperimentHalted(why=why):
             return f"ended early: {clean_line(why)}"
         case _:
             return ""
 
 
-def _arm(design: Design, arm: int) -> str:
+def _arm_name(design: Design, arm: int) -> str:
     return clean_line(design.arms[arm].name) if arm < len(design.arms) else UNKNOWN
 
 
-def _request(request: RequestDone) -> str:
+def _format_answer(request: RequestDone) -> str:
     if request.error:
         return f"failed: {clean_line(request.error)}"
     return f"{format_number(request.decode_tok_s, 1, 'tok/s'):>12}  {request.tokens} tokens in {request.total:.1f} s"
 
 
-def _ended(boot: Boot) -> str:
+def _format_ended_boot(boot: Boot) -> str:
     if boot.error:
         again = "; retrying once" if boot.attempt < ATTEMPTS else "; continuing without it"
         return f"  failed{again}\n    " + "\n    ".join(map(clean_line, boot.error.splitlines()))
@@ -136,13 +138,21 @@ def format_report(report: ExperimentReport) -> str:
         versus = f"{verdict_text.label_arm(report.design, each.b)} to {verdict_text.label_arm(report.design, each.a)}"
         lines += ["", clean_line(versus)] if len(report.comparisons) > 1 else [""]
         lines += [f"  {clean_line(str(line))}" for line in verdict_text.list_details(report, each)]
-    return "\n".join([*lines, "", _boots(report)])
+    return "\n".join([*lines, "", _tabulate_boots(report)])
 
 
-def _boots(report: ExperimentReport) -> str:
+def _tabulate_boots(report: ExperimentReport) -> str:
     header = ("BOOT", "ARM", "START", "READY", "FIRST REQUEST", "TOK/S", "REQUESTS")
     rows = [
-        (row.number, _arm(report.design, boot.arm), row.cache, row.ready, row.first_speed, row.speed, row.requests)
+        (
+            row.number,
+            _arm_name(report.design, boot.arm),
+            row.cache,
+            row.ready,
+            row.first_speed,
+            row.speed,
+            row.requests,
+        )
         for boot, row in zip(report.boots, list_boot_rows(report.boots), strict=True)
     ]
     return format_table(header, rows, right=(0, 3, 4, 5, 6))

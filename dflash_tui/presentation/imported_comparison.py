@@ -1,4 +1,4 @@
-"""What cannot be judged, side by side: figures of another benchmark beside ours, with why there is no verdict."""
+"""Figures of another benchmark beside ours, without a verdict, and why there is none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.presentation.markdown import escape_text, render_table
 
-_WHY = "the flags, versions, patches, prompts and the machine of {} are not recorded in it"
+_REFUSAL = "the flags, versions, patches, prompts and the machine of {} are not recorded in it"
 AnyReport = ExperimentReport | RunReport | ImportedResult
 
 
@@ -32,9 +32,9 @@ def compare_imported(names: tuple[str, str], results: tuple[AnyReport, AnyReport
     foreign = [
         f"{name} ({one.source})" for name, one in zip(names, results, strict=True) if isinstance(one, ImportedResult)
     ]
-    synthetic = "; ".join(dict.fromkeys(filter(None, map(_synthetic, results))))
-    measured = (tuple(_measured(results[0])), tuple(_measured(results[1])))
-    return SideBySide(_WHY.format(" and ".join(foreign)), names, measured, synthetic)
+    synthetic = "; ".join(dict.fromkeys(filter(None, map(_synthetic_label, results))))
+    measured = (tuple(_list_measured(results[0])), tuple(_list_measured(results[1])))
+    return SideBySide(_REFUSAL.format(" and ".join(foreign)), names, measured, synthetic)
 
 
 def render_comparison(sides: SideBySide) -> str:
@@ -45,14 +45,14 @@ def render_comparison(sides: SideBySide) -> str:
     parts.append("The figures, each as its own source defines it; tok/s of another tool may count the first token too.")
     header = ("of", "what", "n", "streams", "tok/s", "TTFT s", "acceptance", "AL", "failed")
     rows = [
-        (escape_text(name), *_row(one))
+        (escape_text(name), *_table_row(one))
         for name, measured in zip(sides.names, sides.measured, strict=True)
         for one in measured
     ]
     return "\n\n".join([*parts, render_table(header, rows, range(2, 9))]) + "\n"
 
 
-def _row(one: ImportedMeasurement) -> tuple[str, ...]:
+def _table_row(one: ImportedMeasurement) -> tuple[str, ...]:
     streams = UNKNOWN if one.streams is None else str(one.streams)
     ttft = f"{format_number(one.ttft, 3)} ({escape_text(one.ttft_is)})" if one.ttft is not None else UNKNOWN
     figures = (
@@ -64,25 +64,27 @@ def _row(one: ImportedMeasurement) -> tuple[str, ...]:
     return (escape_text(one.what), str(one.n), streams, *figures, str(one.failed))
 
 
-def _synthetic(one: AnyReport) -> str:
+def _synthetic_label(one: AnyReport) -> str:
     if isinstance(one, ExperimentReport):
         return one.design.synthetic
     return one.plan.synthetic if isinstance(one, RunReport) else ""
 
 
-def _measured(one: AnyReport) -> Iterator[ImportedMeasurement]:
+def _list_measured(one: AnyReport) -> Iterator[ImportedMeasurement]:
     if isinstance(one, ImportedResult):
         yield from one.measured
     elif isinstance(one, RunReport):
-        yield from _by_prompt("", one.requests)
+        yield from _summarize_prompts("", one.requests)
     else:
         for place, arm in enumerate(one.design.arms):
-            yield from _by_prompt(
+            yield from _summarize_prompts(
                 f"{arm.name}: ", [done for boot in one.boots if boot.arm == place for done in boot.requests]
             )
 
 
-def _by_prompt(head: str, requests: tuple[RequestDone, ...] | list[RequestDone]) -> Iterator[ImportedMeasurement]:
+def _summarize_prompts(
+    head: str, requests: tuple[RequestDone, ...] | list[RequestDone]
+) -> Iterator[ImportedMeasurement]:
     """Yield the medians of each prompt; the speed is that of one stream while it decodes."""
     for kind, streams in dict.fromkeys((done.kind, done.streams) for done in requests):
         figures = RequestFigures.of([done for done in requests if (done.kind, done.streams) == (kind, streams)])

@@ -1,4 +1,4 @@
-"""Markdown that says what it was given: text of others cannot end a block, open a table or become a link."""
+"""Markdown with escaped text: what others wrote cannot end a block, open a table or become a link."""
 
 from __future__ import annotations
 

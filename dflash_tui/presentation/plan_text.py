@@ -1,4 +1,4 @@
-"""A plan for a reader: what would be served and with what, what has to be fetched, and what is known about it."""
+"""The text of a plan: what would be served and with what, what has to be fetched, and what is known about it."""
 
 from __future__ import annotations
 

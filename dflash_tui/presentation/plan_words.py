@@ -1,4 +1,4 @@
-"""Plans, published figures and checks in words, the same in the panel and on the command line."""
+"""Plans, published figures and checks as lines of text, the same in the panel and on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of one run in Markdown: what it is, how it came up, and what was measured on it."""
+"""The Markdown report of one run: what it is, how it started, and what was measured on it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dflash_tui.presentation.markdown import escape_text, quote_block, quote_cod
 
 def render_run(report: RunReport) -> str:
     """Return the whole report."""
-    return "\n\n".join(part for part in _parts(report) if part) + "\n"
+    return "\n\n".join(part for part in _render_sections(report) if part) + "\n"
 
 
-def _parts(report: RunReport) -> Iterator[str]:
+def _render_sections(report: RunReport) -> Iterator[str]:
     plan = report.plan
     yield f"# Run {quote_code(report.run)}"
     if plan.synthetic:
@@ -33,7 +33,7 @@ def _parts(report: RunReport) -> Iterator[str]:
     if report.phases:
         rows = [(escape_text(name), format_duration(seconds)) for name, seconds in report.phases.items()]
         yield render_table(("phase", "took"), rows, (1,))
-    yield from _measured(report)
+    yield from _render_measured(report)
     yield "## What ran"
     patches = ", ".join(quote_code(name) for name in report.patches) or "none"
     yield render_bullets(
@@ -54,7 +54,7 @@ def _parts(report: RunReport) -> Iterator[str]:
     yield quote_block(*env, shlex.join(plan.argv))
 
 
-def _measured(report: RunReport) -> Iterator[str]:
+def _render_measured(report: RunReport) -> Iterator[str]:
     yield "## Measured"
     rates = report.rates
     if rates and rates.acceptance is not None:
@@ -73,8 +73,8 @@ def _measured(report: RunReport) -> Iterator[str]:
         ends = f"{min(speeds):.1f} to {max(speeds):.1f}, n={len(speeds)}"
         yield f"Decode speed of a request: median {statistics.median(speeds):.1f} tok/s ({ends})."
     header = ("prompt", "tokens", *REQUEST_FIGURES, "end")
-    yield render_table(header, [_request(done) for done in report.requests], (1, 2, 3, 4, 5))
+    yield render_table(header, [_request_row(done) for done in report.requests], (1, 2, 3, 4, 5))
 
 
-def _request(done: RequestDone) -> list[str]:
+def _request_row(done: RequestDone) -> list[str]:
     return [escape_text(done.kind), str(done.tokens), *request_cells(done), escape_text(done.error or done.finish)]

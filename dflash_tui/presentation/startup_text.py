@@ -1,4 +1,4 @@
-"""A start in words: a row per phase, what the server uses, when it will be ready; for panel and command line."""
+"""The text of a start: a row per phase, what the server uses, when it will be ready; for panel and command line."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def build_startup_rows(state: RunState, now: float, expected: ExpectedStart | No
     quiet = None if state.exit else find_silence(state, now, expected)
     named = [span for span in spans if span.phase is not Phase.UNATTRIBUTED]
     unclear = [span for span in spans if span.phase is Phase.UNATTRIBUTED and (span.seconds >= 1 or not span.finished)]
-    rows = [_of(state, span, expected, quiet) for span in named]
+    rows = [_phase_row(state, span, expected, quiet) for span in named]
     if state.up_at is None and state.exit is None and expected:
         reached = max(_ORDER.index(span.phase) for span in named)
         coming = [phase for phase in expected.phases if reached < _ORDER.index(phase) < _ORDER.index(Phase.UP)]
         rows += [StartupRow(RowMark.TO_COME, phase.value, None, expected.phases[phase]) for phase in coming]
-    rows += _after_up(state, now, expected, quiet)
-    return rows + [_of(state, span, expected, quiet) for span in unclear]
+    rows += _list_rows_after_up(state, now, expected, quiet)
+    return rows + [_phase_row(state, span, expected, quiet) for span in unclear]
 
 
 def find_silence(state: RunState, now: float, expected: ExpectedStart | None) -> Silence | None:
@@ -77,10 +77,10 @@ def find_silence(state: RunState, now: float, expected: ExpectedStart | None) ->
     return detect_silence(startup, last, now, usual.seconds if usual else None) if last is not None else None
 
 
-def _of(state: RunState, span: PhaseSpan, expected: ExpectedStart | None, quiet: Silence | None) -> StartupRow:
+def _phase_row(state: RunState, span: PhaseSpan, expected: ExpectedStart | None, quiet: Silence | None) -> StartupRow:
     running = not span.finished and state.up_at is None
     mark = RowMark.RUNNING if running else RowMark.DONE
-    note = _note(state, span)
+    note = _format_note(state, span)
     if state.exit is not None and state.up_at is None and span.phase is state.startup.phase:
         mark = RowMark.FAILED
     elif running and quiet:
@@ -98,7 +98,9 @@ def format_silence(quiet: Silence) -> str:
     return f"no line for {format_duration(quiet.seconds)}{work}: probably {quiet.likely_cause}"
 
 
-def _after_up(state: RunState, now: float, expected: ExpectedStart | None, quiet: Silence | None) -> list[StartupRow]:
+def _list_rows_after_up(
+    state: RunState, now: float, expected: ExpectedStart | None, quiet: Silence | None
+) -> list[StartupRow]:
     """Return the rows of /health and of the first real request, which together mean ready."""
     startup, first = state.startup, state.startup.first_request
     waiting = RowMark.TO_COME if state.up_at is None or state.exit else RowMark.RUNNING
@@ -126,30 +128,30 @@ def _after_up(state: RunState, now: float, expected: ExpectedStart | None, quiet
     return [healthy, StartupRow(RowMark.TO_COME, "warm", None, guessed)]
 
 
-def _note(state: RunState, span: PhaseSpan) -> str:
+def _format_note(state: RunState, span: PhaseSpan) -> str:
     startup = state.startup
     match span.phase:
         case Phase.WEIGHTS | Phase.DRAFTER:
-            return _weights(state, span.phase)
+            return _format_weights(state, span.phase)
         case Phase.COMPILE:
             return list_compiled_parts(startup)
         case Phase.KV_CACHE:
             return format_kv_cache(state)
         case Phase.GRAPHS:
-            return _graphs(state)
+            return _format_graphs(state)
         case _:
             return ""
 
 
-def _stated(state: RunState, name: str) -> float | None:
+def _logged_figure(state: RunState, name: str) -> float | None:
     return state.log_figures[name].value if name in state.log_figures else None
 
 
-def _weights(state: RunState, phase: Phase) -> str:
+def _format_weights(state: RunState, phase: Phase) -> str:
     """Return shards, size and speed of loading; a speed over no time is none."""
     bar = state.startup.progress_bars.get((phase, ""))
     of = "drafter " if phase is Phase.DRAFTER else ""
-    size, took = _stated(state, f"{of}checkpoint_size"), _stated(state, f"{of}weights_loading")
+    size, took = _logged_figure(state, f"{of}checkpoint_size"), _logged_figure(state, f"{of}weights_loading")
     parts = [f"{bar.done}/{pluralize(bar.total, 'shard')}"] if bar else []
     share = 1.0 if took is not None or bar is None else bar.done / bar.total if bar.total else 0.0
     seconds = took if took is not None else bar.seconds if bar else None
@@ -176,16 +178,16 @@ _STEPS = {"dynamo": "Dynamo", "inductor": "Inductor", "loaded": "loaded in"}
 
 def format_kv_cache(state: RunState) -> str:
     """Return the tokens that the KV cache holds, and how many of the longest requests that is."""
-    tokens, times, each = (_stated(state, name) for name in ("kv_cache_size", "kv_concurrency", "kv_request"))
+    tokens, times, each = (_logged_figure(state, name) for name in ("kv_cache_size", "kv_concurrency", "kv_request"))
     parts = [f"{tokens:,.0f} tokens"] if tokens is not None else []
     if times is not None and each is not None:
         parts.append(f"{times:,.2f} requests of {each:,.0f}")
     return " · ".join(parts)
 
 
-def _graphs(state: RunState) -> str:
+def _format_graphs(state: RunState) -> str:
     bars = [bar for (phase, _), bar in state.startup.progress_bars.items() if phase is Phase.GRAPHS]
-    memory = _stated(state, "graph_memory")
+    memory = _logged_figure(state, "graph_memory")
     if memory is None:
         return f"{bars[-1].done}/{bars[-1].total} {bars[-1].what}" if bars else ""
     return " · ".join([pluralize(sum(bar.done for bar in bars), "graph"), f"{memory:.2f} GiB"])
@@ -202,12 +204,12 @@ def list_facts(state: RunState) -> list[tuple[str, str]]:
     for name, label in (("model runner", "runner"), ("moe", "MoE"), ("gemm", "GEMM"), ("sampler", "sampler")):
         if name in known:
             facts.append((label, ", ".join(known[name])))
-    if (weights := _stated(state, "model_memory")) is not None:
+    if (weights := _logged_figure(state, "model_memory")) is not None:
         facts.append(("weights", f"{weights:.2f} GiB"))
-    if (memory := _stated(state, "kv_cache_memory")) is not None:
+    if (memory := _logged_figure(state, "kv_cache_memory")) is not None:
         facts.append(("KV cache", " · ".join(filter(None, [f"{memory:.2f} GiB", format_kv_cache(state)]))))
-    graphs = _stated(state, "graph_memory")
-    estimate = _stated(state, "graph_estimate")
+    graphs = _logged_figure(state, "graph_memory")
+    estimate = _logged_figure(state, "graph_estimate")
     if graphs is not None or estimate is not None:
         facts.append(("graphs", f"{graphs:.2f} GiB" if graphs is not None else f"{estimate:.2f} GiB estimated"))
     if layers := known.get("aux layers"):
@@ -229,7 +231,7 @@ def format_ready_in(
     if state.exit or state.health is Health.UNHEALTHY or state.ready_at is not None:
         return ""
     if state.started_at is None:
-        return _before_launch(state, now, expected, usual or {}) if state.preparing else ""
+        return _format_ready_before_launch(state, now, expected, usual or {}) if state.preparing else ""
     if expected is None:
         return "no start like this was recorded here yet: no estimate"
     estimate = estimate_time_to_ready(state.startup, expected, now - state.started_at, now)
@@ -242,7 +244,7 @@ def format_ready_in(
     return f"ready in ≈ {format_duration(estimate.seconds)} (estimate from {pluralize(estimate.n, f'{kind}start')})"
 
 
-def _before_launch(
+def _format_ready_before_launch(
     state: RunState, now: float, expected: ExpectedStart | None, usual: Mapping[Step, MedianSeconds]
 ) -> str:
     """Return when what is still prepared will be ready; without the steps when nobody knows what they take."""

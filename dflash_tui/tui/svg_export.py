@@ -1,4 +1,4 @@
-"""Reports as pictures: the screen that shows one, drawn without a terminal."""
+"""Draws reports as SVG: the panel's screen without a terminal."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ async def test_who_begins_changes_from_turn_to_turn(serving, monkeypatch, capfd)
     assert last["tok_s"]["low"] < last["tok_s"]["ratio"] < last["tok_s"]["high"]
 
 
-@pytest.mark.parametrize(("behaviour", "what"), [("fail", "failed"), ("nothing", "failed"), ("hang", "come to an end")])
+@pytest.mark.parametrize(("behaviour", "what"), [("fail", "failed"), ("nothing", "failed"), ("hang", "timed out")])
 async def test_a_benchmark_that_fails_says_its_last_word(run, monkeypatch, behaviour, what):
     monkeypatch.setattr(vllm_bench, "_IMPORT_PATIENCE", 0.5)
     (run.folder / "behaviour").write_text(behaviour)

@@ -43,15 +43,15 @@ def start(args: argparse.Namespace) -> int:
             )
         )
     asyncio.run(controller.check_arms(design, setups))
-    if not (args.yes or args.json) and sys.stdin.isatty() and not _agreed():
+    if not (args.yes or args.json) and sys.stdin.isatty() and not _confirm():
         print_status("nothing was started")
         return 0
     for each in in_the_way:
         asyncio.run(lifecycle.stop_server(each))
         print_status(f"{each.id} stopped")
-    asyncio.run(_get(design, setups, as_json=args.json))
+    asyncio.run(_prepare_arms(design, setups, as_json=args.json))
     controller.start_experiment(design)
-    return _go(args, design)
+    return _detach_or_follow(args, design)
 
 
 def read_experiment_request(args: argparse.Namespace) -> ExperimentRequest:
@@ -75,7 +75,7 @@ def read_experiment_request(args: argparse.Namespace) -> ExperimentRequest:
     )
 
 
-async def _get(design: Design, setups: list[ResolvedRecipe], *, as_json: bool) -> None:
+async def _prepare_arms(design: Design, setups: list[ResolvedRecipe], *, as_json: bool) -> None:
     """Install, build and fetch what any arm needs while somebody watches: that takes minutes the first time."""
     lines, shown = PreparingLines(as_json=as_json), set[tuple[object, ...]]()
 
@@ -88,7 +88,7 @@ async def _get(design: Design, setups: list[ResolvedRecipe], *, as_json: bool) -
         await preparation.prepare_engine_and_models(setup, arm.plan, once)
 
 
-def _go(args: argparse.Namespace, design: Design) -> int:
+def _detach_or_follow(args: argparse.Namespace, design: Design) -> int:
     if args.detach:
         print_status(experiment_text.describe_experiment_commands(design.id))
         print_data(design.id)
@@ -96,7 +96,7 @@ def _go(args: argparse.Namespace, design: Design) -> int:
     return experiment_lines.follow_experiment(design, as_json=args.json)
 
 
-def _agreed() -> bool:
+def _confirm() -> bool:
     try:
         answer = input("begin? [Y/n] ")
     except EOFError:
@@ -151,7 +151,7 @@ def resume(args: argparse.Namespace) -> int:
     """`ab resume [ID]`: go on after the last boot that is over."""
     design = store.find_experiment(args.experiment)
     controller.resume_experiment(design)
-    return _go(args, design)
+    return _detach_or_follow(args, design)
 
 
 def remove(args: argparse.Namespace) -> int:

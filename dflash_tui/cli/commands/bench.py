@@ -1,4 +1,4 @@
-"""`bench`: suites of prompts sent to a server of ours, measured, recorded and summed up."""
+"""`bench`: send suites of prompts to a running server, measure, record and sum up."""
 
 from __future__ import annotations
 

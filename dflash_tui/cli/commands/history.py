@@ -31,16 +31,16 @@ def history(args: argparse.Namespace) -> int:
     if not starts:
         print_status("no server has started on this machine yet")
         return 0
-    print_data(_list(starts))
+    print_data(_tabulate_starts(starts))
     kinds = startup_comparison.group_starts(starts)
     print_data("")
-    print_data(_medians(kinds))
+    print_data(_tabulate_medians(kinds))
     for difference in startup_comparison.compare_start_kinds(kinds):
-        print_data(_sentence(difference))
+        print_data(_describe_difference(difference))
     return 0
 
 
-def _list(starts: Sequence[RecordedStart]) -> str:
+def _tabulate_starts(starts: Sequence[RecordedStart]) -> str:
     """Return one row per start, oldest first."""
     header = ("RUN", "WHEN", "MODE", "CACHE", "UP", "FIRST REQUEST", "READY")
     rows = [
@@ -58,7 +58,7 @@ def _list(starts: Sequence[RecordedStart]) -> str:
     return format_table(header, rows, right=(4, 5, 6))
 
 
-def _medians(kinds: Sequence[StartKind]) -> str:
+def _tabulate_medians(kinds: Sequence[StartKind]) -> str:
     """Return one row per recipe, engine, mode and cache: medians of the parts of a start, and of how many it is."""
     parts = [name.upper() for name, _ in startup_comparison.STARTUP_PARTS]
     header = ("MEDIANS", "SETUP", "ENGINE", "MODE", "CACHE", "N", *parts, "FIRST", "READY", "FROM TO")
@@ -75,7 +75,7 @@ def _medians(kinds: Sequence[StartKind]) -> str:
     return format_table(header, rows, right=tuple(range(5, len(header))))
 
 
-def _sentence(difference: StartDifference) -> str:
+def _describe_difference(difference: StartDifference) -> str:
     """Return what is ready sooner and by how much, and of how many starts that is said."""
     one, other, seconds = difference
     recipe, setup, engine = one.group

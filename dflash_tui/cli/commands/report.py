@@ -33,7 +33,7 @@ def report(args: argparse.Namespace) -> int:
     if names[:1] == ["compare"]:
         if len(names) != 3:
             raise UsageError("report compare takes two names", hint="dflash-tui report compare RUN|AB|FILE RUN|AB|FILE")
-        text = _compared(names[1], names[2], kind)
+        text = _compare(names[1], names[2], kind)
     elif len(names) > 1:
         raise UsageError(f"one name, not {len(names)}", hint="dflash-tui report compare A B sets two side by side")
     else:
@@ -67,7 +67,7 @@ def _write(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _compared(one: str, other: str, kind: str) -> str:
+def _compare(one: str, other: str, kind: str) -> str:
     """Return two set side by side: judged where that can be, else only their figures."""
     loaded = load_report(one), load_report(other)
     if isinstance(loaded[0], ImportedResult) or isinstance(loaded[1], ImportedResult):
@@ -103,7 +103,7 @@ def load_report(name: str | None) -> ExperimentReport | RunReport | ImportedResu
         UsageError: nothing fits.
         DflashError: it cannot be read.
     """
-    if name and (from_file := _file(name)):
+    if name and (from_file := _load_file(name)):
         return from_file
     try:
         design = store.find_experiment(name)
@@ -121,7 +121,7 @@ def load_report(name: str | None) -> ExperimentReport | RunReport | ImportedResu
         raise UsageError(f"no experiment and no run called '{name}'", evidence=error.what, hint=do) from None
 
 
-def _file(name: str) -> ExperimentReport | RunReport | ImportedResult | None:
+def _load_file(name: str) -> ExperimentReport | RunReport | ImportedResult | None:
     """Return the report, or another benchmark's result, in a file of JSON; None when it is another file, or none."""
     path = Path(name).expanduser()
     if not path.is_file() or path.suffix != ".json":
@@ -130,13 +130,13 @@ def _file(name: str) -> ExperimentReport | RunReport | ImportedResult | None:
         raise DflashError(f"{path} is too large for a report")
     data = path.read_bytes()
     with contextlib.suppress(msgspec.MsgspecError):
-        return _sound(path, store.decode_report(data))
+        return _check_arms_named(path, store.decode_report(data))
     with contextlib.suppress(msgspec.MsgspecError):
         return decode_record(data, _RUNS, upgrade_record)
     return imported_results.load_imported_result(path)
 
 
-def _sound(path: Path, report: ExperimentReport) -> ExperimentReport:
+def _check_arms_named(path: Path, report: ExperimentReport) -> ExperimentReport:
     """Return a report from a file, in which every arm that is spoken of is there.
 
     Raises:
@@ -154,7 +154,7 @@ def compare_reports(one: ExperimentReport | RunReport, other: ExperimentReport |
     Raises:
         UsageError: two experiments have no arm in common.
     """
-    pairs = _pairs(_sides(one), _sides(other))
+    pairs = _pair_sides(_sides_by_arm(one), _sides_by_arm(other))
     if not pairs:
         raise UsageError(
             "the two have no arm in common", hint="name two experiments with arms of one name, or two runs"
@@ -162,7 +162,7 @@ def compare_reports(one: ExperimentReport | RunReport, other: ExperimentReport |
     return [run_comparison.compare_sides(a, b) for a, b in pairs]
 
 
-def _sides(report: ExperimentReport | RunReport) -> dict[str, Side]:
+def _sides_by_arm(report: ExperimentReport | RunReport) -> dict[str, Side]:
     if isinstance(report, RunReport):
         return {"": run_comparison.side_of_run(report)}
     return {
@@ -170,7 +170,7 @@ def _sides(report: ExperimentReport | RunReport) -> dict[str, Side]:
     }
 
 
-def _pairs(ours: dict[str, Side], theirs: dict[str, Side]) -> list[tuple[Side, Side]]:
+def _pair_sides(ours: dict[str, Side], theirs: dict[str, Side]) -> list[tuple[Side, Side]]:
     """Return the sides that belong together: arms of one name; a run goes with every arm."""
     if "" in ours or "" in theirs:
         return [(a, b) for a in ours.values() for b in theirs.values()]

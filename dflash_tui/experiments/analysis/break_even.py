@@ -1,4 +1,4 @@
-"""What a start of each arm takes, and when the one that starts later has made up for it; pure."""
+"""How long each arm takes to start, and after how many tokens the faster one has made up for a later start; pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from dflash_tui.experiments.analysis.report import BreakEven, PromptRatio, Start
 from dflash_tui.experiments.design import Boot
 
 # A start that is later by less than boots differ anyway, or by less than a second, has nothing to make up for.
-_LATER, _SECOND = 0.05, 1.0
+_MIN_SHARE, _MIN_SECONDS = 0.05, 1.0
 
 
 def compare_starts(boots: Sequence[Boot], a: int, b: int) -> StartComparison:
     """Return the mean seconds that the starts and the first requests of two arms took."""
     cold, cached = (
-        tuple(_mean(boot.ready for boot in arm) for arm in _starts(boots, a, b, cold=state)) for state in (True, False)
+        tuple(_mean(boot.ready for boot in arm) for arm in _select_starts(boots, a, b, cold=state))
+        for state in (True, False)
     )
-    ours, theirs = (_mean(map(_first, select_measured_boots(boots, arm))) for arm in (a, b))
+    ours, theirs = (_mean(map(_first_request_seconds, select_measured_boots(boots, arm))) for arm in (a, b))
     return StartComparison((cold[0], cold[1]), (cached[0], cached[1]), (ours, theirs))
 
 
@@ -40,23 +41,25 @@ def find_break_even(
     """
     break_evens = []
     for cold in (True, False):
-        starts = _starts(boots, a, b, cold=cold)
-        ours, theirs = (_mean(map(_answered, arm)) for arm in starts)
+        starts = _select_starts(boots, a, b, cold=cold)
+        ours, theirs = (_mean(map(_seconds_to_first_answer, arm)) for arm in starts)
         if judged is None or ours is None or theirs is None:
             continue
         later = theirs - ours
-        if abs(later) > max(_SECOND, _LATER * max(ours, theirs)):
+        if abs(later) > max(_MIN_SECONDS, _MIN_SHARE * max(ours, theirs)):
             by, other = (b, a) if later > 0 else (a, b)
             towards = judged if later > 0 else judged._replace(log=-judged.log)
             ratios = {(each.kind, each.streams): each.ratio.ratio for each in prompts}
             ratios = ratios if later > 0 else {prompt: 1 / ratio for prompt, ratio in ratios.items()}
-            made_up = _made_up(abs(later), by, select_measured_boots(boots, other), towards, ratios, cold=cold)
-            counts = [sum(_answered(boot) is not None for boot in arm) for arm in starts]
+            made_up = _compute_break_even(
+                abs(later), by, select_measured_boots(boots, other), towards, ratios, cold=cold
+            )
+            counts = [sum(_seconds_to_first_answer(boot) is not None for boot in arm) for arm in starts]
             break_evens.append(replace(made_up, starts=(counts[0], counts[1])))
     return tuple(break_evens)
 
 
-def _starts(boots: Sequence[Boot], a: int, b: int, *, cold: bool) -> tuple[list[Boot], list[Boot]]:
+def _select_starts(boots: Sequence[Boot], a: int, b: int, *, cold: bool) -> tuple[list[Boot], list[Boot]]:
     """Return the boots of both arms that started so.
 
     One that does not say what it found has no cache: each start of it is like any other. When no arm has one, they are
@@ -73,7 +76,7 @@ def _starts(boots: Sequence[Boot], a: int, b: int, *, cold: bool) -> tuple[list[
     ]
 
 
-def _made_up(
+def _compute_break_even(
     seconds: float,
     by: int,
     others: Sequence[Boot],
@@ -109,13 +112,13 @@ def _made_up(
     return BreakEven(by, seconds, cold, pays, pays / tokens if pays else None, after(ratio.high), after(ratio.low))
 
 
-def _answered(boot: Boot) -> float | None:
+def _seconds_to_first_answer(boot: Boot) -> float | None:
     """Return the seconds from the launch to the end of the first real request; None when that failed."""
     failed = boot.cold_request is not None and boot.cold_request.error
-    return None if boot.ready is None or failed else boot.ready + (_first(boot) or 0.0)
+    return None if boot.ready is None or failed else boot.ready + (_first_request_seconds(boot) or 0.0)
 
 
-def _first(boot: Boot) -> float | None:
+def _first_request_seconds(boot: Boot) -> float | None:
     return boot.cold_request.total if boot.cold_request and not boot.cold_request.error else None
 
 

@@ -62,19 +62,19 @@ def find_confounds(design: Design, boots: Sequence[Boot], a: int, b: int) -> tup
     return tuple(sorted(confounds, key=lambda confound: not confound.refuses))
 
 
-def _launched(pair: _ArmPair) -> Iterator[Confound]:
+def _launch_differences(pair: _ArmPair) -> Iterator[Confound]:
     """Flags and variables: those of the boot's own arm, and beyond them the same in all boots."""
     plain: dict[int, dict[str, str]] = {}
     for boot in pair.measured:
         plan = pair.arm(boot).plan
         if boot.argv:
-            wrong = _changes(parse_argv_options(plan.argv), parse_argv_options(boot.argv))
-            yield from _refusals("other flags than its arm's", boot, wrong)
+            wrong = _list_changes(parse_argv_options(plan.argv), parse_argv_options(boot.argv))
+            yield from _refuse("other flags than its arm's", boot, wrong)
         env = {name: value for name, value in boot.env.items() if name not in _OWN_ENV}
         planned = {name: value for name, value in plan.env.items() if name not in _OWN_ENV}
         if boot.env or planned:
-            missing = _changes(planned, {name: env[name] for name in planned if name in env})
-            yield from _refusals("other variables than its arm's", boot, missing)
+            missing = _list_changes(planned, {name: env[name] for name in planned if name in env})
+            yield from _refuse("other variables than its arm's", boot, missing)
         plain[boot.number] = env
     varied = {name for arm in pair.arms for name in pair.design.arms[arm].plan.env}
     beyond = {number: {n: v for n, v in env.items() if n not in varied} for number, env in plain.items()}
@@ -84,7 +84,7 @@ def _launched(pair: _ArmPair) -> Iterator[Confound]:
     yield from find_unequal_values("they were launched from different environments", heeded)
 
 
-def _software(pair: _ArmPair) -> Iterator[Confound]:
+def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
     """Versions, engine and patches, but for what the arms vary, and the machine's GPUs and driver."""
     plans = [pair.design.arms[arm].plan for arm in pair.arms]
     engines = {plan.engine_folder for plan in plans}
@@ -110,7 +110,7 @@ def _software(pair: _ArmPair) -> Iterator[Confound]:
         plan = pair.arm(boot).plan
         wrong = [f"without {name}" for name in plan.patches if name not in boot.patches]
         wrong += [f"with {name}" for name in sorted(varied - set(plan.patches)) if name in boot.patches]
-        yield from _refusals("other patches than its arm's", boot, wrong)
+        yield from _refuse("other patches than its arm's", boot, wrong)
     for boots in [pair.measured] if plans[0].gpus == plans[1].gpus else apart:
         yield from find_unequal_values(
             "the GPU differs", {b.number: {"GPU": ", ".join(b.gpus)} for b in boots if b.gpus}
@@ -120,7 +120,7 @@ def _software(pair: _ArmPair) -> Iterator[Confound]:
     )
 
 
-def _requests(pair: _ArmPair) -> Iterator[Confound]:
+def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
     """Errors, answers that ended before their length, and lengths that differ."""
     for boot in pair.measured:
         failed = [each for each in boot.requests if each.error]
@@ -136,7 +136,7 @@ def _requests(pair: _ArmPair) -> Iterator[Confound]:
                 f"boot {boot.number + 1}: {pluralize(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
             )
             yield Confound("answers were not of the length asked for", f"{evidence} ({short[0].kind})", refuses=True)
-    lengths = [_lengths(select_measured_boots(pair.boots, arm)) for arm in pair.arms]
+    lengths = [_mean_lengths(select_measured_boots(pair.boots, arm)) for arm in pair.arms]
     for cell in [cell for cell in lengths[0] if cell in lengths[1]]:
         ours, theirs = lengths[0][cell], lengths[1][cell]
         if abs(ours - theirs) > _LENGTH * max(ours, theirs):
@@ -144,7 +144,7 @@ def _requests(pair: _ArmPair) -> Iterator[Confound]:
             yield Confound("answers differ in length", evidence, refuses=False)
 
 
-def _counters(pair: _ArmPair) -> Iterator[Confound]:
+def _counter_faults(pair: _ArmPair) -> Iterator[Confound]:
     """Preemptions and what the prefix cache answered."""
     for boot in pair.measured:
         if boot.preemptions:
@@ -156,7 +156,7 @@ def _counters(pair: _ArmPair) -> Iterator[Confound]:
         yield Confound("the prefix cache answered unevenly", evidence, refuses=True)
 
 
-def _not_known(pair: _ArmPair) -> Iterator[Confound]:
+def _unknowns(pair: _ArmPair) -> Iterator[Confound]:
     """What could be known of a boot and nobody could read: the rules find nothing in it, which proves nothing."""
     power = any(boot.after and boot.after.power for boot in pair.measured)
     lacking: dict[str, list[int]] = {}
@@ -171,17 +171,17 @@ def _not_known(pair: _ArmPair) -> Iterator[Confound]:
         if any(lacks.values()):
             lacking.setdefault(", ".join(what for what, is_so in lacks.items() if is_so), []).append(boot.number)
     if lacking:
-        evidence = "; ".join(f"{_which(numbers, pair.measured)}: {what}" for what, numbers in lacking.items())
+        evidence = "; ".join(f"{_name_boots(numbers, pair.measured)}: {what}" for what, numbers in lacking.items())
         yield Confound("not known", evidence, refuses=False)
 
 
-def _which(numbers: Sequence[int], of: Sequence[Boot]) -> str:
+def _name_boots(numbers: Sequence[int], of: Sequence[Boot]) -> str:
     if len(numbers) == len(of):
         return "every boot"
     return f"boot{'s' if len(numbers) > 1 else ''} {', '.join(str(number + 1) for number in numbers)}"
 
 
-def _failed(pair: _ArmPair) -> Iterator[Confound]:
+def _failed_boots(pair: _ArmPair) -> Iterator[Confound]:
     """Boots that measured nothing."""
     for arm in pair.arms:
         name = pair.design.arms[arm].name
@@ -193,7 +193,7 @@ def _failed(pair: _ArmPair) -> Iterator[Confound]:
             yield Confound(f"a boot of {name} failed", evidence, refuses=False)
 
 
-def _processors(pair: _ArmPair) -> Iterator[Confound]:
+def _busy_processors(pair: _ArmPair) -> Iterator[Confound]:
     """Others at work on the processors that a server computes on; one boot each cannot tell that from the arms."""
     if not any(pair.design.arms[arm].plan.on_cpu for arm in pair.arms):
         return
@@ -204,7 +204,7 @@ def _processors(pair: _ArmPair) -> Iterator[Confound]:
         yield Confound("other processes kept the server's processors busy", evidence, refuses=alone)
 
 
-def _meaning(pair: _ArmPair) -> Iterator[Confound]:
+def _doubtful_meaning(pair: _ArmPair) -> Iterator[Confound]:
     """What the figures are worth: weights that are random, and answers that have nothing in common."""
     if pair.design.synthetic:
         yield Confound("no real model", pair.design.synthetic, refuses=False)
@@ -218,7 +218,16 @@ def _meaning(pair: _ArmPair) -> Iterator[Confound]:
         yield Confound("the arms answer differently: check whether both are right", evidence, refuses=False)
 
 
-_RULES = (_failed, _launched, _software, _requests, _counters, _processors, _meaning, _not_known)
+_RULES = (
+    _failed_boots,
+    _launch_differences,
+    _software_differences,
+    _request_faults,
+    _counter_faults,
+    _busy_processors,
+    _doubtful_meaning,
+    _unknowns,
+)
 
 
 def parse_argv_options(argv: Sequence[str]) -> dict[str, str]:
@@ -234,7 +243,7 @@ def parse_argv_options(argv: Sequence[str]) -> dict[str, str]:
     return {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
 
 
-def _changes(planned: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
+def _list_changes(planned: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
     names = sorted(name for name in {*planned, *actual} if planned.get(name) != actual.get(name))
     names = [name for name in names if LEFT_OUT not in actual.get(name, "")]
     return [
@@ -243,12 +252,12 @@ def _changes(planned: Mapping[str, str], actual: Mapping[str, str]) -> list[str]
     ]
 
 
-def _refusals(what: str, boot: Boot, wrong: Sequence[str]) -> Iterator[Confound]:
+def _refuse(what: str, boot: Boot, wrong: Sequence[str]) -> Iterator[Confound]:
     if wrong:
         yield Confound(what, f"boot {boot.number + 1}: {'; '.join(wrong)}", refuses=True)
 
 
-def _lengths(boots: Sequence[Boot]) -> dict[tuple[str, int], float]:
+def _mean_lengths(boots: Sequence[Boot]) -> dict[tuple[str, int], float]:
     lengths: dict[tuple[str, int], list[int]] = {}
     for request in (request for boot in boots for request in boot.requests if request.tokens):
         lengths.setdefault((request.kind, request.streams), []).append(request.tokens)

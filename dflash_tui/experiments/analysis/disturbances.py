@@ -24,11 +24,11 @@ _STRANGE, _TOKENS = 0.02, 64
 
 def find_disturbances(boots: Sequence[Boot]) -> Iterator[Confound]:
     """Yield what disturbed these boots, or some of them only."""
-    for rule in (_traffic, _machine, _limits, _drift, _weights):
+    for rule in (_foreign_requests, _machine_state, _power_limits, _drifts, _weight_loading):
         yield from rule(boots)
 
 
-def _traffic(boots: Sequence[Boot]) -> Iterator[Confound]:
+def _foreign_requests(boots: Sequence[Boot]) -> Iterator[Confound]:
     """Tokens that the server generated meanwhile and that are in no answer of ours."""
     for boot in boots:
         ours = sum(each.tokens for each in boot.requests)
@@ -38,12 +38,12 @@ def _traffic(boots: Sequence[Boot]) -> Iterator[Confound]:
             yield Confound("other clients sent requests to the server", evidence, refuses=True)
 
 
-def _machine(boots: Sequence[Boot]) -> Iterator[Confound]:
+def _machine_state(boots: Sequence[Boot]) -> Iterator[Confound]:
     """Throttling, the load of others and the power supply."""
     powers = {}
     limits = {}
     for boot in boots:
-        seen = _conditions(boot)
+        seen = _list_conditions(boot)
         throttles = sorted({why for each in seen for why in each.throttle or ()})
         hard = [why for why in throttles if why in _THROTTLES]
         if any(each.throttle is not None for each in seen):
@@ -63,7 +63,7 @@ def _machine(boots: Sequence[Boot]) -> Iterator[Confound]:
         yield Confound(confound.what, confound.evidence, refuses=False)
 
 
-def _limits(boots: Sequence[Boot]) -> Iterator[Confound]:
+def _power_limits(boots: Sequence[Boot]) -> Iterator[Confound]:
     """Power limits that differ: by arms it is as if they were varied, else it is in the spread between boots.
 
     Arms on another number of cards have another sum of limits by themselves.
@@ -79,36 +79,38 @@ def _limits(boots: Sequence[Boot]) -> Iterator[Confound]:
     if max(limits.values()) > _WATTS * min(limits.values()):
         apart = len(arms) > 1 and max(map(min, arms.values())) > _WATTS * min(map(max, arms.values()))
         what = "the GPU had another power limit in each arm" if apart else "the GPU's power limit changed between boots"
-        yield Confound(what, _listed(limits, "W"), refuses=apart)
+        yield Confound(what, _list_by_boot(limits, "W"), refuses=apart)
 
 
-def _drift(boots: Sequence[Boot]) -> Iterator[Confound]:
+def _drifts(boots: Sequence[Boot]) -> Iterator[Confound]:
     """Clocks, temperatures and load that differ between boots: worth knowing, no reason to refuse."""
     ends = {boot.number: boot.after for boot in boots if boot.after}
     # Before the first boot nothing of ours ran; the load of a minute before each other one is that of the boot before.
     begins = {boot.number: boot.before for boot in boots if boot.before and boot.number}
     clocks = {number: each.clock_mhz for number, each in ends.items() if each.clock_mhz}
     if clocks and max(clocks.values()) - min(clocks.values()) > _CLOCK * max(clocks.values()):
-        yield Confound("the GPU's clock drifted", _listed(clocks, "MHz"), refuses=False)
+        yield Confound("the GPU's clock drifted", _list_by_boot(clocks, "MHz"), refuses=False)
     degrees = {number: each.temperature_c for number, each in ends.items() if each.temperature_c is not None}
     if degrees and max(degrees.values()) - min(degrees.values()) > _CELSIUS:
-        yield Confound("the GPU's temperature drifted", _listed(degrees, "°C"), refuses=False)
+        yield Confound("the GPU's temperature drifted", _list_by_boot(degrees, "°C"), refuses=False)
     loads = {number: each.load for number, each in begins.items() if each.load is not None}
     others = {boot.number: round(boot.others, 1) for boot in boots if boot.others is not None}
     if others and max(others.values()) - min(others.values()) > _OTHERS:
-        yield Confound("other processes used the processors unequally", _listed(others, "of them"), refuses=False)
+        yield Confound("other processes used the processors unequally", _list_by_boot(others, "of them"), refuses=False)
     if loads and max(loads.values()) - min(loads.values()) > _LOAD:
-        yield Confound("the machine's load differed between boots", _listed(loads, "of load"), refuses=False)
+        yield Confound("the machine's load differed between boots", _list_by_boot(loads, "of load"), refuses=False)
 
 
-def _weights(boots: Sequence[Boot]) -> Iterator[Confound]:
+def _weight_loading(boots: Sequence[Boot]) -> Iterator[Confound]:
     """Weights that came from the disk once and from memory later: the arms' starts differ by that, too."""
     phases = (Phase.WEIGHTS.value, Phase.DRAFTER.value)
     took = {b.number: sum(b.phases.get(phase, 0.0) for phase in phases) for b in boots if phases[0] in b.phases}
     starts = [boot.ready for boot in boots if boot.ready]
     if took and starts and max(took.values()) - min(took.values()) > max(_SECONDS, _START * min(starts)):
         rounded = {number: round(seconds, 1) for number, seconds in took.items()}
-        yield Confound("the weights were not loaded equally fast at each start", _listed(rounded, "s"), refuses=False)
+        yield Confound(
+            "the weights were not loaded equally fast at each start", _list_by_boot(rounded, "s"), refuses=False
+        )
 
 
 def find_unequal_values(what: str, boots: Mapping[int, Mapping[str, str]]) -> Iterator[Confound]:
@@ -130,11 +132,11 @@ def find_unequal_values(what: str, boots: Mapping[int, Mapping[str, str]]) -> It
         yield Confound(what, "; ".join(wrong), refuses=True)
 
 
-def _conditions(boot: Boot) -> list[Conditions]:
+def _list_conditions(boot: Boot) -> list[Conditions]:
     return [each for each in (boot.before, boot.after) if each]
 
 
-def _listed(values: Mapping[int, float], unit: str) -> str:
+def _list_by_boot(values: Mapping[int, float], unit: str) -> str:
     return ", ".join(f"boot {number + 1}: {value:g}" for number, value in values.items()) + f" {unit}"
 
 

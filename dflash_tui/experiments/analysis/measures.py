@@ -34,14 +34,16 @@ def changes_drafting(a: Arm, b: Arm) -> bool:
     """Whether the arms differ in what is drafted or accepted, so that their steps are not worth the same."""
     options = "--speculative-config"
     return any(getattr(a.plan, name) != getattr(b.plan, name) for name in _DRAFTING) or (
-        _value(a.plan.argv, options) != _value(b.plan.argv, options)
+        _option_value(a.plan.argv, options) != _option_value(b.plan.argv, options)
     )
 
 
 def collect_measure(design: Design, boots: Sequence[Boot], measure: str) -> list[list[dict[PromptCell, list[float]]]]:
     """Return for each arm and each of its boots the logarithms of a measure by prompt."""
     return [
-        [_logs(boot, measure) for boot in select_measured_boots(boots, arm)] if _has(design.arms[arm], measure) else []
+        [_collect_logs(boot, measure) for boot in select_measured_boots(boots, arm)]
+        if _arm_has(design.arms[arm], measure)
+        else []
         for arm in range(len(design.arms))
     ]
 
@@ -74,26 +76,26 @@ def list_concurrency_levels(design: Design, boots: Sequence[Boot], measure: str,
     return {cell.streams for arm in arms for boot in of_all[arm] for cell in boot}
 
 
-def _has(arm: Arm, measure: str) -> bool:
+def _arm_has(arm: Arm, measure: str) -> bool:
     return measure == TOKENS or is_speculating(arm)
 
 
-def _logs(boot: Boot, measure: str) -> dict[PromptCell, list[float]]:
+def _collect_logs(boot: Boot, measure: str) -> dict[PromptCell, list[float]]:
     logs: dict[PromptCell, list[float]] = {}
     for request in boot.requests:
-        value = None if request.error else _value_of(request, measure)
+        value = None if request.error else _measure_of(request, measure)
         if value:
             logs.setdefault(PromptCell(request.kind, request.streams), []).append(math.log(value))
     return logs
 
 
-def _value_of(request: RequestDone, measure: str) -> float | None:
+def _measure_of(request: RequestDone, measure: str) -> float | None:
     if measure == TOKENS:
         return request.decode_tok_s
     return request.acceptance_length if measure == AL else request.steps_s
 
 
-def _value(words: Sequence[str], option: str) -> str:
+def _option_value(words: Sequence[str], option: str) -> str:
     return words[words.index(option) + 1] if option in words[:-1] else ""
 
 
@@ -113,14 +115,14 @@ def measure_agreement(design: Design, boots: Sequence[Boot], a: int, b: int) -> 
     """
     if design.temperature != 0:
         return None
-    ours, theirs = ([_beginnings(boot) for boot in select_measured_boots(boots, arm)] for arm in (a, b))
-    return _alike((x, y) for i, x in enumerate(ours) for j, y in enumerate(theirs) if a != b or i < j)
+    ours, theirs = ([_digest_beginnings(boot) for boot in select_measured_boots(boots, arm)] for arm in (a, b))
+    return _share_alike((x, y) for i, x in enumerate(ours) for j, y in enumerate(theirs) if a != b or i < j)
 
 
-def _beginnings(boot: Boot) -> _Answers:
+def _digest_beginnings(boot: Boot) -> _Answers:
     return {(each.kind, each.streams, each.round): each.digests[0] for each in boot.requests if each.digests}
 
 
-def _alike(pairs: Iterable[tuple[_Answers, _Answers]]) -> float | None:
+def _share_alike(pairs: Iterable[tuple[_Answers, _Answers]]) -> float | None:
     same = [ours[each] == theirs[each] for ours, theirs in pairs for each in ours if each in theirs]
     return sum(same) / len(same) if same else None

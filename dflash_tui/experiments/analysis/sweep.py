@@ -1,4 +1,4 @@
-"""A sweep over numbers: its curve, its plateau and what is recommended of it; pure."""
+"""A sweep over numbers: its curve, its plateau and the recommended value; pure."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def analyze_sweep(design: Design, boots: Sequence[Boot]) -> Sweep | None:
     """
     numbers = {arm: value for arm in range(len(design.arms)) if (value := read_arm_number(design, arm)) is not None}
     arms = collect_measure(design, boots, TOKENS)
-    shared = _shared(arms)
+    shared = _shared_prompts(arms)
     if len(numbers) < max(3, len(design.arms)) or not shared:
         return None
-    logs = {arm: _mean(arms[arm], shared) for arm in sorted(numbers, key=lambda arm: numbers[arm]) if arms[arm]}
+    logs = {arm: _mean_log(arms[arm], shared) for arm in sorted(numbers, key=lambda arm: numbers[arm]) if arms[arm]}
     best = max(logs, key=lambda arm: logs[arm])
     lengths = collect_measure(design, boots, AL)
     level = 1 - (1 - LEVEL) / max(1, len(logs) - 1)
@@ -38,7 +38,7 @@ def analyze_sweep(design: Design, boots: Sequence[Boot]) -> Sweep | None:
         top, difference = math.exp(logs[best]), compare_measure(arms, best, arm, TOKENS)
         ratio = difference.ratio(level) if difference and arm != best else None
         low, high = (ratio.low * top, ratio.high * top) if ratio else (math.exp(log), math.exp(log))
-        al = math.exp(_mean(lengths[arm], cells)) if (cells := _shared([lengths[arm]])) else None
+        al = math.exp(_mean_log(lengths[arm], cells)) if (cells := _shared_prompts([lengths[arm]])) else None
         points.append(
             SweepPoint(
                 arm,
@@ -74,11 +74,11 @@ def read_arm_number(design: Design, arm: int) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _shared(arms: Sequence[Sequence[Logs]]) -> list[PromptCell]:
+def _shared_prompts(arms: Sequence[Sequence[Logs]]) -> list[PromptCell]:
     """Return the prompts that every boot of every arm that measured has."""
     boots = [boot for arm in arms for boot in arm]
     return [cell for cell in boots[0] if all(boot.get(cell) for boot in boots)] if boots else []
 
 
-def _mean(boots: Sequence[Logs], cells: Sequence[PromptCell]) -> float:
+def _mean_log(boots: Sequence[Logs], cells: Sequence[PromptCell]) -> float:
     return fmean(fmean(boot[cell]) for boot in boots for cell in cells)

@@ -27,7 +27,7 @@ from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport,
 from dflash_tui.experiments.design import Boot, Design
 
 # A second question to the same boots: it is asked at a second level, so that both together err in one of twenty.
-_SURE = 0.99
+_STRICT_LEVEL = 0.99
 
 
 def build_report(design: Design, boots: Sequence[Boot]) -> ExperimentReport:
@@ -47,23 +47,23 @@ def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Compariso
         measure: compare_measure(collect_measure(design, boots, measure), a, b, measure)
         for measure in (STEPS, TOKENS, AL)
     }
-    measure = _judged_by(design, boots, (a, b), apart)
+    measure = _choose_measure(design, boots, (a, b), apart)
     judged = apart[measure]
     confounding = confounds.find_confounds(design, boots, a, b)
     refused = judged is None or any(each.refuses for each in confounding)
     counts = (len(select_measured_boots(boots, a)), len(select_measured_boots(boots, b)))
-    prompts = _prompts(design, boots, a, b, measure)
+    prompts = _compare_prompts(design, boots, a, b, measure)
     return Comparison(
         a=a,
         b=b,
         measure=measure,
-        word=Verdict.REFUSED if refused else _word(judged),
+        word=Verdict.REFUSED if refused else _decide(judged),
         suggestive=min(counts) < 2,
-        ratio=_ratio(judged),
-        steps_s=_ratio(apart[STEPS]),
-        tok_s=_ratio(apart[TOKENS]),
-        al=_ratio(apart[AL]),
-        cause=_cause(apart[TOKENS], {STEPS: apart[STEPS], AL: apart[AL]}),
+        ratio=_ratio_of(judged),
+        steps_s=_ratio_of(apart[STEPS]),
+        tok_s=_ratio_of(apart[TOKENS]),
+        al=_ratio_of(apart[AL]),
+        cause=_find_cause(apart[TOKENS], {STEPS: apart[STEPS], AL: apart[AL]}),
         cv=judged.cv if judged else None,
         detectable=judged.detectable if judged else None,
         prompts=prompts,
@@ -75,7 +75,7 @@ def _compare(design: Design, boots: Sequence[Boot], a: int, b: int) -> Compariso
     )
 
 
-def _judged_by(
+def _choose_measure(
     design: Design, boots: Sequence[Boot], pair: tuple[int, int], apart: dict[str, ArmDifference | None]
 ) -> str:
     """Return the measure that is judged: steps/s where what is varied leaves alone what is drafted and accepted.
@@ -89,20 +89,20 @@ def _judged_by(
         return TOKENS
     a, b = (design.arms[arm] for arm in pair)
     moved, al = not (is_speculating(a) and is_speculating(b)) or changes_drafting(a, b), apart[AL]
-    return TOKENS if moved or (al and al.shown and al.ratio(_SURE).excludes_one) else STEPS
+    return TOKENS if moved or (al and al.shown and al.ratio(_STRICT_LEVEL).excludes_one) else STEPS
 
 
-def _word(difference: ArmDifference | None) -> Verdict:
+def _decide(difference: ArmDifference | None) -> Verdict:
     if difference is None or not difference.shown:
         return Verdict.NO_DIFFERENCE
     return Verdict.FASTER if difference.log > 0 else Verdict.SLOWER
 
 
-def _ratio(difference: ArmDifference | None) -> Ratio | None:
+def _ratio_of(difference: ArmDifference | None) -> Ratio | None:
     return difference.ratio() if difference else None
 
 
-def _cause(speed: ArmDifference | None, parts: dict[str, ArmDifference | None]) -> str:
+def _find_cause(speed: ArmDifference | None, parts: dict[str, ArmDifference | None]) -> str:
     """Return which of the factors of tok/s is shown to differ in the direction in which tok/s does."""
     if speed is None or not speed.shown:
         return ""
@@ -110,7 +110,7 @@ def _cause(speed: ArmDifference | None, parts: dict[str, ArmDifference | None]) 
     return "both" if len(causes) == 2 else "".join(causes)
 
 
-def _prompts(design: Design, boots: Sequence[Boot], a: int, b: int, measure: str) -> tuple[PromptRatio, ...]:
+def _compare_prompts(design: Design, boots: Sequence[Boot], a: int, b: int, measure: str) -> tuple[PromptRatio, ...]:
     arms = collect_measure(design, boots, measure)
     ratios = []
     for cell in dict.fromkeys(cell for boot in arms[a] for cell in boot):

@@ -1,4 +1,4 @@
-"""The experiments of this machine, to watch one that runs, to read what one found, to go on with one that stopped."""
+"""The dialog that lists the experiments of this machine and opens one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An A/B as the screens write it: its boots, its arms, its verdict, ranges around 1, start-up bars. Pure."""
+"""Experiments as Textual content: boots, arms, the verdict, intervals around 1, start-up bars. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from dflash_tui.presentation.experiment_tables import (
 from dflash_tui.tui.widgets.basic import MUTED, draw_bar
 
 _COLOURS = ("$series-a", "$series-b", "$series-c")
-_WORDS = {
+_VERDICTS = {
     Verdict.FASTER: ("▲", "$success"),
     Verdict.SLOWER: ("▼", "$accent"),
     Verdict.NO_DIFFERENCE: ("=", "$primary"),
@@ -105,15 +105,15 @@ def render_timeline(progress: Progress, now: float, width: int, rows: int) -> Co
     first = max(0, min(here - rows // 2, len(design.order) - rows))
     lines = [Content.assemble(("order  ", MUTED), *signs)]
     shown = range(first, min(len(design.order), first + rows))
-    lines += [_boot(progress, number, over.get(number), now, width) for number in shown]
+    lines += [_render_boot(progress, number, over.get(number), now, width) for number in shown]
     return Content("\n").join(lines)
 
 
-def _boot(progress: Progress, number: int, boot: Boot | None, now: float, width: int) -> Content:
+def _render_boot(progress: Progress, number: int, boot: Boot | None, now: float, width: int) -> Content:
     design, current = progress.design, progress.current
     arm = design.order[number]
     head = Content.assemble(
-        (f"{number + 1:>3}  ", MUTED), render_arm_name(design, arm, 16), " " * max(0, 18 - _length(design, arm))
+        (f"{number + 1:>3}  ", MUTED), render_arm_name(design, arm, 16), " " * max(0, 18 - _name_length(design, arm))
     )
     tried = sum(one.number == number for one in progress.tries)
     again = f", attempt {tried + 1}" if tried else ""
@@ -135,7 +135,7 @@ def _boot(progress: Progress, number: int, boot: Boot | None, now: float, width:
     return head + Content.assemble(("· ", MUTED), ("to come" + again, MUTED))
 
 
-def _length(design: Design, arm: int) -> int:
+def _name_length(design: Design, arm: int) -> int:
     return len(name_arm(design, arm, 16))
 
 
@@ -190,21 +190,21 @@ def render_arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
 
 def render_verdict(report: ExperimentReport, one: Comparison, width: int) -> Content:
     """Return the verdict in words: what a sweep comes to, the mark and the sentence, then what belongs to it."""
-    sign, color = _WORDS[one.word]
+    sign, color = _VERDICTS[one.word]
     lines = [
-        _hung(("  " if place else "★ ", "bold $accent"), clean_line(line), "" if place else "bold", width)
+        _wrap_hanging(("  " if place else "★ ", "bold $accent"), clean_line(line), "" if place else "bold", width)
         for place, line in enumerate(verdict_text.describe_sweep(report))
     ]
     headline = clean_line(verdict_text.format_headline(report, one))
-    lines.append(_hung((f"{sign} ", f"bold {color}"), headline, "bold", width))
+    lines.append(_wrap_hanging((f"{sign} ", f"bold {color}"), headline, "bold", width))
     lines += [
-        _hung((f"{detail.mark:<2}", _DETAILS[detail.mark]), clean_line(detail.text), "", width)
+        _wrap_hanging((f"{detail.mark:<2}", _DETAILS[detail.mark]), clean_line(detail.text), "", width)
         for detail in verdict_text.list_details(report, one, labelled=True)
     ]
     return Content("\n").join(lines)
 
 
-def _hung(head: tuple[str, str], text: str, style: str, width: int) -> Content:
+def _wrap_hanging(head: tuple[str, str], text: str, style: str, width: int) -> Content:
     lines = textwrap.wrap(text, max(20, width - 2)) or [""]
     return Content.assemble(head, ("\n  ".join(lines), style))
 

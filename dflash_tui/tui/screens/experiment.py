@@ -1,4 +1,4 @@
-"""An A/B on its way: which boot of how many, what it is doing, what was measured until now, when it will be over."""
+"""The screen of a running experiment: its boots, what the current one does, what was measured, when it will end."""
 
 from __future__ import annotations
 

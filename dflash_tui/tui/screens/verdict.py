@@ -1,4 +1,4 @@
-"""What an A/B found: the verdict in words first, then the arms, the prompts, the starts, and what speaks against it."""
+"""The screen of an experiment's report: the verdict first, then arms, prompts, starts, and what speaks against it."""
 
 from __future__ import annotations
 
