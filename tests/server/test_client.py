@@ -173,7 +173,7 @@ ANSWERS = {
     "endless": (200, (PIECE + b"\n\n") * 50, "the answer has more than 64 MiB"),
     "no line end": (200, b"x" * (1 << 16), "the answer has a line of more than 1 MiB"),
     "endless error": (500, b"wrong " * 10_000, "HTTP 500: wrong wrong"),
-    "no key": (401, b'{"error": "Unauthorized"} ' * 10_000, "export the one that it was launched with as VLLM_API_KEY"),
+    "no key": (401, b'{"error": "Unauthorized"} ' * 10_000, "set VLLM_API_KEY to the one it was launched with"),
 }
 
 
