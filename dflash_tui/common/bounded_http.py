@@ -1,4 +1,4 @@
-"""What a server answers to a GET request, limited in size and time: whoever listens on a port may be anybody."""
+"""GET requests with a limit of size and time, since anybody may listen on a port."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAILED = (httpx.HTTPError, httpx.InvalidURL, TimeoutError)
 
 
 class BadResponse(Exception):
-    """The answer is not what was asked for; `status` is its HTTP status."""
+    """The answer is too large or has an error status; `status` is its HTTP status."""
 
     def __init__(self, what: str, status: int = 200) -> None:
         super().__init__(what)
@@ -26,7 +26,7 @@ async def fetch_bounded(client: httpx.AsyncClient, url: str, name: str = "") -> 
     """Return the body of the answer to GET `url`, called `name` in errors; the client sends `PLAIN`.
 
     Raises:
-        Refused: its status is not 200, or it is larger than `BODY_LIMIT`.
+        BadResponse: its status is not 200, or it is larger than `BODY_LIMIT`.
         httpx.HTTPError: there is no answer.
         TimeoutError: it was not complete within `WHOLE` seconds.
     """

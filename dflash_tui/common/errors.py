@@ -1,4 +1,4 @@
-"""Errors a user can act on, one exit code each.
+"""Errors that a user can act on, with an exit code for each class.
 
 * DflashError            1  the operation failed
   + UsageError           2  a flag, a name or a recipe is wrong; nothing was started
@@ -81,16 +81,16 @@ class ServerFailed(DflashError):
 
 
 def explain_resource_limit(error: BaseException | None) -> DflashError | None:
-    """Return what to say of an error by which the system refused another thread or process; None for any other."""
+    """Return an error for one by which the system refused another thread or process; None for any other."""
     if isinstance(error, BaseExceptionGroup):
-        found = [explain_resource_limit(each) for each in error.exceptions]
-        return found[0] if all(found) else None
+        errors = [explain_resource_limit(each) for each in error.exceptions]
+        return errors[0] if all(errors) else None
     # Of a thread Python tells by a sentence only; a fork says what a call that would wait says, too, in other words.
     thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
     process = isinstance(error, BlockingIOError) and error.strerror == os.strerror(errno.EAGAIN)
     if not thread and not process:
         return None
-    what = "no more processes or threads may be started here"
+    what = "the limit of processes or threads is reached"
     return DflashError(what, evidence=str(error), hint="`ulimit -u` is the limit, `ps -u $USER` who runs")
 
 

@@ -1,4 +1,4 @@
-"""Numbers and tables as text, the same in the panel and on the command line; what is unknown is a dash, never 0."""
+"""Format numbers, durations and tables, for the panel and the command line; what is unknown is a dash, never 0."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GIB = 1 << 30
 
 
 def format_duration(seconds: float | None) -> str:
-    """Return seconds as `<1 s`, `42 s`, `9:31` or `1:02:03`: to the second, which is all a log's stamps can tell."""
+    """Return seconds as `<1 s`, `42 s`, `9:31` or `1:02:03`: to the second, the precision of a log's stamps."""
     if seconds is None:
         return UNKNOWN
     whole = int(seconds)
@@ -68,7 +68,7 @@ def format_megabytes(amount: int) -> str:
 
 
 def format_gigabytes(amount: int | None) -> str:
-    """Return bytes as `62.0 GB` or `585 MB` (powers of ten, as files and downloads are told), or a dash."""
+    """Return bytes as `62.0 GB` or `585 MB` (powers of ten, as for files and downloads), or a dash."""
     return UNKNOWN if amount is None else format_megabytes(round(amount / 1e6))
 
 

@@ -1,4 +1,4 @@
-"""The one place that knows where things live."""
+"""The folders that we read and write: XDG folders of the user, and data of the package."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def _own(place: Callable[[str], Path]) -> Path:
         folder = place(_APP)
         str(folder).encode()
     except RuntimeError:
-        raise UsageError("this user has no home folder", hint="export HOME=/a/folder that may be written") from None
+        raise UsageError("this user has no home folder", hint="export HOME=/path/to/a/writable/folder") from None
     except UnicodeEncodeError:
-        what, do = "the name of a folder is not UTF-8 here", "export LC_ALL=C.UTF-8, or name another folder by XDG_…"
-        raise UsageError(what, evidence=repr(str(folder)), hint=do) from None
+        what, hint = "the name of a folder is not valid UTF-8", "export LC_ALL=C.UTF-8, or set another folder by XDG_…"
+        raise UsageError(what, evidence=repr(str(folder)), hint=hint) from None
     if not folder.is_absolute():
-        raise UsageError(f"{folder} is no absolute path", hint="export HOME=/a/folder that may be written")
+        raise UsageError(f"{folder} is not an absolute path", hint="export HOME=/path/to/a/writable/folder")
     return folder
 
 
@@ -83,7 +83,7 @@ def models_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder for what servers may throw away (XDG cache)."""
+    """Return the folder for files that servers can recreate (XDG cache)."""
     return _own(platformdirs.user_cache_path)
 
 

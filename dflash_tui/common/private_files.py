@@ -1,4 +1,4 @@
-"""Folders and files for their owner alone, whatever the umask; what others could have written is not believed."""
+"""Create folders and files that only their owner can read, and tell which folders others could have written."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def replace_private_file(path: Path, data: bytes) -> None:
 
 
 def ownership_problem(folder: Path) -> str:
-    """Return why what is in a folder is not believed: somebody else may have written it; empty when it is, or gone."""
+    """Return why a folder is not trusted: others may have written what is in it; empty when it is trusted or gone."""
     try:
-        found = folder.stat()
+        status = folder.stat()
     except OSError:
         return ""
-    if found.st_uid != os.geteuid():
-        return f"belongs to another user (uid {found.st_uid})"
-    return "can be written by everybody" if found.st_mode & 0o002 else ""
+    if status.st_uid != os.geteuid():
+        return f"belongs to another user (uid {status.st_uid})"
+    return "can be written by everybody" if status.st_mode & 0o002 else ""
 
 
 def suggest_ownership_fix(folder: Path) -> str:
-    """Return what to do about a folder that is not believed."""
+    """Return what to do about a folder that is not trusted."""
     return f"if you know what is in it: chown it to yourself, and chmod go-w {folder}"

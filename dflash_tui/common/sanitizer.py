@@ -1,8 +1,8 @@
-r"""Text from outside, as a terminal may have it: nothing in it acts, hides, reorders or floods. Pure.
+r"""Strip terminal escapes, control characters and invisible characters from untrusted text. Pure.
 
-Logs, names, answers of servers and files are cleaned where they are read (`clean_line`, `lines`, `cleaned`), so that no
-screen has to think of it. `shown` guards the terminal itself: all output passes it, and what is still in there is seen
-as \u1234.
+Logs, names, answers of servers and files are cleaned where they are read (`clean_line`, `clean_lines`,
+`clean_json_value`), so that no screen has to. All output passes `escape_control_characters`, which shows what is still
+in there as \u1234.
 """
 
 from __future__ import annotations

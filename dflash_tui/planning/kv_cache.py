@@ -1,4 +1,4 @@
-"""The KV cache that one request needs, by the models' config.json and as vLLM reserves it. Pure."""
+"""Compute the KV cache that one request needs, from the models' config.json and as vLLM reserves it. Pure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ _BYTES = {"auto": 2, "float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_
 
 
 class KvCache(NamedTuple):
-    """The KV cache of a target and, with speculation, its drafter.
-
-    `in_flight` is how many tokens may be under way, `tokens` how many are drafted per step, `split` over how many GPUs
-    it is divided, `dtype` vLLM's kv-cache-dtype.
-    """
+    """The KV cache of a target and, with speculation, its drafter."""
 
     models: tuple[ModelConfig | None, ...]
+    """The target's config, and the drafter's."""
     in_flight: int
+    """How many tokens may be under way."""
     tokens: int = 0
+    """How many tokens are drafted per step."""
     split: int = 1
+    """Over how many GPUs it is divided."""
     dtype: str = "auto"
+    """vLLM's --kv-cache-dtype."""
 
     @property
     def unknown(self) -> tuple[str, ...]:

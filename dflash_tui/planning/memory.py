@@ -1,4 +1,4 @@
-"""Memory arithmetic: what a launch needs on the GPU, against what is there. Pure."""
+"""Estimate the GPU memory that a launch needs, and compare it with what the GPU has. Pure."""
 
 from __future__ import annotations
 
@@ -77,25 +77,30 @@ class MemoryShare(msgspec.Struct, frozen=True):
 
 
 class MemoryEstimate(msgspec.Struct, frozen=True):
-    """What a launch needs on one GPU, in bytes.
-
-    `budget` is what vLLM takes (`--gpu-memory-utilization` of the whole), `kv_needed` the KV cache of one request of
-    `max_model_len`, `kv_left` what the budget leaves for the KV cache, `longest` the length, in whole 1024, of the
-    longest request that fits into that. `shares` are in the order of loading; what is `unknown` is left out of the
-    sums, which are lower bounds then.
-    """
+    """The memory that a launch needs on one GPU, in bytes."""
 
     shares: tuple[MemoryShare, ...]
+    """Its parts without the KV cache, in the order of loading."""
     budget: int
+    """What vLLM takes: `--gpu-memory-utilization` of the whole."""
     total: int
+    """The memory of the GPU."""
     free: int
+    """The memory of the GPU that is free now."""
     unified: bool
+    """Whether it is the machine's memory (GB10)."""
     kv_needed: int | None
+    """The KV cache of one request of `max_model_len` tokens; None when unknown."""
     kv_left: int
+    """What the budget leaves for the KV cache."""
     max_model_len: int | None
+    """The longest request in tokens; None when unknown."""
     utilization: float
+    """`--gpu-memory-utilization`, 0 to 1."""
     longest: int | None = None
+    """The length, in whole 1024 tokens, of the longest request that fits into `kv_left`."""
     unknown: tuple[str, ...] = ()
+    """The parts of which nothing is known: left out of the sums, which are lower bounds then."""
 
     @property
     def fixed(self) -> int:
@@ -152,9 +157,17 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Return what launching `setup` needs on each GPU of `machine`.
 
-    `target` and `drafter` are what the models' config.json says, when they are here; the recipe's extract is used
-    otherwise. `target_bytes` and `drafter_bytes` are the sizes of their files, likewise. Weights and KV cache are
-    divided by `tensor-parallel-size`.
+    Weights and KV cache are divided by `tensor-parallel-size`. The recipe has what is not given of the models.
+
+    Args:
+        setup: The resolved recipe.
+        machine: The memory of one GPU.
+        mode: How the server runs the model.
+        tokens: How many tokens are drafted per step.
+        target: The target's config.json.
+        drafter: The drafter's config.json.
+        target_bytes: The size of the target's files.
+        drafter_bytes: The size of the drafter's files.
     """
     flags = _flags(setup)
     target = target or setup.target.config
@@ -176,17 +189,25 @@ def estimate_memory(
         split=split,
         dtype=str(flags.get("kv-cache-dtype", "auto")),
     )
-    return _against(machine, flags, tuple(shares), cache, target.max_position_embeddings if target else None)
+    return _compare_with_gpu(machine, flags, tuple(shares), cache, target.max_position_embeddings if target else None)
 
 
-def _against(
+def _compare_with_gpu(
     machine: GpuMemory, flags: Mapping[str, Any], shares: tuple[MemoryShare, ...], cache: KvCache, most: int | None
 ) -> MemoryEstimate:
-    """Return the fit of `shares` and `cache` for a model that takes `most` tokens."""
+    """Return the estimate for `shares` and `cache`.
+
+    Args:
+        machine: The memory of one GPU.
+        flags: The flags as vLLM reads them.
+        shares: The parts of the memory without the KV cache.
+        cache: The KV cache.
+        most: The most tokens that the model takes.
+    """
     fixed = sum(share.size or 0 for share in shares)
-    given = _whole(flags, "kv-cache-memory-bytes")
+    kv_bytes = _whole(flags, "kv-cache-memory-bytes")
     utilization = _fraction(flags, "gpu-memory-utilization", DEFAULT_UTILIZATION)
-    budget = fixed + given if given else int(machine.total * utilization)
+    budget = fixed + kv_bytes if kv_bytes else int(machine.total * utilization)
     longest = cache.longest(budget - fixed, most)
     # With `auto` vLLM takes what fits.
     automatic = str(flags.get("max-model-len")) in {"-1", "auto"}
@@ -246,8 +267,8 @@ def read_max_model_len(setup: ResolvedRecipe) -> int | None:
 
 def _whole(flags: Mapping[str, Any], name: str) -> int | None:
     """Return a flag that is a whole number, as `16384` or as vLLM's `16k` and `16K`; None without one."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)", str(flags.get(name)).strip())
-    return int(float(found[1]) * _SUFFIXES.get(found[2], 1)) if found else None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)", str(flags.get(name)).strip())
+    return int(float(match[1]) * _SUFFIXES.get(match[2], 1)) if match else None
 
 
 def _fraction(flags: Mapping[str, Any], name: str, default: float) -> float:

@@ -145,7 +145,7 @@ def explain_unusable_value(flag: str, value: Any) -> str:
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # lone surrogates are no text either
     except (TypeError, ValueError, RecursionError) as error:
-        return f"holds a value that JSON has not: {error}"
+        return f"cannot be written as JSON: {error}"
     if value is None:
         return ""
     if isinstance(value, str) and not re.search(PLAIN_TEXT, value):

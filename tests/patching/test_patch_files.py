@@ -79,7 +79,7 @@ def test_a_patch_that_changes_nothing_or_a_file_twice_is_refused(own):
     """Both are mistakes of whoever wrote it."""
     same = "files:\n  - path: a.py\n    edits:\n      - {old: x, new: x}\n"
     twice = "files:\n  - path: a.py\n    edits: [{old: x, new: y}]\n  - path: a.py\n    edits: [{old: z, new: w}]\n"
-    for name, body, said in (("same", same, "the same"), ("twice", twice, "named twice")):
+    for name, body, said in (("same", same, "the same"), ("twice", twice, "same file twice")):
         (own / f"{name}.yaml").write_text(text_of().partition("files:")[0] + body)
         with pytest.raises(RecipeError, match=said):
             patch_file.load_patch(name)

@@ -229,5 +229,5 @@ def test_a_stall_is_said_not_killed(server, python, monkeypatch):
     server.delay = 1.5
     told: list[Preparing] = []
     fetch(python, told)
-    assert any("no byte for" in event.text for event in told)
+    assert any("stalled for" in event.text for event in told)
     assert told[-1].done

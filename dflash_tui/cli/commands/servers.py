@@ -33,11 +33,11 @@ def ps(args: argparse.Namespace) -> int:
         if not living and not args.all:
             continue
         state = observer.replay_run(run)
-        held = processes.measure_resident_memory(server_process.list_processes(run)) if living else None
+        memory = processes.measure_resident_memory(server_process.list_processes(run)) if living else None
         age = time.time() - run.started_at
         if args.json:
             fields = {"run": run.id, "recipe": run.plan.recipe, "status": state.status, "port": run.plan.port}
-            figures = {"pid": run.pid, "age_s": age, "memory_bytes": held, "synthetic": run.plan.synthetic}
+            figures = {"pid": run.pid, "age_s": age, "memory_bytes": memory, "synthetic": run.plan.synthetic}
             figures |= {"restarted_from": run.restarted_from} if run.restarted_from else {}
             print_json(fields | figures)
         rows.append(
@@ -47,25 +47,26 @@ def ps(args: argparse.Namespace) -> int:
                 str(run.plan.port),
                 str(run.pid),
                 format_duration(age),
-                format_gib(held),
+                format_gib(memory),
                 _remark(run),
             )
         )
-    for path, flaw in registry.unreadable_run_files().items():
+    for path, problem in registry.unreadable_run_files().items():
         why = private_files.ownership_problem(path.parent)
-        what = f"ignoring {path.parent}: it {why}" if why else f"{path} {flaw}"
-        print_status(f"! {what}; if its server still runs, end it by hand")
+        what = f"ignoring {path.parent}: it {why}" if why else f"{path} {problem}"
+        print_status(f"! {what}; if its server still runs, stop it by hand")
     if not args.json:
         if rows:
             print_data(format_table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", ""), rows, right=(2, 3, 4, 5)))
         else:
-            print_status("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists the ended ones")
+            print_status("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists those that ended")
     return 0
 
 
 def _remark(run: Run) -> str:
-    said = [f"({run.plan.synthetic})"] if run.plan.synthetic else []
-    return " ".join([*said, *([f"in place of {run.restarted_from}, which died"] if run.restarted_from else [])])
+    remarks = [f"({run.plan.synthetic})"] if run.plan.synthetic else []
+    remarks += [f"restarted after {run.restarted_from} failed"] if run.restarted_from else []
+    return " ".join(remarks)
 
 
 def logs(args: argparse.Namespace) -> int:
@@ -91,7 +92,7 @@ def logs(args: argparse.Namespace) -> int:
 
 
 def stop(args: argparse.Namespace) -> int:
-    """`stop [RUN]`: end a server; without RUN there must be just one."""
+    """`stop [RUN]`: stop a server; without RUN the only one."""
     living = [run for run in registry.list_runs() if server_process.is_alive(run)]
     if args.run is None and len(living) != 1:
         names = ", ".join(run.id for run in living)
@@ -104,8 +105,8 @@ def stop(args: argparse.Namespace) -> int:
             restart_policy.cancel_restarts(run)
         print_status(f"{run.id} has already ended")
         return 0
-    took, stayed = asyncio.run(shutdown.stop_and_release_memory(run, print_status))
-    print_status(f"{run.id} stopped in {took:.1f} s, no process of it is left")
-    if stayed:
-        print_status(f"! {stayed}")
+    seconds, unreleased = asyncio.run(shutdown.stop_and_release_memory(run, print_status))
+    print_status(f"{run.id} stopped in {seconds:.1f} s, no process of it is left")
+    if unreleased:
+        print_status(f"! {unreleased}")
     return 0

@@ -1,4 +1,4 @@
-"""The Hugging Face cache on disk, where huggingface_hub keeps it and as it lays it out; only read here.
+"""Read the Hugging Face cache on disk, where huggingface_hub keeps it and as it lays it out.
 
 `models--owner--name/` holds `refs/<revision>` (a commit), `snapshots/<commit>/<file>` (links) and `blobs/<etag>`;
 a blob that is being fetched ends in `.incomplete`.
@@ -24,12 +24,16 @@ _INDEX = "model.safetensors.index.json"
 
 
 class HubFile(msgspec.Struct, frozen=True):
-    """A file of a repository: its bytes (None when not said), the name of its blob, whether it is a large one (LFS)."""
+    """A file of a repository on the hub."""
 
     name: str
+    """Its path in the repository."""
     size: int | None
+    """Its bytes; None when the hub does not say."""
     etag: str = ""
+    """The name of its blob in the cache; empty when the hub does not say."""
     large: bool = False
+    """Whether it is stored as a large file (LFS), which is downloaded by our own script."""
 
 
 def hub_endpoint() -> str:
@@ -39,8 +43,8 @@ def hub_endpoint() -> str:
 
 def hub_cache_folder() -> Path:
     """Return the cache's folder, absolute (HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME)."""
-    given = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    return _path(given) if given else _home() / "hub"
+    variable = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return _path(variable) if variable else _home() / "hub"
 
 
 def read_hub_token() -> str | None:
@@ -50,24 +54,24 @@ def read_hub_token() -> str | None:
     """
     if _is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN"):
         return None
-    given = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
-    if not given:
+    token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
+    if not token:
         path = os.environ.get("HF_TOKEN_PATH")
         try:
-            given = (_path(path) if path else _home() / "token").read_text()
+            token = (_path(path) if path else _home() / "token").read_text()
         except (OSError, UnicodeDecodeError):
             return None
-    return given.replace("\r", "").replace("\n", "").strip() or None
+    return token.replace("\r", "").replace("\n", "").strip() or None
 
 
 def is_hub_offline() -> bool:
-    """Whether the user forbids to ask the hub (HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE)."""
+    """Whether the user forbids requests to the hub (HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE)."""
     return _is_true("HF_HUB_OFFLINE") if os.environ.get("HF_HUB_OFFLINE") else _is_true("TRANSFORMERS_OFFLINE")
 
 
 def _home() -> Path:
-    given = os.environ.get("HF_HOME")
-    return _path(given) if given else _path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    variable = os.environ.get("HF_HOME")
+    return _path(variable) if variable else _path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
 
 
 def _path(text: str) -> Path:
@@ -79,7 +83,7 @@ def _is_true(name: str) -> bool:
 
 
 def is_safe_name(name: str) -> bool:
-    """Whether `name`, which comes from outside, stays below the folder that it is joined to."""
+    """Whether a `name` from outside stays below the folder that it is joined to."""
     return name.isprintable() and "\\" not in name and not {"", ".", ".."} & set(name.split("/"))
 
 
@@ -101,12 +105,12 @@ def select_loaded_files(files: Iterable[HubFile]) -> tuple[HubFile, ...]:
 
 def select_weight_files(names: Iterable[str]) -> set[str]:
     """Return those of the files of one folder that are weights."""
-    found = {name for name in names if name.endswith((".safetensors", ".bin")) and name != "training_args.bin"}
-    return {name for name in found if name.endswith(".safetensors")} or found
+    weights = {name for name in names if name.endswith((".safetensors", ".bin")) and name != "training_args.bin"}
+    return {name for name in weights if name.endswith(".safetensors")} or weights
 
 
 def repository_folder(repo: str) -> Path:
-    """Return the folder of the repository in the cache, there or not."""
+    """Return the folder of the repository in the cache, whether it exists or not."""
     return hub_cache_folder() / f"models--{repo.replace('/', '--')}"
 
 
@@ -115,14 +119,14 @@ def read_cached_commit(repo: str, revision: str) -> str | None:
     if _COMMIT.fullmatch(revision):
         return revision
     try:
-        found = (repository_folder(repo) / "refs" / revision).read_text().strip()
+        commit = (repository_folder(repo) / "refs" / revision).read_text().strip()
     except (OSError, UnicodeDecodeError):
         return None
-    return found if _COMMIT.fullmatch(found) else None
+    return commit if _COMMIT.fullmatch(commit) else None
 
 
 def snapshot_folder(repo: str, commit: str) -> Path:
-    """Return the folder that vLLM loads, there or not."""
+    """Return the folder that vLLM loads, whether it exists or not."""
     return repository_folder(repo) / "snapshots" / commit
 
 
@@ -147,10 +151,16 @@ def is_whole_snapshot(at: Path) -> bool:
 
 
 def measure_cached_bytes(repo: str, commit: str, files: Iterable[HubFile], since: float = math.inf) -> int:
-    """Return how many bytes of `files` are in the cache, what a resumed download keeps included.
+    """Return how many bytes of `files` are in the cache, including those of a download that can be resumed.
 
-    huggingface_hub 2 itself writes to `<etag>.<random>.incomplete` and never goes on with one; such a file counts
-    only when it was written after `since` (seconds since the epoch).
+    huggingface_hub 2 itself writes to `<etag>.<random>.incomplete` and never resumes one; such a file counts only when
+    it was written after `since`.
+
+    Args:
+        repo: The repository.
+        commit: The commit of its snapshot.
+        files: The files to count.
+        since: Seconds since the epoch.
     """
     at, blobs = snapshot_folder(repo, commit), repository_folder(repo) / "blobs"
     parts: dict[str, int] = {}
@@ -165,15 +175,15 @@ def measure_cached_bytes(repo: str, commit: str, files: Iterable[HubFile], since
             parts[etag] = max(parts.get(etag, 0), min(stat.st_size, stat.st_blocks * 512))
     total = 0
     for file in files:
-        found = _size(blobs / file.etag) if file.etag else None
-        found = _size(at / file.name) if found is None else found
-        found = parts.get(file.etag, 0) if found is None else found
-        total += found if file.size is None else min(found, file.size)
+        size = _size(blobs / file.etag) if file.etag else None
+        size = _size(at / file.name) if size is None else size
+        size = parts.get(file.etag, 0) if size is None else size
+        total += size if file.size is None else min(size, file.size)
     return total
 
 
 def find_local_folder(text: str) -> Path | None:
-    """Return the folder that `text` names, absolute, or None when there is none."""
+    """Return the folder with the path `text`, absolute, or None when there is none."""
     try:
         path = Path(text).expanduser().absolute()
         return path if text and path.is_dir() else None

@@ -1,4 +1,4 @@
-"""What the hub says of a repository, over HTTP; all of it is text from outside."""
+"""Ask the hub for a repository's access and files over HTTP; whatever it answers is untrusted text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import msgspec
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines.hub import cache
 
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 _BODY_LIMIT = 8_000_000
 _TEXT_LIMIT = 300
 _REDIRECTS = 5
 
 
 class Access(StrEnum):
-    """Whether the hub gives a model to this user."""
+    """Whether this user may download a model from the hub."""
 
     OPEN = "open"
     GRANTED = "granted"
@@ -39,7 +39,7 @@ class Access(StrEnum):
 
 
 class LargeFile(msgspec.Struct):
-    """Where a large file is stored."""
+    """The storage of a large file."""
 
     sha256: str = ""
 
@@ -54,7 +54,7 @@ class RepositoryFile(msgspec.Struct):
 
 
 class RepositoryInfo(msgspec.Struct):
-    """What the hub tells of a repository."""
+    """The hub's description of a repository: commit, files, whether it is gated or private."""
 
     sha: str
     siblings: list[RepositoryFile] = []
@@ -66,7 +66,7 @@ register_type(RepositoryInfo)
 
 
 class HubAccessError(Exception):
-    """The hub gives nothing: why, the evidence, and whether the model is known to be gated."""
+    """The hub does not give access: why, the evidence, and whether the model is known to be gated."""
 
     def __init__(self, access: Access, detail: str, gated: bool | None = None) -> None:
         super().__init__(detail)
@@ -74,38 +74,38 @@ class HubAccessError(Exception):
 
 
 async def ask_hub(repo: str, revision: str) -> RepositoryInfo:
-    """Return what the hub tells, having asked for a file first: the listing of a gated model is open to all.
+    """Return the hub's description of a repository; asks for a file first, since a gated model's list is public.
 
     Raises:
-        Refused: the hub gives nothing, may not be asked, or did not answer within ten seconds.
+        HubAccessError: the hub refuses access, may not be asked, or did not answer within ten seconds.
     """
     if cache.is_hub_offline():
         raise HubAccessError(Access.OFFLINE, "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
     token = cache.read_hub_token()
     if token and not (token.isascii() and token.isprintable()):
-        raise HubAccessError(Access.TOKEN_REFUSED, "the token has characters that no token has")
+        raise HubAccessError(Access.TOKEN_REFUSED, "the token contains characters that no token may have")
     at, quoted = cache.hub_endpoint(), quote(revision, safe="")
     headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
     try:
-        async with asyncio.timeout(_PATIENCE), httpx.AsyncClient(timeout=_PATIENCE, headers=headers) as client:
+        async with asyncio.timeout(_TIMEOUT), httpx.AsyncClient(timeout=_TIMEOUT, headers=headers) as client:
             await _send(client, "HEAD", f"{at}/{repo}/resolve/{quoted}/config.json")
             body = await _send(client, "GET", f"{at}/api/models/{repo}/revision/{quoted}?blobs=true")
         info = msgspec.json.decode(body, type=RepositoryInfo)
     except TimeoutError:
-        raise HubAccessError(Access.UNREACHABLE, f"no answer within {_PATIENCE:.0f} s") from None
+        raise HubAccessError(Access.UNREACHABLE, f"no answer within {_TIMEOUT:.0f} s") from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise HubAccessError(Access.UNREACHABLE, quote_hub_text(f"{type(error).__name__}: {error}")) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise HubAccessError(Access.UNREACHABLE, quote_hub_text(f"the answer is not the hub's: {error}")) from None
-    except HubAccessError as refused:
-        raise HubAccessError(refused.access, quote_hub_text(refused.detail), refused.gated) from None
+        raise HubAccessError(Access.UNREACHABLE, quote_hub_text(f"not an answer of the hub: {error}")) from None
+    except HubAccessError as error:
+        raise HubAccessError(error.access, quote_hub_text(error.detail), error.gated) from None
     if not re.fullmatch(r"[0-9a-f]{40}", info.sha):
-        raise HubAccessError(Access.UNREACHABLE, "the answer is not the hub's: `sha` is no commit")
+        raise HubAccessError(Access.UNREACHABLE, "not an answer of the hub: `sha` is no commit")
     return info
 
 
 async def _send(client: httpx.AsyncClient, method: str, url: str) -> bytes:
-    """Return the body of the answer.
+    """Send a request and return the body of its answer.
 
     Redirects are followed by hand. httpx leaves the token out of a request to another origin, and a HEAD that is
     sent to another origin (the storage) has its answer: the file may be read.
@@ -137,7 +137,7 @@ async def _body(response: httpx.Response) -> bytes:
 
 
 def _check(response: httpx.Response, *, with_token: bool) -> None:
-    """Read the hub's answer as huggingface_hub's `hf_raise_for_status` does; an absent config.json is no refusal."""
+    """Raise HubAccessError as huggingface_hub's `hf_raise_for_status` does; a missing config.json is no refusal."""
     status, code = response.status_code, response.headers.get("X-Error-Code", "")
     if response.is_success or code == "EntryNotFound":
         return

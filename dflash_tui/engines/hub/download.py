@@ -1,4 +1,4 @@
-"""Models are fetched by the engine's own huggingface_hub, in a process that ends with us; its progress is read here."""
+"""Download a model with the engine's own huggingface_hub, in a process that ends with ours, and report its progress."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _WINDOW = 10.0
 _STALLED = 60.0
 _GRACE = 5.0
 _KEPT = 64_000
-_AGAIN = "run the same command again: it goes on where it ended"
-_DO = {
-    "damaged": "run the same command again: the file was removed and is fetched anew",
+_RETRY = "run the same command again: the download resumes where it stopped"
+_HINTS = {
+    "damaged": "run the same command again: the damaged file was removed and is downloaded again",
     "disk": "free some space, or put the cache elsewhere with HF_HOME, and run the same command again",
     "folder": "make the cache writable, or put it elsewhere with HF_HOME",
     "library": "the engine has no usable huggingface_hub: remove the engine's folder and start again",
@@ -43,7 +43,7 @@ _ACCESS = {"gated": Access.TERMS_NOT_ACCEPTED, "not found": Access.NOT_FOUND}
 
 
 class _Failure(msgspec.Struct):
-    """What fetch_model.py says of its end."""
+    """The error that fetch_model.py prints."""
 
     kind: str
     error: str
@@ -53,12 +53,12 @@ register_type(_Failure)
 
 
 async def download_model(model: ModelAvailability, python: Path, report: Callable[[Preparing], None]) -> Path:
-    """Fetch what `model` misses with the engine's `python` and return the folder of the whole snapshot.
+    """Download the missing files of `model` with the engine's `python` and return the folder of the snapshot.
 
-    Cancelling ends the process. What was fetched stays and a later call goes on from there.
+    Cancelling ends the process. What was downloaded stays, and a later call resumes from there.
 
     Raises:
-        DflashError: the model may not be fetched, the disk is too small, or fetching failed.
+        DflashError: the model may not be downloaded, the disk is too small, or the download failed.
     """
     if model.complete and model.folder:
         report(Preparing(time.time(), Step.MODELS, f"{model.repo}, in the cache", 1.0, done=True))
@@ -72,8 +72,8 @@ async def download_model(model: ModelAvailability, python: Path, report: Callabl
     progress = _DownloadProgress(model, model.commit, report)
     await _fetch(model, python, progress)
     if not cache.has_all_files(model.repo, model.commit, model.files):
-        evidence = f"{progress.held()} of {model.total_bytes} bytes are in the cache"
-        raise DflashError(f"{model.repo} is not whole after its download", evidence=evidence, hint=_AGAIN)
+        evidence = f"{progress.held()} of {model.total_bytes} bytes in the cache"
+        raise DflashError(f"{model.repo} is incomplete after its download", evidence=evidence, hint=_RETRY)
     progress.finish()
     return cache.snapshot_folder(model.repo, model.commit)
 
@@ -84,14 +84,14 @@ def _check_space(repo: str, missing: int) -> None:
     free, needed = shutil.disk_usage(existing).free, missing + _RESERVE
     if free < needed:
         raise DflashError(
-            f"not enough disk for {repo}: {_size(missing)} are missing, and {_size(_RESERVE)} shall stay free",
-            evidence=f"{_size(free)} are free on the disk of {folder}",
+            f"not enough disk space for {repo}: {_size(missing)} to download, and {_size(_RESERVE)} to stay free",
+            evidence=f"{_size(free)} free on the disk of {folder}",
             hint="free some space, or put the cache elsewhere with HF_HOME",
         )
 
 
 class _DownloadProgress:
-    """Reads how much is in the cache, whichever way it gets there, and tells the rate of the last ten seconds."""
+    """Measures how much is in the cache and reports it with the rate of the last ten seconds."""
 
     def __init__(self, model: ModelAvailability, commit: str, report: Callable[[Preparing], None]) -> None:
         self._model, self._commit, self._report = model, commit, report
@@ -105,7 +105,7 @@ class _DownloadProgress:
         """Return the bytes that are in the cache."""
         return cache.measure_cached_bytes(self._model.repo, self._commit, self._model.files, self._since)
 
-    def tell(self, held: int) -> None:
+    def report(self, held: int) -> None:
         """Report that `held` bytes are in the cache."""
         now = time.monotonic()
         if held > self._readings[-1][1]:
@@ -117,7 +117,7 @@ class _DownloadProgress:
         rate = (held - before) / (now - began) if now > began else 0.0
         words = [f"{self._model.repo}: {_size(held)} of {_size(self._total)}"]
         if now - self._moved >= _STALLED:
-            words.append(f"no byte for {format_duration(now - self._moved)}")
+            words.append(f"stalled for {format_duration(now - self._moved)}")
         elif rate > 0:
             words += [f"{rate / 1e6:.1f} MB/s", f"{format_duration((self._total - held) / rate)} left"]
         fraction = min(0.99, held / self._total) if self._total else None
@@ -126,7 +126,7 @@ class _DownloadProgress:
     def finish(self) -> None:
         """Report the end."""
         fetched, took = _size(self._total - self._before), format_duration(time.monotonic() - self._began)
-        words = f"{self._model.repo}: {_size(self._total)}, {fetched} fetched in {took}"
+        words = f"{self._model.repo}: {_size(self._total)}, {fetched} downloaded in {took}"
         self._report(Preparing(time.time(), Step.MODELS, words, 1.0, done=True))
 
 
@@ -154,7 +154,7 @@ async def _fetch(model: ModelAvailability, python: Path, progress: _DownloadProg
         # It ends when its stdin does: kept open, it says that we live.
         process.stdin.write(msgspec.json.encode(request) + b"\n")
         while not output.done():
-            progress.tell(await asyncio.to_thread(progress.held))
+            progress.report(await asyncio.to_thread(progress.held))
             await asyncio.wait({output}, timeout=_INTERVAL)
         if await process.wait() != 0:
             raise _failure(model, process.returncode, output.result())
@@ -184,7 +184,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of the script; the token is nowhere else."""
+    """Return the environment of the script, which alone has the token."""
     env = build_clean_environment()
     # What is not in the order of its bytes cannot be resumed, and hf_transfer is not.
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_ENABLE_HF_TRANSFER"):
@@ -195,21 +195,21 @@ def _environment() -> dict[str, str]:
 
 
 def _failure(model: ModelAvailability, code: int | None, output: str) -> DflashError:
-    """Return the error for what the script said last."""
+    """Return the error for the last lines of the script."""
     lines = output.strip().splitlines()
-    failure = _Failure("", f"it ended with code {code}: {' | '.join(lines[-3:])}")
+    failure = _Failure("", f"exit code {code}: {' | '.join(lines[-3:])}")
     for line in lines:
         with contextlib.suppress(msgspec.MsgspecError):
             failure = msgspec.json.decode(line, type=_Failure)
     access = _ACCESS.get(failure.kind)
-    do = (
+    hint = (
         model_lookup.advise_access(msgspec.structs.replace(model, access=access))
         if access
-        else _DO.get(failure.kind, _AGAIN)
+        else _HINTS.get(failure.kind, _RETRY)
     )
     # The address of a file on the storage carries a signature that opens it.
     evidence = re.sub(r"\?[^\s'\"]+", "?…", failure.error)
-    return DflashError(f"{model.repo} could not be downloaded", evidence=client.quote_hub_text(evidence), hint=do)
+    return DflashError(f"{model.repo} could not be downloaded", evidence=client.quote_hub_text(evidence), hint=hint)
 
 
 def _size(amount: int) -> str:

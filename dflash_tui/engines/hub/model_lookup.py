@@ -1,4 +1,4 @@
-"""Models on the Hugging Face hub: may they be fetched, what of them is in the cache, what is missing."""
+"""Look up a model on the Hugging Face hub and in the cache: access, size, what is missing."""
 
 from __future__ import annotations
 
@@ -18,63 +18,71 @@ _REPO = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?", re.ASCII)
 _ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _GIVE_TOKEN = "`export HF_TOKEN=…` or `hf auth login`"  # noqa: S105
 _ADVICE = {
-    Access.NEEDS_TOKEN: "accept the terms at {page}, make a token in that account's settings, and give it: {token}",
-    Access.TOKEN_REFUSED: "the hub does not take the token that is set; give a valid one that may read: {token}",
+    Access.NEEDS_TOKEN: "accept the terms at {page}, create a token in that account's settings, and set it: {token}",
+    Access.TOKEN_REFUSED: "the hub refuses the token that is set; set a valid one with read access: {token}",
     Access.TERMS_NOT_ACCEPTED: "open {page} with the account of the token and accept the terms; a fine-grained token "
     "also needs access to public gated repositories",
-    Access.NOT_FOUND: "check the spelling of {repo}; a private model needs a token that may read it: {token}",
-    Access.REVISION_NOT_FOUND: "choose a branch, tag or commit that is listed at {page}",
+    Access.NOT_FOUND: "check the spelling of {repo}; a private model needs a token with read access: {token}",
+    Access.REVISION_NOT_FOUND: "choose a branch, tag or commit listed at {page}",
     Access.UNREACHABLE: "check the network, the proxy and HF_ENDPOINT, and try again",
     Access.OFFLINE: "unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE to ask the hub",
 }
 
 
 class ModelAvailability(msgspec.Struct, frozen=True):
-    """What is known of a model; sizes are bytes, what could not be learned is None.
-
-    `detail` is the evidence, free of any token. `complete` says that everything that vLLM loads is in the cache,
-    and `folder` is then where. `files` is what vLLM loads, empty when the hub was not asked or did not say.
-    """
+    """What is known of a model on the hub and in the cache; what could not be learned is None."""
 
     repo: str
+    """The repository, or a folder."""
     revision: str
+    """The branch, tag or commit."""
     access: Access
+    """Whether the user may download it."""
     detail: str = ""
+    """The evidence for `access`, free of any token."""
     commit: str | None = None
+    """The commit that the revision is."""
     gated: bool | None = None
+    """Whether its terms have to be accepted."""
     total_bytes: int | None = None
+    """The bytes of the files that vLLM loads."""
     cached_bytes: int = 0
+    """How many of them are in the cache."""
     missing_bytes: int | None = None
+    """How many of them are not."""
     complete: bool = False
+    """Whether all files that vLLM loads are in the cache."""
     folder: str | None = None
+    """The folder of a complete model."""
     files: tuple[HubFile, ...] = ()
+    """The files that vLLM loads; empty when the hub was not asked or did not say."""
 
 
 async def look_up_model(repo: str, revision: str = "main") -> ModelAvailability:
-    """Return what the hub and the cache say of `repo` within ten seconds; a folder is taken as it is.
+    """Look up `repo` on the hub and in the cache, within ten seconds; a folder is taken as it is.
 
-    When the hub is not asked or gives nothing, a snapshot that is whole by its own index counts as complete.
+    When the hub may not be asked or refuses access, a snapshot that is whole by its own index counts as complete.
     """
-    if found := _folder(repo, revision):
-        return found
+    if local := _find_folder(repo, revision):
+        return local
     if not _REPO.fullmatch(repo) or ".." in repo or "--" in repo:
-        return ModelAvailability(repo, revision, Access.NOT_FOUND, "it is neither a folder nor owner/name")
+        return ModelAvailability(repo, revision, Access.NOT_FOUND, "neither a folder nor owner/name")
     if not cache.is_safe_name(revision):
-        return ModelAvailability(repo, revision, Access.REVISION_NOT_FOUND, "it is no branch, tag or commit")
+        return ModelAvailability(repo, revision, Access.REVISION_NOT_FOUND, "not a branch, tag or commit")
     try:
         return _from_hub(repo, revision, await client.ask_hub(repo, revision))
-    except HubAccessError as refused:
-        return _from_cache(repo, revision, refused)
+    except HubAccessError as error:
+        return _from_cache(repo, revision, error)
 
 
 def find_local_model(repo: str, revision: str = "main") -> ModelAvailability | None:
-    """Return the model when it is here, a folder or whole in the cache; None otherwise. The hub is not asked."""
-    if folder := _folder(repo, revision):
+    """Return the model when it is a folder or complete in the cache; None otherwise. The hub is not asked."""
+    if folder := _find_folder(repo, revision):
         return folder
     if not _REPO.fullmatch(repo) or not cache.is_safe_name(revision):
         return None
-    found = _from_cache(repo, revision, HubAccessError(Access.OFFLINE, "not asked"))
-    return found if found.complete else None
+    cached = _from_cache(repo, revision, HubAccessError(Access.OFFLINE, "not asked"))
+    return cached if cached.complete else None
 
 
 def read_local_model(model: ModelAvailability) -> LocalModel:
@@ -92,7 +100,7 @@ def _read_config(model: ModelAvailability) -> ModelConfig | None:
     return kv_cache.read_model_shape(config) if isinstance(config, dict) else None
 
 
-def _folder(repo: str, revision: str) -> ModelAvailability | None:
+def _find_folder(repo: str, revision: str) -> ModelAvailability | None:
     if local := cache.find_local_folder(repo):
         return _complete(
             ModelAvailability(repo, revision, Access.OPEN, "a folder"), local, cache.measure_local_size(local)
@@ -113,7 +121,7 @@ def _from_hub(repo: str, revision: str, info: RepositoryInfo) -> ModelAvailabili
     sizes = [file.size for file in files if file.size is not None]
     detail = "" if len(sizes) == len(files) else "the hub does not say how large its files are"
     if not cache.select_weight_files(file.name for file in files):
-        detail = "it holds no *.safetensors and no *.bin"
+        detail = "no *.safetensors and no *.bin in it"
     total = None if detail else sum(sizes)
     complete = not detail and cache.has_all_files(repo, info.sha, files)
     cached = cache.measure_cached_bytes(repo, info.sha, files)
@@ -133,9 +141,9 @@ def _from_hub(repo: str, revision: str, info: RepositoryInfo) -> ModelAvailabili
     )
 
 
-def _from_cache(repo: str, revision: str, refused: HubAccessError) -> ModelAvailability:
+def _from_cache(repo: str, revision: str, error: HubAccessError) -> ModelAvailability:
     commit = cache.read_cached_commit(repo, revision)
-    model = ModelAvailability(repo, revision, refused.access, refused.detail, commit=commit, gated=refused.gated)
+    model = ModelAvailability(repo, revision, error.access, error.detail, commit=commit, gated=error.gated)
     if commit is None or not (at := cache.snapshot_folder(repo, commit)).is_dir():
         return model
     size = cache.measure_local_size(at)

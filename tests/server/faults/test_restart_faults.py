@@ -99,7 +99,7 @@ def test_a_killed_server_is_launched_again_until_that_is_too_often(up):
     assert f"{first.id}: the server failed while serving (exit code -9, SIGKILL)" in last
     assert {run.plan.port for run in (first, second, third)} == {first.plan.port}
     listed = subprocess.run([*DFLASH, "ps", "--all"], capture_output=True, text=True, check=True).stdout
-    assert f"in place of {second.id}, which died" in listed
+    assert f"restarted after {second.id} failed" in listed
     reported = subprocess.run([*DFLASH, "report", third.id], capture_output=True, text=True, check=True).stdout
     assert f"launched in place of `{second.id}`, which died" in reported
 

@@ -20,7 +20,7 @@ from tests.support.fake_runs import free_port
 from tests.support.pty_terminal import ENTER, PANEL
 
 EXEC = ("-c", "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])")
-STARVED = "no more processes or threads may be started here"
+STARVED = "the limit of processes or threads is reached"
 XDG = [f"XDG_{kind}_HOME" for kind in ("DATA", "STATE", "CACHE", "CONFIG")]
 
 
@@ -42,7 +42,7 @@ def test_without_a_home(tmp_path, monkeypatch):
     for name in (*XDG, "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user that no list has
-    with pytest.raises(UsageError, match=r"no home folder|no absolute path"):
+    with pytest.raises(UsageError, match=r"no home folder|not an absolute path"):
         paths.runs_folder()
 
 
@@ -68,7 +68,7 @@ def test_a_name_that_is_no_utf_8_here_is_refused(tmp_path):
     """A server that is launched from it could not be written down."""
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     done = dflash("up", "demo-cpu", "--json", XDG_STATE_HOME=folder, XDG_CONFIG_HOME=folder)
-    assert (done.returncode, "is not UTF-8 here" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+    assert (done.returncode, "is not valid UTF-8" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
 
 
 @pytest.fixture

@@ -168,11 +168,11 @@ def test_the_token_does_not_follow_to_another_host(server, monkeypatch):
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"<html>sign in to the hotel", "not the hub's"),
-        (b"[1, 2]", "not the hub's"),
-        (b"\xff\xfe", "not the hub's"),
+        (b"<html>sign in to the hotel", "not an answer of the hub"),
+        (b"[1, 2]", "not an answer of the hub"),
+        (b"\xff\xfe", "not an answer of the hub"),
         (b'{"sha": "../../etc", "siblings": []}', "no commit"),
-        (b'{"sha": "' + COMMIT.encode() + b'", "siblings": [{"rfilename": 1}]}', "not the hub's"),
+        (b'{"sha": "' + COMMIT.encode() + b'", "siblings": [{"rfilename": 1}]}', "not an answer of the hub"),
         pytest.param(b" " * 9_000_000, "larger than 8 MB", id="large"),  # the body as its name would be in every report
     ],
 )
@@ -196,7 +196,7 @@ def test_hostile_names_are_dropped(server):
 
 
 def test_a_slow_hub_does_not_hold_us(server, monkeypatch):
-    monkeypatch.setattr(client, "_PATIENCE", 0.5)
+    monkeypatch.setattr(client, "_TIMEOUT", 0.5)
     server.delay = 60.0
     began = time.monotonic()
     model = look()

@@ -165,7 +165,7 @@ def test_more_gpus_than_there_are(doctor, gemma_hub):
 @pytest.mark.parametrize(
     ("refusal", "token", "words"),
     [
-        ("anonymous", "", "make a token"),
+        ("anonymous", "", "create a token"),
         ("terms", "hf_of_the_test", "accept the terms"),
         ("bad token", "hf_of_the_test", "valid one"),
         ("missing", "", "check the spelling"),

@@ -226,7 +226,7 @@ def test_a_recipes_own_label_holds():
         ({"settings": {"drafter.served_name": "x"}}, "drafter.served_name cannot be set", "model, revision"),
         ({"settings": {"tensor-parallel-size": "two"}}, "a number of GPUs, not 'two'", ""),
         ({"settings": {"gpu_memory_utilization": 85}}, "up to 1, not 85", ""),
-        ({"settings": {"hf-overrides": {"a": {1}}}}, "a value that JSON cannot", ""),
+        ({"settings": {"hf-overrides": {"a": {1}}}}, "cannot be written as JSON", ""),
     ],
 )
 def test_a_wrong_choice_is_named(choice, what, do):
