@@ -11,7 +11,7 @@ from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Event, encode
 from dflash_tui.launch import restart_policy, shutdown
 from dflash_tui.planning.recipe import RestartPolicy
-from dflash_tui.presentation.plan_words import format_restart_limit
+from dflash_tui.presentation.plan_text import format_restart_limit
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 

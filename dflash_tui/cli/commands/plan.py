@@ -15,8 +15,7 @@ from dflash_tui.launch.planner import plan_launch_here
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import list_local_files
 from dflash_tui.machine import system
-from dflash_tui.presentation.plan_text import describe_plan
-from dflash_tui.presentation.plan_words import format_check, format_verdict
+from dflash_tui.presentation.plan_text import describe_plan, format_check, format_verdict
 
 
 def plan(args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
 from dflash_tui.machine import system
 from dflash_tui.planning.recipe import RestartPolicy
 from dflash_tui.planning.request import LaunchChanges
-from dflash_tui.presentation.plan_words import format_restart_limit
+from dflash_tui.presentation.plan_text import format_restart_limit
 from dflash_tui.runs import lifecycle
 
 # Where programs, engines, models and runs are: systemd does not have the variables of the shell. None is secret.

@@ -28,8 +28,7 @@ from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.monitoring import observer
 from dflash_tui.planning.recipe import RestartPolicy
-from dflash_tui.presentation.plan_text import describe_plan
-from dflash_tui.presentation.plan_words import format_check
+from dflash_tui.presentation.plan_text import describe_plan, format_check
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run

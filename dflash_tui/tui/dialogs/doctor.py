@@ -15,7 +15,7 @@ from textual.widgets import Input, Static
 from dflash_tui.common.errors import DflashError
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import ResolvedRecipe
-from dflash_tui.presentation.plan_words import format_verdict
+from dflash_tui.presentation.plan_text import format_verdict
 from dflash_tui.tui.widgets.basic import MUTED
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the first paint is spared

@@ -28,7 +28,7 @@ from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import EngineSpec, Recipe
 from dflash_tui.planning.resolution import ResolvedRecipe
-from dflash_tui.presentation.plan_words import format_published, format_restart, format_time_to_ready
+from dflash_tui.presentation.plan_text import format_published, format_restart, format_time_to_ready
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.launch_selection import LaunchSelection, SuitabilityReason
 from dflash_tui.tui.widgets.basic import MUTED

@@ -6,7 +6,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.launch import restart_policy
 from dflash_tui.planning import plan, recipe_loader, resolution
 from dflash_tui.planning.recipe import RestartPolicy
-from dflash_tui.presentation.plan_words import format_restart
+from dflash_tui.presentation.plan_text import format_restart
 from dflash_tui.run_state.state import RunState
 
 POLICY = RestartPolicy(times=2, within_s=100, wait_s=10)
