@@ -66,6 +66,7 @@ def test_the_command_of_a_design_leads_to_the_same_design(words):
     again, _ = experiment(*rest[1:])
     assert (program, rest[0]) == ("dflash-tui", "ab")
     assert again.command == design.command
+    assert {word for word in words if word != "--honest"} <= set(rest)
     assert replace(again, id="", made_at=0.0) == replace(design, id="", made_at=0.0)
 
 
