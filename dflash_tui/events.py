@@ -1,4 +1,4 @@
-"""What happens to a run, as frozen values: the one vocabulary of observer, state, screens and JSON lines.
+"""The events of a run as frozen structs, and their JSON: the vocabulary of observers, state, screens and `--json`.
 
 Every event carries `at`, seconds since the epoch. Events from `server.log` take it from the log's own
 stamps, so that a replay gives the same values as watching did; the others are recorded in `samples.jsonl`.
@@ -23,7 +23,7 @@ Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 
 
 class Step(StrEnum):
-    """What is prepared before a launch, in order."""
+    """The steps of preparing a launch, in order."""
 
     INSTALL = "install"
     CHECK = "check"
@@ -32,7 +32,7 @@ class Step(StrEnum):
 
 
 class Phase(StrEnum):
-    """What a starting server is busy with, in the usual order; compiling, profiling and warming up may alternate.
+    """The phases of a start, in the usual order; compiling, profiling and warming up may alternate.
 
     A phase lasts until the next one starts. `import` starts at the launch, `up` is when the log says that the server
     serves, which is no proof that it can generate. `unattributed` is time of which the log does not say what it was.
@@ -126,7 +126,7 @@ class GpuLoad(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Foreign(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A process of somebody else on a GPU of the server, and the bytes that it holds there, None when unknown."""
+    """A process that is not the server's on one of its GPUs, and the bytes that it uses there, None when unknown."""
 
     pid: int
     name: str = ""
@@ -191,7 +191,7 @@ class Progressed(Event, frozen=True, tag="progress"):
 
 
 class Stated(Event, frozen=True, tag="stated"):
-    """A figure that the log states itself, e.g. `torch_compile` 49.99 s."""
+    """A figure that the log states, e.g. `torch_compile` 49.99 s."""
 
     name: str
     value: float
@@ -199,7 +199,7 @@ class Stated(Event, frozen=True, tag="stated"):
 
 
 class Noted(Event, frozen=True, tag="fact"):
-    """What the server says that it uses, in its own word, e.g. `attention` FLASH_ATTN."""
+    """A fact that the server logs about itself, e.g. `attention` FLASH_ATTN."""
 
     name: str
     text: str
@@ -218,7 +218,7 @@ class Compiled(Event, frozen=True, tag="compiled"):
 
 
 class Problem(Event, frozen=True, tag="problem"):
-    """A line that may explain a death; `kind` names the known failure or is empty."""
+    """A line that may explain a failure; `kind` names the known failure or is empty."""
 
     text: str
     kind: str = ""
@@ -326,7 +326,7 @@ class RequestDone(Event, frozen=True, tag="request"):
 
 
 class Stopping(Event, frozen=True, tag="stopping"):
-    """Somebody asked for the server to end; an exit after this is no failure."""
+    """Somebody asked the server to stop; an exit after this is no failure."""
 
 
 class Exited(Event, frozen=True, tag="exited"):
@@ -340,10 +340,10 @@ class Exited(Event, frozen=True, tag="exited"):
 
 
 class Autopsy(Event, frozen=True, tag="autopsy"):
-    """What the system says about a death.
+    """The system's messages about a server that exited.
 
-    `kernel` are its lines about the server's processes and GPUs, `kills` is how many processes it has ended for want
-    of memory while the server was watched, None when that is unknown.
+    `kernel` are the kernel's lines about the server's processes and GPUs, `kills` is how many processes it killed
+    because it was out of memory while the server was watched, None when that is unknown.
     """
 
     kernel: tuple[str, ...] = ()
