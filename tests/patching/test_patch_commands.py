@@ -193,7 +193,7 @@ def test_a_broken_file_of_the_users_stops_only_its_recipes(real_python):
     assert "triton-non-causal.yaml:1: " in said.stderr
     assert "\x1b" not in said.stderr
     assert "patch              triton-non-causal is unusable" in dflash("engine", "inspect", real_python).stdout
-    assert "triton-non-causal is unusable" in dflash("doctor").stdout
+    assert "triton-non-causal is not valid" in dflash("doctor").stdout
     assert dflash("patch", "apply", *engine, "--only", "qwen3-next-eagle3").stdout == "applied: qwen3-next-eagle3\n"
     assert "✗" not in dflash("patch", "verify", *engine).stdout
     assert dflash("patch", "revert", *engine).stdout == "reverted: qwen3-next-eagle3\n"
