@@ -283,33 +283,40 @@ _LEAST_STEPS = 1e-6  # less than a millionth of a step was never measured
 
 
 class RequestDone(Event, frozen=True, tag="request"):
-    """One measured request.
-
-    `ttft` and `total` are seconds; `decode_tok_s` is (N - 1) / (t_last - t_first) with N from `usage`, None when one
-    chunk carried everything or all of them were read at once. `steps` and `accepted` are what the server's counters
-    grew by meanwhile, which is this request's when nobody else sends any. `error` is empty on success. `chunk_p50` and
-    `chunk_p95` are seconds between two chunks, which may hold several tokens. `streams` requests were under way at a
-    time, `round` tells those of one prompt apart. `status` is the HTTP status of a refusal, None without one. `digests`
-    are SHA-256 of the first 40 and 200 characters of the answer and of all of it, so that two answers can be compared
-    without keeping any.
-    """
+    """One measured request."""
 
     kind: str
+    """The kind of its prompt."""
     tokens: Whole = 0
+    """Tokens of the answer."""
     prompt_tokens: Whole = 0
+    """Tokens of the prompt."""
     ttft: Amount | None = None
+    """Seconds to the first token."""
     total: Amount = 0.0
+    """Seconds in all."""
     decode_tok_s: Amount | None = None
+    """(N - 1) / (t_last - t_first) with N from `usage`; None when one chunk had it all, or all were read at once."""
     finish: str = ""
+    """Why the answer ended, by the server."""
     error: str = ""
+    """Why the request failed; empty on success."""
     steps: Amount | None = None
+    """What the server's counter of drafts grew by meanwhile: this request's steps when nobody else sends any."""
     accepted: Amount | None = None
+    """What the server's counter of accepted tokens grew by meanwhile."""
     chunk_p50: Amount | None = None
+    """Median of the seconds between two chunks, which may hold several tokens."""
     chunk_p95: Amount | None = None
+    """95th percentile of the same."""
     streams: Whole = 1
+    """How many requests were under way at a time."""
     round: Whole = 0
+    """Which of the requests with the same prompt it is."""
     digests: tuple[str, ...] = ()
+    """SHA-256 of the answer's first 40 and 200 characters and of all of it, to compare answers without keeping any."""
     status: Whole | None = None
+    """The HTTP status of a refusal; None without one."""
 
     @property
     def acceptance_length(self) -> float | None:
