@@ -121,7 +121,7 @@ async def test_a_launch_that_cannot_work_is_stopped_by_the_checks_unless_somebod
         await pilot.press("F", "enter")  # no reason, no launch
         assert isinstance(panel.screen, Doctor)
         await insist(pilot, "why")
-        await wait_for(pilot, lambda: "not enough disk for vLLM" in text(panel))
+        await wait_for(pilot, lambda: "not enough disk space for vLLM" in text(panel))
         assert "✗ FAILED" in text(panel)
         assert "XDG_DATA_HOME" in text(panel)
         await pilot.press("q")
