@@ -1,4 +1,4 @@
-"""The panel itself: two screens, one worker that watches a run, one that brings a server up."""
+"""The panel: its screens, the worker that watches a run, and the one that launches a server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, Help, list_keys
 from dflash_tui.tui.dialogs.experiments import ExperimentList
 from dflash_tui.tui.dialogs.remedies import Launch, RemedyDialog
 from dflash_tui.tui.dialogs.runs import RunList
-from dflash_tui.tui.palette import Places
+from dflash_tui.tui.palette import PanelCommands
 from dflash_tui.tui.screens.experiment import ExperimentScreen
 from dflash_tui.tui.screens.launch import LaunchScreen, list_living_runs, load_recipes, probe_machine
 from dflash_tui.tui.screens.replay import ReplayScreen, build_player
@@ -48,21 +48,28 @@ if TYPE_CHECKING:  # pynvml costs 80 ms that the first paint is spared
 
 
 class DflashApp(TerminalApp):
-    """The panel; it ends with the text to print afterwards.
+    """The panel; it exits with the text to print afterwards.
 
-    `now`, `probe` and `load` are where time, GPUs and recipes come from, `pool` the threads for what may take long.
+    Args:
+        run: A run to open the panel on.
+        player: A recording to open it on.
+        foreign: A foreign server to open it on.
+        now: The clock.
+        probe: Reads the GPUs.
+        load: Loads the recipes.
+        pool: The threads for work that may take long.
     """
 
     TITLE = "dflash-tui"
-    COMMANDS = TerminalApp.COMMANDS | {Places}
+    COMMANDS = TerminalApp.COMMANDS | {PanelCommands}
     CSS_PATH = "app.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (NEEDS[0], "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual's type
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (NEEDS[1], "-short"), (30, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar = [
-        Binding("ctrl+q", "leave", "Leave", show=False, priority=True),
-        Binding("t", "theme", "Light or dark", show=False, tooltip="Light or dark"),
-        Binding("3", "show('ab')", "A/B", show=False, tooltip="The A/B that was looked at last, or the newest"),
-        Binding("r", "runs", "Runs", show=False, tooltip="Switch to another run, play an ended one, export"),
+        Binding("ctrl+q", "leave", "Quit", show=False, priority=True),
+        Binding("t", "theme", "Light or dark", show=False, tooltip="Light or dark theme"),
+        Binding("3", "show('ab')", "A/B", show=False, tooltip="The A/B viewed last, or the newest"),
+        Binding("r", "runs", "Runs", show=False, tooltip="Runs: watch, replay or export one"),
     ]
 
     def __init__(
@@ -87,8 +94,8 @@ class DflashApp(TerminalApp):
         self.add_mode("launch", lambda: self.launch_screen)
         self.add_mode("live", lambda: self.run_screen)
         self.add_mode("replay", lambda: self.replay_screen)
-        self._last_ab = ""
-        self._bringing: Worker[None] | None = None
+        self._last_experiment_mode = ""
+        self._launching: Worker[None] | None = None
         self._stopping: Worker[None] | None = None
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -133,12 +140,12 @@ class DflashApp(TerminalApp):
         try:
             run = await preparation.prepare_and_launch(setup, plan, self.run_screen.take, forced=forced)
         except (DflashError, OSError, RuntimeError) as error:
-            said = explain_resource_limit(error) or error
-            if isinstance(said, RuntimeError):
+            explained = explain_resource_limit(error) or error
+            if isinstance(explained, RuntimeError):
                 raise
-            self.run_screen.fail(said if isinstance(said, DflashError) else DflashError(str(said)))
+            self.run_screen.fail(explained if isinstance(explained, DflashError) else DflashError(str(explained)))
             return
-        self._bringing = None
+        self._launching = None
         self.attach(run)
 
     def attach(self, run: Run) -> None:
@@ -148,7 +155,7 @@ class DflashApp(TerminalApp):
         self.follow(run)
 
     def play(self, player: Player) -> None:
-        """Show a recording on a screen of its own, which knows no server."""
+        """Show a recording on its own screen, which knows no server."""
         self.replay_screen.play(player)
         self.switch_mode("replay")
 
@@ -157,7 +164,7 @@ class DflashApp(TerminalApp):
         self.open_run(message.run)
 
     def open_run(self, run: Run) -> None:
-        """Watch `run` if its server lives, else play it, from its end; the sample from its beginning."""
+        """Watch `run` if its server is running, else replay it."""
         current = self.run_screen.run
         if current and current.id == run.id:
             self.switch_mode("live")
@@ -172,14 +179,14 @@ class DflashApp(TerminalApp):
             self.attach(run)
 
     def show_experiment(self, identity: str, *, boots: bool = False) -> None:
-        """Show what an experiment found, or its boots while it is not over or when those are wanted."""
+        """Show the report of an experiment, or its boots if there is none yet or with `boots`."""
         report = None if boots else store.read_report(store.experiment_folder(identity))
         if report:
             self.compare_screen.begin(report)
         else:
             self.ab_screen.begin(identity, stay=boots)
-        self._last_ab = "compare" if report else "ab"
-        self.switch_mode(self._last_ab)
+        self._last_experiment_mode = "compare" if report else "ab"
+        self.switch_mode(self._last_experiment_mode)
 
     @on(LaunchScreen.Begun)
     def _on_experiment_begun(self, message: LaunchScreen.Begun) -> None:
@@ -194,7 +201,7 @@ class DflashApp(TerminalApp):
         if store.read_report(store.experiment_folder(message.identity)):
             self.show_experiment(message.identity)
         else:
-            self.notify("its report is not written yet, or cannot be read", severity="warning")
+            self.notify("the report is not written yet, or cannot be read", severity="warning")
 
     def action_experiments(self) -> None:
         self.push_screen(ExperimentList(), lambda identity: self.show_experiment(identity) if identity else None)
@@ -225,7 +232,7 @@ class DflashApp(TerminalApp):
         names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in others)
         question = Confirm(
             "Launch beside a running server?",
-            f"{names} runs. The two share the memory and the processor, so figures of both suffer.{moved}",
+            f"{names} would share memory and processor with it, so the figures of both suffer.{moved}",
             f"launch {plan.recipe} as well",
         )
         self.push_screen(question, lambda yes: self._start(message, moved) if yes else None)
@@ -236,12 +243,12 @@ class DflashApp(TerminalApp):
         self.workers.cancel_group(self, "observe")
         self.run_screen.prepare(message.plan)
         self.switch_mode("live")
-        self._bringing = self.bring_up(message.setup, message.plan, message.forced)
+        self._launching = self.bring_up(message.setup, message.plan, message.forced)
 
     @property
     def preparing(self) -> bool:
         """Whether a launch is being prepared, which leaving would give up."""
-        return self._bringing is not None and self._bringing.is_running
+        return self._launching is not None and self._launching.is_running
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         if action == "fix":
@@ -250,32 +257,31 @@ class DflashApp(TerminalApp):
         return self.run_screen.has_server if action == "stop" else True
 
     def action_stop(self) -> None:
-        if self.preparing and self._bringing:
-            self.push_screen(
-                Confirm("Give up the launch?", "What is half-made is removed.", "give it up"), self._give_up
-            )
+        if self.preparing and self._launching:
+            question = Confirm("Cancel the launch?", "Whatever is unfinished is removed.", "cancel it", "go on")
+            self.push_screen(question, self._cancel_launch)
             return
         run = self.run_screen.run
         if run is None or not server_process.is_alive(run):
-            self.notify("no server runs here", severity="warning")
+            self.notify("no server is running", severity="warning")
             return
-        detail = f"{run.plan.recipe} on :{run.plan.port}, {run.id}. Requests under way are lost."
+        detail = f"{run.plan.recipe} on :{run.plan.port}, {run.id}. Running requests are aborted."
         self.push_screen(Confirm("Stop the server?", detail, "stop it", "let it run"), lambda yes: self._stop(yes, run))
 
     def _stop(self, yes: bool | None, run: Run) -> None:
         if yes:
             self._stopping = self.stop(run)
 
-    def _give_up(self, yes: bool | None) -> None:
-        if yes and self._bringing:
-            self._bringing.cancel()
-            self._bringing = None
+    def _cancel_launch(self, yes: bool | None) -> None:
+        if yes and self._launching:
+            self._launching.cancel()
+            self._launching = None
             self.run_screen.clear()
             self.switch_mode("launch")
 
     @work(exclusive=True, group="stop")
     async def stop(self, run: Run) -> None:
-        """End the server of `run`, wait for its memory, and go back to the launch screen."""
+        """Stop the server of `run`, wait until its memory is free, and go back to the launch screen."""
         from dflash_tui.launch import shutdown
 
         try:
@@ -299,7 +305,7 @@ class DflashApp(TerminalApp):
             self.post_message(LaunchScreen.Launch(*chosen))
 
     def action_show(self, mode: str) -> None:
-        if mode == "live" and self.run_screen.plan is None:  # what is watched instead of a run of ours
+        if mode == "live" and self.run_screen.plan is None:  # what is shown instead of a run
             mode = "foreign" if self._foreign else "replay" if self.replay_screen.player else mode
         if mode == "ab":
             self._show_last_experiment()
@@ -307,12 +313,12 @@ class DflashApp(TerminalApp):
             self.switch_mode(mode)
 
     def _show_last_experiment(self) -> None:
-        if self._last_ab:
-            self.switch_mode(self._last_ab)
+        if self._last_experiment_mode:
+            self.switch_mode(self._last_experiment_mode)
         elif designs := store.list_experiments():
             self.show_experiment(designs[-1].id)
         else:
-            self.notify("no A/B was begun yet; a on the launch screen begins one")
+            self.notify("no A/B yet; press a on the launch screen to start one")
 
     def action_keys(self) -> None:
         self.push_screen(Help(list_keys(self.screen)))
@@ -322,11 +328,9 @@ class DflashApp(TerminalApp):
 
     def action_leave(self) -> None:
         if self._stopping and self._stopping.is_running:
-            self.notify("a server is being stopped; a moment", severity="warning")
+            self.notify("a server is being stopped; please wait", severity="warning")
         elif self.preparing:
-            question = Confirm(
-                "Leave now?", "A launch is being prepared; leaving gives it up.", "leave", "stay and wait"
-            )
+            question = Confirm("Quit now?", "A launch is being prepared; quitting cancels it.", "quit", "stay")
             self.push_screen(question, self._leave)
         else:
             self._leave(True)
@@ -337,20 +341,20 @@ class DflashApp(TerminalApp):
 
     @work(exclusive=True, group="end")
     async def _end(self, code: int) -> None:
-        """End with the farewell, which nobody reads after a lost connection; what is being prepared is given up first.
+        """Exit with the farewell, unless the connection is lost; a launch that is being prepared is cancelled first.
 
-        Textual may wait for a terminal that is gone, and what is half-made would stay.
+        Textual may wait for a terminal that is gone, and what is unfinished would stay.
         """
-        if self._bringing and not self._bringing.is_finished:
-            self._bringing.cancel()
+        if self._launching and not self._launching.is_finished:
+            self._launching.cancel()
             with suppress(WorkerError):
-                await self._bringing.wait()
-        told = ""
+                await self._launching.wait()
+        farewell = ""
         if code != 128 + SIGHUP:
             folders = [store.experiment_folder(design.id) for design in store.list_experiments()]
             driven = [store.read_progress(folder) for folder in folders if store.find_driver(folder)]
-            told = format_farewell(list_living_runs(), driven)
-        self.exit(told, return_code=code)
+            farewell = format_farewell(list_living_runs(), driven)
+        self.exit(farewell, return_code=code)
 
 
 if TYPE_CHECKING:
@@ -358,31 +362,31 @@ if TYPE_CHECKING:
 
 
 def format_farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
-    """Return what to print after the panel: what keeps running, how to come back and how to stop it."""
+    """Return what to print after the panel: what keeps running, how to attach to it and how to stop it."""
     measured = {progress.current.run for progress in driven if progress.current}
-    told = [
+    paragraphs = [
         f"{run.plan.recipe} keeps running on {run.plan.host}:{run.plan.port}\n{describe_attach_and_stop(run.id)}"
         for run in runs
         if run.id not in measured
     ]
-    told += [
+    paragraphs += [
         f"the A/B of {progress.design.recipe} continues in the background\n"
         + experiment_text.describe_experiment_commands(progress.design.id)
         for progress in driven
     ]
-    return "\n".join(told)
+    return "\n".join(paragraphs)
 
 
 def run_panel(
     run: Run | None = None, *, player: Player | None = None, foreign: ForeignServer | None = None
 ) -> tuple[str, int]:
-    """Open the panel on the launch screen, or with a run, a recording or a foreign server; return its farewell.
+    """Run the panel on the launch screen, or with a run, a recording or a foreign server; return its farewell.
 
-    The number is the exit code: 0, or 128 and the number of the signal that ended it.
+    The number is the exit code: 0, or 128 plus the number of the signal that ended it.
 
     Raises:
         RuntimeError: no more threads may be started.
     """
     panel = DflashApp(run, player=player, foreign=foreign, pool=start_threads())
-    gc.freeze()  # modules stay; to look through them again would hold up a key press by 40 ms, at any time
+    gc.freeze()  # collecting them again would delay a key press by 40 ms, at any time
     return panel.run() or "", panel.return_code or 0

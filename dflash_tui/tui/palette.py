@@ -1,4 +1,4 @@
-"""What the command palette finds beside Textual's own commands: screens, recipes and runs."""
+"""Commands of the command palette beside Textual's own: screens, recipes and runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dflash_tui.tui.screens.startup_history import HistoryScreen
 
 
 class Panel(Protocol):
-    """What the palette does with the panel that it belongs to."""
+    """The methods of the panel that the palette calls."""
 
     launch_screen: LaunchScreen
 
@@ -36,33 +36,33 @@ class Panel(Protocol):
         """Highlight a recipe on the launch screen."""
 
     def open_run(self, run: Run) -> None:
-        """Watch a run that lives, play one that has ended."""
+        """Watch a run whose server is running, replay a finished one."""
 
 
 class Command(NamedTuple):
-    """A line of the palette: what it is called, what it does in words, and what does it."""
+    """A command of the palette: its name, its help and its function."""
 
     name: str
     about: str
-    act: Callable[[], object]
+    run: Callable[[], object]
 
 
-class Places(Provider):
-    """Finds screens at once, and recipes and runs by their names."""
+class PanelCommands(Provider):
+    """Lists the screens, and finds recipes and runs by their names."""
 
     async def startup(self) -> None:
         self.runs = await asyncio.to_thread(registry.list_runs)
 
     async def discover(self) -> Hits:
         for command in self._screens():
-            yield DiscoveryHit(command.name, command.act, help=command.about)
+            yield DiscoveryHit(command.name, command.run, help=command.about)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for command in (*self._screens(), *self._recipes(), *self._runs()):
             if score := matcher.match(command.name):
-                found = matcher.highlight(command.name) if "[" not in command.name else Content(command.name)
-                yield Hit(score, found, command.act, text=command.name, help=command.about)
+                name = matcher.highlight(command.name) if "[" not in command.name else Content(command.name)
+                yield Hit(score, name, command.run, text=command.name, help=command.about)
 
     @property
     def panel(self) -> Panel:
@@ -70,14 +70,14 @@ class Places(Provider):
         return cast("Panel", self.app)
 
     def _screens(self) -> Iterator[Command]:
-        yield Command("Runs", "switch to another run, play an ended one, export", self.panel.action_runs)
+        yield Command("Runs", "watch, replay or export a run", self.panel.action_runs)
         yield Command("History", "compare starts: eager and compile, cold and cached", self._history)
         yield Command(
-            "Launch screen", "recipes and what launching one would do", partial(self.panel.action_show, "launch")
+            "Launch screen", "recipes, and the plan of the highlighted one", partial(self.panel.action_show, "launch")
         )
-        yield Command("Live screen", "the run that is watched", partial(self.panel.action_show, "live"))
+        yield Command("Live screen", "the run being watched", partial(self.panel.action_show, "live"))
         yield Command("Replay the sample", "a run recorded on a real H200", self._sample)
-        yield Command("Light or dark", "switch between our two themes", self.panel.action_theme)
+        yield Command("Light or dark", "switch between the light and the dark theme", self.panel.action_theme)
 
     def _history(self) -> None:
         self.app.push_screen(HistoryScreen())
@@ -87,17 +87,17 @@ class Places(Provider):
 
     def _recipes(self) -> Iterator[Command]:
         for name, entry in self.panel.launch_screen.entries.items():
-            about = entry.title if isinstance(entry, Recipe) else "this file does not load"
+            about = entry.title if isinstance(entry, Recipe) else "this file cannot be loaded"
             yield Command(f"Recipe: {name}", escape_markup(about), partial(self.panel.choose, name))
 
     def _runs(self) -> Iterator[Command]:
         for run in reversed(self.runs):
-            what = "watch" if server_process.is_alive(run) else "play"
+            verb = "watch" if server_process.is_alive(run) else "replay"
             yield Command(
-                f"Run: {run.id}", escape_markup(f"{what} {run.plan.recipe}"), partial(self.panel.open_run, run)
+                f"Run: {run.id}", escape_markup(f"{verb} {run.plan.recipe}"), partial(self.panel.open_run, run)
             )
 
 
 def escape_markup(text: str) -> str:
-    """Return text that the palette, which reads help as markup, shows as it is."""
+    """Escape markup, which the palette would interpret in help texts."""
     return text.replace("[", "\\[")

@@ -209,7 +209,7 @@ async def test_without_any_experiment_it_says_how_one_begins():
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(80, 24), notifications=True) as pilot:
         await pilot.press("3")
-        await wait_for(pilot, lambda: "no A/B was begun yet" in text(panel))
+        await wait_for(pilot, lambda: "no A/B yet; press a" in text(panel))
         panel.action_experiments()
         await wait_for(pilot, lambda: "none yet; a on the launch screen begins one" in text(panel))
 

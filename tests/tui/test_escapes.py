@@ -56,7 +56,7 @@ async def test_a_run_and_its_list(tmp_path):
         await wait_for(pilot, lambda: "FAILED" in text(panel) and escapes.SEEN in text(panel))
         checked(panel)
         await pilot.press("r")
-        await wait_for(pilot, lambda: "1 ended, and the sample" in text(panel))
+        await wait_for(pilot, lambda: "1 finished, and the sample" in text(panel))
         assert not escapes.acting(text(panel))
 
 

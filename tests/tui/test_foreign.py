@@ -185,8 +185,8 @@ async def test_the_screen_says_that_it_is_foreign_and_offers_nothing_of_ours(ser
         await pilot.pause()
         assert not panel.screen.is_modal
         assert {command for command, _ in server.asked} == {"GET"}
-        assert "asked for a token" not in text(panel)
-        assert "✓ no alarm" in text(panel)
+        assert "probed with one token" not in text(panel)
+        assert "✓ no alarms" in text(panel)
         await pilot.press("exclamation_mark")
         assert panel.screen.is_modal
         await pilot.press("escape")

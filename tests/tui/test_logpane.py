@@ -58,7 +58,7 @@ async def test_what_looks_bad_is_marked_and_explained_once(live):
         await pilot.press("l")
         shown = list(pane_of(panel).lines)
         marked = [line for line in shown if line[9:11] == "~ "]
-        reasons = [line for line in shown if "↳ no harm: " in line]
+        reasons = [line for line in shown if "↳ harmless: " in line]
         assert len(marked) > len(reasons) > 3
         assert len(reasons) == len(set(reasons))
 
@@ -101,7 +101,7 @@ async def test_who_scrolls_up_is_left_there_and_the_end_follows_again(live):
         assert "server.log · following" in text(panel)
         await pilot.press("up", "up")
         await pilot.pause()
-        assert "held, G follows" in text(panel)
+        assert "paused, G follows" in text(panel)
         at = pane.scroll_offset.y
         for line in lines(now + 300, 50, words="later"):
             panel.run_screen.take(line)
@@ -129,7 +129,7 @@ async def test_search_finds_counts_and_steps(live):
         assert "“needle” 60 of 60" in str(pane_of(panel).border_title)
         await pilot.press("enter", "N", "N", "n")
         await pilot.pause()
-        assert "held, G follows · “needle” 59 of 60" in str(pane_of(panel).border_title)
+        assert "paused, G follows · “needle” 59 of 60" in str(pane_of(panel).border_title)
         assert pane.lines[pane.at].endswith("58  [x]")
         await pilot.press("slash", "backspace", "backspace", *"ghi")
         await pilot.pause()

@@ -56,7 +56,7 @@ def ended() -> list[Run]:
 
 def test_runs_are_listed_with_how_they_stand(living, ended):
     rows = list_run_rows(living.started_at + 60)
-    assert [row.how for row in rows] == ["running", "ended", "died", "stopped", "sample"]
+    assert [row.status for row in rows] == ["running", "exited", "failed", "stopped", "sample"]
     assert rows[0].seconds == 60
     assert 300 < rows[3].seconds < 400
     line = render_run_row(rows[0], 96).plain
@@ -117,7 +117,7 @@ async def test_a_run_is_exported_from_the_list(ended, tmp_path, monkeypatch):
         await wait_for(pilot, lambda: "already exists" in text(panel))
 
 
-@pytest.mark.parametrize(("typed", "found"), [("recipe toy", "Recipe: toy"), ("died", "Run: 20261121-012401-died")])
+@pytest.mark.parametrize(("typed", "found"), [("recipe toy", "Recipe: toy"), ("failed", "Run: 20261121-012401-died")])
 async def test_the_palette_finds_recipes_and_runs(ended, typed, found):
     panel = app({"other": a_recipe(name="other", title=HOSTILE), "toy": a_recipe()})
     async with panel.run_test(size=(120, 36)) as pilot:

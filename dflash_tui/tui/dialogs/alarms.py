@@ -1,4 +1,4 @@
-"""What is wrong, on the run screen: a line for each alarm, and all of them in full in a dialog."""
+"""Alarms on the run screen, a line for each, and the dialog that shows all of them in full."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dflash_tui.common.formatting import format_duration, truncate
 from dflash_tui.run_state.alarms import Alarm
 from dflash_tui.tui.widgets.basic import MUTED
 
-NONE = "no alarm"
+NONE = "no alarms"
 
 
 def render_alarms(alarms: Sequence[Alarm], now: float, width: int, rows: int, calm: str = "") -> Content:
     """Return the worst alarms in `rows` lines, the last of which says how many more there are.
 
-    `calm` is what is said beside there being none.
+    `calm` is written beside "no alarms".
     """
     if not alarms:
         return Content.assemble(("✓ ", "$success"), NONE, (f" · {calm}" if calm else "", MUTED))
@@ -38,7 +38,7 @@ def render_alarms(alarms: Sequence[Alarm], now: float, width: int, rows: int, ca
 
 
 class AlarmDialog(ModalScreen[None]):
-    """Lists the alarms with their figures and what to do."""
+    """Lists the alarms with their evidence and what to do."""
 
     BINDINGS: ClassVar = [Binding("escape,enter,exclamation_mark,q", "dismiss", "close")]
 
@@ -57,4 +57,4 @@ class AlarmDialog(ModalScreen[None]):
             ]
         with VerticalScroll(classes="dialog"):
             yield Static(Content("\n").join(rows or [Content(NONE)]), markup=False)
-            yield Static(Content("esc closes this."), classes="muted")
+            yield Static(Content("\nesc  close"), classes="muted")

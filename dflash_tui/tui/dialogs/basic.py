@@ -1,4 +1,4 @@
-"""What is laid over a screen: a question, an error, the keys."""
+"""Dialogs used by several screens: a question, an error, the keys."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dflash_tui.tui.widgets.failure import render_error
 
 
 class Confirm(ModalScreen[bool]):
-    """Asks one question; only `y` says yes."""
+    """Asks a yes-or-no question; only `y` means yes."""
 
     BINDINGS: ClassVar = [
         Binding("y", "dismiss(True)", "yes"),
         Binding("n,escape,q", "dismiss(False)", "no"),
     ]
 
-    def __init__(self, question: str, detail: str, yes: str, no: str = "leave it as it is") -> None:
+    def __init__(self, question: str, detail: str, yes: str, no: str = "cancel") -> None:
         super().__init__()
         self.question, self.detail, self.yes, self.no = question, detail, yes, no
 
@@ -65,21 +65,21 @@ class Help(ModalScreen[None]):
             yield Static(Content("\n").join(rows))
             yield Static(
                 Content(
-                    "\nThe server does not need the panel: q leaves it running, S ends it.\n"
-                    "Without colours: NO_COLOR=1. esc closes this."
+                    "\nServers run without the panel: q quits the panel only, S stops the server.\n"
+                    "Without colours: NO_COLOR=1.   esc  close"
                 ),
                 classes="muted",
             )
 
 
 def list_keys(screen: Screen[Any]) -> list[tuple[str, str]]:
-    """Return the keys of a screen and of the panel and what they do, as their bindings say it, for `Help`."""
+    """Return the keys of a screen and of the panel with their descriptions, for `Help`."""
     focused = screen.focused.BINDINGS if screen.focused and screen.focused.id == "log" else ()
-    known = (*screen.BINDINGS, *focused, *screen.app.BINDINGS)
-    bound = [b for b in known if isinstance(b, Binding) and (b.show or b.tooltip)]
-    keys = [(_key(binding), binding.tooltip or binding.description) for binding in bound]
-    return [*keys, ("tab ↑ ↓", "Move and scroll"), ("ctrl+p", "Every command, recipes, runs, other themes")]
+    bindings = (*screen.BINDINGS, *focused, *screen.app.BINDINGS)
+    listed = [binding for binding in bindings if isinstance(binding, Binding) and (binding.show or binding.tooltip)]
+    keys = [(_format_key(binding), binding.tooltip or binding.description) for binding in listed]
+    return [*keys, ("tab ↑ ↓", "Move and scroll"), ("ctrl+p", "Command palette: commands, recipes, runs, themes")]
 
 
-def _key(binding: Binding) -> str:
+def _format_key(binding: Binding) -> str:
     return binding.key_display or binding.key.partition(",")[0]

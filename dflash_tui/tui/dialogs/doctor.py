@@ -1,4 +1,4 @@
-"""The checks before a launch, laid over the launch screen: what fails, what would help, and a way to insist."""
+"""The doctor dialog: the checks before a launch, a fix for each that fails, and launching anyway."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _STYLES = {"ok": ("✓ ", "$success"), "warn": ("! ", "bold $warning"), "fail": 
 class Doctor(ModalScreen[str | None]):
     """Runs the checks of a plan and shows them.
 
-    When `launching` it closes by itself with an empty text as soon as nothing fails; with a reason when somebody
-    insists on a launch that would fail; with None when it is given up.
+    When `launching` it closes by itself with an empty text if no check fails, with a reason if the user launches
+    anyway, and with None if the launch is cancelled.
     """
 
     BINDINGS: ClassVar = [
         Binding("escape,q", "dismiss(None)", "close"),
-        Binding("r", "look", "look again"),
+        Binding("r", "run_checks", "check again"),
         Binding("F", "insist", "launch anyway"),
     ]
 
@@ -53,37 +53,37 @@ class Doctor(ModalScreen[str | None]):
 
     def on_mount(self) -> None:
         self.query_one("#because").display = False
-        self.action_look()
+        self.action_run_checks()
 
-    def action_look(self) -> None:
+    def action_run_checks(self) -> None:
         """Run the checks (again)."""
         self.query_one("#verdict", Static).update(Content(f"checking {self.plan.recipe} …"))
         self.check()
 
     @work(exclusive=True)
     async def check(self) -> None:
-        """Run the checks and show what they found."""
+        """Run the checks and show their results."""
         from dflash_tui.launch.preflight import runner
 
         try:
             report = await runner.run_preflight(self.setup, self.plan, thorough=not self.launching)
         except (DflashError, OSError) as error:
-            self.query_one("#verdict", Static).update(Content("the checks could not be made"))
+            self.query_one("#verdict", Static).update(Content("the checks could not be run"))
             self.query_one("#found", Static).update(Content(str(error)))
             return
         self.report = report
         if self.launching and not report.failed:
             self.dismiss("")
             return
-        first = sorted(report.checks, key=lambda check: ("fail", "warn", "ok").index(check.level.value))
+        checks = sorted(report.checks, key=lambda check: ("fail", "warn", "ok").index(check.level.value))
         self.query_one("#verdict", Static).update(Content.assemble((format_verdict(report), "bold")))
-        self.query_one("#found", Static).update(Content("\n").join([render_check(check) for check in first]))
+        self.query_one("#found", Static).update(Content("\n").join([render_check(check) for check in checks]))
         insist = "   F  launch anyway" if self.launching else ""
-        self.query_one("#keys", Static).update(Content(f"\nr  look again   esc  close{insist}"))
+        self.query_one("#keys", Static).update(Content(f"\nr  check again   esc  close{insist}"))
         self.query_one("#checks").focus()
 
     def action_insist(self) -> None:
-        """Ask for the reason of a launch that would fail."""
+        """Ask for the reason of launching although a check failed."""
         if self.launching and self.report:
             self.query_one("#because").display = True
             self.query_one("#because").focus()

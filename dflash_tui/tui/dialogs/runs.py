@@ -1,4 +1,4 @@
-"""The runs of this machine, to switch between: living ones are attached, ended ones are played; and the sample."""
+"""The list of runs: running servers are watched, finished runs are replayed; and the sample recording."""
 
 from __future__ import annotations
 
@@ -30,61 +30,61 @@ from dflash_tui.tui.widgets.basic import MUTED
 _MARKS = {
     "running": ("●", "$success"),
     "stopped": ("■", "$foreground"),
-    "died": ("✗", "$error"),
-    "ended": ("■", MUTED),
+    "failed": ("✗", "$error"),
+    "exited": ("■", MUTED),
     "sample": ("▶", "$accent"),
 }
 _MOST = 200
 
 
 class RunRow(NamedTuple):
-    """A run as it is listed: `how` is running, stopped, died, ended (nobody saw how) or sample."""
+    """A run as it is listed: `status` is running, stopped, failed, exited (cause unknown) or sample."""
 
     run: Run
-    how: str
+    status: str
     seconds: float
 
 
 def list_run_rows(now: float) -> list[RunRow]:
-    """Return the runs, the newest first, and the sample at the end; what ended is known by the end of its samples."""
-    rows = [_row(run, now) for run in reversed(registry.list_runs())][:_MOST]
+    """Return the runs, the newest first, and the sample last; how a run ended is read from its last samples."""
+    rows = [_read_row(run, now) for run in reversed(registry.list_runs())][:_MOST]
     sample = recording.read_recording(paths.sample_folder())
     return [*rows, RunRow(sample, "sample", sample.last_event_time() - sample.started_at)]
 
 
-def _row(run: Run, now: float) -> RunRow:
+def _read_row(run: Run, now: float) -> RunRow:
     if server_process.is_alive(run):
         return RunRow(run, "running", now - run.started_at)
     try:
-        found = recording.open_recording(run)
-        last, lasted = found.last_recorded_events(), found.last_event_time() - run.started_at
+        recorded = recording.open_recording(run)
+        last_events, seconds = recorded.last_recorded_events(), recorded.last_event_time() - run.started_at
     except DflashError:
-        return RunRow(run, "ended", 0.0)
-    stopped = any(isinstance(event, Stopping) for event in last)
-    seen = any(isinstance(event, Exited) for event in last)
-    return RunRow(run, "stopped" if stopped else "died" if seen else "ended", lasted)
+        return RunRow(run, "exited", 0.0)
+    stopped = any(isinstance(event, Stopping) for event in last_events)
+    exited = any(isinstance(event, Exited) for event in last_events)
+    return RunRow(run, "stopped" if stopped else "failed" if exited else "exited", seconds)
 
 
 def render_run_row(row: RunRow, width: int) -> Content:
-    """Return a run in a line: how it is, its recipe, when it was launched, mode, port, how long it lasted, where.
+    """Return a run in a line: status, recipe, time of the launch, mode, port, duration, GPU.
 
-    ↻ is one that was launched in place of a server that had died.
+    ↻ marks a run that was launched to replace a server that had failed.
     """
-    run, plan, (mark, color) = row.run, row.run.plan, _MARKS[row.how]
+    run, plan, (mark, color) = row.run, row.run.plan, _MARKS[row.status]
     where = "CPU" if plan.on_cpu else pluralize(len(plan.gpus), "GPU") if len(plan.gpus) > 1 else plan.hardware.value
     room = max(12, width - 57)
     recipe = f"{'↻ ' if run.restarted_from else ''}{plan.recipe}"
     launched = time.strftime("%m-%d %H:%M", time.gmtime(run.started_at + run.utc_offset))
     return Content.assemble(
         (f"{mark} ", color),
-        (f"{row.how:<9}", "bold"),
+        (f"{row.status:<9}", "bold"),
         f"{truncate_middle(recipe, room):<{room}} {launched}  {plan.mode.value:<8}:{plan.port:<6}",
         f"{format_duration(row.seconds):>8}  {truncate_middle(where, 9)}",
     )
 
 
 class RunList(ModalScreen[Run]):
-    """Lists the runs; closes with the one that was chosen, or None."""
+    """Lists the runs; closes with the selected one, or None."""
 
     BINDINGS: ClassVar = [
         Binding("escape,q,r", "dismiss", "close"),
@@ -99,22 +99,22 @@ class RunList(ModalScreen[Run]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
-            yield Static(Content.assemble(("runs", "bold"), "  looking …"), id="head-of-runs")
+            yield Static(Content.assemble(("runs", "bold"), "  reading …"), id="head-of-runs")
             yield OptionList(id="runs", markup=False)
-            keys = "\nenter  watch or play   x  export   h  compare starts   esc  close"
+            keys = "\nenter  watch or replay   x  export   h  compare starts   esc  close"
             yield Static(Content(keys), classes="muted")
 
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()
-        self.look()
+        self.load_rows()
 
     @work(exclusive=True)
-    async def look(self) -> None:
-        """Read how the runs stand, away from the screen's own thread."""
+    async def load_rows(self) -> None:
+        """Read the status of the runs in a thread."""
         self.rows = await asyncio.to_thread(list_run_rows, self.now())
-        living = sum(row.how == "running" for row in self.rows)
-        said = f"  {living} running, {len(self.rows) - 1 - living} ended, and the sample"
-        self.query_one("#head-of-runs", Static).update(Content.assemble(("runs", "bold"), said))
+        running = sum(row.status == "running" for row in self.rows)
+        counts = f"  {running} running, {len(self.rows) - 1 - running} finished, and the sample"
+        self.query_one("#head-of-runs", Static).update(Content.assemble(("runs", "bold"), counts))
         options = self.query_one(OptionList)
         width = options.scrollable_content_region.width - 2
         options.add_options([Option(render_run_row(row, width)) for row in self.rows])
@@ -129,12 +129,12 @@ class RunList(ModalScreen[Run]):
 
     def action_export(self) -> None:
         index = self.query_one(OptionList).highlighted
-        if index is not None and self.rows[index].how != "sample":
+        if index is not None and self.rows[index].status != "sample":
             self.export(self.rows[index].run)
 
     @work(exclusive=True, group="export")
     async def export(self, run: Run) -> None:
-        """Write `run` into a file in the folder that we were started in."""
+        """Write `run` into a file in the current folder."""
         try:
             path = await asyncio.to_thread(export.export_run, run)
         except DflashError as error:

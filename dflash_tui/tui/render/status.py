@@ -1,4 +1,4 @@
-"""Run state -> what the run screen writes: status line, log lines. Pure."""
+"""Run state -> text of the run screen: status line, idle probe, log lines. Pure."""
 
 from __future__ import annotations
 
@@ -34,9 +34,18 @@ _LEVELS = {"WARNING": "! ", "ERROR": "✗ ", "CRITICAL": "✗ "}
 def render_status(
     plan: Plan | None, run: Run | None, state: RunState, error: DflashError | None, *, now: float, frozen: bool
 ) -> Content:
-    """Return the status line, the most important first, since it is cut from the right."""
+    """Return the status line, the most important first, since it is cut off at the right.
+
+    Args:
+        plan: What is prepared or was launched; None without a run.
+        run: The run, once it was launched.
+        state: The state of the run.
+        error: Why it could not be prepared, launched or watched.
+        now: The present time, in seconds since the epoch.
+        frozen: Whether the display is frozen.
+    """
     if plan is None:
-        return Content.assemble(("○ ", "$foreground"), ("NO SERVER", "bold"), "  1 shows what can be launched")
+        return Content.assemble(("○ ", "$foreground"), ("NO SERVER", "bold"), "  press 1 to choose a recipe")
     word = "failed" if error else state.status
     mark, color = _MARKS[word]
     since = state.started_at
@@ -44,7 +53,7 @@ def render_status(
     parts: list[tuple[str, str]] = [(f"{mark} ", color), (f"{word.upper()}{elapsed}", "bold")]
     # Short and early, since the line is cut from the right; why it is synthetic comes where there is room.
     parts += [(" SYNTHETIC", "bold $accent")] if plan.synthetic else []
-    parts += [("  FROZEN, space goes on", "bold $accent")] if frozen else []
+    parts += [("  FROZEN, space resumes", "bold $accent")] if frozen else []
     facts = (
         f" :{plan.port}  {truncate_middle(plan.recipe, 28)}  {plan.mode.value} · n_spec {plan.num_speculative_tokens}"
     )
@@ -57,19 +66,21 @@ def render_status(
 
 
 def render_probe(state: RunState, now: float) -> str:
-    """Return what is done to see that a resting server still answers, or when it last was."""
+    """Return how often an idle server is probed with a request of one token, or when it last was."""
     last = next((done for done in reversed(state.requests) if done.kind == PROBE), None)
     if last is not None:
         age, took = format_duration(now - last.at), format_number(last.total, 2, "s")
-        return f"at rest it was asked for a token {age} ago and took {took}"
+        return f"idle probe of one token {age} ago took {took}"
     after = idle_probe.idle_seconds_before_probe()
-    return f"at rest it is asked for a token every {format_duration(after)}" if math.isfinite(after) else ""
+    return (
+        f"probed with one token after every {format_duration(after)} without requests" if math.isfinite(after) else ""
+    )
 
 
 def render_log_line(line: LogLine, utc_offset: float) -> str:
-    """Return a log line with the server's local time and a mark for trouble; the file that logged it comes last.
+    """Return a log line with the server's local time, a mark for warnings and errors, and the file that logged it.
 
-    A line without a source has no stamp of its own, and none is shown: that of the line before may be long past.
+    A line without a source has no timestamp of its own, and none is shown: that of the line before may be long past.
     """
     at = time.strftime("%H:%M:%S", time.gmtime(line.at + utc_offset)) if line.source else f"{'':8}"
     source = line.source.rsplit("/", 1)[-1].removesuffix(".py")

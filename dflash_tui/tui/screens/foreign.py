@@ -1,4 +1,4 @@
-"""The run screen for a server that somebody else runs: its metrics only, and nothing to send or stop."""
+"""The run screen for a server that dflash-tui did not start: its metrics only, nothing to send or stop."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _SHARED = {"window(-1)", "window(1)", "freeze", "chart", "alarms"}
 
 
 class ForeignScreen(RunScreen, inherit_bindings=False):
-    """Shows what `/metrics` of a foreign server says; there is no log, no memory, no start-up and no process."""
+    """Shows the figures of `/metrics` of a foreign server; it has no log, memory, start-up or process to show."""
 
     BINDINGS: ClassVar = [
         *(b for b in RunScreen.BINDINGS if isinstance(b, Binding) and b.action in _SHARED),
         Binding("1", "app.show('launch')", "Launch", tooltip="The launch screen"),
-        Binding("2", "app.show('live')", "Live", show=False, tooltip="The run that is watched"),
+        Binding("2", "app.show('live')", "Live", show=False, tooltip="The run being watched"),
         Binding("question_mark", "app.keys", "Help", key_display="?"),
-        Binding("q", "app.leave", "Leave", tooltip="Leave the panel; the server is not ours and stays as it is"),
+        Binding("q", "app.leave", "Quit", tooltip="Quit the panel; the server is not affected"),
     ]
 
-    NO_GPU: ClassVar = "not told by /metrics"
+    NO_GPU: ClassVar = "/metrics says nothing about GPUs"
 
     def __init__(self, server: ForeignServer) -> None:
         super().__init__(time.time)
@@ -42,12 +42,12 @@ class ForeignScreen(RunScreen, inherit_bindings=False):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self.query_one(Requests).hint = Content.assemble(("a foreign server's requests are not seen", MUTED))
+        self.query_one(Requests).hint = Content.assemble(("single requests of a foreign server are not known", MUTED))
         self.follow()
 
     @work(exclusive=True, group="foreign")
     async def follow(self) -> None:
-        """Feed the screen with what the server answers."""
+        """Feed the screen with the events of the server."""
         async for event in self.server.events():
             self.take(event)
 
@@ -58,12 +58,12 @@ class ForeignScreen(RunScreen, inherit_bindings=False):
 
     @property
     def has_server(self) -> bool:
-        """None of ours."""
+        """None that dflash-tui could send to or stop."""
         return False
 
-    def calm(self, now: float) -> str:  # noqa: ARG002 - as every run screen
+    def describe_calm(self, now: float) -> str:  # noqa: ARG002 - as every run screen
         """Alarms of memory, GPUs and processes cannot be raised."""
-        return "of what its counters tell"
+        return "judged by its metrics only"
 
     @property
     def drafted(self) -> int:
@@ -77,12 +77,12 @@ class ForeignScreen(RunScreen, inherit_bindings=False):
         about = self.server.identity
         # What went wrong comes before what is only good to know: the line is cut from the right.
         detail = f"  {self.state.health_detail}" if self.state.health_detail else ""
-        said = "ASKING" if health == "starting" else health.upper()
-        frozen = "  FROZEN, space goes on" if self.frozen else ""
+        word = "CONNECTING" if health == "starting" else health.upper()
+        frozen = "  FROZEN, space resumes" if self.frozen else ""
         self.query_one("#status", Display).show(
             Content.assemble(
                 (f"{mark} ", color),
-                (said, "bold"),
+                (word, "bold"),
                 (frozen, "bold $accent"),
                 (detail, "$error"),
                 f"  {truncate_middle(about.model, 48)}" if about.model else "",
@@ -93,6 +93,6 @@ class ForeignScreen(RunScreen, inherit_bindings=False):
             Content.assemble(
                 (" ○ FOREIGN: metrics only ", "bold reverse $accent"),
                 (f" {truncate_middle(self.server.url, 48)}", "bold"),
-                (" · not ours: nothing is sent, stopped or recorded", MUTED),
+                (" · not started by dflash-tui: nothing is sent, stopped or recorded", MUTED),
             )
         )

@@ -51,25 +51,25 @@ class LaunchScreen(Screen[None]):
     """Shows the machine, the recipes, the plan of the highlighted one and the running servers."""
 
     BINDINGS: ClassVar = [
-        Binding("enter", "launch", "Launch", priority=True, tooltip="Check, and do what the plan says"),
+        Binding("enter", "launch", "Launch", priority=True, tooltip="Run the checks, then launch the plan"),
         Binding("e", "mode", "Mode", tooltip="Switch between eager and compile"),
         Binding("plus,equals_sign", "tokens(1)", "Drafts", key_display="+/-",
-                tooltip="More or fewer drafted tokens per step; 0 is the baseline without speculation"),
-        Binding("minus", "tokens(-1)", "One drafted token less", show=False),
-        Binding("s", "profile", "Profile", tooltip="The next profile: stock, the newest vLLM, or seed, as published"),
-        Binding("p", "patches", "Patches", tooltip="How the patches stand, and what they change in vLLM"),
-        Binding("v", "variant", "Variant", show=False, tooltip="The next variant, another drafter for instance"),
-        Binding("g", "gpu", "GPU", show=False, tooltip="The next GPU"),
+                tooltip="Draft more or fewer tokens per step; 0 turns speculation off"),
+        Binding("minus", "tokens(-1)", "Draft one token less", show=False),
+        Binding("s", "profile", "Profile", tooltip="Next profile: stock (newest vLLM) or seed (as published)"),
+        Binding("p", "patches", "Patches", tooltip="Patches: their state, and what they change in vLLM"),
+        Binding("v", "variant", "Variant", show=False, tooltip="Next variant, for instance another drafter"),
+        Binding("g", "gpu", "GPU", show=False, tooltip="Next GPU"),
         Binding("d", "doctor", "Doctor", tooltip="Check whether the launch would work"),
-        Binding("slash", "filter", "Filter", show=False, key_display="/", tooltip="Show only recipes with these words"),
+        Binding("slash", "filter", "Filter", show=False, key_display="/", tooltip="Filter the recipes by words"),
         Binding("y", "copy", "Copy", show=False, tooltip="Copy the command"),
-        Binding("a", "ab", "A/B", tooltip="Launch it twice or more, with one thing varied, and say which is faster"),
+        Binding("a", "ab", "A/B", tooltip="A/B test: vary one setting and measure which is faster"),
         Binding("w", "attach", "Watch", show=False, tooltip="Watch the newest running server"),
         Binding("escape", "unfilter", "All recipes", show=False),
         Binding("1", "app.show('launch')", "Launch screen", show=False),
-        Binding("2", "app.show('live')", "Live", show=False, tooltip="The run that is watched"),
+        Binding("2", "app.show('live')", "Live", show=False, tooltip="The run being watched"),
         Binding("question_mark", "app.keys", "Help", key_display="?"),
-        Binding("q", "app.leave", "Quit", tooltip="Leave the panel; servers keep running"),
+        Binding("q", "app.leave", "Quit", tooltip="Quit the panel; servers keep running"),
     ]  # fmt: skip
 
     class Launch(Message):

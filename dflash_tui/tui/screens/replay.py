@@ -21,7 +21,7 @@ from dflash_tui.runs.run import Run
 from dflash_tui.tui.screens.run import RunScreen
 from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, draw_bar
 
-# So long the screen may read on before it looks at keys; a key press is painted within 50 ms.
+# Seconds that reading may take before keys are handled, so that a key press is painted within 50 ms.
 SLICE = 0.01
 _BREATH, _PAUSE = 0.002, 0.05
 _STEPS = 40
@@ -31,21 +31,21 @@ _SHARED = {"window(-1)", "window(1)", "log", "chart", "alarms"}
 
 
 class ReplayScreen(RunScreen, inherit_bindings=False):
-    """Shows what a `Player` plays. It knows no server, so nothing on it can send, stop or ask."""
+    """Shows the recording that a `Player` plays. It knows no server, so nothing on it can send or stop."""
 
     BINDINGS: ClassVar = [
-        Binding("space", "pause", "Pause", tooltip="Hold the recording, or let it go on; at the end begin anew"),
-        Binding("left", "seek(-1)", "Back", key_display="←", priority=True, tooltip="Back by a fortieth"),
-        Binding("right", "seek(1)", "On", key_display="→", priority=True, tooltip="Forward by a fortieth"),
-        Binding("minus,less_than_sign", "speed(-1)", "Slower", key_display="-", tooltip="Half as fast"),
-        Binding("plus,greater_than_sign,equals_sign", "speed(1)", "Faster", key_display="+", tooltip="Twice as fast"),
-        Binding("home", "to(0)", "To the launch", show=False, priority=True, tooltip="To the launch"),
-        Binding("end", "to(1)", "To the end", show=False, priority=True, tooltip="To the end"),
+        Binding("space", "pause", "Pause", tooltip="Pause or resume; at the end start over"),
+        Binding("left", "seek(-1)", "Back", key_display="←", priority=True, tooltip="Back by a 40th"),
+        Binding("right", "seek(1)", "Forward", key_display="→", priority=True, tooltip="Forward by a 40th"),
+        Binding("minus,less_than_sign", "speed(-1)", "Speed", key_display="- +", tooltip="Half or twice the speed"),
+        Binding("plus,greater_than_sign,equals_sign", "speed(1)", "Faster", show=False),
+        Binding("home", "to(0)", "To the launch", show=False, priority=True, tooltip="Jump to the launch"),
+        Binding("end", "to(1)", "To the end", show=False, priority=True, tooltip="Jump to the end"),
         *(b for b in RunScreen.BINDINGS if isinstance(b, Binding) and b.action in _SHARED),
         Binding("1", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
-        Binding("2", "app.show('live')", "Live", show=False, tooltip="The run that is watched"),
+        Binding("2", "app.show('live')", "Live", show=False, tooltip="The run being watched"),
         Binding("question_mark", "app.keys", "Help", key_display="?"),
-        Binding("q", "app.leave", "Leave", tooltip="Leave the panel"),
+        Binding("q", "app.leave", "Quit", tooltip="Quit the panel"),
     ]
 
     NO_GPU: ClassVar = "not recorded"
@@ -53,7 +53,7 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
     def __init__(self) -> None:
         super().__init__(lambda: self.player.now() if self.player else time.time())
         self.player: Player | None = None
-        self._held = False  # by us, while another screen is seen
+        self._held = False  # while another screen is shown
 
     def compose(self) -> ComposeResult:
         yield Display(id="player")
@@ -61,9 +61,9 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self.query_one(Requests).hint = Content.assemble(("none until now", MUTED))
+        self.query_one(Requests).hint = Content.assemble(("none so far", MUTED))
         self.set_interval(0.25, self.show_position)
-        self.read_on()
+        self.read_due()
 
     def on_screen_suspend(self) -> None:
         if self.player and not self.player.paused:
@@ -82,8 +82,8 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
         self.begin(player.recording)
 
     @work(exclusive=True, group="play")
-    async def read_on(self) -> None:
-        """Take what is due, in slices short enough that keys are answered between them."""
+    async def read_due(self) -> None:
+        """Take the events that are due, in slices short enough that keys are handled between them."""
         while True:
             behind = self.player is not None and self.player.behind
             self._take_due()
@@ -119,7 +119,7 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
             super()._draw_live(now)
 
     def show_position(self) -> None:
-        """Say that this is a recording, where it stands and how fast it goes."""
+        """Show that this is a recording, its position and its speed."""
         if self.player:
             self.query_one("#player", Display).show(render_position(self.player, self.size.width))
 
@@ -152,17 +152,17 @@ class ReplayScreen(RunScreen, inherit_bindings=False):
 
 
 def build_player(run: Run) -> Player:
-    """Return what plays `run` in the panel: from its end, where one wants to look back, the sample from its start.
+    """Return a player of `run`: a run is shown from its end, to look back, the sample from its start.
 
     Raises:
         DflashError: it cannot be read.
     """
-    found = recording.open_recording(run)
-    return Player(found, at=0.0 if found.name == recording.SAMPLE else math.inf, speed=PANEL_SPEED)
+    recorded = recording.open_recording(run)
+    return Player(recorded, at=0.0 if recorded.name == recording.SAMPLE else math.inf, speed=PANEL_SPEED)
 
 
 def render_position(player: Player, width: int) -> Content:
-    """Return the line over a recording: that it is one, whether it runs, where it stands, how fast, what it is."""
+    """Return the line above a recording: playing or paused, the speed, the position and the name."""
     at, end = format_duration(player.position), format_duration(player.duration)
     state = "reading …" if player.behind else "end" if player.finished else "paused" if player.paused else "playing"
     mark = "■" if player.finished else "‖" if player.paused else "▶"
@@ -173,5 +173,5 @@ def render_position(player: Player, width: int) -> Content:
         (f" {state:<9} ×{player.speed:g}  {at} of {end} ", "bold"),
         (f" {drawn}  ", "$accent"),
         (truncate_middle(player.recording.name, 40), "$foreground 80%"),
-        (" · recorded, no server is asked", MUTED),
+        (" · recorded, not a live server", MUTED),
     )

@@ -1,4 +1,4 @@
-"""The run screen: how a server comes up, whether it is healthy and how fast it is."""
+"""The run screen: a server's start-up, health, speed and log."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from dflash_tui.run_state.speculation import advise_draft_length
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import run_files
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.alarms import AlarmDialog
-from dflash_tui.tui.dialogs.alarms import render_alarms as alarm_lines
+from dflash_tui.tui.dialogs.alarms import AlarmDialog, render_alarms
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.render import charts, status
 from dflash_tui.tui.render.startup import render_startup
@@ -54,12 +53,12 @@ _DRAW_AT_LEAST_EVERY = 40
 class RunScreen(Screen[None]):
     """Shows one run, fed by `take`; it draws at most once a second, the log four times.
 
-    Class `-starting`, `-live` or `-idle` says what is seen, `-failed` adds the failure, `-log` leaves only the log.
+    Class `-starting`, `-live` or `-idle` is the stage, `-failed` adds the failure, `-log` leaves only the log.
     """
 
     BINDINGS: ClassVar = [
-        Binding("b", "send_prompts", "Send prompts", tooltip="Send the five prompts"),
-        Binding("space", "freeze", "Pause", tooltip="Hold the display still; nothing is lost"),
+        Binding("b", "send_prompts", "Send prompts", tooltip="Send the five test prompts"),
+        Binding("space", "freeze", "Pause", tooltip="Freeze the display; nothing is lost"),
         Binding(
             "left_square_bracket",
             "window(-1)",
@@ -68,22 +67,22 @@ class RunScreen(Screen[None]):
             tooltip="Shorter or longer window: 2, 10, 60 min",
         ),
         Binding("right_square_bracket", "window(1)", "Longer window", show=False),
-        Binding("c", "chart", "Chart", tooltip="The next chart, where there is not room for all"),
-        Binding("l", "log", "Log", tooltip="The log on the whole screen, and back"),
-        Binding("exclamation_mark", "alarms", "Alarms", key_display="!", show=False, tooltip="Every alarm in full"),
-        Binding("S", "app.stop", "Stop", key_display="S", tooltip="Stop the server, after asking"),
-        Binding("f", "app.fix", "Fix", tooltip="Launch again with what may help, after showing the command"),
-        Binding("u", "report", "Report", tooltip="A text for vLLM's issue tracker about the failure"),
-        Binding("1", "app.show('launch')", "Launch"),
+        Binding("c", "chart", "Chart", tooltip="Next chart, where there is no room for all"),
+        Binding("l", "log", "Log", tooltip="Full-screen log, and back"),
+        Binding("exclamation_mark", "alarms", "Alarms", key_display="!", show=False, tooltip="All alarms in full"),
+        Binding("S", "app.stop", "Stop", key_display="S", tooltip="Stop the server; asks first"),
+        Binding("f", "app.fix", "Fix", tooltip="Launch again with a suggested fix; shows the command first"),
+        Binding("u", "report", "Report", tooltip="Write a bug report for vLLM's issue tracker"),
+        Binding("1", "app.show('launch')", "Launch", tooltip="The launch screen"),
         Binding("2", "app.show('live')", "Live screen", show=False),
         Binding("question_mark", "app.keys", "Help", key_display="?"),
-        Binding("q", "app.leave", "Leave", tooltip="Leave the panel; the server keeps running"),
+        Binding("q", "app.leave", "Quit", tooltip="Quit the panel; the server keeps running"),
     ]
 
     # The footer offers keys by these: the stage, whether there is a server, and whether there is a failure.
     key_state: reactive[tuple[str, bool, bool]] = reactive(("", False, False), repaint=False, bindings=True)
 
-    NO_GPU: ClassVar = "no GPU is seen"
+    NO_GPU: ClassVar = "no GPU"
 
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__(classes="-idle")
@@ -95,7 +94,7 @@ class RunScreen(Screen[None]):
         self._sending: Worker[None] | None = None
 
     def clear(self, plan: Plan | None = None) -> None:
-        """Forget what was shown; `plan` is what is being prepared, if anything."""
+        """Clear the screen; `plan` is what is being prepared, if anything."""
         self.plan, self.run = plan, None
         self.earlier: list[RecordedStart] = []
         self.usual: dict[Step, MedianSeconds] = {}
@@ -109,22 +108,22 @@ class RunScreen(Screen[None]):
         """Start to show what comes before the launch of `plan`."""
         self.clear(plan)
         if self.is_mounted:
-            self.recall()
+            self.read_history()
 
     def begin(self, run: Run) -> None:
         """Start to show `run` from its launch on."""
         self.clear(run.plan)
         self.run = run
         if self.is_mounted:
-            self.recall()
+            self.read_history()
 
     @work(group="history", exclusive=True)
-    async def recall(self) -> None:
-        """Look up how earlier starts like this one went, which may have to read their logs."""
+    async def read_history(self) -> None:
+        """Read how long earlier starts like this one took; that may have to read their logs."""
         if plan := self.plan:
-            but = self.run.id if self.run else ""
-            self.usual = await asyncio.to_thread(startup_history.read_step_history, plan, but)
-            self.earlier = await asyncio.to_thread(startup_history.list_starts, kind=plan.kind, exclude=but)
+            own = self.run.id if self.run else ""
+            self.usual = await asyncio.to_thread(startup_history.read_step_history, plan, own)
+            self.earlier = await asyncio.to_thread(startup_history.list_starts, kind=plan.kind, exclude=own)
             self.changed = True
 
     def take(self, event: AnyEvent) -> None:
@@ -170,7 +169,7 @@ class RunScreen(Screen[None]):
         self._choose_charts()
         self.query_one(LogPane).focus()
         self.set_interval(LOG_INTERVAL, self.tick)
-        self.recall()
+        self.read_history()
         self.call_after_refresh(self.draw)
 
     def on_screen_resume(self) -> None:
@@ -189,14 +188,14 @@ class RunScreen(Screen[None]):
         self._ticks += 1
         if self.stage == "starting" or self.has_class("-log"):
             self.write_log()  # elsewhere it is drawn with everything else, which costs half as much
-        moving = self.stage == "starting" and self.state.exit is None and self.error is None
-        due = self._ticks % _DRAW_EVERY == 0 and (self.changed or moving)
+        counting = self.stage == "starting" and self.state.exit is None and self.error is None
+        due = self._ticks % _DRAW_EVERY == 0 and (self.changed or counting)
         if due or self._ticks % _DRAW_AT_LEAST_EVERY == 0:
             self.draw()
 
     @property
     def stage(self) -> str:
-        """What is seen: idle without a run, starting until the server has answered a real request, then live."""
+        """What is shown: idle without a run, starting until the server has answered a real request, then live."""
         if self.plan is None:
             return "idle"
         answered = self.state.warm_at is not None or self.state.ready_at is not None
@@ -218,8 +217,8 @@ class RunScreen(Screen[None]):
         return self.plan.num_speculative_tokens if self.plan else 0
 
     @property
-    def made_up(self) -> bool:
-        """Whether vLLM was told what to accept, so that acceptance says nothing about how many tokens to draft."""
+    def synthetic_acceptance(self) -> bool:
+        """Whether vLLM accepts tokens at a configured rate, which says nothing about how many to draft."""
         settings = [word for word in self.plan.argv if word.startswith("{")] if self.plan else []
         return any('"synthetic' in word for word in settings)
 
@@ -275,7 +274,7 @@ class RunScreen(Screen[None]):
         self.query_one(Tiles).show(build_tiles(self.state, self.plan, self.drafted, now, span))
         rates = self.state.window(span, now)
         shares = rates.per_position if rates else ()
-        advice = advise_draft_length(shares, rates.steps) if rates and not self.made_up else None
+        advice = advise_draft_length(shares, rates.steps) if rates and not self.synthetic_acceptance else None
         self.query_one(Positions).show(shares, advice)
         requests = [done for done in self.state.requests if done.kind != PROBE or done.error]
         self.query_one(Requests).show(requests[-REQUESTS_SHOWN:], self.sending)
@@ -285,18 +284,18 @@ class RunScreen(Screen[None]):
             if chart.size.width:
                 if (columns := chart.columns) not in drawn:
                     drawn[columns] = charts.build_chart_lines(self.state, now, span, columns)
-                found, top = drawn[columns][str(chart.id)]
-                chart.show(found, span, top)
+                lines, top = drawn[columns][str(chart.id)]
+                chart.show(lines, span, top)
 
     def _draw_alarms(self, now: float) -> None:
         rows = 1 if self.has_class("-short") else ALARMS_SHOWN
-        found, width = find_alarms(self.state, now), max(0, self.size.width - 2)
-        shown = self.query_one("#alarms", Display)
-        shown.show(alarm_lines(found, now, width, rows, self.calm(now)))
-        shown.set_class(bool(found), "-raised")
+        alarms, width = find_alarms(self.state, now), max(0, self.size.width - 2)
+        display = self.query_one("#alarms", Display)
+        display.show(render_alarms(alarms, now, width, rows, self.describe_calm(now)))
+        display.set_class(bool(alarms), "-raised")
 
-    def calm(self, now: float) -> str:
-        """What is said beside there being no alarm."""
+    def describe_calm(self, now: float) -> str:
+        """What is written beside "no alarms"."""
         return status.render_probe(self.state, now) if self.has_server else ""
 
     def action_alarms(self) -> None:
@@ -363,7 +362,7 @@ class RunScreen(Screen[None]):
         self.call_after_refresh(self.draw)
 
     def _choose_charts(self) -> None:
-        """Mark the chart that is seen where there is room for one, and the next for where there is room for two."""
+        """Mark the chart to show where there is room for one, and the second for where there is room for two."""
         for name in charts.NAMES:
             place = (charts.NAMES.index(name) - self.chart) % len(charts.NAMES)
             chart = self.query_one(f"#{name}")

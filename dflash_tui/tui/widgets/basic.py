@@ -125,7 +125,7 @@ class Positions(Widget):
     def render(self) -> RenderResult:
         width, height = self.size
         if not self.shares or height < 1:
-            return Content("no step in the window" if height > 0 else "")
+            return Content("no steps in this window" if height > 0 else "")
         columns = -(-len(self.shares) // height)
         row_count = -(-len(self.shares) // columns)
         column_width = (width + 1) // columns
@@ -161,7 +161,9 @@ class Requests(Widget):
     def __init__(self) -> None:
         super().__init__(id="requests")
         self.border_title = "requests"
-        self.hint = Content.assemble(("none yet; ", MUTED), ("b", "bold $primary"), (" sends the five prompts", MUTED))
+        self.hint = Content.assemble(
+            ("none yet; ", MUTED), ("b", "bold $primary"), (" sends the five test prompts", MUTED)
+        )
 
     def show(self, requests: Sequence[RequestDone], sending: str) -> None:
         """Replace the requests; `sending` names the prompt that is being sent, or is empty."""
@@ -172,7 +174,7 @@ class Requests(Widget):
         header = Content.assemble((f"{'':9} {'TTFT':>7} {'tok/s':>7} {'tokens':>6}  end", MUTED))
         rows = [_render_request(done, width) for done in self.requests]
         if self.sending:
-            rows.append(Content.assemble((f"{self.sending:<9}", "bold"), ("  on its way …", MUTED)))
+            rows.append(Content.assemble((f"{self.sending:<9}", "bold"), ("  sending …", MUTED)))
         if not rows:
             rows = [self.hint]
         return Content("\n").join([header, *rows[-max(1, height - 1) :]])

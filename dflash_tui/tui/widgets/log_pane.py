@@ -1,4 +1,4 @@
-"""The log of a run: levels, follow, search, and a word on lines that look bad and are not."""
+"""The log of a run: levels, follow, search, and notes on warnings that are harmless."""
 
 from __future__ import annotations
 
@@ -26,64 +26,64 @@ _cells = cached_cell_len.__wrapped__
 
 
 class LogPane(Log):
-    """Shows the lines of a state, those of `level` and worse; it follows unless somebody scrolled or searched.
+    """Shows the log lines of a run's state, those of `level` and worse; it follows unless the user scrolls or searches.
 
-    `!` marks a warning, `✗` an error, `~` what looks like one of them and is not, with the reason below the first.
+    `!` marks a warning, `✗` an error, `~` a harmless line that looks like one, with the reason below the first.
     """
 
     BINDINGS: ClassVar = [
         Binding("slash", "search", "Search", show=False, key_display="/", tooltip="Log: search"),
         Binding("n", "match(1)", "Next match", show=False, tooltip="Log: next match"),
-        Binding("N", "match(-1)", "Match before", show=False, key_display="N", tooltip="Log: the match before"),
+        Binding("N", "match(-1)", "Previous match", show=False, key_display="N", tooltip="Log: previous match"),
         Binding("v", "level", "Level", show=False, tooltip="Log: all lines, warnings and worse, errors"),
-        Binding("F", "follow", "Follow", show=False, tooltip="Log: follow the end, or hold still"),
-        Binding("g", "top", "Top", show=False, tooltip="Log: the first line kept"),
-        Binding("G", "end", "End", show=False, key_display="G", tooltip="Log: the end, and follow it"),
-        Binding("escape", "all", "All lines", show=False, tooltip="Log: forget search and level"),
+        Binding("F", "follow", "Follow", show=False, tooltip="Log: follow the end, or stop following"),
+        Binding("g", "top", "Top", show=False, tooltip="Log: first line"),
+        Binding("G", "end", "End", show=False, key_display="G", tooltip="Log: last line, and follow"),
+        Binding("escape", "all", "All lines", show=False, tooltip="Log: clear search and level"),
     ]
 
     def __init__(self) -> None:
         super().__init__(id="log")
         self.rows = LogRows()
-        self._lines = cast("list[str]", self.rows)  # Textual reads what it draws, and clears it
+        self._lines = cast("list[str]", self.rows)  # Textual reads rows from it and clears it
         self.words, self.at = "", -1
-        self._found: list[int] = []
+        self._matches: list[int] = []
         self._taken = 0
 
     def on_mount(self) -> None:
-        self._say()
+        self._update_title()
 
     def enlarge(self, whole: bool) -> None:
-        """Name the keys while the log has the whole screen; elsewhere the help does."""
-        self.border_subtitle = "/ search  n N matches  v level  F follow  g G ends  l back" if whole else None
+        """Show the keys while the log fills the screen; elsewhere the help does."""
+        self.border_subtitle = "/ search  n N matches  v level  F follow  g G first, last  l back" if whole else None
         self.focus()
 
     def reset(self) -> None:
-        """Forget everything; another run comes."""
+        """Clear everything for another run."""
         self.words, self.at, self.rows.level, self._taken = "", -1, 0, 0
         self._empty()
         self.auto_scroll = True
 
     def _empty(self) -> None:
-        self._found = []
+        self._matches = []
         self.clear()
 
     def show(self, state: RunState, utc_offset: float) -> None:
-        """Show lines of `state` that came since the last time, so many at once as cost no key press.
+        """Show the lines of `state` that are new, at most so many at once that no key press is delayed.
 
-        What the state no longer keeps goes.
+        Lines that the state has dropped are dropped here, too.
         """
         behind = state.line_count - self._taken
-        gone = self.rows.keep(max(0, len(state.lines) - behind))
+        dropped = self.rows.keep(max(0, len(state.lines) - behind))
         new = min(behind, len(state.lines))
         some = min(new, _PIECE)
         self._taken = state.line_count - new + some
         self._state, self.rows.utc_offset = state, utc_offset
-        if gone or some > 0:
-            self._write(gone, [state.lines[index] for index in range(-new, some - new)])
+        if dropped or some > 0:
+            self._write(dropped, [state.lines[index] for index in range(-new, some - new)])
 
-    def _write(self, gone: int, lines: Sequence[LogLine]) -> None:
-        """Show `lines` at the end; `gone` rows went at the start, and what somebody looks at stays where it is."""
+    def _write(self, dropped: int, lines: Sequence[LogLine]) -> None:
+        """Append `lines`; `dropped` rows were removed at the start, and the rows in view stay where they are."""
         held, y = not self.auto_scroll, self.scroll_offset.y
         follows = not held and self.is_vertical_scroll_end and not self.is_vertical_scrollbar_grabbed
         before = len(self.rows)
@@ -91,20 +91,20 @@ class LogPane(Log):
         texts = self.rows[before:]
         self._width = max(self._width, max((_cells(text) for text in texts), default=0))
         self.virtual_size = Size(self._width, len(self.rows))
-        self._found = [index - gone for index in self._found if index >= gone]
-        self._found += self._matching(texts, before)
-        if gone:
-            self.at = max(-1, self.at - gone)
+        self._matches = [index - dropped for index in self._matches if index >= dropped]
+        self._matches += self._find_matches(texts, before)
+        if dropped:
+            self.at = max(-1, self.at - dropped)
         if follows:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
-        elif held and gone:
-            self.scroll_to(y=max(0, y - gone), animate=False, immediate=True)
+        elif held and dropped:
+            self.scroll_to(y=max(0, y - dropped), animate=False, immediate=True)
             self.auto_scroll = False
         self.refresh()
-        self._say()
+        self._update_title()
 
     def render_line(self, y: int) -> Strip:
-        """Draw what is seen of a row, and keep nothing: whatever Rich and Textual draw, they remember for long."""
+        """Draw the visible part of a row and cache nothing: the caches of Rich and Textual would keep all texts."""
         left, top = self.scroll_offset
         at, width, style = top + y, self.size.width, self.rich_style
         if at >= len(self.rows):
@@ -130,7 +130,7 @@ class LogPane(Log):
         at_end = self.is_vertical_scroll_end
         if at_end != self.auto_scroll and (new_value < old_value or (at_end and new_value > old_value)):
             self.auto_scroll = at_end
-            self._say()
+            self._update_title()
 
     def show_end(self) -> None:
         """Show the end after a change of size, if it is followed."""
@@ -138,30 +138,30 @@ class LogPane(Log):
             self.scroll_end(animate=False)
 
     def find(self, words: str) -> None:
-        """Look for `words` in any case, from the end backwards, and go to the last line that has them."""
+        """Search for `words` in any case, and go to the last line that contains them."""
         self.words, self.at = words.lower(), -1
-        self._found = self._matching(self.rows)
+        self._matches = self._find_matches(self.rows)
         self.refresh()
         if words:
             self.action_match(-1)
-        self._say()
+        self._update_title()
 
     def action_match(self, step: int) -> None:
-        found = self._found
-        if not found:
-            self._say()
+        matches = self._matches
+        if not matches:
+            self._update_title()
             return
         if step > 0:
-            self.at = next((index for index in found if index > self.at), found[0])
+            self.at = next((index for index in matches if index > self.at), matches[0])
         else:
-            self.at = next((index for index in reversed(found) if self.at < 0 or index < self.at), found[-1])
+            self.at = next((index for index in reversed(matches) if self.at < 0 or index < self.at), matches[-1])
         self.scroll_to(y=max(0, self.at - self.size.height // 2), animate=False, immediate=True)
         self.auto_scroll = False  # even at the end: the match must not be pushed away
         self.refresh()
-        self._say()
+        self._update_title()
 
-    def _matching(self, texts: Sequence[str], first: int = 0) -> list[int]:
-        """Return the places of the rows that have the words; the first of `texts` has place `first`."""
+    def _find_matches(self, texts: Sequence[str], first: int = 0) -> list[int]:
+        """Return the indices of the rows that contain the words; the first of `texts` has index `first`."""
         return [index for index, text in enumerate(texts, first) if self.words in text.lower()] if self.words else []
 
     def action_search(self) -> None:
@@ -181,42 +181,46 @@ class LogPane(Log):
         if self._taken:
             self._taken = self._state.line_count - len(self._state.lines)
             self.show(self._state, self.rows.utc_offset)
-        self._say()
+        self._update_title()
 
     def action_follow(self) -> None:
         self.auto_scroll = not self.auto_scroll
         self.show_end()
-        self._say()
+        self._update_title()
 
     def action_top(self) -> None:
         self.auto_scroll = False
         self.scroll_home(animate=False)
-        self._say()
+        self._update_title()
 
     def action_end(self) -> None:
         self.auto_scroll = True
         self.scroll_end(animate=False)
-        self._say()
+        self._update_title()
 
-    def _say(self) -> None:
-        """Say in the title what is seen: following or held, which level, which match."""
-        parts = ["server.log", "following" if self.auto_scroll else "held, G follows"]
+    def _update_title(self) -> None:
+        """Show in the title whether the log is followed, the level, and the match."""
+        parts = ["server.log", "following" if self.auto_scroll else "paused, G follows"]
         if level := self.rows.level:
             parts.append(f"{LEVELS[level]}: {self.rows.shown} of {self.rows.lines}")
         if self.words:
-            found = self._found
-            place = f"{found.index(self.at) + 1} of {len(found)}" if self.at in found else f"{len(found)} matches"
+            matches = self._matches
+            place = (
+                f"{matches.index(self.at) + 1} of {len(matches)}" if self.at in matches else f"{len(matches)} matches"
+            )
             parts.append(f"“{truncate(self.words, 20)}” {place}")
         self.border_title = Text(" · ".join(parts))
 
 
 class SearchBar(Input):
-    """Asks for what to search in the log; enter keeps it, escape forgets it."""
+    """The search bar of the log; enter keeps the search, escape clears it."""
 
-    BINDINGS: ClassVar = [Binding("escape", "forget", "forget")]
+    BINDINGS: ClassVar = [Binding("escape", "clear_search", "clear")]
 
     def __init__(self, pane: LogPane) -> None:
-        super().__init__(value=pane.words, placeholder="search the log; enter, then n and N", id="search")
+        super().__init__(
+            value=pane.words, placeholder="search the log; after enter, n and N go to other matches", id="search"
+        )
         self._pane = pane
 
     def on_mount(self) -> None:
@@ -230,7 +234,7 @@ class SearchBar(Input):
     def _submitted(self) -> None:
         self._close()
 
-    def action_forget(self) -> None:
+    def action_clear_search(self) -> None:
         self._pane.action_all()
         self._close()
 

@@ -1,4 +1,4 @@
-"""The rows of the log pane: which lines of a state it shows, and texts that are made when somebody asks for them."""
+"""The rows of the log pane: which lines of a run's state it shows; their texts are formatted when they are drawn."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dflash_tui.events import LogLine
 from dflash_tui.tui.render import status
 from dflash_tui.vllm_output.benign_warnings import explain_benign_warning
 
-_NOTE = f"{'':11}↳ no harm: "
+_NOTE = f"{'':11}↳ harmless: "
 _RANKS = {"WARNING": 1, "ERROR": 2, "CRITICAL": 2}
 
 
-class _Marked(msgspec.Struct, frozen=True):
-    """A line that looks bad and does no harm, and `why`; a `note` below it says so."""
+class _HarmlessLine(msgspec.Struct, frozen=True):
+    """A line that looks like a problem and is none, and `why`; with `note` the row below it that says so."""
 
     line: LogLine
     why: str
@@ -26,65 +26,65 @@ class _Marked(msgspec.Struct, frozen=True):
 
 
 class LogRows(Sequence[str]):
-    """The rows of the lines that were taken, of `level` (0 all, 1 warnings, 2 errors) and worse. It copies no text."""
+    """The rows of log lines of `level` (0 all, 1 warnings, 2 errors) and worse. It copies no text."""
 
     def __init__(self) -> None:
         self.level, self.utc_offset = 0, 0.0
-        self._rows: list[LogLine | _Marked] = []
-        self._made = bytearray()  # how many rows each line has
+        self._rows: list[LogLine | _HarmlessLine] = []
+        self._row_counts = bytearray()  # of each line
         self._explained: set[str] = set()
         self._rank = 0
 
     def clear(self) -> None:
-        """Forget all lines; the level stays."""
+        """Drop all lines; the level stays."""
         self._rows.clear()
-        self._made.clear()
+        self._row_counts.clear()
         self._explained.clear()
         self._rank = 0
 
     def take(self, lines: Iterable[LogLine]) -> None:
         """Add the newest lines."""
         for line in lines:
-            rows = self._of(line)
+            rows = self._build_rows(line)
             self._rows += rows
-            self._made.append(len(rows))
+            self._row_counts.append(len(rows))
 
     def keep(self, lines: int) -> int:
-        """Forget all lines but so many of the last, as the state did; return how many rows went with them."""
-        old = len(self._made) - lines
+        """Drop all lines but the last `lines`, as the state did; return how many rows were dropped."""
+        old = len(self._row_counts) - lines
         if old <= 0:
             return 0
-        gone = sum(self._made[:old])
-        del self._rows[:gone], self._made[:old]
-        return gone
+        dropped = sum(self._row_counts[:old])
+        del self._rows[:dropped], self._row_counts[:old]
+        return dropped
 
     @property
     def lines(self) -> int:
-        """How many lines were taken and are not forgotten."""
-        return len(self._made)
+        """How many lines are kept."""
+        return len(self._row_counts)
 
     @property
     def shown(self) -> int:
         """How many of them are of the level."""
-        return len(self._made) - self._made.count(0)
+        return len(self._row_counts) - self._row_counts.count(0)
 
-    def _of(self, line: LogLine) -> list[LogLine | _Marked]:
+    def _build_rows(self, line: LogLine) -> list[LogLine | _HarmlessLine]:
         """Return the rows of a line: none below the level, else it and perhaps a note, once for each reason."""
         if line.level or line.source:
             self._rank = _RANKS.get(line.level, 0)
         elif line.text.startswith("Traceback (most recent call last)"):
-            self._rank = 2  # what follows it has no level of its own
+            self._rank = 2  # the lines after it have no level of their own
         why = explain_benign_warning(line.text) if self._rank or not line.level else ""
         if (min(self._rank, 1) if why else self._rank) < self.level:
             return []
         if not why:
             return [line]
         if why in self._explained:
-            return [_Marked(line, why)]
+            return [_HarmlessLine(line, why)]
         self._explained.add(why)
-        return [_Marked(line, why), _Marked(line, why, note=True)]
+        return [_HarmlessLine(line, why), _HarmlessLine(line, why, note=True)]
 
-    def _text(self, row: LogLine | _Marked) -> str:
+    def _text(self, row: LogLine | _HarmlessLine) -> str:
         if isinstance(row, LogLine):
             return status.render_log_line(row, self.utc_offset)
         if row.note:

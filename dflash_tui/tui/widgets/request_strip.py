@@ -15,7 +15,7 @@ from dflash_tui.tui.widgets.basic import MUTED
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _NAME, _VALUE = 8, 8
-# What is shown of each request, how exact, and in which colour; the most telling first, since height may lack.
+# Name, field, digits and colour of each row; the most important first, since there may be room for one only.
 _ROWS = (("tok/s", "tok_s", 1, "$series-a"), ("AL", "acceptance_length", 2, "$series-b"),
          ("steps/s", "steps_s", 1, "$series-c"))  # fmt: skip
 
@@ -23,7 +23,7 @@ _ROWS = (("tok/s", "tok_s", 1, "$series-a"), ("AL", "acceptance_length", 2, "$se
 class RequestStrip(Widget):
     """A row of cells for each of tok/s, AL and steps/s, the newest request at the right, then its value.
 
-    Where nobody recorded the newest, the value is that of the newest known, and muted.
+    If the newest request has no value, that of the newest one with a value is shown, muted.
     """
 
     requests: reactive[Sequence[FinishedRequest]] = reactive(())
@@ -45,11 +45,11 @@ class RequestStrip(Widget):
         self._set_title()
 
     def _set_title(self) -> None:
-        title = f"requests  {len(self.requests)} finished, oldest left" if self.requests else "requests"
+        title = f"requests  {len(self.requests)} finished, newest on the right" if self.requests else "requests"
         if self.cycle:
             fast = self.cycle.period - self.cycle.slow
             title = (
-                f"! requests  a cycle of {self.cycle.period}: {fast} fast, {self.cycle.slow} slow{_fell(self.cycle)}"
+                f"! requests  every {self.cycle.period}: {fast} fast, {self.cycle.slow} slow{_format_cause(self.cycle)}"
             )
         self.border_title = truncate(title, max(20, self.size.width - 4)) if self.size.width else title
         self.set_class(self.cycle is not None, "-cycle")
@@ -60,15 +60,15 @@ class RequestStrip(Widget):
     def render(self) -> RenderResult:
         width, height = self.size
         if not self.requests:
-            return Content.assemble(("a cell for each request once one has finished", MUTED))
+            return Content.assemble(("one cell per finished request; none yet", MUTED))
         room = max(1, width - _NAME - _VALUE)
         shown = self.requests[-room:]
         rows = _ROWS[:1] if self.has_class("-bare") else _ROWS
         return Content("\n").join([_row(*row, shown) for row in rows[: max(1, height)]])
 
 
-def _fell(cycle: SlowCycle) -> str:
-    return f"; {cycle.cause.replace('both', 'AL and steps/s')} fell" if cycle.cause else ""
+def _format_cause(cycle: SlowCycle) -> str:
+    return f"; {cycle.cause.replace('both', 'AL and steps/s')} drop" if cycle.cause else ""
 
 
 def _row(name: str, figure: str, digits: int, color: str, requests: Sequence[FinishedRequest]) -> Content:

@@ -1,4 +1,4 @@
-"""The figures of a running server: what they are, and a widget that lays them out in two rows."""
+"""The figures of a running server, and the widget that lays them out in two rows."""
 
 from __future__ import annotations
 
@@ -41,50 +41,48 @@ class Tile(NamedTuple):
 def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, span: float) -> list[list[Tile]]:
     """Return two rows of figures: of the last ten seconds, with the mean or the quantiles of the window.
 
-    `tokens` is how many are drafted per step. A server that is silent or gone has no present figures.
+    A server that does not answer or has exited has no current figures.
+
+    Args:
+        state: The state of the run.
+        plan: What was launched, for the published figures of the pair.
+        tokens: How many tokens are drafted per step.
+        now: The present time, in seconds since the epoch.
+        span: The seconds of the window.
     """
     last = state.readings[-1] if state.readings else None
     fresh = last is not None and state.exit is None and now - last.at <= MAX_GAP
     recent = state.window(RECENT, now) if fresh else None
     mean = state.window(span, now)
     minutes = f"{span / 60:.0f} min"
-    speed, steps, length, rate = (
-        _of(recent, figure) for figure in ("tok_s", "steps_s", "acceptance_length", "acceptance")
+    tok_s, steps_s, length, acceptance = (
+        _read_rate(recent, figure) for figure in ("tok_s", "steps_s", "acceptance_length", "acceptance")
     )
     most = f"of {tokens + 1}, " if tokens else ""
+    mean_tok_s, mean_steps_s, mean_length, mean_acceptance, prefix_hits = (
+        _read_rate(mean, figure) for figure in ("tok_s", "steps_s", "acceptance_length", "acceptance", "prefix_hit")
+    )
+    speed_note, steps_note = (f"{format_number(value)} in {minutes}" for value in (mean_tok_s, mean_steps_s))
+    length_note = f"{most}{format_number(mean_length, 2)}"
     return [
         [
-            Tile(
-                f"tok/s {RECENT:.0f} s",
-                format_number(speed),
-                f"{format_number(_of(mean, 'tok_s'))} in {minutes}",
-                "tok/s",
-                14,
-            ),
-            Tile("steps/s", format_number(steps), f"{format_number(_of(mean, 'steps_s'))} in {minutes}", "steps/s", 15),
-            Tile(
-                "accept len",
-                format_number(length, 2),
-                f"{most}{format_number(_of(mean, 'acceptance_length'), 2)}",
-                "AL",
-                9,
-            ),
-            Tile(
-                "acceptance", format_percent(rate, 1), f"{format_percent(_of(mean, 'acceptance'), 1)}", "acceptance", 19
-            ),
-            _expected(state, plan, mean),
+            Tile(f"tok/s {RECENT:.0f} s", format_number(tok_s), speed_note, "tok/s", 14),
+            Tile("steps/s", format_number(steps_s), steps_note, "steps/s", 15),
+            Tile("acceptance length", format_number(length, 2), length_note, "AL", 9),
+            Tile("acceptance", format_percent(acceptance, 1), format_percent(mean_acceptance, 1), "acceptance", 19),
+            _build_published(state, plan, mean),
         ],
         [
-            _latency("TTFT", 18, state.ttft(span, now)),
-            _latency("TPOT", 17, state.tpot(span, now)),
-            _queue(last if fresh else None, mean),
-            Tile("prefix hits", format_percent(_of(mean, "prefix_hit"), 1), f"in {minutes}", "prefix", 14),
-            _memory(state, now),
+            _build_latency("TTFT", 18, state.ttft(span, now)),
+            _build_latency("TPOT", 17, state.tpot(span, now)),
+            _build_queue(last if fresh else None, mean),
+            Tile("prefix hits", format_percent(prefix_hits, 1), f"in {minutes}", "prefix", 14),
+            _build_memory(state, now),
         ],
     ]
 
 
-def _queue(last: CounterReading | None, mean: Rates | None) -> Tile:
+def _build_queue(last: CounterReading | None, mean: Rates | None) -> Tile:
     """Return how many requests run and wait, and how many were preempted in the window."""
     if last is None:
         return Tile("run/wait/preempt", UNKNOWN, "", "queue", 13)
@@ -93,7 +91,7 @@ def _queue(last: CounterReading | None, mean: Rates | None) -> Tile:
     return Tile("run/wait/preempt", counts, "", "queue", 13, good=not mean or mean.preemptions < 1)
 
 
-def _memory(state: RunState, now: float) -> Tile:
+def _build_memory(state: RunState, now: float) -> Tile:
     memory = state.memory.latest(now, MAX_GAP) if state.exit is None else None
     if memory is None:
         return Tile("memory", UNKNOWN, "", "memory", 17)
@@ -101,19 +99,19 @@ def _memory(state: RunState, now: float) -> Tile:
     return Tile(f"memory {memory.source}", format_gib(memory.used), share, "memory", 17)
 
 
-def _expected(state: RunState, plan: Plan | None, mean: Rates | None) -> Tile:
-    """Return where the run lies against what others measured: the first figure that differs, else the speed."""
+def _build_published(state: RunState, plan: Plan | None, mean: Rates | None) -> Tile:
+    """Return the run against published figures: the first figure that is outside their range, else the speed."""
     band = choose_published_figures(plan.expected, plan.mode) if plan and not plan.synthetic else None
-    found = compare_with_published(band, mean, state.finished.requests) if band else []
-    if not found:
-        return Tile("published", UNKNOWN, "not yet" if band else "none for this", "band", 23)
-    one = next((reading for reading in found if reading.position != "within"), found[0])
+    comparisons = compare_with_published(band, mean, state.finished.requests) if band else []
+    if not comparisons:
+        return Tile("published", UNKNOWN, "no data yet" if band else "no figures", "band", 23)
+    one = next((reading for reading in comparisons if reading.position != "within"), comparisons[0])
     low, high = (format_percent(x) if one.name == "acceptance" else f"{x:g}" for x in (one.low, one.high))
     good = one.position != "below"
     return Tile("published", f"{one.position} {low} to {high}", one.name, "band", 23, good=good)
 
 
-def _latency(name: str, share: int, histogram: Histogram | None) -> Tile:
+def _build_latency(name: str, share: int, histogram: Histogram | None) -> Tile:
     """Return the median and the 95th percentile of a histogram, and of how many requests."""
     middle, high = (estimate_quantile(histogram, part) if histogram else None for part in (0.5, 0.95))
     if histogram is None or middle is None or high is None:
@@ -123,7 +121,7 @@ def _latency(name: str, share: int, histogram: Histogram | None) -> Tile:
     return Tile(f"{name} p50/p95", both, f"n={sum(histogram.counts):.0f}", name, share)
 
 
-def _of(rates: Rates | None, figure: str) -> float | None:
+def _read_rate(rates: Rates | None, figure: str) -> float | None:
     value: float | None = getattr(rates, figure, None)
     return value
 
@@ -160,13 +158,13 @@ class Tiles(Widget):
         for row in self.rows:
             widths = _widths([tile.share if compact else 1 for tile in row], self.size.width)
             if compact:
-                lines.append(_joined([_short(tile, width) for tile, width in zip(row, widths, strict=True)]))
+                lines.append(_join([_short(tile, width) for tile, width in zip(row, widths, strict=True)]))
                 continue
             names = [
                 (truncate(tile.name, width - 1).ljust(width), MUTED) for tile, width in zip(row, widths, strict=True)
             ]
             lines.append(Content.assemble(*names))
-            lines.append(_joined([_value(tile, width) for tile, width in zip(row, widths, strict=True)]))
+            lines.append(_join([_value(tile, width) for tile, width in zip(row, widths, strict=True)]))
         return Content("\n").join(lines)
 
 
@@ -176,7 +174,7 @@ def _widths(shares: Sequence[int], width: int) -> list[int]:
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def _joined(parts: Sequence[Content]) -> Content:
+def _join(parts: Sequence[Content]) -> Content:
     return Content("").join(parts)
 
 
