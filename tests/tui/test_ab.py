@@ -73,7 +73,7 @@ async def test_requests_are_seen_as_they_come(size):
     async with panel.run_test(size=size) as pilot:
         await opened(pilot, a_design().id, "  measuring")
         await wait_for(pilot, lambda: "S Stop" in text(panel))
-        for words in ("cold ", "Math ", "? Help", "q Leave"):
+        for words in ("cold ", "Math ", "? Help", "q Quit"):
             assert words in text(panel)
         assert "r Resume" not in text(panel)
 

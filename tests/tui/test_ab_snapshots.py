@@ -43,7 +43,7 @@ def shown(report: ExperimentReport, theme: str = "") -> Callable[[Pilot[str]], A
         panel.theme = theme or panel.theme
         panel.compare_screen.begin(report)
         panel.switch_mode("compare")
-        await wait_for(pilot, lambda: "q Leave" in text(panel) and "◆ B compile" in text(panel))
+        await wait_for(pilot, lambda: "q Quit" in text(panel) and "◆ B compile" in text(panel))
         await pilot.pause(0.2)
 
     return act

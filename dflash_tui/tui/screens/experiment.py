@@ -85,7 +85,7 @@ class ExperimentScreen(Screen[None]):
         ),
         Binding("2", "app.show('live')", "Live", show=False, tooltip="The run that is watched"),
         Binding("question_mark", "app.keys", "Help", key_display="?"),
-        Binding("q", "app.leave", "Leave", tooltip="Leave the panel; the experiment continues"),
+        Binding("q", "app.leave", "Quit", tooltip="Quit the panel; the experiment continues"),
     ]
 
     class Over(Message):

@@ -50,7 +50,7 @@ class VerdictScreen(Screen[None]):
         Binding("escape,1", "app.show('launch')", "Launch", key_display="1", tooltip="The launch screen"),
         Binding("2", "app.show('live')", "Live", show=False, tooltip="The run that is watched"),
         Binding("question_mark", "app.keys", "Help", key_display="?"),
-        Binding("q", "app.leave", "Leave", tooltip="Leave the panel"),
+        Binding("q", "app.leave", "Quit", tooltip="Quit the panel"),
     ]
 
     class Boots(Message):
