@@ -151,7 +151,7 @@ async def test_a_match_at_the_end_is_not_pushed_away(live):
         panel.run_screen.draw()
         await pilot.pause()
         assert "a needle" in text(panel)
-        assert "held" in text(panel)
+        assert "paused, G follows" in text(panel)
 
 
 async def test_what_is_searched_may_look_like_markup(live):
@@ -248,7 +248,7 @@ async def test_matches_and_place_move_with_the_lines(live):
             assert pane.lines[pane.at].endswith("a needle  [x]")
             assert f"“needle” 1 of {piece + 2}" in str(pane.border_title)
             assert "a needle" in text(panel)
-            assert "held" in text(panel)
+            assert "paused, G follows" in text(panel)
         for line in lines(now, MAX_LINES - 1400):
             panel.run_screen.take(line)
         for _ in range(12):

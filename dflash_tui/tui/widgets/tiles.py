@@ -68,7 +68,7 @@ def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, spa
         [
             Tile(f"tok/s {RECENT:.0f} s", format_number(tok_s), speed_note, "tok/s", 14),
             Tile("steps/s", format_number(steps_s), steps_note, "steps/s", 15),
-            Tile("acceptance length", format_number(length, 2), length_note, "AL", 9),
+            Tile("accept length", format_number(length, 2), length_note, "AL", 9),
             Tile("acceptance", format_percent(acceptance, 1), format_percent(mean_acceptance, 1), "acceptance", 19),
             _build_published(state, plan, mean),
         ],
