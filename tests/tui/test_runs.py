@@ -99,8 +99,8 @@ async def test_the_list_takes_hostile_names_and_fits(ended, size):
     panel = app()
     async with panel.run_test(size=size) as pilot:
         await pilot.press("r")
-        await wait_for(pilot, lambda: "3 ended, and the sample" in text(panel) and "▶ sample" in text(panel))
-        for words in ("✗ died", "■ stopped", "[/] [", "enter  watch", "h  compare starts", "esc  close"):
+        await wait_for(pilot, lambda: "3 finished, and the sample" in text(panel) and "▶ sample" in text(panel))
+        for words in ("✗ failed", "■ stopped", "[/] [", "enter  watch", "h  compare starts", "esc  close"):
             assert words in text(panel)
 
 
@@ -117,7 +117,7 @@ async def test_a_run_is_exported_from_the_list(ended, tmp_path, monkeypatch):
         await wait_for(pilot, lambda: "already exists" in text(panel))
 
 
-@pytest.mark.parametrize(("typed", "found"), [("recipe toy", "Recipe: toy"), ("failed", "Run: 20261121-012401-died")])
+@pytest.mark.parametrize(("typed", "found"), [("recipe toy", "Recipe: toy"), ("died", "Run: 20261121-012401-died")])
 async def test_the_palette_finds_recipes_and_runs(ended, typed, found):
     panel = app({"other": a_recipe(name="other", title=HOSTILE), "toy": a_recipe()})
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -137,5 +137,5 @@ async def test_help_lists_the_keys_of_the_screen_and_of_the_panel():
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(120, 50)) as pilot:
         await pilot.press("question_mark")
-        for words in ("Switch to another run", "Light or dark", "Switch between eager and compile", "ctrl+p"):
+        for words in ("watch, replay or export", "Light or dark", "Switch between eager and compile", "ctrl+p"):
             assert words in text(panel)
