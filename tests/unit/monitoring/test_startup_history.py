@@ -130,7 +130,7 @@ def test_the_command_compares_modes_and_caches(folders, capsys):
 def test_the_command_as_json_and_its_errors(folders, capsys):
     """As JSON one object per start; a recipe without a start is an error that says which there are."""
     assert main(["history"]) == 0
-    assert "no server has come up" in capsys.readouterr().err
+    assert "no server has started" in capsys.readouterr().err
     leave(a_plan(), "r1", recordings.raw(COLD))
     assert main(["history", "--json"]) == 0
     [start] = map(json.loads, capsys.readouterr().out.splitlines())
