@@ -98,8 +98,8 @@ async def test_launching_beside_a_server_asks_first(running):
     async with panel.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         await pilot.press("enter")
-        await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
-        assert f"toy on :{running.plan.port} runs" in text(panel)
+        await wait_for(pilot, lambda: isinstance(panel.screen, Confirm) and f":{running.plan.port}" in text(panel))
+        assert running.plan.recipe in text(panel)
         await pilot.press("n")
         assert not panel.preparing
         assert panel.current_mode == "launch"
