@@ -38,7 +38,7 @@ def shown(state: RunState, now: float) -> dict[str, str]:
 
 def test_each_row_of_tiles_fits_80_columns():
     for row in build_tiles(folded(), a_run().plan, 7, BASE, 600.0):
-        assert sum(tile.share for tile in row) <= 80
+        assert sum(tile.columns for tile in row) <= 80
 
 
 def test_nothing_known_is_dashes():

@@ -25,21 +25,24 @@ RECENT = 10.0
 
 
 class Tile(NamedTuple):
-    """One figure: its name, value and a note that is dropped when there is no room; `good` False marks it.
-
-    `short` is the name where name and value share a line, `share` what the tile takes of 80 columns there.
-    """
+    """One figure above the charts."""
 
     name: str
+    """What it is; no two names begin with the same word."""
     value: str
+    """The figure with its unit, or a dash."""
     note: str = ""
+    """What stands beside the value where there is room."""
     short: str = ""
-    share: int = 16
+    """The name where name and value are on one line."""
+    columns: int = 16
+    """How many of 80 columns the tile takes there; those of a row are 80 at most."""
     good: bool = True
+    """Whether the figure is as it should be; one that is not is drawn as an error."""
 
 
 def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, span: float) -> list[list[Tile]]:
-    """Return two rows of figures: of the last ten seconds, with the mean or the quantiles of the window.
+    """Return two rows of figures: of the last ten seconds, with the window or the quantiles of the window.
 
     A server that does not answer or has exited has no current figures.
 
@@ -53,42 +56,40 @@ def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, spa
     last = state.readings[-1] if state.readings else None
     fresh = last is not None and state.exit is None and now - last.at <= MAX_GAP
     recent = state.window(RECENT, now) if fresh else None
-    mean = state.window(span, now)
+    window = state.window(span, now)
     minutes = f"{span / 60:.0f} min"
-    tok_s, steps_s, length, acceptance = (
-        _read_rate(recent, figure) for figure in ("tok_s", "steps_s", "acceptance_length", "acceptance")
-    )
+    tok_s, tok_s_note = (format_number(rates.tok_s if rates else None) for rates in (recent, window))
+    steps_s, steps_s_note = (format_number(rates.steps_s if rates else None) for rates in (recent, window))
+    length, length_note = (format_number(rates.acceptance_length if rates else None, 2) for rates in (recent, window))
+    acceptance, acceptance_note = (format_percent(rates.acceptance if rates else None, 1) for rates in (recent, window))
     most = f"of {tokens + 1}, " if tokens else ""
-    mean_tok_s, mean_steps_s, mean_length, mean_acceptance, prefix_hits = (
-        _read_rate(mean, figure) for figure in ("tok_s", "steps_s", "acceptance_length", "acceptance", "prefix_hit")
-    )
-    speed_note, steps_note = (f"{format_number(value)} in {minutes}" for value in (mean_tok_s, mean_steps_s))
-    length_note = f"{most}{format_number(mean_length, 2)}"
     return [
         [
-            Tile(f"tok/s {RECENT:.0f} s", format_number(tok_s), speed_note, "tok/s", 14),
-            Tile("steps/s", format_number(steps_s), steps_note, "steps/s", 15),
-            Tile("accept length", format_number(length, 2), length_note, "AL", 9),
-            Tile("acceptance", format_percent(acceptance, 1), format_percent(mean_acceptance, 1), "acceptance", 19),
-            _build_published(state, plan, mean),
+            Tile(f"tok/s {RECENT:.0f} s", tok_s, f"{tok_s_note} in {minutes}", "tok/s", 14),
+            Tile("steps/s", steps_s, f"{steps_s_note} in {minutes}", "steps/s", 15),
+            Tile("accept length", length, f"{most}{length_note}", "AL", 9),
+            Tile("acceptance", acceptance, acceptance_note, "acceptance", 19),
+            _build_published(state, plan, window),
         ],
         [
             _build_latency("TTFT", 18, state.ttft(span, now)),
             _build_latency("TPOT", 17, state.tpot(span, now)),
-            _build_queue(last if fresh else None, mean),
-            Tile("prefix hits", format_percent(prefix_hits, 1), f"in {minutes}", "prefix", 14),
+            _build_queue(last if fresh else None, window),
+            Tile(
+                "prefix hits", format_percent(window.prefix_hit if window else None, 1), f"in {minutes}", "prefix", 14
+            ),
             _build_memory(state, now),
         ],
     ]
 
 
-def _build_queue(last: CounterReading | None, mean: Rates | None) -> Tile:
+def _build_queue(last: CounterReading | None, window: Rates | None) -> Tile:
     """Return how many requests run and wait, and how many were preempted in the window."""
     if last is None:
         return Tile("run/wait/preempt", UNKNOWN, "", "queue", 13)
-    preempted = format_number(mean.preemptions if mean else None, 0)
+    preempted = format_number(window.preemptions if window else None, 0)
     counts = f"{last.counters.running}/{last.counters.waiting}/{preempted}"
-    return Tile("run/wait/preempt", counts, "", "queue", 13, good=not mean or mean.preemptions < 1)
+    return Tile("run/wait/preempt", counts, "", "queue", 13, good=not window or window.preemptions < 1)
 
 
 def _build_memory(state: RunState, now: float) -> Tile:
@@ -99,10 +100,10 @@ def _build_memory(state: RunState, now: float) -> Tile:
     return Tile(f"memory {memory.source}", format_gib(memory.used), share, "memory", 17)
 
 
-def _build_published(state: RunState, plan: Plan | None, mean: Rates | None) -> Tile:
+def _build_published(state: RunState, plan: Plan | None, window: Rates | None) -> Tile:
     """Return the run against published figures: the first figure that is outside their range, else the speed."""
     band = choose_published_figures(plan.expected, plan.mode) if plan and not plan.synthetic else None
-    comparisons = compare_with_published(band, mean, state.finished.requests) if band else []
+    comparisons = compare_with_published(band, window, state.finished.requests) if band else []
     if not comparisons:
         return Tile("published", UNKNOWN, "no data yet" if band else "no figures", "band", 23)
     one = next((reading for reading in comparisons if reading.position != "within"), comparisons[0])
@@ -111,19 +112,14 @@ def _build_published(state: RunState, plan: Plan | None, mean: Rates | None) -> 
     return Tile("published", f"{one.position} {low} to {high}", one.name, "band", 23, good=good)
 
 
-def _build_latency(name: str, share: int, histogram: Histogram | None) -> Tile:
+def _build_latency(name: str, columns: int, histogram: Histogram | None) -> Tile:
     """Return the median and the 95th percentile of a histogram, and of how many requests."""
     middle, high = (estimate_quantile(histogram, part) if histogram else None for part in (0.5, 0.95))
     if histogram is None or middle is None or high is None:
-        return Tile(f"{name} p50/p95", UNKNOWN, "", name, share)
+        return Tile(f"{name} p50/p95", UNKNOWN, "", name, columns)
     (one, unit), (other, same) = format_quantile(middle), format_quantile(high)
     both = f"{one}/{other} {unit}" if unit == same else f"{one} {unit}/{other} {same}"
-    return Tile(f"{name} p50/p95", both, f"n={sum(histogram.counts):.0f}", name, share)
-
-
-def _read_rate(rates: Rates | None, figure: str) -> float | None:
-    value: float | None = getattr(rates, figure, None)
-    return value
+    return Tile(f"{name} p50/p95", both, f"n={sum(histogram.counts):.0f}", name, columns)
 
 
 def format_quantile(value: Quantile) -> tuple[str, str]:
@@ -156,7 +152,7 @@ class Tiles(Widget):
         compact = self.size.height < 2 * len(self.rows)
         lines: list[Content] = []
         for row in self.rows:
-            widths = _widths([tile.share if compact else 1 for tile in row], self.size.width)
+            widths = _widths([tile.columns if compact else 1 for tile in row], self.size.width)
             if compact:
                 lines.append(_join([_short(tile, width) for tile, width in zip(row, widths, strict=True)]))
                 continue
