@@ -283,24 +283,18 @@ _LEAST_STEPS = 1e-6  # less than a millionth of a step was never measured
 
 
 class RequestDone(Event, frozen=True, tag="request"):
-    """One measured request."""
+    """One measured request: the kind of its prompt, its tokens and seconds, and why the server ended or refused it."""
 
     kind: str
-    """The kind of its prompt."""
     tokens: Whole = 0
-    """Tokens of the answer."""
     prompt_tokens: Whole = 0
-    """Tokens of the prompt."""
     ttft: Amount | None = None
     """Seconds to the first token."""
     total: Amount = 0.0
-    """Seconds in all."""
     decode_tok_s: Amount | None = None
     """(N - 1) / (t_last - t_first) with N from `usage`; None when one chunk had it all, or all were read at once."""
     finish: str = ""
-    """Why the answer ended, by the server."""
     error: str = ""
-    """Why the request failed; empty on success."""
     steps: Amount | None = None
     """What the server's counter of drafts grew by meanwhile: this request's steps when nobody else sends any."""
     accepted: Amount | None = None
@@ -357,32 +351,6 @@ class Autopsy(Event, frozen=True, tag="autopsy"):
     kills: int | None = None
 
 
-AnyEvent = (
-    Preparing
-    | Launched
-    | LogLine
-    | PhaseStarted
-    | Progressed
-    | Stated
-    | Noted
-    | Compiled
-    | Problem
-    | HealthChanged
-    | Sampled
-    | LatenciesSampled
-    | MemorySampled
-    | Activity
-    | GpusSampled
-    | Suspended
-    | RequestDone
-    | Stopping
-    | Exited
-    | Autopsy
-)
-
-# Requests of the recorder are no measurements: one shows that a server can generate, the other that it still can.
-WARM_UP, PROBE = "warm-up", "probe"
-OURS = frozenset({WARM_UP, PROBE})
 Recorded = (
     Sampled
     | LatenciesSampled
@@ -396,6 +364,11 @@ Recorded = (
     | Exited
     | Autopsy
 )
+AnyEvent = Preparing | Launched | LogLine | PhaseStarted | Progressed | Stated | Noted | Compiled | Problem | Recorded
+
+# Requests of the recorder are no measurements: one shows that a server can generate, the other that it still can.
+WARM_UP, PROBE = "warm-up", "probe"
+OURS = frozenset({WARM_UP, PROBE})
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Recorded] = msgspec.json.Decoder(Recorded)
