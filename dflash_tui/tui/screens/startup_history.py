@@ -52,7 +52,7 @@ class HistoryScreen(ModalScreen[None]):
     async def load_starts(self) -> None:
         """Read the starts in a thread; those of finished runs are read once."""
         starts = await asyncio.to_thread(startup_history.list_starts)
-        head = f"  {pluralize(len(starts), 'start')} that came up on this machine; medians until the first answer"
+        head = f"  {pluralize(len(starts), 'start')} on this machine; medians until the first answer"
         self.query_one("#head-of-starts", Static).update(Content.assemble(("starts", "bold"), head))
         shown, width = self.query_one("#compared", Static), self.query_one("#checks").size.width - 2
         none = Content.assemble(("no server has started on this machine yet", MUTED))
