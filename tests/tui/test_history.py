@@ -43,7 +43,7 @@ async def test_kinds_are_compared_with_n_median_and_spread(known, size):
         await pilot.press("r")
         await wait_for(pilot, lambda: isinstance(panel.screen, RunList))
         await pilot.press("h")
-        await wait_for(pilot, lambda: "7 starts that came up on" in text(panel))
+        await wait_for(pilot, lambda: "7 starts on this machine" in text(panel))
         await pilot.pause()
         shown = str(panel.screen.query_one("#compared").render())
         rows = [row.split() for row in shown.splitlines()]
