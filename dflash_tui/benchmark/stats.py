@@ -89,7 +89,7 @@ class ArmDifference(NamedTuple):
         return Ratio(math.exp(self.log), math.exp(self.log - reach), math.exp(self.log + reach))
 
     @property
-    def shown(self) -> bool:
+    def is_shown(self) -> bool:
         """Whether the arms differ: the interval excludes 1 and the difference exceeds twice the larger variation."""
         return self.ratio().excludes_one and abs(self.log) > self.least
 

@@ -26,7 +26,7 @@ class Spread(msgspec.Struct, frozen=True):
     n: int
 
     @classmethod
-    def of(cls, values: Iterable[float | None]) -> Spread | None:
+    def from_values(cls, values: Iterable[float | None]) -> Spread | None:
         """Return the spread of the values that are known; None without any."""
         known = sorted(value for value in values if value is not None)
         if not known:
@@ -58,18 +58,18 @@ class RequestFigures(msgspec.Struct, frozen=True):
     steps_s: Spread | None
 
     @classmethod
-    def of(cls, done: Sequence[RequestDone]) -> RequestFigures:
+    def from_requests(cls, done: Sequence[RequestDone]) -> RequestFigures:
         """Return the figures of these requests."""
         good = [request for request in done if not request.error]
         return cls(
             n=len(good),
             failed=len(done) - len(good),
-            tok_s=Spread.of(request.decode_tok_s for request in good),
-            ttft=Spread.of(request.ttft for request in good),
-            tpot=Spread.of(1 / request.decode_tok_s for request in good if request.decode_tok_s),
-            chunk_p95=Spread.of(request.chunk_p95 for request in good),
-            acceptance_length=Spread.of(request.acceptance_length for request in good),
-            steps_s=Spread.of(request.steps_s for request in good),
+            tok_s=Spread.from_values(request.decode_tok_s for request in good),
+            ttft=Spread.from_values(request.ttft for request in good),
+            tpot=Spread.from_values(1 / request.decode_tok_s for request in good if request.decode_tok_s),
+            chunk_p95=Spread.from_values(request.chunk_p95 for request in good),
+            acceptance_length=Spread.from_values(request.acceptance_length for request in good),
+            steps_s=Spread.from_values(request.steps_s for request in good),
         )
 
 
@@ -99,7 +99,7 @@ class LevelSummary(Event, frozen=True, tag="measured"):
     kinds: dict[str, RequestFigures] = msgspec.field(default_factory=dict)
 
     @classmethod
-    def of(
+    def from_requests(
         cls, run: Run, done: Sequence[RequestDone], before: Counters | None, after: Counters | None, suite: Suite
     ) -> LevelSummary:
         """Return the sum of a level.
@@ -132,8 +132,8 @@ class LevelSummary(Event, frozen=True, tag="measured"):
             streams=max((request.streams for request in done), default=1),
             suite=suite.name,
             digest=suite.digest,
-            figures=RequestFigures.of(done),
-            kinds={kind: RequestFigures.of(requests) for kind, requests in by_kind.items()},
+            figures=RequestFigures.from_requests(done),
+            kinds={kind: RequestFigures.from_requests(requests) for kind, requests in by_kind.items()},
         )
 
 

@@ -49,7 +49,9 @@ class VllmBenchCompared(Event, frozen=True, tag="compared"):
     tok_s: Ratio | None = None
 
     @classmethod
-    def of(cls, run: Run, ours: Sequence[LevelSummary], theirs: Sequence[ImportedResult]) -> VllmBenchCompared:
+    def from_results(
+        cls, run: Run, ours: Sequence[LevelSummary], theirs: Sequence[ImportedResult]
+    ) -> VllmBenchCompared:
         """Return the turns of both, paired in their order."""
         turns = zip((one.tok_s for one in ours), (one.measured[0].tok_s for one in theirs), strict=True)
         both = [(mine, other) for mine, other in turns if mine and other]

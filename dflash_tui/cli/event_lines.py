@@ -58,7 +58,7 @@ class WindowFigures(Event, frozen=True, tag="figures"):
     waiting: int | None
 
     @classmethod
-    def of(cls, state: RunState, now: float, seconds: float) -> WindowFigures:
+    def from_state(cls, state: RunState, now: float, seconds: float) -> WindowFigures:
         """Return the figures of the last `seconds` of `state`."""
         rates = state.window(seconds, now)
         counters = state.readings[-1].counters if rates else None

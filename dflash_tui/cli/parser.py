@@ -290,7 +290,7 @@ def _add_ab(parser: Any) -> None:
             which = "its id, the start of it, or a recipe (default: the one that runs, or the newest)"
             action.add_argument("experiment", metavar="ID", nargs=None if name == "remove" else "?", help=which)
         if name == "resume":
-            add_option(action, "--detach", action="store_true", help="return at once; it goes on by itself")
+            add_option(action, "--detach", action="store_true", help="return at once; it continues in the background")
         add_json_option(action)
 
 
@@ -320,7 +320,7 @@ def _add_ab_run(run: argparse.ArgumentParser) -> None:
     add_option(run, "--keep-cache", action="store_true", help=cache)
     add_option(run, "--stop-running", action="store_true", help="stop servers of yours that would be in the way")
     add_option(run, "--yes", action="store_true", help="begin without asking")
-    add_option(run, "--detach", action="store_true", help="return at once; it goes on by itself")
+    add_option(run, "--detach", action="store_true", help="return at once; it continues in the background")
     add_plan_options(run)
     add_json_option(run)
 

@@ -206,10 +206,10 @@ def _line_of(node: yaml.Node, steps: list[str | int]) -> int:
     line = _line(node)
     for step in steps:
         if isinstance(node, yaml.MappingNode):
-            found = next(((k, v) for k, v in node.value if k.value == step), None)
-            if found is None:
+            entry = next(((k, v) for k, v in node.value if k.value == step), None)
+            if entry is None:
                 break
-            line, node = _line(found[0]), found[1]
+            line, node = _line(entry[0]), entry[1]
         elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
             node = node.value[step]
             line = _line(node)

@@ -51,7 +51,7 @@ def list_session_processes(leader: int, born: str, folder: Path) -> list[psutil.
     """
     boot, _, started = born.partition(":")
     leader_lives = read_process_identity(leader) == born
-    found = []
+    members = []
     for process in psutil.process_iter():
         try:
             if os.getsid(process.pid) != leader:
@@ -60,10 +60,10 @@ def list_session_processes(leader: int, born: str, folder: Path) -> list[psutil.
             if its_boot != boot or int(its_start) < int(started):
                 continue
             if leader_lives or process.cwd() == str(folder.resolve()):
-                found.append(process)
+                members.append(process)
         except (psutil.Error, OSError, ValueError):
             continue
-    return sorted(found, key=lambda process: (process.pid != leader, process.pid))
+    return sorted(members, key=lambda process: (process.pid != leader, process.pid))
 
 
 def measure_resident_memory(members: Iterable[psutil.Process]) -> int:

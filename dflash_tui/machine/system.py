@@ -75,17 +75,17 @@ def find_orphans() -> list[Orphan]:
     Who started one is in the same session. When that ends, init or another reaper (systemd --user, a container's
     init) adopts the process, and that is in a session of its own.
     """
-    found = []
+    orphans = []
     for process in psutil.process_iter():
         try:
             title = (process.cmdline() or [""])[0]
             if title.startswith(_STARTED) and _adopted(process):
                 family = (process, *process.children(recursive=True))
                 born = processes.read_process_identity(process.pid)
-                found.append(Orphan(process.pid, title.strip(), processes.measure_resident_memory(family), born))
+                orphans.append(Orphan(process.pid, title.strip(), processes.measure_resident_memory(family), born))
         except (psutil.Error, OSError):
             continue
-    return found
+    return orphans
 
 
 def _adopted(process: psutil.Process) -> bool:

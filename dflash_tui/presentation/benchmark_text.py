@@ -88,7 +88,7 @@ def tabulate_levels(levels: Sequence[LevelSummary]) -> str:
     header = ("streams", "n", "output tok/s", "TTFT p50", "p95 or max", "TPOT p50", "acceptance", "AL")
     rows = []
     for level in levels:
-        figures = level.figures or RequestFigures.of(())
+        figures = level.figures or RequestFigures.from_requests(())
         rows.append((
             str(level.streams),
             f"{figures.n}" + (f"/{level.requests}" if level.failed else ""),

@@ -87,7 +87,9 @@ def _summarize_prompts(
 ) -> Iterator[ImportedMeasurement]:
     """Yield the medians of each prompt; the speed is that of one stream while it decodes."""
     for kind, streams in dict.fromkeys((done.kind, done.streams) for done in requests):
-        figures = RequestFigures.of([done for done in requests if (done.kind, done.streams) == (kind, streams)])
+        figures = RequestFigures.from_requests(
+            [done for done in requests if (done.kind, done.streams) == (kind, streams)]
+        )
         yield ImportedMeasurement(
             what=f"{head}{kind}",
             n=figures.n,

@@ -76,8 +76,8 @@ def test_memory_that_nobody_measures_any_more_is_unknown():
     state = folded(MemorySampled(BASE, 1 << 30, 2 << 30, "GPU"), Sampled(BASE, Counters(0.0)))
     assert shown(state, BASE + 14)["memory"] == "1.0 GiB"
     assert shown(state, BASE + 16)["memory"] == "—"
-    assert WindowFigures.of(state, BASE + 14, 10.0).memory == 1 << 30
-    assert WindowFigures.of(state, BASE + 16, 10.0).memory is None
+    assert WindowFigures.from_state(state, BASE + 14, 10.0).memory == 1 << 30
+    assert WindowFigures.from_state(state, BASE + 16, 10.0).memory is None
 
 
 def test_the_status_line_names_state_and_synthetic_figures_first():

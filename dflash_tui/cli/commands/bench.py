@@ -58,7 +58,7 @@ class Bench(NamedTuple):
                     print_data(benchmark_text.format_request(request))
                 elif not self.watched:
                     print_data(encode(request).decode())
-        measured = LevelSummary.of(run, done, before, await recorder.read_counters(run), self.suite)
+        measured = LevelSummary.from_requests(run, done, before, await recorder.read_counters(run), self.suite)
         if self.as_json:
             print_data(encode(measured).decode())
         else:
@@ -89,7 +89,7 @@ class Bench(NamedTuple):
             ours.append(await mine.level(streams))
             if not turn % 2:
                 theirs.append(await mine.theirs(streams, ours[-1].seconds))
-        compared = vllm_bench.VllmBenchCompared.of(self.run, ours, theirs)
+        compared = vllm_bench.VllmBenchCompared.from_results(self.run, ours, theirs)
         if self.as_json:
             print_data(encode(compared).decode())
             return

@@ -51,7 +51,7 @@ async def _print_figures(args: argparse.Namespace, server: ForeignServer, state:
         if time.monotonic() < due or not state.readings:
             continue
         due = time.monotonic() + args.every
-        figures = WindowFigures.of(state, time.time(), args.every)
+        figures = WindowFigures.from_state(state, time.time(), args.every)
         if not args.json and rows % 20 == 0:
             print_data(WindowFigures.HEADER)
         print_data(encode(figures).decode() if args.json else figures.line(state))

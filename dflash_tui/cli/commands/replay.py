@@ -46,7 +46,7 @@ def _print_recording(args: argparse.Namespace, source: Recording) -> int:
         while due <= event.at and state.exit is None:
             _wait_until_played(args.speed, began, due - begin)
             if state.readings:
-                figures = WindowFigures.of(state, due, args.every)
+                figures = WindowFigures.from_state(state, due, args.every)
                 if not args.json and rows % 20 == 0:
                     print_data(WindowFigures.HEADER)
                 print_data(encode(figures).decode() if args.json else figures.line(state))

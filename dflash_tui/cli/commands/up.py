@@ -233,7 +233,7 @@ async def _print_figures(state: RunState, every: int, *, as_json: bool) -> None:
         await asyncio.sleep(every)
         if not state.readings or state.exit:
             continue
-        figures = WindowFigures.of(state, time.time(), every)
+        figures = WindowFigures.from_state(state, time.time(), every)
         if as_json:
             print_data(encode(figures).decode())
             continue

@@ -71,10 +71,10 @@ def list_engine_users(engine: Engine) -> list[str]:
     ours = [
         run for run in registry.list_runs() if run.plan.engine_folder == engine.folder and server_process.is_alive(run)
     ]
-    found = [f"{run.id} on port {run.plan.port}" for run in ours]
+    users = [f"{run.id} on port {run.plan.port}" for run in ours]
     members = {process.pid for run in ours for process in server_process.list_processes(run)}
     others = (process for process in psutil.process_iter() if process.pid not in members)
-    return found + [f"process {process.pid}" for process in others if _serves(process, engine)]
+    return users + [f"process {process.pid}" for process in others if _serves(process, engine)]
 
 
 def _serves(process: psutil.Process, engine: Engine) -> bool:
@@ -134,23 +134,23 @@ class _Installed(NamedTuple):
             lines = (self.folder / "RECORD").read_bytes().decode(errors="replace").splitlines()
         except OSError:
             return {}
-        found = {}
+        digests = {}
         for line in lines:
             if line.lstrip('"').startswith("vllm/"):
                 with contextlib.suppress(csv.Error):
                     path, digest, *_ = *next(csv.reader([line])), ""
-                    found[path.removeprefix("vllm/")] = _hexadecimal(digest)
-        return found
+                    digests[path.removeprefix("vllm/")] = _hexadecimal(digest)
+        return digests
 
 
 def _hexadecimal(digest: str) -> str:
     """Return a RECORD's SHA-256 in hexadecimal; empty for another kind of digest and a damaged one."""
     kind, _, value = digest.partition("=")
     try:
-        found = urlsafe_b64decode(value + "=" * (-len(value) % 4))
+        raw = urlsafe_b64decode(value + "=" * (-len(value) % 4))
     except ValueError:
         return ""
-    return found.hex() if kind == "sha256" and len(found) == 32 else ""
+    return raw.hex() if kind == "sha256" and len(raw) == 32 else ""
 
 
 def _installed(engine: Engine) -> list[_Installed]:
@@ -161,32 +161,32 @@ def _installed(engine: Engine) -> list[_Installed]:
 
 def _carrier(engine: Engine) -> _Installed | None:
     wanted = _plain(engine.distribution)
-    return next((found for found in _installed(engine) if found.name == wanted), None)
+    return next((carrier for carrier in _installed(engine) if carrier.name == wanted), None)
 
 
 def _holder(engine: Engine) -> _Installed:
     """Return the installed distribution that carries vLLM."""
-    found = _carrier(engine)
-    version = found.version.partition("+")[0] if found else "none"
-    if found is None or version != engine.vllm:
+    carrier = _carrier(engine)
+    version = carrier.version.partition("+")[0] if carrier else "none"
+    if carrier is None or version != engine.vllm:
         register = f"dflash-tui engine adopt --patch {engine.folder}" if engine.adopted else "dflash-tui engine install"
         raise PatchError(
             f"{engine.folder} is registered with {engine.distribution} {engine.vllm}, and holds {version} now",
             hint=register,
         )
-    return found
+    return carrier
 
 
 def read_wheel_digests(engine: Engine) -> dict[str, str]:
     """Return the SHA-256 in hexadecimal that the wheel's RECORD states for each file of the `vllm` package."""
-    found = _carrier(engine)
-    return {path: digest for path, digest in found.files().items() if digest} if found else {}
+    carrier = _carrier(engine)
+    return {path: digest for path, digest in carrier.files().items() if digest} if carrier else {}
 
 
 def list_wheel_files(engine: Engine) -> Set[str]:
     """Return the files of the `vllm` package that its wheel's RECORD lists, with a digest or without."""
-    found = _carrier(engine)
-    return found.files().keys() if found else frozenset()
+    carrier = _carrier(engine)
+    return carrier.files().keys() if carrier else frozenset()
 
 
 def _plain(name: str) -> str:

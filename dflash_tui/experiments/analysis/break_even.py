@@ -108,7 +108,7 @@ def _compute_break_even(
     def after(times: float) -> float | None:
         return seconds / (a_token * (1 - 1 / times)) if times > 1 else None
 
-    pays = after(ratio.ratio) if faster.shown and faster.log > 0 else None
+    pays = after(ratio.ratio) if faster.is_shown and faster.log > 0 else None
     return BreakEven(by, seconds, cold, pays, pays / tokens if pays else None, after(ratio.high), after(ratio.low))
 
 

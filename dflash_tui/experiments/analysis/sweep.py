@@ -46,7 +46,7 @@ def analyze_sweep(design: Design, boots: Sequence[Boot]) -> Sweep | None:
                 low,
                 high,
                 al,
-                not (difference and difference.shown and ratio and ratio.excludes_one),
+                not (difference and difference.is_shown and ratio and ratio.excludes_one),
             )
         )
     near = math.exp(logs[best]) * (1 - NEAR)

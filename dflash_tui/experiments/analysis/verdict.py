@@ -89,11 +89,11 @@ def _choose_measure(
         return TOKENS
     a, b = (design.arms[arm] for arm in pair)
     moved, al = not (is_speculating(a) and is_speculating(b)) or changes_drafting(a, b), apart[AL]
-    return TOKENS if moved or (al and al.shown and al.ratio(_STRICT_LEVEL).excludes_one) else STEPS
+    return TOKENS if moved or (al and al.is_shown and al.ratio(_STRICT_LEVEL).excludes_one) else STEPS
 
 
 def _decide(difference: ArmDifference | None) -> Verdict:
-    if difference is None or not difference.shown:
+    if difference is None or not difference.is_shown:
         return Verdict.NO_DIFFERENCE
     return Verdict.FASTER if difference.log > 0 else Verdict.SLOWER
 
@@ -104,9 +104,9 @@ def _ratio_of(difference: ArmDifference | None) -> Ratio | None:
 
 def _find_cause(speed: ArmDifference | None, parts: dict[str, ArmDifference | None]) -> str:
     """Return which of the factors of tok/s is shown to differ in the direction in which tok/s does."""
-    if speed is None or not speed.shown:
+    if speed is None or not speed.is_shown:
         return ""
-    causes = [name for name, part in parts.items() if part and part.shown and part.log * speed.log > 0]
+    causes = [name for name, part in parts.items() if part and part.is_shown and part.log * speed.log > 0]
     return "both" if len(causes) == 2 else "".join(causes)
 
 

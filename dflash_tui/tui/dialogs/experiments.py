@@ -65,10 +65,10 @@ class ExperimentList(ModalScreen[str]):
 
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()
-        self.look()
+        self.reload()
 
     @work(exclusive=True)
-    async def look(self) -> None:
+    async def reload(self) -> None:
         """Read how they stand, away from the screen's own thread."""
         self.rows = await asyncio.to_thread(list_progress)
         note = f"  {len(self.rows)}" if self.rows else "  none yet; a on the launch screen begins one"

@@ -31,16 +31,16 @@ def build_chart_lines(
 
 
 def _numbers(rates: Sequence[Rates | None], value: Callable[[Rates], float | None]) -> list[float]:
-    found = [None if one is None else value(one) for one in rates]
-    return [math.nan if one is None else one for one in found]
+    values = [None if one is None else value(one) for one in rates]
+    return [math.nan if one is None else one for one in values]
 
 
 def _speeds(rates: Sequence[Rates | None]) -> list[ChartLine]:
-    made, read = _numbers(rates, lambda r: r.tok_s), _numbers(rates, lambda r: r.prefill_s)
+    generated, read = _numbers(rates, lambda r: r.tok_s), _numbers(rates, lambda r: r.prefill_s)
     # Prompts are read much faster than answers are made, and would flatten their line.
-    by = round_axis_limit(max(1.0, _peak(read) / max(_peak(made), 10.0)))
+    by = round_axis_limit(max(1.0, _peak(read) / max(_peak(generated), 10.0)))
     name = "prefill" if by == 1 else f"prefill ÷ {by:g}"
-    return [ChartLine(made, _A, "generation"), ChartLine([value / by for value in read], _C, name)]
+    return [ChartLine(generated, _A, "generation"), ChartLine([value / by for value in read], _C, name)]
 
 
 def _acceptance(rates: Sequence[Rates | None]) -> list[ChartLine]:
@@ -53,16 +53,16 @@ def _memory(state: RunState, now: float, span: float, columns: int) -> tuple[lis
     last = state.memory[-1] if state.memory else None
     top = last.total / GIB if last else 1.0
     used = sample_series(state.memory, now, span, columns, lambda sample: sample.used / GIB)
-    found = [ChartLine(used, _C, "server" if last and last.source in {"GPU", "resident"} else "all in use")]
+    lines = [ChartLine(used, _C, "server" if last and last.source in {"GPU", "resident"} else "all in use")]
     whole = sample_series(state.gpus, now, span, columns, _memory_of_all)
     if last and last.source == "GPU" and _peak(whole):
-        found.append(ChartLine(whole, "series-dim", "all in use"))
+        lines.append(ChartLine(whole, "series-dim", "all in use"))
     filled = sample_series(state.readings, now, span, columns, lambda reading: _kv(reading, top))
     if not all(map(math.isnan, filled)):
         reading = state.readings.latest(now, MAX_GAP)
         share = reading.counters.kv_usage if reading else None
-        found.append(ChartLine(filled, _B, f"KV cache {format_percent(share, 1)} full"))
-    return found, top if last else None
+        lines.append(ChartLine(filled, _B, f"KV cache {format_percent(share, 1)} full"))
+    return lines, top if last else None
 
 
 def _kv(reading: CounterReading, top: float) -> float | None:

@@ -108,7 +108,7 @@ class ExperimentScreen(Screen[None]):
         self.identity, self.seen, self.error = identity, None, None
         self._told = identity if stay else ""
         if self.is_mounted:
-            self.look()
+            self.reload()
 
     def compose(self) -> ComposeResult:
         yield Display(id="status")
@@ -128,17 +128,17 @@ class ExperimentScreen(Screen[None]):
         self.query_one("#boots").border_title = "boots"
         self.query_one("#measured").border_title = "measured until now; the verdict comes at the end"
         self.query_one(Requests).hint = Content.assemble(("none yet", MUTED))
-        self.set_interval(_EVERY, self.look)
-        self.look()
+        self.set_interval(_EVERY, self.reload)
+        self.reload()
 
     def on_screen_resume(self) -> None:
-        self.look()
+        self.reload()
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.draw)
 
     @work(exclusive=True, group="look")
-    async def look(self) -> None:
+    async def reload(self) -> None:
         """Read how it stands, away from the screen's own thread."""
         if not self.identity or not self.is_active:
             return
@@ -247,4 +247,4 @@ class ExperimentScreen(Screen[None]):
             await asyncio.to_thread(act, self.seen.progress.design)
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
-        self.look()
+        self.reload()

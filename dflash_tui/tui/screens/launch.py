@@ -132,19 +132,19 @@ class LaunchScreen(Screen[None]):
         if self.wanted:
             self.call_after_refresh(self.query_one(RecipeList).choose, self.wanted)
         self.draw()
-        self.call_after_refresh(self.look)
-        self.set_interval(2.0, self.look)
+        self.call_after_refresh(self.probe_and_list)
+        self.set_interval(2.0, self.probe_and_list)
 
     def on_screen_resume(self) -> None:
         self.models, self._asked = {}, ()  # something may have been fetched meanwhile
-        self.look()
+        self.probe_and_list()
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.draw)
 
     @work(exclusive=True, group="look")
-    async def look(self) -> None:
-        """Look at the machine and for running servers, away from the screen's own thread."""
+    async def probe_and_list(self) -> None:
+        """Read the GPUs and the running servers, away from the screen's own thread."""
         if not self.is_active and self.choice.probe:
             return
         self.running = await asyncio.to_thread(list_living_runs)
@@ -153,9 +153,9 @@ class LaunchScreen(Screen[None]):
         if self.query("#recipes"):
             self.query_one(RecipeList).choose_for_gpu()
         self.draw()
-        await self._look_back()
+        await self._load_earlier_starts()
 
-    async def _look_back(self) -> None:
+    async def _load_earlier_starts(self) -> None:
         """Find out how long such a launch took before; an ended run is read once."""
         if isinstance(recipe := self.chosen, Recipe):
             try:
@@ -166,7 +166,7 @@ class LaunchScreen(Screen[None]):
             self._draw_plan()
 
     @work(exclusive=True, group="models")
-    async def look_for_models(self, plan: Plan) -> None:
+    async def look_up_models(self, plan: Plan) -> None:
         """Ask the cache and the hub about the models of `plan`, when it has been looked at for a moment."""
         await asyncio.sleep(_SETTLED)
         from dflash_tui.engines.hub import model_lookup
@@ -217,7 +217,7 @@ class LaunchScreen(Screen[None]):
         known = [self.models.get((model.name, model.revision)) for model in plan.models]
         if None in known and plan.models != self._asked and self.is_active:
             self._asked = plan.models
-            self.look_for_models(plan)
+            self.look_up_models(plan)
         return render_plan.render_plan(
             setup,
             plan,
@@ -308,7 +308,7 @@ class LaunchScreen(Screen[None]):
         self._check(launching=True)
 
     def _check(self, *, launching: bool) -> None:
-        """Show the checks of the plan; a launch goes on by itself when none fails."""
+        """Show the checks of the plan; a launch continues when none fails."""
         recipe = self.chosen
         if not isinstance(recipe, Recipe):
             self.notify("this recipe does not load; the right side says why", severity="warning")

@@ -202,7 +202,7 @@ class LogPane(Log):
         """Show in the title whether the log is followed, the level, and the match."""
         parts = ["server.log", "following" if self.auto_scroll else "paused, G follows"]
         if level := self.rows.level:
-            parts.append(f"{LEVELS[level]}: {self.rows.shown} of {self.rows.lines}")
+            parts.append(f"{LEVELS[level]}: {self.rows.matching} of {self.rows.lines}")
         if self.words:
             matches = self._matches
             place = (

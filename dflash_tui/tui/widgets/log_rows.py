@@ -64,8 +64,8 @@ class LogRows(Sequence[str]):
         return len(self._row_counts)
 
     @property
-    def shown(self) -> int:
-        """How many of them are of the level."""
+    def matching(self) -> int:
+        """How many of them are of the level or worse."""
         return len(self._row_counts) - self._row_counts.count(0)
 
     def _build_rows(self, line: LogLine) -> list[LogLine | _HarmlessLine]:

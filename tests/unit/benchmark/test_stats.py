@@ -90,7 +90,7 @@ def test_boots_that_happen_to_agree_are_not_believed():
     found = compare_arms([[boot(10.0), boot(10.0)], [boot(10.3), boot(10.3)]], 0, 1)
     assert found is not None
     assert found.error == pytest.approx(CLOSEST)
-    assert not found.shown
+    assert not found.is_shown
 
 
 def test_one_boot_each_is_paired_by_prompt_and_never_surer_than_boots_are():
@@ -99,10 +99,10 @@ def test_one_boot_each_is_paired_by_prompt_and_never_surer_than_boots_are():
     assert sure is not None
     assert sure.ratio().excludes_one
     assert sure.least == UNSEEN
-    assert not sure.shown
+    assert not sure.is_shown
     more = compare_arms([[boot(10.0, 20.0, 30.0)], [boot(11.8, 23.6, 35.5)]], 0, 1)
     assert more is not None
-    assert more.shown
+    assert more.is_shown
 
 
 def test_one_prompt_of_one_boot_has_its_repetitions():
@@ -145,7 +145,7 @@ def test_a_difference_is_shown_only_beyond_twice_the_larger_variation():
     assert found is not None
     assert found.cv == pytest.approx(0.0422, abs=1e-3)
     assert found.ratio().excludes_one
-    assert not found.shown
+    assert not found.is_shown
 
 
 def test_what_is_detectable_has_a_power_of_80_percent():

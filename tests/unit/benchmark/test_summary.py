@@ -31,16 +31,16 @@ def request(kind: str = "Code", at: float = 0.0, total: float = 2.0, **changes) 
 def measured(*done: RequestDone, **plan) -> LevelSummary:
     before = Counters(generated=0.0, steps=100.0, proposed=700.0, accepted=300.0, per_position=(80.0, 60.0))
     after = Counters(generated=500.0, steps=150.0, proposed=1050.0, accepted=450.0, per_position=(120.0, 80.0))
-    return LevelSummary.of(a_run(**plan), done, before, after, SUITE)
+    return LevelSummary.from_requests(a_run(**plan), done, before, after, SUITE)
 
 
 def test_a_spread_has_percentiles_when_there_are_enough_values():
-    few, many = Spread.of([3.0, None, 1.0, 2.0]), Spread.of([float(n) for n in range(101)])
+    few, many = Spread.from_values([3.0, None, 1.0, 2.0]), Spread.from_values([float(n) for n in range(101)])
     assert few == Spread(2.0, 1.0, 3.0, 3)
     assert many == Spread(50.0, 5.0, 95.0, 101)
     assert few is not None
     assert many is not None
-    assert (few.percentiles, many.percentiles, Spread.of([None])) == (False, True, None)
+    assert (few.percentiles, many.percentiles, Spread.from_values([None])) == (False, True, None)
 
 
 def test_time_counts_once_however_many_are_under_way():
@@ -71,7 +71,7 @@ def test_what_nobody_knows_is_a_dash():
     """Beside others a request has no steps; one chunk has no speed."""
     row = benchmark_text.format_request(request(steps=None, decode_tok_s=None, ttft=None))
     assert row.split() == ["Code", "—", "—", "—", "—", "2.0", "s", "100", "length"]
-    assert RequestFigures.of([request(steps=0.0)]).acceptance_length is None
+    assert RequestFigures.from_requests([request(steps=0.0)]).acceptance_length is None
 
 
 def test_the_summary_is_for_eyes_and_greps():
@@ -106,7 +106,9 @@ def test_no_line_is_wider_than_the_terminal():
 
 def beside(ours: list[LevelSummary], theirs: list[Theirs]) -> list[str]:
     """Return the lines of our turns beside theirs."""
-    compared = VllmBenchCompared.of(a_run(), ours, [ImportedResult("vllm bench serve", "m", (one,)) for one in theirs])
+    compared = VllmBenchCompared.from_results(
+        a_run(), ours, [ImportedResult("vllm bench serve", "m", (one,)) for one in theirs]
+    )
     shown = benchmark_text.tabulate_with_vllm(ours, compared).splitlines()
     assert max(map(len, shown)) <= 80
     return shown

@@ -76,7 +76,7 @@ def rates(reading: str, boots: int, runs: int = RUNS) -> Rates:
     found = [apart for _, apart in pairs(reading, boots, runs)]
     stepped = [apart._replace(log=apart.log + STEP) for apart in found]
     held = [apart.ratio().low <= 1 <= apart.ratio().high for apart in found]
-    rate = Rates(fmean(x.shown for x in found), fmean(x.shown and x.log > 0 for x in stepped), fmean(held))
+    rate = Rates(fmean(x.is_shown for x in found), fmean(x.is_shown and x.log > 0 for x in stepped), fmean(held))
     print(
         f"\n{reading}, {pluralize(boots, 'boot')} per arm: false verdicts {rate.wrong:.1%}, "
         f"10 % found {rate.found:.1%}, intervals hold {rate.held:.1%}",
@@ -124,7 +124,7 @@ def test_prompts_that_arms_treat_differently_are_in_the_interval(prompts, boots,
         assert apart is not None
         found.append(apart)
     held = fmean(apart.ratio().low <= 1 <= apart.ratio().high for apart in found)
-    wrong = fmean(apart.shown for apart in found)
+    wrong = fmean(apart.is_shown for apart in found)
     what = f"{pluralize(prompts, 'prompt')} at {pluralize(len(levels), 'level')}, {boots} boots per arm"
     print(f"\n{what}, 5 % between prompt and arm: false verdicts {wrong:.1%}, intervals hold {held:.1%}", end="")
     assert wrong <= 0.06
@@ -159,7 +159,7 @@ def test_what_is_detectable_is_detected_in_four_of_five_runs():
     for reading in HOLD:
         found = [apart for _, apart in pairs(reading, 4)]
         step = math.log1p(sorted(apart.detectable for apart in found)[RUNS // 2])
-        share = fmean(apart._replace(log=apart.log + step).shown for apart in found)
+        share = fmean(apart._replace(log=apart.log + step).is_shown for apart in found)
         print(f"\n{reading}, 4 boots per arm: {math.expm1(step):.1%} is detectable, found in {share:.1%}", end="")
         assert 0.7 <= share <= 0.9
 

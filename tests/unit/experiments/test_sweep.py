@@ -78,7 +78,7 @@ def test_what_the_verdict_does_not_tell_apart_is_not_called_slower():
     apart = compare_arms(collect_measure(of, measured, "tok/s"), 2, 1)
     assert apart is not None
     assert apart.ratio(0.975).excludes_one
-    assert not apart.shown
+    assert not apart.is_shown
     assert [point.like_best for point in report.sweep.points] == [False, True, True]
 
 
