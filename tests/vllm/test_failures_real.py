@@ -235,7 +235,7 @@ async def _launched_beside(port: int) -> None:
         await wait_for(pilot, lambda: "demo-cpu" in text(panel) and "1 server running" in text(panel))
         await pilot.press("enter")
         await wait_for(pilot, lambda: "Launch beside a running server?" in text(panel))
-        assert f"demo-cpu on :{port} runs" in words(panel)
+        assert f"demo-cpu on :{port}" in words(panel)
         assert f"Port {port} is taken, so it gets {port + 1}." in words(panel)
         await pilot.press("n")
 
