@@ -178,11 +178,27 @@ async def _heat_is_seen(traffic: Traffic, state: RunState) -> None:
     traffic.temperature = 0.0
 
 
+async def _new_reading(state: RunState) -> None:
+    now = time.time()
+    await until(lambda: state.readings[-1].at > now)
+
+
+async def _suspend_with_a_request_running(core: psutil.Process, state: RunState) -> float:
+    """Suspend the engine while its last figures tell of a running request, and return when."""
+    while True:
+        await until(lambda: state.readings[-1].counters.running > 0)
+        core.send_signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        await _new_reading(state)
+        if state.readings[-1].counters.running:
+            return stopped
+        core.send_signal(signal.SIGCONT)
+
+
 async def _a_suspended_engine_is_an_alarm(run: Run, state: RunState) -> None:
     """At once by the state of the process; by its silence within 75 s; and gone when it goes on."""
     core = next(process for process in server_process.list_processes(run) if "EngineCore" in process.name())
-    core.send_signal(signal.SIGSTOP)
-    stopped = time.monotonic()
+    stopped = await _suspend_with_a_request_running(core, state)
     await until(lambda: any(a.kind == "hang" for a in alarms.find_alarms(state, time.time())))
     at_once = time.monotonic() - stopped
     await until(lambda: alarms._check_token_flow(state, time.time()) is not None)
