@@ -80,7 +80,8 @@ def test_the_patch_is_what_makes_sampled_drafts_count(with_engine):
     assert state() == "absent-needed"
     assert "as published" in dflash("patch", "verify", "demo-cpu").stdout
     length, shares = measured(1, "--set", f"patches.{PATCH}=false")  # a step for each token, and none may accept
-    assert shares[1:] == [0.0] * (len(shares) - 1)
+    # Drafts are sampled: one of 496 steps had a second token once. With the patch it is more than every second step.
+    assert max(shares[1:]) < 0.01
     assert length < 2
     assert registry.list_runs()[-1].patches == ()
     dflash("stop")
