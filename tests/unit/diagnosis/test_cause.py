@@ -97,21 +97,21 @@ def test_a_wanted_end_is_no_failure(name):
     assert diagnose_run(of(name, 0, Stopping(1.0))) is None
 
 
-def test_exit_code_0_is_a_failure_when_nobody_asked():
+def test_exit_code_0_is_a_failure_when_nobody_asked(snapshot):
     """A server whose engine died ends with 0."""
     found = diagnose_run(of(f"{CPU}/kill9_core_idle", 0))
     assert found is not None
-    assert found.what == "the server failed while serving (exit code 0)"
+    assert found.what == snapshot
 
 
-def test_the_word_of_the_kernel_comes_first():
+def test_the_word_of_the_kernel_comes_first(snapshot):
     """A line of the kernel about our process is the cause, and the log's symptoms are not."""
     memory = [MemorySampled(at, used << 30, 24 << 30, "resident") for at, used in ((40.0, 22), (47.0, 1))]
     state = of(f"{CPU}/kill9_core_idle", 0, *memory, Autopsy(49.0, (OOM,), 1))
     found = diagnose_run(state)
     assert found is not None
     assert (found.kind, found.evidence[0]) == ("oom_killed", OOM)
-    assert found.evidence[1] == "22.0 GiB of 24.0 GiB (resident) held in the last 30 s"
+    assert found.evidence[1] == snapshot
 
 
 @pytest.mark.parametrize(
@@ -256,14 +256,15 @@ def test_what_the_recipe_knows_comes_first():
     assert (found.kind, found.cause) == ("recipe", "the compile cache")
 
 
-def test_a_server_that_answers_badly_is_explained_while_it_runs():
+def test_a_server_that_answers_badly_is_explained_while_it_runs(snapshot):
     """Unhealthy is no end: the answer is the evidence."""
     state = RunState()
     state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager"))
     state.apply(HealthChanged(3.0, Health.UNHEALTHY, "HTTP 400: no"))
     found = diagnose_run(state)
     assert found is not None
-    assert (found.what, found.evidence) == ("the server runs but does not answer as it should", ("HTTP 400: no",))
+    assert found.evidence == ("HTTP 400: no",)
+    assert found.what == snapshot
 
 
 def test_every_failure_but_a_symptom_says_why_and_what_to_do():
@@ -279,7 +280,7 @@ def test_braces_in_a_log_are_only_text():
     """What a log says is put into our words, never read as one of them."""
     found = explain_failure("vllm: error: unrecognized arguments: --{flag}{0.__class__}")
     assert found is not None
-    assert found.cause == "this vLLM has no flag --{flag}{0.__class__}"
+    assert found.cause.endswith(" --{flag}{0.__class__}")
 
 
 def test_a_diagnosis_is_json():
@@ -290,12 +291,12 @@ def test_a_diagnosis_is_json():
     assert json.loads(msgspec.json.encode(found))["log_values"]["free"] == "17.61"
 
 
-def test_a_worker_that_is_killed_at_rest_is_the_cause():
+def test_a_worker_that_is_killed_at_rest_is_the_cause(snapshot):
     """As vLLM 0.32.0 wrote it: it asks for the exit code before there is one, and its own error follows from that."""
     core = "(EngineCore pid=19711) ERROR 11-22 08:31:33"
     said = f"{core} [multiproc_executor.py:315] Worker proc VllmWorker-0 died unexpectedly (exit code: None)"
     after = f"{core} [core.py:1512] RuntimeError: Executor failed."
     found = diagnose_run(written("INFO:     Application startup complete.", said, after, code=0))
     assert found is not None
-    assert (found.kind, "vLLM does not know how" in found.cause) == ("worker_died", True)
+    assert (found.kind, found.cause) == ("worker_died", snapshot)
     assert "(exit code: None)" in found.evidence[0]

@@ -22,11 +22,11 @@ def replayed(name: str) -> RunState:
 
 
 @pytest.mark.parametrize("mode", CLIENT)
-def test_the_mean_is_what_a_client_counted(mode):
+def test_the_mean_is_what_a_client_counted(mode, snapshot):
     """Within 2 %; and every place that shows such a run says that its weights and its acceptance are made up."""
     state = replayed(mode)
     assert state.launched
-    assert state.launched.synthetic.startswith("random weights, synthetic acceptance length 7.8")
+    assert state.launched.synthetic == snapshot
     assert state.exit
     mean = state.window(120, state.readings[-1].at)
     assert mean

@@ -120,7 +120,7 @@ def test_the_panel_says_when_the_chosen_gpu_is_gone():
     choice.probe = GpuProbe((h200(0), h200(1)))
     choice.next_gpu(recipe)
     choice.probe = GpuProbe((h200(0),))
-    with pytest.raises(UsageError, match="there is no GPU called '1'"):
+    with pytest.raises(UsageError, match="'1'"):
         choice.plan(recipe)
     assert "there is no GPU" in choice.suited(recipe).why
     choice.next_gpu(recipe)

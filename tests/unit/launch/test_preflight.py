@@ -66,11 +66,11 @@ def test_a_machine_by_itself_has_nothing_to_fail(doctor, machine):
     assert ("GPU 0" in names) is (machine != "no-gpu")
 
 
-def test_a_gpu_that_is_lost_fails(doctor):
+def test_a_gpu_that_is_lost_fails(doctor, snapshot):
     """It is named, and the other one is not blamed."""
     checks = doctor("lost")
     assert set(failed(checks)) == {"GPU 1"}
-    assert "a reboot brings it back" in named(checks, "GPU 1").finding
+    assert named(checks, "GPU 1").finding == snapshot
     assert named(checks, "GPU 0").level is CheckLevel.OK
 
 
@@ -115,13 +115,13 @@ def test_an_old_driver_and_a_used_gpu(doctor, gemma_hub):
     assert set(failed(doctor("h100", RECIPE, *settings(named(checks, "GPU memory"))))) == {"driver"}
 
 
-def test_a_model_that_is_too_large(doctor, gemma_hub):
+def test_a_model_that_is_too_large(doctor, gemma_hub, snapshot):
     """52 GB do not fit into 24: no setting helps, another model or GPU would."""
     gemma_hub.more = [{"rfilename": "model-2.safetensors", "size": 52 * 10**9}]
     checks = doctor("laptop", RECIPE, "--set", "gpu-memory-utilization=0.8")
     memory = named(checks, "GPU memory")
     assert memory.level is CheckLevel.FAIL
-    assert "weights, drafter and the KV cache" in memory.finding
+    assert memory.finding == snapshot
     assert "smaller or quantized target" in memory.fix
     assert "--set gpu-memory" not in memory.fix
 
@@ -155,10 +155,10 @@ def test_a_class_of_gpu_that_is_not_here(doctor, gemma_hub):
     assert failed(doctor("desktop", RECIPE, "--gpu", "0")) == {}
 
 
-def test_more_gpus_than_there_are(doctor, gemma_hub):
+def test_more_gpus_than_there_are(doctor, gemma_hub, snapshot):
     """The number that is here is proposed."""
     checks = doctor("two-h200", RECIPE, "--set", "tensor-parallel-size=4")
-    assert "the plan needs 4, and 2 GPUs can be used here" in failed(checks)["GPU"].finding
+    assert failed(checks)["GPU"].finding == snapshot
     assert settings(failed(checks)["GPU"]) == ["--set", "tensor-parallel-size=2"]
 
 
@@ -213,23 +213,26 @@ def test_an_orphan_is_shown_with_its_memory(doctor, tree):
     found = [check for check in doctor("no-gpu") if check.name == "orphans"]
     (ours,) = [check for check in found if check.fix.endswith(f"dflash-tui orphans {engine}")]
     assert ours.level is CheckLevel.WARN
-    assert f"VLLM::EngineCore (pid {engine}) outlived its server and holds 0.1 GiB" in ours.finding
+    assert f"VLLM::EngineCore (pid {engine})" in ours.finding
+    assert "0.1 GiB" in ours.finding
 
 
-def test_the_demo_asks_nothing_of_a_gpu(monkeypatch):
+def test_the_demo_asks_nothing_of_a_gpu(monkeypatch, snapshot):
     """Neither the driver nor the hub: its launch waits for nothing that it does not need."""
     monkeypatch.setattr(nvml, "probe_gpus", None)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     made = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))
     report = asyncio.run(runner.run_preflight(made, plan.build_plan(made)))
     assert report.failed == ()
-    assert named(list(report.checks), "GPU").finding == "none is needed on the CPU"
+    assert named(list(report.checks), "GPU").finding == snapshot
 
 
-def test_people_read_the_same(stand_in_nvml, gemma_hub):
+def test_people_read_the_same(stand_in_nvml, gemma_hub, snapshot):
     """A sign, what was found, what to do, and what it comes to."""
     done = fake_nvml.dflash(stand_in_nvml, "no-gpu", "doctor", RECIPE)
     assert done.returncode == 4
-    assert "✗ GPU: no NVIDIA GPU: the driver runs but shows none" in done.stdout
-    assert "    → this recipe needs an NVIDIA GPU; dflash-tui --recipe demo-cpu runs on the CPU" in done.stdout
-    assert re.search(r"1 of \d+ checks failed(, .*)?: it would not start", done.stdout)
+    lines = done.stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("✗ GPU: "))
+    assert lines[at : at + 2] == snapshot
+    # Other checks may warn or be skipped on the machine of the test.
+    assert re.sub(r"of \d+ checks failed(, .*)?:", "of N checks failed:", lines[-1]) == snapshot

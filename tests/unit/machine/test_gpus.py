@@ -114,7 +114,7 @@ def test_why_there_is_none(look, stand_in_nvml, machine, words):
     assert found.gpus == ()
     shown = fake_nvml.dflash(stand_in_nvml, machine, "gpus")
     assert words in shown.stdout
-    assert "demo-cpu runs on the CPU" in shown.stderr
+    assert "recipe demo-cpu" in shown.stderr
 
 
 def test_the_table(stand_in_nvml):

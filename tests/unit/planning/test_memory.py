@@ -97,7 +97,7 @@ def test_two_batches_are_under_way_from_0_26_on():
     assert new - old == 25 * 2 * 8 * 256 * 2 * 2048
 
 
-def test_what_is_unknown_is_named_and_not_counted():
+def test_what_is_unknown_is_named_and_not_counted(snapshot):
     """The sums are lower bounds then; nothing unknown passes for nothing."""
     found = gemma()
     nothing = replace(found, target=replace(found.target, size_gb=None, config=None))
@@ -106,7 +106,7 @@ def test_what_is_unknown_is_named_and_not_counted():
     assert (bare.kv_needed, bare.requests, bare.longest) == (None, None, None)
     drafter = replace(found, drafter=replace(found.drafter, size_gb=None, config=None))
     part = memory.estimate_memory(drafter, H200, mode=Mode.EAGER, tokens=15)
-    assert part.unknown == ("drafter", "KV cache of the drafter")
+    assert part.unknown == ("drafter", snapshot)
     assert part.kv_needed == memory.estimate_memory(found, H200, mode=Mode.EAGER, tokens=0).kv_needed
     assert memory.estimate_memory(drafter, H200, mode=Mode.EAGER, tokens=0).unknown == ()
     assert made(kv_cache_dtype="nvfp4").unknown == ("KV cache",)

@@ -108,7 +108,7 @@ def test_the_seed_needs_its_patches_and_the_newest_release_none(recipe, hardware
     }.get(recipe, ())
 
 
-def test_a_gb10_with_a_build_for_cuda_12_gets_the_patch_or_the_variable():
+def test_a_gb10_with_a_build_for_cuda_12_gets_the_patch_or_the_variable(snapshot):
     """The patch where the environment may be patched, else the variable; the plan says which, and why."""
     built = EngineSpec(vllm="0.20.2", packages=("vllm==0.20.2+cu129", "torch==2.11.0+cu129"))
     made = resolution.resolve_recipe(
@@ -125,7 +125,7 @@ def test_a_gb10_with_a_build_for_cuda_12_gets_the_patch_or_the_variable():
     on_cuda_13 = plans.build_plan(
         resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed")
     )
-    assert on_cuda_13.skipped_patches["gb10-cutlass-fp8"] == "for builds with CUDA 12, and this one has CUDA 13"
+    assert on_cuda_13.skipped_patches["gb10-cutlass-fp8"] == snapshot
     by_hand = {"patches.gb10-cutlass-fp8": False}
     off = resolution.resolve_recipe(
         recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed", engine=built, settings=by_hand
@@ -180,7 +180,7 @@ def test_an_experimental_patch_is_planned_only_by_name():
     )
     assert plan.patches == ("gemma4-dflash-embed-scale",)
     assert any("is experimental" in warning for warning in plan.warnings)
-    with pytest.raises(UsageError, match="expected true or false, not 'maybe'"):
+    with pytest.raises(UsageError, match="not 'maybe'"):
         resolution.resolve_recipe(
             recipe_loader.find_recipe("demo-cpu"), settings={"patches.cpu-expand-kernel": "maybe"}
         )

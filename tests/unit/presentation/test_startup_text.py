@@ -68,14 +68,14 @@ def test_unattributed_time_is_a_row_of_its_own():
     assert rows["unattributed"].seconds == pytest.approx(0.006 + 164.0 - 162.162)
 
 
-def test_the_recorded_silence_is_told_in_the_row_and_in_full():
+def test_the_recorded_silence_is_told_in_the_row_and_in_full(snapshot):
     """The stalled row has a mark that needs no colour, and the full line says what is probably happening."""
     now = state(SILENT, 120.0)
     row = next(row for row in build_startup_rows(now, 120.0, None) if row.name == "jit")
     assert (row.mark, row.note) == (RowMark.STALLED, "no line for 50 s")
     quiet = find_silence(now, 120.0, None)
     assert quiet is not None
-    assert format_silence(quiet).startswith("no line for 50 s: probably FlashInfer compiles its sampling kernels")
+    assert format_silence(quiet) == snapshot
 
 
 def test_a_server_that_dies_on_its_first_request_was_never_ready():
@@ -89,12 +89,12 @@ def test_a_server_that_dies_on_its_first_request_was_never_ready():
     assert format_ready_in(dead, 90.0, None) == ""
 
 
-def test_the_cost_of_the_first_request_is_told_apart():
+def test_the_cost_of_the_first_request_is_told_apart(snapshot):
     """The row of the first request has its own seconds, which are no part of any phase."""
     done = RequestDone(166.0, WARM_UP, tokens=8, ttft=2.25, total=3.4)
     warm = state(COMPILED, 162.7, HealthChanged(162.6, Health.HEALTHY), done, HealthChanged(166.0, Health.WARM))
     last = build_startup_rows(warm, 170.0, None)[-1]
-    assert (last.name, last.seconds, last.note) == ("warm", 3.4, "first request, 8 tokens, first token after 2.25 s")
+    assert (last.name, last.seconds, last.note) == ("warm", 3.4, snapshot)
 
 
 def test_a_phase_that_died_is_marked():
@@ -121,11 +121,11 @@ def test_facts_of_a_compiled_start():
     assert list_facts(state(COMPILED, 10.0)) == []
 
 
-def test_the_estimate_in_words():
+def test_the_estimate_in_words(snapshot):
     """An estimate says that it is one and from how many starts; without history there is none."""
     assert format_ready_in(state(COMPILED, 80.0), 80.0, None).endswith("no estimate")
     one, three = expect_startup([start(COMPILED)]), expect_startup([start(COMPILED, f) for f in (1.0, 0.8, 0.9)])
-    assert format_ready_in(state(COMPILED, 80.0), 80.0, one) == "ready in ≈ 1:24 (estimate from 1 cold start)"
-    assert format_ready_in(state(COMPILED, 150.0), 170.0, three) == "longer than the 3 starts before (longest 2:45)"
+    assert format_ready_in(state(COMPILED, 80.0), 80.0, one) == snapshot
+    assert format_ready_in(state(COMPILED, 150.0), 170.0, three) == snapshot
     unanswered = expect_startup([start(COMPILED, first_request=None)])
     assert format_ready_in(state(COMPILED, 80.0), 80.0, unanswered).endswith("no estimate")

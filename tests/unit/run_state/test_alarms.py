@@ -59,14 +59,14 @@ def test_a_server_that_rests_has_no_alarm():
     assert raised(folded(*working(0, 100), *resting(counters(990.0), 100, 900)), 895.0) == {}
 
 
-def test_no_token_for_a_minute_is_a_hang_and_a_token_ends_it():
+def test_no_token_for_a_minute_is_a_hang_and_a_token_ends_it(snapshot):
     """Since the last token, not since it was noticed; what runs is told."""
     stuck = counters(990.0, running=2)
     state = folded(*working(0, 100), *resting(stuck, 100, 200))
     assert "hang" not in raised(state, 98.0 + HANG_SECONDS)
     alarm = raised(state, 195.0)["hang"]
     assert alarm.since == 99.0
-    assert "2 requests running, no token for 1:36" in alarm.evidence
+    assert alarm.evidence == snapshot
     state.apply(Sampled(200.0, counters(991.0, running=2)))
     assert "hang" not in raised(state, 200.5)
 
@@ -107,11 +107,11 @@ def test_a_server_that_was_warm_and_answers_no_more():
     assert (alarm.since, alarm.evidence) == (60.0, "/health: ReadTimeout")
 
 
-def test_acceptance_that_falls_is_told_with_both_figures():
+def test_acceptance_that_falls_is_told_with_both_figures(snapshot):
     """Compared with the hour before, not with a fixed number; a small change is none."""
     state = folded(*working(0, 300), *_changed(300, 361, accepted=0.6))
     alarm = raised(state, 359.5)["acceptance"]
-    assert alarm.evidence == "8.6 % in the last minute, 42.8 % before"
+    assert alarm.evidence == snapshot
     assert 300 <= alarm.since <= 345
     assert raised(folded(*working(0, 300), *_changed(300, 400, accepted=2.0)), 399.5) == {}
 
@@ -137,7 +137,7 @@ def test_few_steps_tell_nothing():
 
 
 @pytest.mark.parametrize("drafted", [None, 0.0])
-def test_tokens_without_drafts_mean_that_speculation_is_off(drafted):
+def test_tokens_without_drafts_mean_that_speculation_is_off(drafted, snapshot):
     """Whether the counters are absent or stand still; one-token answers are none of it."""
 
     def plain(at: int, finished: float = 0.0) -> Sampled:
@@ -145,7 +145,7 @@ def test_tokens_without_drafts_mean_that_speculation_is_off(drafted):
                                            finished=finished))  # fmt: skip
 
     alarm = raised(folded(*(plain(at) for at in range(100))), 99.0)["speculation"]
-    assert alarm.evidence.startswith("1200 tokens in the last minute, 0 of them")
+    assert alarm.evidence == snapshot
     assert "speculation" not in raised(folded(*(plain(at, 20.0 * at) for at in range(100))), 99.0)
 
 
@@ -185,7 +185,7 @@ def test_what_a_gpu_does_not_tell_is_not_told():
     assert raised(state, 19.5)["throttling"].evidence == "GPU 0: thermal (hardware)"
 
 
-def test_a_foreign_server_is_looked_at_too():
+def test_a_foreign_server_is_looked_at_too(snapshot):
     """Its counters raise the same alarms, and no key is offered that stops it."""
     state = RunState()
     for event in (HealthChanged(0.0, Health.HEALTHY), *working(0, 100), *resting(counters(990.0, running=2), 100, 500)):
@@ -194,7 +194,7 @@ def test_a_foreign_server_is_looked_at_too():
     assert alarm.what == "no tokens are generated"
     assert "press S" not in alarm.hint
     state.apply(HealthChanged(500.0, Health.UNHEALTHY, "/health: HTTP 500"))
-    assert raised(state, 501.0)["hang"].what == "the server does not answer"
+    assert raised(state, 501.0)["hang"].what == snapshot
 
 
 def test_a_short_peak_is_not_throttling():

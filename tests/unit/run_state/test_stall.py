@@ -23,7 +23,7 @@ def test_the_recorded_silence_becomes_a_warning_that_names_the_jit():
         assert stalled is not None
         assert stalled.warning
         assert stalled.seconds == pytest.approx(second - LAST)
-        assert "FlashInfer compiles its sampling kernels" in stalled.likely_cause
+        assert "FlashInfer" in stalled.likely_cause
     assert detect_silence(recorded_startups.state(SILENT, 162.7).startup, END, 163.0) is None
 
 

@@ -74,7 +74,7 @@ def test_ready_is_up_and_a_first_real_generation():
     assert state.startup.first_request.total == 2.5
 
 
-def test_a_death_on_the_first_request_is_told_as_such():
+def test_a_death_on_the_first_request_is_told_as_such(snapshot):
     """An engine that answers /health and dies on its first request was never ready."""
     reader, state = LogReader(0.0, 0.0), folded(launched())
     for at, line in recordings.lines("h200-vllm-0.26.0/fail-engine-dead-first-request"):
@@ -91,7 +91,7 @@ def test_a_death_on_the_first_request_is_told_as_such():
     assert state.time_to_ready is None
     found = diagnose_run(state)
     assert found is not None
-    assert found.what == "the server answered /health and failed on its first request (exit code 0)"
+    assert found.what == snapshot
     assert any("cutlass" in line for line in found.evidence)
 
 
