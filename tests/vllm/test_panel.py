@@ -53,9 +53,8 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
         assert [r.error for r in state.requests] == [""] * 6
         await until(pilot, lambda: any(r.counters.accepted for r in state.readings))
         await until(pilot, lambda: "WARM" in text(panel) and "hand-made toy weights" in text(panel))
-        for name in ("tok_s", "acceptance", "memory"):
-            chart = panel.run_screen.query_one(f"#{name}", Chart)
-            await until(pilot, lambda chart=chart: any(value > 0 for line in chart.lines for value in line.values))
+        charts = [panel.run_screen.query_one(f"#{name}", Chart) for name in ("tok_s", "acceptance", "memory")]
+        await until(pilot, lambda: all(any(v > 0 for line in chart.lines for v in line.values) for chart in charts))
         assert panel.run_screen.query_one(Log).line_count > 20
         await pilot.press("q")
     assert "dflash-tui attach" in (panel.return_value or "")
