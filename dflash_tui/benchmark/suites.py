@@ -99,8 +99,9 @@ def load_suite(name_or_path: str) -> Suite:
             what = "is reserved" if entry.kind in {WARM_UP, PROBE} else "given twice"
             raise yaml_loader.build_file_error(path, ["prompts", index, "kind"], what)
         kinds.add(entry.kind)
-        for key, why in _find_unsendable(entry):
-            raise yaml_loader.build_file_error(path, ["prompts", index, key], why)
+        if _exceeds_context_limit(entry):
+            what = f"may be larger than {_CONTEXT_LIMIT >> 20} MiB"
+            raise yaml_loader.build_file_error(path, ["prompts", index, "context"], what)
     prompts = tuple(Prompt(entry.kind, _build_text(entry), entry.max_tokens, entry.repeat) for entry in file.prompts)
     return build_suite(clean_line(path.stem), prompts, in_order=file.in_order)
 
@@ -192,13 +193,6 @@ def _build_text(entry: _Entry) -> str:
     return "\n".join((*lines, "", entry.text))
 
 
-def _find_unsendable(entry: _Entry) -> Iterator[tuple[str, str]]:
-    """Yield the key of what cannot be sent, and why."""
+def _exceeds_context_limit(entry: _Entry) -> bool:
     context = entry.context
-    if context and context.count * max(map(len, context.sentences)) > _CONTEXT_LIMIT:
-        yield "context", f"may be larger than {_CONTEXT_LIMIT >> 20} MiB"
-    for key, parts in (("text", (entry.text,)), ("context", context.sentences if context else ())):
-        try:
-            "".join(parts).encode()
-        except UnicodeEncodeError:
-            yield key, "holds half a surrogate pair, which is no character"
+    return context is not None and context.count * max(map(len, context.sentences)) > _CONTEXT_LIMIT

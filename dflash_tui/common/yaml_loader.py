@@ -1,4 +1,8 @@
-"""YAML -> frozen msgspec values, with errors that name file, line, key and what was expected."""
+"""YAML -> frozen msgspec values, with errors that name file, line, key and what was expected.
+
+Of YAML only what a recipe needs is read: mappings, lists, text, decimal numbers, booleans and null. Dates and numbers
+in other spellings are text; tags (!!name) and aliases (*name) are refused.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import copy
 import difflib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,12 +18,33 @@ import msgspec
 import yaml
 
 from dflash_tui.common.errors import RecipeError
+from dflash_tui.common.sanitizer import clean_line
 
 SIZE_LIMIT = 256 * 1024
 DEPTH_LIMIT = 16
 _PATH = re.compile(r" - at (?P<of_key>`key` in )?`\$(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`")
+_WORDS: dict[str, bool | None] = {
+    spelling: value
+    for word, value in {
+        "true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "null": None,
+    }.items()
+    for spelling in (word, word.capitalize(), word.upper())
+} | {"": None, "~": None}  # fmt: skip
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
+_REAL = re.compile(r"(?:[-+]?[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+][0-9]+)?")
+_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_LONGEST_INTEGER = 20
 T = TypeVar("T")
+
+
+class YamlError(Exception):
+    """Text is not the YAML that is read here: under which key and why, with the `line`."""
+
+    def __init__(self, line: int, what: str, steps: Sequence[str | int] = ()) -> None:
+        key = _format_key(steps)
+        self.line = line
+        super().__init__(f"{key}: {what}" if key else what)
 
 
 def load_yaml(path: Path, kind: type[T]) -> T:
@@ -29,121 +54,146 @@ def load_yaml(path: Path, kind: type[T]) -> T:
         RecipeError: the file cannot be read, is not YAML, or does not fit `kind`; the message starts with
             `file:line: key`.
     """
+    text = _read_text(path)
     try:
-        if path.exists() and not path.is_file():
-            raise RecipeError(f"{path}: not a file")
-        if path.stat().st_size > SIZE_LIMIT:
-            raise RecipeError(f"{path}: larger than {SIZE_LIMIT // 1024} KiB")
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise RecipeError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"{path}: not UTF-8 text (byte {error.start})") from None
-    root = _compose(path, text)
-    if not isinstance(root, yaml.MappingNode):
-        line = _line(root) if root else 1
-        raise RecipeError(f"{path}:{line}: expected keys and values")
-    _refuse_duplicates(path, root)
-    data: Any = None
+        root = compose_yaml(text)
+        if not isinstance(root, yaml.MappingNode):
+            raise YamlError(_line(root) if root else 1, "expected keys and values")
+        data = _build_value(root, ())
+    except YamlError as error:
+        raise RecipeError(f"{path}:{error.line}: {error}") from None
     try:
-        data = parse_yaml_value(text)
-        for steps, what in _bad_numbers(data):
-            raise RecipeError(f"{path}:{_line_of(root, steps)}: {_key(steps)}: {what}")
         return msgspec.convert(data, kind)
-    except yaml.YAMLError as error:  # e.g. an impossible date
-        raise RecipeError(f"{path}: {_one_line(str(error))}") from None
-    except (ValueError, TypeError) as error:
-        if not isinstance(error, msgspec.ValidationError):
-            raise RecipeError(f"{path}: {_one_line(str(error))}") from None
+    except msgspec.ValidationError as error:
         raise RecipeError(_explain(path, root, data, str(error), kind)) from None
 
 
 def parse_yaml_value(text: str) -> Any:
-    """Return what YAML text says, with dates as the text that they are written as.
+    """Return what YAML text says.
 
     Raises:
-        yaml.YAMLError: it is not YAML.
+        YamlError: it is not YAML, or more of YAML than is read here.
     """
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    root = compose_yaml(text)
+    return None if root is None else _build_value(root, ())
 
 
-def build_file_error(path: Path, steps: list[str | int], what: str) -> RecipeError:
+def build_file_error(path: Path, steps: Sequence[str | int], what: str) -> RecipeError:
     """Return the error `file:line: key: what` for the value at `steps` of a file that was loaded before."""
-    root = _compose(path, path.read_text(encoding="utf-8"))
-    line = _line_of(root, steps) if root else 1
-    return RecipeError(f"{path}:{line}: {_key(steps)}: {what}")
+    try:
+        root = compose_yaml(_read_text(path))
+    except YamlError:  # somebody writes it at this moment
+        root = None
+    return RecipeError(f"{path}:{_line_of(root, steps) if root else 1}: {_format_key(steps)}: {what}")
+
+
+def compose_yaml(text: str) -> yaml.Node | None:
+    """Return the tree of nodes that YAML text says, without tags and aliases; None when it says nothing.
+
+    Raises:
+        YamlError: it is not YAML, has tags or aliases, or is nested too deeply.
+    """
+    try:
+        return _compose(text, _FAST)
+    except (yaml.YAMLError, ValueError) as error:
+        problem = _explain_syntax(text, error)
+    try:
+        return _compose(text, yaml.SafeLoader)  # which knows better where a mistake begins
+    except yaml.YAMLError as error:
+        problem = _explain_syntax(text, error)
+    except (ValueError, OverflowError):  # an impossible character, of which only the other one says the place
+        pass
+    raise problem
 
 
 # libyaml where PyYAML was built with it; its own recursion is bounded, since the depth is looked at first.
 _FAST: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader that leaves dates as the text they are written as."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def _compose(path: Path, text: str, loader: type[Any] = _FAST) -> yaml.Node | None:
+def _compose(text: str, loader: type[Any]) -> yaml.Node | None:
     """Return the node tree; aliases are refused, since a few lines of them can stand for gigabytes."""
     depth = 0
-    try:
-        for event in yaml.parse(text, Loader=loader):
-            if isinstance(event, yaml.AliasEvent):
-                raise RecipeError(f"{path}:{_line(event)}: aliases (*name) are not supported")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEPTH_LIMIT:
-                raise RecipeError(f"{path}:{_line(event)}: nested too deeply")
-        return yaml.compose(text, Loader=loader)
-    except yaml.MarkedYAMLError as error:
-        if loader is not yaml.SafeLoader:  # which knows better where a mistake begins
-            return _compose(path, text, yaml.SafeLoader)
+    for event in yaml.parse(text, Loader=loader):
+        if isinstance(event, yaml.AliasEvent):
+            raise YamlError(_line(event), "aliases (*name) are not supported")
+        if getattr(event, "tag", None):
+            raise YamlError(_line(event), "tags (!!name) are not supported")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEPTH_LIMIT:
+            raise YamlError(_line(event), "nested too deeply")
+    return yaml.compose(text, Loader=loader)
+
+
+def _explain_syntax(text: str, error: Exception) -> YamlError:
+    line, problem = 1, str(error)
+    if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
-        line = f":{mark.line + 1}" if mark else ""
-        raise RecipeError(f"{path}{line}: not YAML: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
-        raise RecipeError(f"{path}: not YAML: {_one_line(str(error))}") from None
+        line, problem = mark.line + 1 if mark else 1, str(error.problem or error.context)
+    elif isinstance(error, yaml.reader.ReaderError) and isinstance(error.position, int):
+        line, problem = text.count("\n", 0, error.position) + 1, "holds a character that is not printable"
+    return YamlError(line, f"not YAML: {' '.join(problem.split())}")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if path.exists() and not path.is_file():
+            raise RecipeError(f"{path}: not a file")
+        if path.stat().st_size > SIZE_LIMIT:
+            raise RecipeError(f"{path}: larger than {SIZE_LIMIT // 1024} KiB")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RecipeError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path}: not UTF-8 text (byte {error.start})") from None
 
 
 def _line(part: yaml.Node | yaml.Event) -> int:
     return part.start_mark.line + 1 if part.start_mark else 1
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _refuse_duplicates(path: Path, node: yaml.Node) -> None:
-    """YAML lets the last of two equal keys win silently; a recipe with both is a mistake."""
+def _build_value(node: yaml.Node, steps: tuple[str | int, ...]) -> Any:
+    """Return the value of a node at `steps`: keys are text however they are written."""
+    if isinstance(node, yaml.ScalarNode):
+        return _build_scalar(node, steps)
     if isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _refuse_duplicates(path, item)
-    elif isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise RecipeError(f"{path}:{_line(key)}: {key.value}: given twice")
-                seen.add(key.value)
-            _refuse_duplicates(path, value)
+        return [_build_value(item, (*steps, index)) for index, item in enumerate(node.value)]
+    values: dict[str, Any] = {}
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise YamlError(_line(key), "expected a word as a key, not a list or a mapping", steps)
+        name = _checked_text(key, (*steps, key.value))
+        if name in values:  # YAML lets the last of two equal keys win silently; a recipe with both is a mistake
+            raise YamlError(_line(key), "given twice", (*steps, name))
+        values[name] = _build_value(value, (*steps, name))
+    return values
 
 
-def _bad_numbers(data: Any, steps: tuple[str | int, ...] = ()) -> Iterator[tuple[list[str | int], str]]:
-    """Yield where a number is that JSON does not have, and why."""
-    if isinstance(data, float) and not math.isfinite(data):
-        yield list(steps), "expected a finite number"
-    elif isinstance(data, int) and not -(1 << 63) <= data < 1 << 63:
-        yield list(steps), "expected a number of at most 64 bits"
-    elif isinstance(data, dict):
-        for key, part in data.items():
-            yield from _bad_numbers(part, (*steps, str(key)))
-    elif isinstance(data, list):
-        for index, part in enumerate(data):
-            yield from _bad_numbers(part, (*steps, index))
+def _build_scalar(node: yaml.ScalarNode, steps: tuple[str | int, ...]) -> str | float | bool | None:
+    text = _checked_text(node, steps)
+    if node.style:  # in quotes, or a block
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    plain = text.replace("_", "")
+    if _INTEGER.fullmatch(text):
+        if len(plain) > _LONGEST_INTEGER or not -(1 << 63) <= int(plain) < 1 << 63:
+            raise YamlError(_line(node), "expected a number of at most 64 bits", steps)
+        return int(plain)
+    if not _REAL.fullmatch(text) and not _NOT_FINITE.fullmatch(text):
+        return text
+    if _NOT_FINITE.fullmatch(text) or not math.isfinite(float(plain)):
+        raise YamlError(_line(node), "expected a finite number", steps)
+    return float(plain)
+
+
+def _checked_text(node: yaml.Node, steps: tuple[str | int, ...]) -> str:
+    """Return the text of a node, which can be written down: escapes of YAML can spell what is no character."""
+    text = str(node.value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise YamlError(_line(node), "holds half a surrogate pair, which is no character", steps) from None
+    return text
 
 
 def _explain(path: Path, root: yaml.Node, data: Any, message: str, kind: type[object]) -> str:
@@ -158,12 +208,13 @@ def _explain(path: Path, root: yaml.Node, data: Any, message: str, kind: type[ob
         near = difflib.get_close_matches(unknown["name"], sorted(_field_names(kind)), 1)
         what = "unknown key" + (f", did you mean '{near[0]}'?" if near else "")
     line = _line_of(root, steps)
-    key = _key(steps)
+    key = _format_key(steps)
     return f"{path}:{line}: {key + ': ' if key else ''}{what[0].lower() + what[1:]}"
 
 
-def _key(steps: list[str | int]) -> str:
-    return "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
+def _format_key(steps: Sequence[str | int]) -> str:
+    key = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
+    return clean_line(key.encode(errors="backslashreplace").decode())
 
 
 def _steps(path: str) -> list[str | int]:
@@ -191,7 +242,7 @@ def _culprits(data: Any, steps: list[str | int], message: str, kind: type[object
             place[key] = value
             try:
                 msgspec.convert(trial, kind)
-            except (ValueError, TypeError) as error:  # a key may be no text, such as a lone surrogate
+            except msgspec.ValidationError as error:
                 if str(error) == message:
                     found.append(str(key))
                     place = value
@@ -201,7 +252,7 @@ def _culprits(data: Any, steps: list[str | int], message: str, kind: type[object
     return found
 
 
-def _line_of(node: yaml.Node, steps: list[str | int]) -> int:
+def _line_of(node: yaml.Node, steps: Sequence[str | int]) -> int:
     """Return the line (from 1) of the deepest node on the way of `steps`."""
     line = _line(node)
     for step in steps:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 import yaml
 
+from dflash_tui.common import yaml_loader
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.redaction import is_secret, looks_secret
 from dflash_tui.planning.recipe import Mode
@@ -78,11 +79,10 @@ def order_boots(arms: int, boots: int) -> tuple[int, ...]:
 def _split_values(key: str, text: str) -> list[str]:
     line = f"[{text}]"
     try:
-        node = yaml.compose(line, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        problem = getattr(error, "problem", "") or str(error)
+        node = yaml_loader.compose_yaml(line)
+    except yaml_loader.YamlError as error:
         raise UsageError(
-            f"--vary {key}: these are no values with commas between", evidence=problem, hint="quote what is text"
+            f"--vary {key}: these are no values with commas between", evidence=str(error), hint="quote what is text"
         ) from None
     if not isinstance(node, yaml.SequenceNode) or node.end_mark.index != len(line):
         raise UsageError(f"--vary {key}: brackets that do not match", hint="quote what is text")

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import yaml
 from msgspec.structs import replace
 
 from dflash_tui.common import yaml_loader
@@ -135,6 +134,6 @@ def parse_settings(settings: Mapping[str, str]) -> dict[str, Any]:
         is_text = not text or (name.startswith(_TEXT_SETTINGS) and text != "null")
         try:
             values[name] = text if is_text else yaml_loader.parse_yaml_value(text)
-        except yaml.YAMLError as error:
-            raise UsageError(f"--set {name}: its value is not YAML", evidence=" ".join(str(error).split())) from None
+        except yaml_loader.YamlError as error:
+            raise UsageError(f"--set {name}: {error}", evidence=text) from None
     return values

@@ -142,13 +142,12 @@ def test_one_broken_file_is_reported_and_the_others_go_on(own):
 
 
 def test_a_reason_can_be_written_down(own):
-    """YAML can spell a lone surrogate, which no terminal and no JSON takes; nor does it hide another mistake."""
-    odd = {"odd": '{why: none, env: {"\\ud800": a}}', "two": '{env: {GOOD: a, BAD-NAME: b}, "\\ud800": 1}'}
-    for name, value in odd.items():
-        (own / f"{name}.yaml").write_text(text_of() + f"without_patch: {value}\n")
+    """YAML can spell a lone surrogate, which no terminal, no JSON and no file takes."""
+    (own / "odd.yaml").write_text(text_of() + 'without_patch: {why: none, env: {"\\ud800": a}}\n')
+    (own / "new.yaml").write_text(text_of().replace("title:", 'title: "\\uD800" #', 1))
     _, broken = patch_file.load_all_patches()
-    assert "without_patch.env.\\ud800: expected" in broken["odd"]
-    assert "without_patch.env.BAD-NAME: expected" in broken["two"]
+    assert "without_patch.env.\\ud800: holds half a surrogate pair" in broken["odd"]
+    assert "title: holds half a surrogate pair" in broken["new"]
     assert "".join(broken.values()).encode()
 
 

@@ -91,3 +91,10 @@ def test_settings_are_yaml_but_for_names_and_variables():
     assert values == {"a": 1, "b": {"x": [1]}, "env.C": "1.10", "target.model": "true", "env.D": None, "e": ""}
     with pytest.raises(UsageError, match=r"^--set a: "):
         parse_settings({"a": "{"})
+
+
+@pytest.mark.parametrize("text", ["!!bool foo", "!!int ''", "[" * 3000, '"\\UFFFFFFFF"', "\udcff", "*a"])
+def test_any_value_is_one_error(text):
+    """A tag, brackets without an end, an impossible character, bytes that are no text."""
+    with pytest.raises(UsageError, match="--set a: "):
+        parse_settings({"a": text})
