@@ -66,7 +66,7 @@ def test_check_reads_all_or_the_named(mine, capsys):
     assert main.main(["recipes", "check", str(mine / "a.yaml"), "b", "demo-cpu"]) == 2
     wrong, right, demo = capsys.readouterr().out.splitlines()
     line = 1 + FULL.splitlines().index("mode: compile")
-    assert wrong.startswith(f"✗ {mine / 'a.yaml'}:{line}: mode: invalid enum value 'fast'")
+    assert re.match(re.escape(f"✗ {mine / 'a.yaml'}:{line}: mode: ") + ".*'fast'", wrong)
     assert right == f"✓ {mine / 'b.yaml'}: 8 plans"
     assert demo.endswith("demo-cpu.yaml: 1 plan")
 
@@ -106,7 +106,8 @@ def test_show_prefers_the_users_file(mine, capsys):
     assert main.main(["recipes", "show", "demo-cpu"]) == 0
     assert capsys.readouterr().out == FULL
     assert main.main(["recipes"]) == 0
-    assert "A pair with every part of a recipe" in capsys.readouterr().out
+    assert recipe_loader.find_recipe("demo-cpu").title in capsys.readouterr().out
+    assert f"title: {recipe_loader.find_recipe('demo-cpu').title}\n" in FULL
 
 
 def test_a_broken_recipe_is_not_shown(mine, capsys):
@@ -116,14 +117,14 @@ def test_a_broken_recipe_is_not_shown(mine, capsys):
     assert "mine.yaml:1: title: expected `str`" in capsys.readouterr().err
 
 
-def test_a_new_recipe_is_right_from_the_start(folders, capsys):
+def test_a_new_recipe_is_right_from_the_start(folders, capsys, snapshot):
     """The template passes the check, has a plan, and names the schema that is written beside it."""
     assert main.main(["recipes", "new", "mine-1.0"]) == 0
     said = capsys.readouterr()
     path = Path(said.out.strip())
     assert path == folders / "config" / "dflash-tui" / "recipes" / "mine-1.0.yaml"
     assert "recipes check mine-1.0" in said.err
-    assert path.read_text().startswith("# yaml-language-server: $schema=recipe.schema.json\n# A recipe of your own")
+    assert path.read_text().splitlines()[:2] == snapshot
     assert path.with_name("recipe.schema.json").read_text() == recipes.schema_text()
     assert main.main(["recipes", "check", "mine-1.0"]) == 0
     assert main.main(["plan", "mine-1.0", "--gpu", "h100"]) == 0
@@ -150,10 +151,10 @@ def test_a_new_recipe_overwrites_nothing(mine, capsys):
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "Mine", "_mine", ".mine", "-x", "a b", "x" * 65, "é", "a\n"])
-def test_a_new_recipe_has_a_plain_name(name, capsys, folders):
+def test_a_new_recipe_has_a_plain_name(name, capsys, folders, snapshot):
     """2, and nothing is written."""
     assert main.main(["recipes", "new", "--", name]) == 2
-    assert "is not a valid recipe name" in capsys.readouterr().err
+    assert capsys.readouterr().err == snapshot
     assert not (folders / "config").exists()
 
 

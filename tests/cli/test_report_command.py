@@ -108,7 +108,7 @@ def test_a_file_that_speaks_of_arms_that_it_does_not_have_is_refused(where, valu
     for words in (["report", path], ["report", path, "--format", "svg"], ["report", "compare", path, path]):
         assert main.main(words) == 2
         said = capsys.readouterr().err
-        assert "is not a valid report" in said
+        assert path in said
         assert why in said
 
 
@@ -143,17 +143,16 @@ def test_a_picture_is_drawn_of_both_kinds(finished, tmp_path):
     assert "SYNTHETIC" in path.read_text()
 
 
-def test_two_real_runs_are_set_side_by_side(capsys):
+def test_two_real_runs_are_set_side_by_side(capsys, snapshot):
     """Eager and compile on an H200, one launch each: the mode is what differs, and one boot is suggestive."""
     assert main.main(["report", "compare", str(RUNS / "h200-eager.zip"), str(RUNS / "h200-compile.zip")]) == 0
     said = capsys.readouterr().out
     assert "**compile is faster than eager: 5.0" in said
-    assert "what differs between the launches: mode" in said
     assert "suggestive" in said
-    assert "not a real model's figures: random weights" in said
+    assert [line for line in said.splitlines() if "between the launches" in line or "real model" in line] == snapshot
 
 
-def test_runs_are_refused_like_boots():
+def test_runs_are_refused_like_boots(snapshot):
     """What a run records of its counters and its GPU refuses here, too; what it does not record is named."""
     eager, compiled = (
         run_report.build_run_report(recording.find_recording(str(RUNS / f"h200-{m}.zip")))[0]
@@ -164,8 +163,7 @@ def test_runs_are_refused_like_boots():
     (usual,) = report.compare_reports(eager, compiled)[0].comparisons
     assert (usual.word, [each.what for each in usual.confounds if each.refuses]) == (Verdict.FASTER, [])
     (untold,) = [each.evidence for each in usual.confounds if each.what == "not recorded for a single run"]
-    assert "the prompts, their order and the sampling" in untold
-    assert "the driver" in untold
+    assert untold == snapshot
     hot = replace(compiled.conditions, throttle=("thermal (hardware)",))
     for changed, why in (
         (replace(compiled, rates=replace(compiled.rates, prefix_hit=0.97)), "the prefix cache answered unevenly"),
@@ -230,15 +228,15 @@ def test_a_wrong_name_says_what_to_do(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_another_benchmark_stands_beside_ours_and_is_not_judged(finished, capsys, tmp_path):
+def test_another_benchmark_stands_beside_ours_and_is_not_judged(finished, capsys, tmp_path, monkeypatch, snapshot):
     """Nobody knows its flags, its prompts and its machine: figures of both, the label, and a refusal."""
-    path = tmp_path / "bench.json"
+    monkeypatch.chdir(tmp_path)
+    path = Path("bench.json")
     path.write_text('{"completed": 10, "output_throughput": 51.5, "model_id": "x", "median_ttft_ms": 200, "failed": 1}')
     assert main.main(["report", "compare", finished.design.id, str(path)]) == 0
     said = capsys.readouterr().out
-    assert "**refused: the flags, versions, patches, prompts and the machine of" in said
+    assert [line for line in said.splitlines() if "refused" in line or "real model" in line] == snapshot
     assert "| 51.5 |" in said
     assert "eager: LongCode | 4 |" in said
-    assert "Not a real model's figures: hand-made toy weights" in said
     assert main.main(["report", str(path)]) == 2
-    assert "report compare sets it beside one of ours" in capsys.readouterr().err
+    assert capsys.readouterr().err == snapshot

@@ -91,7 +91,7 @@ def test_memory_is_left_to_the_system():
     assert fields(made(["x"], 120 * GIB))["MemoryHigh"] == [str(8 * GIB)]
 
 
-def test_what_runs_is_this_installation_with_the_options_of_a_launch(folders, monkeypatch, capsys):
+def test_what_runs_is_this_installation_with_the_options_of_a_launch(folders, monkeypatch, capsys, snapshot):
     """Absolute paths, the options and the port of the plan, no token; where to put those is said."""
     for name in ("HF_TOKEN", "VLLM_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.setenv(name, "hf_planted_0123456789abcdef")
@@ -118,10 +118,10 @@ def test_what_runs_is_this_installation_with_the_options_of_a_launch(folders, mo
     ]  # fmt: skip
     assert given["EnvironmentFile"] == [f"-{folders}/config/dflash-tui/service.env"]
     assert f"XDG_STATE_HOME={folders}/state" in given["Environment"]
-    assert "It is not launched again after a crash" in text
+    assert [line for line in text.splitlines() if "after a crash" in line] == snapshot
 
 
-def test_it_is_written_once_and_replaced_when_asked(folders, capsys):
+def test_it_is_written_once_and_replaced_when_asked(folders, capsys, snapshot):
     """The same unit is no trouble; another one stays as it is, unless told; what comes next is said."""
     path = folders / "config" / "systemd" / "user" / "dflash-tui-demo-cpu.service"
     write = ["service", "demo-cpu", "--write"]
@@ -143,7 +143,7 @@ def test_it_is_written_once_and_replaced_when_asked(folders, capsys):
     assert "--replace" in capsys.readouterr().err
     assert path.read_text() == before
     assert main.main([*changed, "--replace"]) == 0
-    assert "dflash-tui launches it again after a crash, at most 3 times within 1:00:00." in path.read_text()
+    assert [line for line in path.read_text().splitlines() if "after a crash" in line] == snapshot
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -151,13 +151,13 @@ def test_cuda_takes_of_the_systems_memory_on_a_gb10(folders, stand_in_nvml):
     """There no limit of systemd sees it: the unit says so, and what bounds it."""
     done = fake_nvml.dflash(stand_in_nvml, "gb10", "service", "gemma-4-31b")
     assert done.returncode == 0, done.stderr
-    assert "gpu-memory-utilization alone bounds it, here to " in done.stdout
+    assert re.search(r"gpu-memory-utilization .* \d+\.\d GiB\. ", done.stdout)
     assert "MemoryHigh" in fields(done.stdout)
 
 
 @pytest.mark.parametrize("letter", ["\\", '"', "\n"])
-def test_a_path_that_systemd_does_not_take_is_said(letter, monkeypatch, capsys):
+def test_a_path_that_systemd_does_not_take_is_said(letter, monkeypatch, capsys, snapshot):
     """It runs no program with a quote or a backslash in its path."""
     monkeypatch.setattr(sys, "executable", f"/a{letter}b/python")
     assert main.main(["service", "demo-cpu"]) == 2
-    assert "systemd does not accept this path" in capsys.readouterr().err
+    assert capsys.readouterr().err == snapshot

@@ -28,14 +28,12 @@ def failed(folders) -> Run:
     return kept("fail_max_model_len_kv", Exited(1795224300.0, 1))
 
 
-def test_it_prints_cause_evidence_fix_and_the_command(failed, capsys):
+def test_it_prints_cause_evidence_fix_and_the_command(failed, capsys, snapshot):
     """What a watcher would have seen, at any later time."""
     assert main(["why", failed.id]) == 0
     told = capsys.readouterr().out
-    assert told.startswith(f"{failed.id}: the server exited before it was ready (exit code 1): one request of 32768")
-    assert "the estimated maximum model length is 8064" in told
     assert "dflash-tui up demo-cpu --set max-model-len=8064" in told
-    assert str(failed.log) in told
+    assert told.replace(str(failed.log), "LOG") == snapshot
 
 
 def test_it_is_json(failed, capsys):
@@ -55,16 +53,16 @@ def test_without_a_name_it_is_the_newest_that_failed(failed, capsys):
     assert f"{stopped.id} was stopped" in capsys.readouterr().err
 
 
-def test_a_report_goes_to_stdout(failed, capsys):
+def test_a_report_goes_to_stdout(failed, capsys, snapshot):
     """It can be sent into a file as it is."""
     assert main(["why", "--report"]) == 0
-    assert capsys.readouterr().out.startswith("# ValueError: To serve at least one request")
+    assert capsys.readouterr().out.splitlines()[0] == snapshot
 
 
-def test_a_run_whose_end_nobody_saw_is_explained(folders, capsys):
+def test_a_run_whose_end_nobody_saw_is_explained(folders, capsys, snapshot):
     """Its exit code is unknown; its cause is not."""
     kept("kill9_core_idle", HealthChanged(1795224290.0, Health.WARM))
     assert main(["why"]) == 0
     told = capsys.readouterr().out
     assert "exit code unknown" in told
-    assert "the engine process was killed from outside" in told
+    assert told.splitlines()[0] == snapshot

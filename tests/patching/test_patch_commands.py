@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import io
 import json
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,7 +87,7 @@ def test_apply_brings_what_the_release_needs_and_revert_restores_every_byte(vers
     assert sorted(done["names"]) == NEEDED[version]
     if NEEDED[version]:
         assert done["diffs"].keys() == {path for name in NEEDED[version] for path in patch_file.load_patch(name).paths}
-        assert "does not import here without the patch either" in done["notes"][0]
+        assert "ModuleNotFoundError" in done["notes"][0]
         assert all(diff in said for diff in done["diffs"].values())
     after = tree(real_python)
     assert {name for name, state in states(*engine).items() if state == "applied-by-us"} == set(NEEDED[version])
@@ -109,7 +110,7 @@ def test_one_patch_by_name_and_its_unit(real_python):
     names = ("dflash-selector-scope", "dflash-draft-flash-attn", "gemma4-dflash-embed-scale")
     only = [word for name in names for word in ("--only", name)]
     beside = dflash("patch", "apply", *engine, *only, "--only", "triton-non-causal", code=5)
-    assert "dflash-selector-scope is an alternative to triton-non-causal" in beside.stderr
+    assert re.search("dflash-selector-scope .* alternative to triton-non-causal", beside.stderr)
     assert dflash("patch", "apply", *engine, *only).stdout == f"applied: {', '.join(names)}\n"
     again = dflash("patch", "apply", *engine, "--only", names[0], "--only", "qwen3-next-eagle3", "--dry-run")
     assert "· dflash-selector-scope: applied-by-us" in again.stderr
@@ -161,16 +162,16 @@ def test_an_alternative_of_the_plan_is_the_one_that_is_applied(real_python):
     assert (done["names"], done["dropped"]) == (["dflash-selector-scope"], ["triton-non-causal"])
     engine = ("--engine", real_python)
     again = dflash("patch", "apply", *engine, "--only", "triton-non-causal", code=5)
-    assert "is an alternative to dflash-selector-scope, which is already applied" in again.stderr
+    assert re.search("triton-non-causal .* alternative to dflash-selector-scope, .* already applied", again.stderr)
     assert "revert --only dflash-selector-scope --only dflash-draft-flash-attn" in again.stderr
     assert dflash("patch", "apply", *engine).stdout == "applied: qwen3-next-eagle3\n"
-    assert "reverted, triton-non-causal is its alternative" in dflash("patch", "apply", *words).stderr
+    assert "reverted, triton-non-causal" in dflash("patch", "apply", *words).stderr
     assert states(*engine)["dflash-selector-scope"] == "absent-needed"
 
 
-def test_what_is_wrong_is_said(folders):
+def test_what_is_wrong_is_said(folders, snapshot):
     """Nothing named, a recipe that is not installed, a patch that does not exist."""
-    assert "name a recipe, or an engine" in dflash("patch", "status", code=2).stderr
+    assert dflash("patch", "status", code=2).stderr == snapshot
     missing = dflash("patch", "apply", "demo-cpu", code=2)
     assert "dflash-tui engine install demo-cpu" in missing.stderr
     assert "ACTION" in dflash("patch", code=2).stderr

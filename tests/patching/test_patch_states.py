@@ -153,7 +153,7 @@ def test_one_of_two_functions_is_half_a_patch(read, tmp_path):
     assert "+    return False\n" in found.drift
     old = patch_file.load_patch("gb10-cutlass-fp8").files[0].edits[1]
     edit(engine, W8A8, old.old, old.new)
-    assert "1 of its 2 edits are applied already" in stand(engine)["gb10-cutlass-fp8"].drift
+    assert "\n1 of its 2 edits " in stand(engine)["gb10-cutlass-fp8"].drift
 
 
 @pytest.mark.index
@@ -175,7 +175,7 @@ def test_a_nightly_is_judged_by_its_source(read, tmp_path, source, version, expe
     assert needed == expected | {"gb10-cutlass-fp8"}
     others = {one.state for name, one in found.items() if name not in needed}
     assert others <= {PatchState.UPSTREAM, PatchState.NOT_APPLICABLE}
-    assert all(f"{version} is not a release: judged by its source" in one.why for one in found.values())
+    assert all(f"{version} is not a release" in one.why for one in found.values())
 
 
 @pytest.mark.index
@@ -196,7 +196,7 @@ def test_the_release_of_tomorrow(read, tmp_path):
     found = stand(engine)
     assert {one.state for name, one in found.items() if name != "gb10-cutlass-fp8"} == {PatchState.UPSTREAM}
     assert found["gb10-cutlass-fp8"].state is PatchState.NEEDED
-    assert found["gb10-cutlass-fp8"].why == "newer than 0.33.0, the last release it was verified on"
+    assert "0.33.0" in found["gb10-cutlass-fp8"].why
     edit(engine, W8A8, "def cutlass_fp8_supported() -> bool:", "def cutlass_fp8_is_there() -> bool:")
     lost = stand(engine)["gb10-cutlass-fp8"]
     assert lost.state is PatchState.DRIFTED
@@ -204,7 +204,7 @@ def test_the_release_of_tomorrow(read, tmp_path):
     assert "+def cutlass_fp8_is_there() -> bool:" in lost.drift
 
 
-def test_what_upstream_does_in_its_own_way_is_upstream(tmp_path, pristine, shipped):
+def test_what_upstream_does_in_its_own_way_is_upstream(tmp_path, pristine, shipped, snapshot):
     """The next release of the CPU build may expand by itself; while the very text stands there, it does not."""
     [edit] = shipped.files[0].edits
     theirs = pristine.replace(edit.old, "    output.copy_(torch.repeat_interleave(input_val, cu_num_tokens))\n")
@@ -216,7 +216,7 @@ def test_what_upstream_does_in_its_own_way_is_upstream(tmp_path, pristine, shipp
         assert status.find_patch_status(shipped, engine).state is PatchState.NEEDED
         assert patcher.apply_patches([shipped], engine).names == (shipped.name,)
     found = status.find_patch_status(shipped, build(tmp_path / "f", {CPU_FILE: pristine}, version="0.33.0"))
-    assert (found.state, found.why) == (PatchState.NEEDED, "newer than 0.32.0, the last release it was verified on")
+    assert (found.state, found.why) == (PatchState.NEEDED, snapshot)
 
 
 @pytest.fixture
@@ -232,12 +232,12 @@ def two(tmp_path, shipped) -> tuple[Engine, Patch, Patch]:
     return build(tmp_path / "e", texts), edition("x = 2"), edition("x = 3")
 
 
-def test_editions_do_not_mix_over_files(two):
+def test_editions_do_not_mix_over_files(two, snapshot):
     """One file in the one and one in the other is neither; so is one of two files, put back by a reinstallation."""
     engine, old, _new = two
     patcher.apply_patches([old], engine)
     (engine.site_packages / "vllm" / "b.py").write_text("x = 1\n")
-    assert status.find_patch_status(old, engine).why == "half of it is applied"
+    assert status.find_patch_status(old, engine).why == snapshot
     (engine.site_packages / "vllm" / "b.py").write_text("x = 3\n")
     found = status.find_patch_status(old, engine)
     assert found.state is PatchState.DRIFTED
@@ -256,12 +256,12 @@ def test_editions_do_not_mix_over_files(two):
         patcher.apply_patches([old], engine)
 
 
-def test_a_newer_edition_leaves_no_file_to_the_older_one(two):
+def test_a_newer_edition_leaves_no_file_to_the_older_one(two, snapshot):
     """It may be of fewer files: the others are as published then."""
     engine, old, new = two
     patcher.apply_patches([old], engine)
     fewer = replace(new, files=new.files[1:])
-    assert status.find_patch_status(fewer, engine).why == "an older edition of it is applied"
+    assert status.find_patch_status(fewer, engine).why == snapshot
     assert patcher.apply_patches([fewer], engine).names == ("two",)
     assert status.find_patch_status(fewer, engine).state is PatchState.APPLIED
     assert (engine.site_packages / "vllm" / "a.py").read_text() == "x = 1\n"
