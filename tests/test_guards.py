@@ -223,6 +223,20 @@ def test_no_word_passes_a_shell_and_no_file_makes_objects():
     assert seen > 5000
 
 
+def test_every_process_is_given_its_variables_and_its_folder():
+    """None inherits the user's secrets or the folder that the user stands in by being forgotten."""
+    starts = {"subprocess.run", "subprocess.Popen", "asyncio.create_subprocess_exec"}
+    forgotten, seen = [], 0
+    for path in sorted(Path(dflash_tui.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in starts:
+                seen += 1
+                if not {"env", "cwd"} <= {word.arg for word in node.keywords}:
+                    forgotten.append(f"{path.name}:{node.lineno}")
+    assert seen > 8
+    assert forgotten == []
+
+
 def test_deferred_imports_are_those_that_are_listed():
     """A function imports only what is too slow to be imported with its module, and the list says why."""
     package, deferred = Path(dflash_tui.__file__).parent, set()

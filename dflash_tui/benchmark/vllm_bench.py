@@ -21,7 +21,7 @@ from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Event
-from dflash_tui.machine import processes
+from dflash_tui.machine.process_environment import HUB_TOKEN_PLACES, PROXIES, build_helper_environment
 from dflash_tui.runs.run import Run
 
 # Options of `vllm serve` that say how the tokenizer is found.
@@ -93,8 +93,10 @@ async def run_vllm_bench(
         *_build_command(run, prompts, result), *sampling, "--extra-body", msgspec.json.encode(extra).decode(),
         "--num-prompts", str(len(lines)), "--max-concurrency", str(streams),
     ]  # fmt: skip
-    env = processes.build_clean_environment() | run.plan.env | ({"OPENAI_API_KEY": run.api_key} if run.api_key else {})
+    # Its tokenizer may be one that the hub gives to its users only.
+    env = build_helper_environment(*PROXIES, *HUB_TOKEN_PLACES, "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") | run.plan.env
     env |= {"VLLM_NO_USAGE_STATS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    env |= {"OPENAI_API_KEY": run.api_key} if run.api_key else {}
     with log.open("wb") as output:
         try:
             process = await asyncio.create_subprocess_exec(

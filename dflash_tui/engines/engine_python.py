@@ -14,7 +14,7 @@ from typing import TypeVar
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, EngineError, explain_resource_limit
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.machine.processes import build_clean_environment
+from dflash_tui.machine.process_environment import build_helper_environment
 
 IMPORT_TIMEOUT = 180.0  # importing vLLM took 13 s on two CPU cores and 25 s on a fresh GPU machine
 _HINT = "reinstall it"
@@ -98,7 +98,7 @@ def run_script(python: Path, script: str, *words: str, timeout: float) -> bytes:
     with tempfile.TemporaryDirectory(prefix="dflash-") as folder:
         answer = Path(folder) / "answer.json"
         # Nothing is written into an environment that is only looked at, not even byte code.
-        env = build_clean_environment() | {"PYTHONDONTWRITEBYTECODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        env = build_helper_environment() | {"PYTHONDONTWRITEBYTECODE": "1", "VLLM_NO_USAGE_STATS": "1"}
         argv = [str(word) for word in (python, paths.engine_script(script), answer, *words)]
         try:
             process = runner.start(argv, env, folder)

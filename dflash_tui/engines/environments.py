@@ -20,7 +20,7 @@ import uv
 from dflash_tui.common.errors import EngineError
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import Preparing, Step
-from dflash_tui.machine.processes import build_clean_environment
+from dflash_tui.machine.process_environment import PACKAGE_INDEXES, build_helper_environment
 from dflash_tui.planning.recipe import EngineSpec
 
 Report = Callable[[Preparing], None]
@@ -267,7 +267,7 @@ def _advice(evidence: str) -> str:
 
 def _environment() -> dict[str, str]:
     """Return the environment for uv: ours, and pip's settings of wheel folders and mirrors."""
-    env = build_clean_environment()
+    env = build_helper_environment(*PACKAGE_INDEXES)
     for ours, pips in (("UV_FIND_LINKS", "PIP_FIND_LINKS"), ("UV_DEFAULT_INDEX", "PIP_INDEX_URL")):
         if ours not in env and env.get(pips):
             env[ours] = env[pips]
@@ -279,8 +279,9 @@ def _environment() -> dict[str, str]:
 @cache
 def _pip_find_links() -> str:
     """Return the wheel folder in pip's configuration, which uv does not read; empty when there is none."""
-    argv = [sys.executable, "-m", "pip", "config", "get", "global.find-links"]
-    result = subprocess.run(argv, capture_output=True, text=True, check=False)
+    argv = [sys.executable, "-P", "-m", "pip", "config", "get", "global.find-links"]
+    env = build_helper_environment(*PACKAGE_INDEXES)
+    result = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd="/")
     return result.stdout.strip() if result.returncode == 0 else ""
 
 

@@ -13,7 +13,7 @@ from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger
 from dflash_tui.experiments.design import Arm, Boot
-from dflash_tui.machine import gpus, nvml, processes
+from dflash_tui.machine import gpus, nvml, process_environment
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs.run import Run
@@ -66,7 +66,7 @@ def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
         driver=probe.driver,
         argv=_redact_argv(run.plan.argv),
         env=_redact_env(run.plan.env, cache),
-        inherited=_redact_env(_select_heeded(processes.build_clean_environment(), run.plan.env), None),
+        inherited=_redact_env(_select_heeded(process_environment.build_server_environment(), run.plan.env), None),
         patches=_digest_patches(engine, run.patches) if engine else {},
         versions=_read_versions(engine) if engine else {},
     )

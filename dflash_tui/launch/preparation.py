@@ -17,7 +17,7 @@ from dflash_tui.engines.hub import download, model_lookup
 from dflash_tui.engines.patching import ledger, patch_set, patcher, status, transaction
 from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.events import Preparing, Step
-from dflash_tui.machine.processes import build_clean_environment
+from dflash_tui.machine.process_environment import build_helper_environment
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import EngineSpec, Status
@@ -153,7 +153,8 @@ async def _run_builder(plan: Plan, engine: Engine, folder: Path, lock: int) -> N
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=build_clean_environment(),
+            env=build_helper_environment(),
+            cwd="/",
             pass_fds=(lock,),
         )
         try:

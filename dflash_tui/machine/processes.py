@@ -8,14 +8,6 @@ from pathlib import Path
 
 import psutil
 
-# Set for this program, or would change what the server says and to whom; a server starts without them.
-_DROPPED = frozenset({"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VLLM_API_KEY"})
-
-
-def build_clean_environment() -> dict[str, str]:
-    """Return our environment for a program that runs in an engine, without what belongs to our own Python."""
-    return {name: value for name, value in os.environ.items() if name not in _DROPPED}
-
 
 def read_process_identity(pid: int) -> str:
     """Return `boot:ticks` of a live process, which names it for good, or an empty string for none or a zombie.

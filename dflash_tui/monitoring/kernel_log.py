@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import Autopsy
+from dflash_tui.machine.process_environment import build_helper_environment
 from dflash_tui.runs.run import Run
 
 # printk's clock and ours drift apart by seconds in a month.
@@ -102,8 +103,9 @@ def _read_kmsg(reader: int) -> Iterator[tuple[float, str]]:
 
 def _read_journal(since: float) -> Iterator[tuple[float, str]]:
     command = ["journalctl", "-k", "-q", "--no-pager", "-o", "short-unix", "--since", f"@{int(since)}"]
+    env = build_helper_environment()
     try:
-        journalctl = subprocess.run(command, capture_output=True, timeout=5, check=False)
+        journalctl = subprocess.run(command, capture_output=True, timeout=5, check=False, env=env, cwd="/")
     except (OSError, subprocess.TimeoutExpired):
         return
     for line in journalctl.stdout.decode(errors="replace").splitlines():

@@ -20,7 +20,7 @@ import msgspec
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, ServerFailed, UsageError, explain_resource_limit
 from dflash_tui.events import Exited, Preparing, Stopping
-from dflash_tui.machine import processes, system
+from dflash_tui.machine import process_environment, processes, system
 from dflash_tui.planning.plan import HOST, Plan
 from dflash_tui.runs import registry, run_files, server_process
 from dflash_tui.runs.gated_process import GatedProcess
@@ -91,7 +91,8 @@ def _server_environment(plan: Plan) -> dict[str, str]:
     """
     key = required_api_key(plan)
     # The phases are read from the log, so its level must be the one that has them.
-    env = processes.build_clean_environment() | {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_CONFIGURE_LOGGING": "1"} | plan.env
+    log_level = {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_CONFIGURE_LOGGING": "1"}
+    env = process_environment.build_server_environment() | log_level | plan.env
     env |= {"PATH": f"{Path(plan.argv[0]).parent}{os.pathsep}{env.get('PATH', os.defpath)}", "PYTHONUNBUFFERED": "1"}
     return env | ({KEY_VARIABLE: key} if key else {})
 

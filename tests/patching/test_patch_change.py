@@ -305,6 +305,18 @@ def test_a_module_that_no_longer_imports_is_refused(real_python, shipped, monkey
     assert done.notes == snapshot
 
 
+def test_a_dry_run_runs_no_code_of_a_patch(real_python, shipped, tmp_path):
+    """Whoever reads a patch of others before it is applied has not run it; the trial comes with the change."""
+    engine = build(real_python, {"__init__.py": "", "utils/__init__.py": "", OTHER: "x = 1\n"})
+    patch = on_other(shipped, new=f"open({str(tmp_path / 'ran')!r}, 'w')")
+    done = patcher.apply_patches([patch], engine, dry=True)
+    assert done.names == ("other",)
+    assert "+open(" in done.diffs[OTHER]
+    assert not (tmp_path / "ran").exists()
+    patcher.apply_patches([patch], engine)
+    assert (tmp_path / "ran").exists()
+
+
 def test_the_trial_imports_the_new_text_in_the_old_place(real_python):
     """Also that of a package, whose other modules stay reachable; no byte code is left."""
     engine = build(real_python, {"__init__.py": "", "a/__init__.py": "y = 0\n", "a/b.py": "from vllm.a import y\n"})

@@ -24,7 +24,7 @@ from dflash_tui.engines.hub import cache, client, model_lookup
 from dflash_tui.engines.hub.client import Access
 from dflash_tui.engines.hub.model_lookup import ModelAvailability
 from dflash_tui.events import Preparing, Step
-from dflash_tui.machine.processes import build_clean_environment
+from dflash_tui.machine.process_environment import HUB_TOKEN_PLACES, PROXIES, build_helper_environment
 
 _RESERVE = 1_000_000_000
 _INTERVAL = 0.5
@@ -145,6 +145,7 @@ async def _fetch(model: ModelAvailability, python: Path, progress: _DownloadProg
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=_environment(),
+        cwd="/",
         start_new_session=True,
     )
     assert process.stdin is not None  # noqa: S101 - both are PIPE
@@ -184,11 +185,10 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of the script, which alone has the token."""
-    env = build_clean_environment()
+    """Return the environment of the script: of all secrets the hub's token alone."""
+    env = build_helper_environment(*PROXIES, *HUB_TOKEN_PLACES)
     # What is not in the order of its bytes cannot be resumed, and hf_transfer is not.
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_ENABLE_HF_TRANSFER"):
-        env.pop(name, None)
+    env.pop("HF_HUB_ENABLE_HF_TRANSFER", None)
     env |= {"HF_ENDPOINT": cache.hub_endpoint(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     token = cache.read_hub_token()
     return env | ({"HF_TOKEN": token} if token else {})

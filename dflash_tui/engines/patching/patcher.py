@@ -54,7 +54,7 @@ def apply_patches(
         engine: The engine whose files are changed.
         hardware: The class of hardware that states are judged for; None is any.
         remove: Names of patches to revert where we applied them.
-        dry: Do all but write.
+        dry: Neither import nor write: no code of a patch is run.
 
     Raises:
         PatchError: a patch does not fit or may not be applied; nothing was changed.
@@ -154,17 +154,17 @@ class _FilePlan(NamedTuple):
 
 
 def _change_files(engine: Engine, *, add: Sequence[Patch], remove: Iterable[str], dry: bool) -> PatchOutcome:
-    """Apply the patches `add` and revert those of `remove`; with `dry` do all but write."""
+    """Apply the patches `add` and revert those of `remove`; with `dry` do neither."""
     record = ledger.read_ledger(engine)
     after = _plan_files(engine, record, {patch.name: patch for patch in add}, set(remove))
     if not after.changes and after.record == record:
         return PatchOutcome(())
     permissions.require_writable_files(engine, after.touched)
-    note = import_check.check_imports(engine, {change.path: change.after for change in after.changes}) if add else ""
     diffs = {c.path: text_edits.diff_file(c.path, c.before.decode(), c.after.decode()) for c in after.changes}
-    outcome = PatchOutcome((), (note,) if note else (), diffs)
     if dry:
-        return outcome
+        return PatchOutcome((), (), diffs)  # an import runs the code of the patch
+    note = import_check.check_imports(engine, {change.path: change.after for change in after.changes}) if add else ""
+    outcome = PatchOutcome((), (note,) if note else (), diffs)
     # The import check takes a while, and a server may have been started meanwhile.
     permissions.require_writable_files(engine, after.touched)
     transaction.commit_changes(engine, after.changes, list(after.record.values()))

@@ -12,7 +12,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.launch.preflight.check import Check, Situation, fail_check, pass_check, warn_check
-from dflash_tui.machine.processes import build_clean_environment
+from dflash_tui.machine.process_environment import build_helper_environment
 from dflash_tui.planning.plan import count_gpus_needed
 
 _TIMEOUT = 60.0
@@ -72,7 +72,8 @@ def read_ray_cluster(python: Path) -> RayCluster:
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            env=build_clean_environment(),
+            env=build_helper_environment("RAY_AUTH_"),
+            cwd="/",
             timeout=_TIMEOUT,
             check=False,
         )

@@ -1,0 +1,60 @@
+"""The environment variables of the processes that we start: a server has the user's, a helper has no secrets.
+
+A helper is whatever else runs: uv and the build backends that it starts, pip, the engine's Python when it imports,
+describes or benchmarks vLLM, the download of a model, a driver's tool. It may name the secrets that it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from dflash_tui.common.redaction import is_secret, looks_secret
+
+# Set for this program, or would change what the server says and to whom; a server starts without them.
+_DROPPED = frozenset({"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VLLM_API_KEY"})
+# With passwords in their addresses, on purpose, and only for who uses the network.
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+# Where packages come from. The name or the password for a private index is in them on purpose: uv and pip have no
+# other use for them, while a token to publish, or one for GitHub, stays here.
+PACKAGE_INDEXES = (
+    *PROXIES,
+    *("UV_INDEX", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX", "UV_FIND_LINKS", "UV_KEYRING_PROVIDER"),
+    *("PIP_INDEX", "PIP_EXTRA_INDEX", "PIP_FIND_LINKS", "PIP_KEYRING_PROVIDER", "PIP_PROXY"),
+)
+# Say where the hub's token is, or that it is not to be sent, and hold none.
+HUB_TOKEN_PLACES = ("HF_TOKEN_PATH", "HF_HUB_DISABLE_IMPLICIT_TOKEN")
+# What else no helper needs to know, and `is_secret`, which is asked for flags as well, does not take for secret.
+_MORE_SECRETS = re.compile(r"(?i)^AWS_|PASS")
+
+
+def build_server_environment() -> dict[str, str]:
+    """Return our environment for a server: what to tell it is the user's, but for passwords of package indexes.
+
+    What belongs to our own Python is left out, too.
+    """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _DROPPED and not (name.startswith(("UV_", "PIP_")) and _is_secret(name, value))
+    }
+
+
+def build_helper_environment(*needed: str) -> dict[str, str]:
+    """Return our environment for a process that helps us, without secrets.
+
+    Python in it looks for modules neither in the folder that it works in nor beside its script.
+
+    Args:
+        needed: The beginnings of names that are passed on although they are secret.
+    """
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _DROPPED and ((needed and name.startswith(needed)) or not _is_secret(name, value))
+    }
+    return env | {"PYTHONSAFEPATH": "1"}
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return is_secret(name) or looks_secret(value) or bool(_MORE_SECRETS.search(name))
