@@ -108,7 +108,7 @@ def test_without_a_terminal_it_shows_help():
         (("why", "x"), "no run called 'x'"),
         (("bench",), "nothing was launched yet"),
         (("--json",), "need --recipe NAME"),
-        (("up", "demo-cpu", "--mode", "fast"), "expected eager or compile"),
+        (("up", "demo-cpu", "--mode", "fast"), "expected eager, graphs or compile"),
         (("up", "demo-cpu", "--port", "0"), "from 1 to 65535"),
         (("plan", "demo-cpu", "--port", "99999999"), "from 1 to 65535"),
         (("plan", "demo-cpu", "--num-speculative-tokens", "5000"), "from 0 to 64"),

@@ -12,7 +12,7 @@ _ON = {"1", "true", "yes", "on"}
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """Add what changes the plan of a launch."""
-    add_option(parser, "--mode", type=_mode, metavar="MODE", help="eager or compile")
+    add_option(parser, "--mode", type=_mode, metavar="MODE", help="eager, graphs or compile")
     add_option(parser, "--port", type=_port, metavar="PORT", help="port on 127.0.0.1")
     tokens = "tokens that the drafter proposes per step; 0 is without speculation"
     add_option(parser, "--num-speculative-tokens", type=_tokens, metavar="N", help=tokens)
@@ -126,6 +126,6 @@ def parse_temperature(text: str) -> float:
 
 
 def _mode(text: str) -> str:
-    if text not in {"eager", "compile"}:
-        raise argparse.ArgumentTypeError(f"expected eager or compile, not '{text}'")
+    if text not in {"eager", "graphs", "compile"}:
+        raise argparse.ArgumentTypeError(f"expected eager, graphs or compile, not '{text}'")
     return text

@@ -112,7 +112,7 @@ def _build_changes(key: str, value: str) -> LaunchChanges:
 
 def _change_field(name: str, value: str) -> LaunchChanges:
     if name == "mode" and value not in _MODES:
-        raise UsageError(f"--vary mode: expected eager or compile, not '{value}'")
+        raise UsageError(f"--vary mode: expected eager, graphs or compile, not '{value}'")
     if value.startswith("-"):
         raise UsageError(f"--vary {name}: '{value}' is no name of one")
     if name == "variant" and value == "none":

@@ -11,6 +11,7 @@ import msgspec
 from packaging.version import Version
 
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import cuda_graphs
 from dflash_tui.planning.kv_cache import STEP, KvCache
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Mode, ModelConfig
@@ -27,6 +28,8 @@ _LARGE_GPU = 70 * GIB
 _CONTEXT = int(0.25 * GIB)
 # CUDA graphs: 0.56 GiB on an H200 with vLLM 0.26.0, Gemma 4 26B-A4B shape, target and drafter.
 _GRAPHS = int(0.6 * GIB)
+# Decode graphs alone: 0.09 GiB for 8 graphs of the target there.
+_DECODE_GRAPHS = int(0.2 * GIB)
 # Peak activations, fitted to four runs there (hidden size 2816, vocabulary 262144; sequences, batched tokens, GiB):
 # without speculation 1024, 16384, 5.13; with it 1024, 16384, 9.13 and 1024, 32768, 10.59 and 4, 8192, 1.54. They grow
 # with the tokens, and with one float32 matrix of logits (1 GiB for 1024 sequences) times three, or seven with drafts.
@@ -169,6 +172,8 @@ def estimate_memory(
         target_bytes: The size of the target's files.
         drafter_bytes: The size of the drafter's files.
     """
+    if mode is Mode.GRAPHS:
+        setup = cuda_graphs.apply_graphs_mode(setup, tokens)
     flags = _flags(setup)
     target = target or setup.target.config
     split = _whole(flags, "tensor-parallel-size") or 1
@@ -179,8 +184,9 @@ def estimate_memory(
     if tokens:
         shares.append(_share("drafter", drafter_bytes, setup.drafter.size_gb, split))
     shares.append(MemoryShare("activations", _activations(target, batched, sequences, tokens), "estimate from an H200"))
-    if mode is Mode.COMPILE:
-        shares.append(MemoryShare("CUDA graphs", _GRAPHS, "measured on an H200"))
+    if mode is not Mode.EAGER:
+        graphs = _GRAPHS if mode is Mode.COMPILE else _DECODE_GRAPHS
+        shares.append(MemoryShare("CUDA graphs", graphs, "measured on an H200"))
     shares.append(MemoryShare("CUDA context", _CONTEXT, "measured on an H200"))
     cache = KvCache(
         models=(target, drafter or setup.drafter.config) if tokens else (target,),

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from dflash_tui.common import paths
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import patch_applicability
+from dflash_tui.planning import cuda_graphs, patch_applicability
 from dflash_tui.planning import patch_file as patch_files
 from dflash_tui.planning import resolution as setups
 from dflash_tui.planning.patch_file import Patch
@@ -79,7 +79,7 @@ class Plan(msgspec.Struct, frozen=True):
     synthetic: str
     """Why figures say nothing about a real model, such as random weights; empty where they do."""
     mode: Mode
-    """Eager or compile."""
+    """Eager, graphs or compile."""
     target: str
     """The model that is served: a repository of the hub, or a folder."""
     drafter: str
@@ -184,7 +184,7 @@ def build_plan(
 
     Args:
         setup: The recipe for one kind of machine.
-        mode: Eager or compile.
+        mode: Eager, graphs or compile.
         port: The port.
         num_speculative_tokens: Tokens that the drafter proposes per step.
         gpus: Index and UUID of each GPU that the server sees; all of them when empty.
@@ -193,12 +193,13 @@ def build_plan(
         request: What the user asked for, to be kept with the plan.
 
     Raises:
-        UsageError: there is no patch of a name that was set by hand.
+        UsageError: there is no patch of a name that was set by hand, or graphs mode cannot be had with what is set.
     """
     recipe = setup.recipe
     mode = mode or setup.mode
     port = port or recipe.port
     tokens = setup.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens
+    setup = cuda_graphs.apply_graphs_mode(setup, tokens) if mode is Mode.GRAPHS else setup
     folder = engine or engine_folder_for(setup.engine)
     script, built = _find_build(recipe)
     target, drafter = (str(built / model.model) if built else model.model for model in (setup.target, setup.drafter))
@@ -336,7 +337,11 @@ def _list_warnings(setup: ResolvedRecipe, mode: Mode, patches: Sequence[Patch]) 
     if setup.standing.status in {Status.EXPERIMENTAL, Status.BROKEN}:
         warnings.insert(0, f"{setup.standing.status.value}: {setup.standing.why}")
     if setup.modes and mode not in setup.modes:
-        warnings.append(f"the recipe knows nothing of {mode.value}, only of {', '.join(setup.modes)}")
+        warnings.append(
+            f"graphs mode was not measured on {setup.hardware.value} with this recipe"
+            if mode is Mode.GRAPHS
+            else f"the recipe knows nothing of {mode.value}, only of {', '.join(setup.modes)}"
+        )
     if not ip_address(setup.host).is_loopback:
         warnings.append(_OPEN.format(setup.host))
     warnings += [

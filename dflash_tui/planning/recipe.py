@@ -46,9 +46,10 @@ FlagValue = bool | int | float | str | list[Word] | dict[str, Any]
 
 
 class Mode(StrEnum):
-    """How the server runs the model: eager, or compiled with CUDA graphs."""
+    """How the server runs the model: eager, with CUDA graphs alone, or compiled with CUDA graphs."""
 
     EAGER = "eager"
+    GRAPHS = "graphs"
     COMPILE = "compile"
 
 

@@ -73,7 +73,7 @@ class ResolvedRecipe(msgspec.Struct, frozen=True):
     speculation: dict[str, Any]
     """Further keys of --speculative-config."""
     mode: Mode
-    """Eager or compile."""
+    """Eager, graphs or compile."""
     modes: dict[Mode, str]
     """The modes that the recipe knows, and what it says of each."""
     flags: dict[str, FlagValue]

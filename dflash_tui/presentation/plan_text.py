@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, format_megabytes, pluralize
 from dflash_tui.engines import inventory
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import startup_history
+from dflash_tui.planning import cuda_graphs
 from dflash_tui.planning import plan as plans
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipe import PublishedFigures, RestartPolicy
+from dflash_tui.planning.recipe import Mode, PublishedFigures, RestartPolicy
 from dflash_tui.planning.resolution import ResolvedRecipe
 
 if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint is spared
@@ -21,6 +23,8 @@ if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint i
     from dflash_tui.launch.preflight.runner import PreflightReport
     from dflash_tui.monitoring.startup_history import TimeToReady
 
+# Measured with vLLM 0.26.0, Gemma 4 26B-A4B's shape in random weights, one stream, 15 tokens per step.
+_GRAPHS_ELSEWHERE = "CUDA graphs without compiling; 4.4 times eager's and 0.9 of compile's tok/s on an H200"
 MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 
 
@@ -47,6 +51,7 @@ def describe_plan(planned: PlannedLaunch) -> str:
         ("target", " ".join([plan.target, f"({setup.target.quantization})" if setup.target.quantization else ""])),
         ("drafter", drafter if plan.num_speculative_tokens else "none: the baseline without speculation"),
         ("mode", f"{plan.mode.value}{': ' + why if (why := setup.modes.get(plan.mode)) else ''}"),
+        *([("", offer)] if (offer := format_graphs_offer(setup, plan)) else []),
         ("engine", f"{spec.distribution} {spec.vllm}, {'installed' if engine else fetched}"),
         ("patches", ", ".join(plan.patches) or "none"),
     ]
@@ -68,6 +73,18 @@ def describe_plan(planned: PlannedLaunch) -> str:
     rows += [("warning", warning) for warning in plan.warnings]
     lines = [f"{label:<8} {value}".rstrip() for label, value in rows]
     return "\n".join([*lines, "command", *(f"  {line}" for line in plans.format_command(plan).splitlines())])
+
+
+def format_graphs_offer(setup: ResolvedRecipe, plan: Plan) -> str:
+    """Return why graphs mode is worth a try where the recipe does not take it; empty where it is no choice."""
+    if plan.on_cpu or plan.mode is Mode.GRAPHS:
+        return ""
+    try:
+        cuda_graphs.apply_graphs_mode(setup, plan.num_speculative_tokens)
+    except UsageError:
+        return ""
+    known = setup.modes.get(Mode.GRAPHS) or f"{_GRAPHS_ELSEWHERE}; not measured on {plan.hardware.value}"
+    return f"try --mode graphs: {known}"
 
 
 def format_memory(fit: MemoryEstimate) -> str:

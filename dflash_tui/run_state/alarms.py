@@ -16,6 +16,7 @@ from dflash_tui.common.formatting import (
     pluralize,
 )
 from dflash_tui.events import PROBE, Counters, GpuLoad, Health
+from dflash_tui.planning.recipe import Mode
 from dflash_tui.run_state.counters import MAX_GAP, CounterReading
 from dflash_tui.run_state.retention import ThinnedSeries, Timestamped
 from dflash_tui.run_state.state import RunState
@@ -173,6 +174,16 @@ def _tokens_from_drafts(counters: Counters) -> float:
     return (counters.steps or 0.0) + (counters.accepted or 0.0)
 
 
+def _check_graphs(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    """CUDA graphs were asked for, and vLLM dropped them without an error."""
+    lost = state.startup.facts.get("without graphs")
+    if not lost or state.launched is None or state.launched.mode != Mode.GRAPHS:
+        return None
+    part = "the drafter" if all("running the draft eagerly" in line for line in lost) else "the server"
+    hint = "choose another attention backend (--set attention-backend=triton_attn), or --mode compile"
+    return Alarm("graphs", state.launched.at, f"graphs were asked for, {part} runs eagerly", lost[0], hint)
+
+
 def _check_throttling(state: RunState, now: float) -> Alarm | None:
     def limits(gpus: tuple[GpuLoad, ...]) -> list[tuple[GpuLoad, str]]:
         return [(gpu, why) for gpu in gpus if (why := _throttle_reasons(gpu))]
@@ -255,6 +266,7 @@ _RULES: tuple[Callable[[RunState, float], Alarm | None], ...] = (
     _check_memory,
     _check_speculation,
     _check_acceptance,
+    _check_graphs,
     _check_throttling,
     _check_preemptions,
     _check_slow_cycle,

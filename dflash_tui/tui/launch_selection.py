@@ -101,9 +101,10 @@ class LaunchSelection:
         return len(names) > 1
 
     def next_mode(self, recipe: Recipe) -> None:
-        """Switch between eager and compile."""
-        eager = self.plan(recipe).plan.mode is Mode.EAGER
-        self._change(recipe, mode=Mode.COMPILE if eager else Mode.EAGER)
+        """Choose the next mode: eager, graphs, compile; a CPU has no graphs."""
+        modes = [mode for mode in Mode if mode is not Mode.GRAPHS or not recipe.for_cpu]
+        chosen = self.request(recipe).mode or self.plan(recipe).plan.mode
+        self._change(recipe, mode=modes[(modes.index(chosen) + 1) % len(modes)])
 
     def add_tokens(self, recipe: Recipe, more: int) -> None:
         """Draft more tokens per step, or fewer, within what the drafter can do."""

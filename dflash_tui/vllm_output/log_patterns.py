@@ -120,6 +120,7 @@ NOTES: tuple[tuple[str, str], ...] = (
     ("sampler", r"Using (FlashInfer) for top-p & top-k sampling"),
     ("architecture", r"Resolved architecture: (\S+)"),
     ("vllm", rf"{ENGINE}([^)]+)\)"),
+    ("without graphs", r"(.*(?:Overriding to NONE|setting cudagraph_mode=NONE|running the draft eagerly).*)"),
     ("aux layers", rf"(?:Using auxiliary layers from speculative config|{_AUX}\w+): (.+)"),
 )
 RUNNERS: tuple[tuple[str, str], ...] = (

@@ -16,7 +16,9 @@ _SECOND_MODEL = re.compile(rf"{log_patterns.CHECKPOINT}|{log_patterns.SHARDS}")
 _MODEL_LOADED = re.compile(log_patterns.MODEL_LOADED)
 _COMPILING_ALL, _COMPILED_ALL = re.compile(log_patterns.COMPILING_ALL), re.compile(log_patterns.COMPILED_ALL)
 _LOADED = re.compile(log_patterns.LOADED)
-_EAGER = re.compile(rf"{log_patterns.NOT_COMPILED}|Initializing a V1 LLM .*\benforce_eager=True")
+_UNCOMPILED = re.compile(
+    rf"{log_patterns.NOT_COMPILED}|Initializing a V1 LLM .*\b(?:enforce_eager=True|CompilationMode\.NONE)"
+)
 _HAS_DRAFTER = re.compile(r"Initializing a V1 LLM .*\bspeculative_config=SpeculativeConfig\(.*?\bmodel='[^']")
 
 # A start never goes back to an earlier stage; within the fifth, phases alternate.
@@ -31,7 +33,7 @@ class PhaseReader:
     def __init__(self) -> None:
         self.phase = Phase.IMPORT
         self._stage = 0
-        self._eager = self._drafts = self._loaded = self._all_in_one = False
+        self._uncompiled = self._drafts = self._loaded = self._all_in_one = False
 
     @property
     def up(self) -> bool:
@@ -50,8 +52,8 @@ class PhaseReader:
         return phase
 
     def _match_phase(self, body: str) -> Phase | None:
-        if _EAGER.match(body):
-            self._eager = True
+        if _UNCOMPILED.match(body):
+            self._uncompiled = True
         elif _HAS_DRAFTER.match(body):
             self._drafts = True
         elif _LOADED.match(body):
@@ -66,8 +68,8 @@ class PhaseReader:
     def _resolve_mark(self, phase: Phase, body: str) -> Phase | None:
         """Return the phase that a mark begins in this start, or None for no other."""
         if _MODEL_LOADED.match(body):
-            # A profile run follows; its first pass compiles, unless the mode is eager.
-            return Phase.PROFILE if self._eager else Phase.COMPILE
+            # A profile run follows; its first pass compiles, unless nothing is compiled.
+            return Phase.PROFILE if self._uncompiled else Phase.COMPILE
         if _COMPILING_ALL.match(body):
             self._all_in_one = True
         elif _COMPILED_ALL.match(body):

@@ -103,6 +103,13 @@ FORMATS = (
     Format(r"Using %s for \w+ GEMM", (GEMM,), ("CutlassKernel",), ("gemm", "CutlassKernel")),
     Format(r"Selected %s for %s", (GEMM,), ("CutlassKernel", "Method"), ("gemm", "CutlassKernel")),
     Format(r"Using FlashInfer for top-p", ("v1/sample/ops/topk_topp_sampler.py",), (), ("sampler", "FlashInfer")),
+    Format(r"Cudagraph mode %s is not compatible with comp", (CONFIG,), ("FULL", "NONE"), ("without graphs",
+           "Cudagraph mode FULL is not compatible with compilation mode NONE.Overriding to NONE."), until="0.29.99"),
+    Format(r"Cudagraph mode %s is not compatible with comp", (CONFIG,), ("FULL", "NONE", "NONE"), ("without graphs",
+           "Cudagraph mode FULL is not compatible with compilation mode NONE. Overriding to NONE."), since="0.30.0"),
+    Format(r"%s draft attention \(%s\) does not support", (SPECULATOR,), ("A",), ("without graphs",
+           "[backbone]  draft attention (A) does not support full CUDA graphs; running the draft eagerly."),
+           since="0.26.0"),
 )  # fmt: skip
 PATHS = tuple(sorted({path for form in FORMATS for path in form.paths}))
 

@@ -88,6 +88,16 @@ def test_what_was_changed_by_hand_stays_when_the_gpu_changes():
     assert (plan.mode, plan.num_speculative_tokens, plan.drafter) == (Mode.EAGER, 0, "")
 
 
+def test_the_mode_goes_round_and_a_cpu_has_no_graphs():
+    choice, recipe, cpu = on(a_gpu(Hardware.H100)), recipe_loader.find_recipe("qwen3.5-27b"), a_recipe()
+    modes: dict[str, list[Mode]] = {recipe.name: [], cpu.name: []}
+    for each in (recipe, cpu) * 3:
+        modes[each.name].append(choice.plan(each).plan.mode)
+        choice.next_mode(each)
+    assert modes[recipe.name] == [Mode.COMPILE, Mode.EAGER, Mode.GRAPHS]
+    assert modes[cpu.name] == [Mode.EAGER, Mode.COMPILE, Mode.EAGER]
+
+
 def test_more_models_than_memory_says_the_figures():
     recipe = replace(recipe_loader.find_recipe("qwen3.5-27b"), hardware={})
     found = on(a_gpu(Hardware.RTX_5090)).suited(recipe)

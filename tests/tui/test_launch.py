@@ -108,7 +108,7 @@ async def test_help_lists_the_keys_of_the_screen():
     async with panel.run_test() as pilot:
         await pilot.press("question_mark")
         assert isinstance(panel.screen, Help)
-        assert "Switch between eager and compile" in text(panel)
+        assert "Choose the mode: eager, graphs or compile" in text(panel)
         await pilot.press("escape")
         assert "Switch between" not in text(panel)
 

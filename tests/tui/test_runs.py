@@ -137,5 +137,10 @@ async def test_help_lists_the_keys_of_the_screen_and_of_the_panel():
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(120, 50)) as pilot:
         await pilot.press("question_mark")
-        for words in ("watch, replay or export", "Light or dark", "Switch between eager and compile", "ctrl+p"):
+        for words in (
+            "watch, replay or export",
+            "Light or dark",
+            "Choose the mode: eager, graphs or compile",
+            "ctrl+p",
+        ):
             assert words in text(panel)

@@ -28,7 +28,12 @@ from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import EngineSpec, Recipe
 from dflash_tui.planning.resolution import ResolvedRecipe
-from dflash_tui.presentation.plan_text import format_published, format_restart, format_time_to_ready
+from dflash_tui.presentation.plan_text import (
+    format_graphs_offer,
+    format_published,
+    format_restart,
+    format_time_to_ready,
+)
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.launch_selection import LaunchSelection, SuitabilityReason
 from dflash_tui.tui.widgets.basic import MUTED
@@ -139,6 +144,7 @@ def _what(setup: ResolvedRecipe, plan: Plan) -> list[tuple[str, str]]:
     tokens += f" (the recipe says {own})" if own != plan.num_speculative_tokens else ""
     mode = plan.mode.value + (f" (the recipe says {setup.mode.value})" if plan.mode is not setup.mode else "")
     mode += f": {why}" if (why := setup.modes.get(plan.mode)) else ""
+    offer = format_graphs_offer(setup, plan)
     rows = []
     if recipe.profiles:
         rows.append(("profile", f"{plan.profile}: {recipe.profiles[plan.profile].title}"))
@@ -148,7 +154,8 @@ def _what(setup: ResolvedRecipe, plan: Plan) -> list[tuple[str, str]]:
     quantization = f" ({setup.target.quantization})" if setup.target.quantization else ""
     drafter = _model(plan, plan.drafter) if plan.drafter else "none"
     rows += [("target", _model(plan, plan.target) + quantization), ("drafter", drafter)]
-    return [*rows, ("drafts", tokens), ("mode", mode)]
+    rows += [("drafts", tokens), ("mode", mode)]
+    return [*rows, ("", offer.replace("--mode graphs", "e for graphs"))] if offer else rows
 
 
 def _models(setup: ResolvedRecipe, plan: Plan, models: tuple[ModelAvailability, ...]) -> list[str]:

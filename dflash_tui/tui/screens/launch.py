@@ -52,7 +52,7 @@ class LaunchScreen(Screen[None]):
 
     BINDINGS: ClassVar = [
         Binding("enter", "launch", "Launch", priority=True, tooltip="Run the checks, then launch the plan"),
-        Binding("e", "mode", "Mode", tooltip="Switch between eager and compile"),
+        Binding("e", "mode", "Mode", tooltip="Choose the mode: eager, graphs or compile"),
         Binding("plus,equals_sign", "tokens(1)", "Drafts", key_display="+/-",
                 tooltip="Draft more or fewer tokens per step; 0 turns speculation off"),
         Binding("minus", "tokens(-1)", "Draft one token less", show=False),

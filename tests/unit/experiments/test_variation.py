@@ -61,7 +61,7 @@ def test_a_sweep_keeps_its_order():
         ("=a,b", "KEY=VALUE"),
         ("mode=eager", "compared with nothing"),
         ("mode=", "compared with nothing"),
-        ("mode=eager,slow", "eager or compile"),
+        ("mode=eager,slow", "eager, graphs or compile"),
         ("profile=stock,--json", "no name"),
         ("n=4,many", "whole numbers"),
         ("n=4,65", "whole numbers"),

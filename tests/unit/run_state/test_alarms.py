@@ -1,6 +1,7 @@
 """Every alarm: when it is raised, since when it is said to last, and when there is none."""
 
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.events import (
     PROBE,
@@ -21,6 +22,7 @@ from dflash_tui.events import (
 )
 from dflash_tui.run_state.alarms import HANG_SECONDS, Alarm, find_alarms
 from dflash_tui.run_state.state import RunState
+from dflash_tui.vllm_output.log_reader import LogReader
 
 GIB = 1 << 30
 LAUNCHED = Launched(0.0, "run", "toy", 1, 8000, "eager", num_speculative_tokens=7)
@@ -49,6 +51,26 @@ def working(start: int, end: int, steps: float = 0.0, accepted: float = 3.0, spe
 
 def resting(counted: Counters, start: int, end: int) -> list[AnyEvent]:
     return [Sampled(float(at), counted) for at in range(start, end, 10)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "line", "what"),
+    [
+        ("graphs", "CUDAGraphMode.FULL is not supported with A; setting cudagraph_mode=NONE", "the server"),
+        (
+            "graphs",
+            "DFlash draft attention (A) does not support full CUDA graphs; running the draft eagerly.",
+            "drafter",
+        ),
+        ("graphs", "Graph capturing finished in 6 secs, took 0.09 GiB", ""),
+        ("compile", "CUDAGraphMode.FULL is not supported with A; setting cudagraph_mode=NONE", ""),
+    ],
+)
+def test_graphs_that_vllm_dropped_are_an_alarm(mode, line, what):
+    """The server answers, as fast as in eager mode, and only this line of its log tells."""
+    state = folded(replace(LAUNCHED, mode=mode), *LogReader(0.0, 0.0).feed_line(line))
+    alarms = [(alarm.evidence, what in alarm.what) for alarm in find_alarms(state, 1.0)]
+    assert alarms == ([(line, True)] if what else [])
 
 
 def test_a_server_that_works_has_no_alarm():

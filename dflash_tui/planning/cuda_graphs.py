@@ -1,0 +1,167 @@
+"""Graphs mode: CUDA graphs of whole decode steps, without torch.compile. Pure.
+
+Which release captures what, and with which attention backend, is read from the sources of vLLM 0.20.0 to 0.33.0
+(v1/worker/gpu_model_runner.py, v1/worker/gpu, v1/cudagraph_dispatcher.py, v1/attention/backends).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from msgspec.structs import replace
+from packaging.version import Version
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning.recipe import FlagValue, ModelConfig
+from dflash_tui.planning.resolution import ResolvedRecipe
+
+# How many requests at once the measurements had; each number of requests has a graph of its own.
+DEFAULT_SEQUENCES = 8
+# Up to here every number of requests has its graph; above it every eighth, and the others are padded.
+_EACH_CAPTURED = 16
+_STEP = 8
+_CONFIG = "compilation-config"
+# Without a name for the mode, releases before 0.30 run eagerly and say nothing.
+_OWN_KEYS: dict[str, Any] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
+_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
+_FIRST_WITH_V2, _ALWAYS_V2 = Version("0.24.0"), Version("0.29.0")
+_V2_FOR_HYBRIDS = Version("0.26.0")
+# Before 0.29 the V2 runner does not count the graphs when it sizes the KV cache (vllm#49233).
+_UTILIZATION_WITH_MARGIN = 0.92
+# From which release on FlashInfer verifies drafts within a graph; elsewhere the whole server falls back to eager.
+_FLASHINFER_SINCE = {
+    Hardware.B200: Version("0.20.0"),
+    Hardware.GB10: Version("0.28.0"),
+    Hardware.RTX_5090: Version("0.28.0"),
+    Hardware.RTX_5090_LAPTOP: Version("0.28.0"),
+    Hardware.H100: Version("0.30.0"),
+    Hardware.H200: Version("0.30.0"),
+    Hardware.HOPPER: Version("0.30.0"),
+}
+_FLASHINFER_EVERYWHERE = Version("0.33.0")
+
+
+def apply_graphs_mode(setup: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
+    """Return a recipe with the flags, variables and warnings of graphs mode; `tokens` are drafted per step.
+
+    Raises:
+        UsageError: the server would run eagerly, or a setting says otherwise.
+    """
+    if setup.recipe.for_cpu:
+        raise UsageError("graphs mode needs a GPU: a CPU has no CUDA graphs", hint="--mode eager")
+    _check_attention(setup)
+    vllm = Version(setup.engine.vllm)
+    config, others = _split_compilation_config(setup)
+    sequences, warnings = _choose_sequences(setup)
+    sizes = config.get("cudagraph_capture_sizes") or _list_capture_sizes(setup, tokens + 1, sequences)
+    config = {key: value for key, value in config.items() if key != "max_cudagraph_capture_size"}
+    flags = others | {"max-num-seqs": sequences, _CONFIG: config | _OWN_KEYS | {"cudagraph_capture_sizes": sizes}}
+    env = dict(setup.env)
+    if tokens and vllm < _FIRST_WITH_V2:
+        warnings.append(f"vLLM {setup.engine.vllm} captures the target only: its drafter runs eagerly")
+    if tokens and _needs_v2_runner(setup, vllm):
+        env.setdefault(_RUNNER, "1")
+    if env.get(_RUNNER) == "1" and vllm < _ALWAYS_V2:
+        warnings += _reserve_memory(flags)
+    return replace(setup, flags=flags, env=env, warnings=(*setup.warnings, *warnings))
+
+
+def _check_attention(setup: ResolvedRecipe) -> None:
+    """Raise where the attention backend cannot verify drafts within a graph: vLLM would run eagerly and go on."""
+    flags = _plain_names(setup.flags)
+    backends = {
+        "attention-backend": flags.get("attention-backend"),
+        "speculation.attention_backend": setup.speculation.get("attention_backend"),
+    }
+    since = _FLASHINFER_SINCE.get(setup.hardware, _FLASHINFER_EVERYWHERE)
+    for setting, backend in backends.items():
+        if str(backend).upper() == "FLASHINFER" and Version(setup.engine.vllm) < since:
+            raise UsageError(
+                f"graphs mode: FlashInfer of vLLM {setup.engine.vllm} captures no verification on "
+                f"{setup.hardware.value}, and the server would run eagerly",
+                hint=f"--set {setting}=triton_attn, or --vllm {since}",
+            )
+
+
+def _split_compilation_config(setup: ResolvedRecipe) -> tuple[dict[str, Any], dict[str, FlagValue]]:
+    """Return the recipe's compilation config, keys after a dot included, and the other flags.
+
+    Raises:
+        UsageError: a key that graphs mode sets was set by hand to something else.
+    """
+    config: dict[str, Any] = {}
+    others: dict[str, FlagValue] = {}
+    for name, value in _plain_names(setup.flags).items():
+        flag, _, key = name.partition(".")
+        if flag != _CONFIG:
+            others[name] = value
+        elif key:
+            config[key] = value
+        elif isinstance(value, dict):
+            config |= value
+    by_hand = any(name.replace("_", "-").startswith(_CONFIG) for name in setup.changed)
+    for key, value in _OWN_KEYS.items():
+        if by_hand and config.get(key, value) != value:
+            raise UsageError(
+                f"{_CONFIG}.{key} is {value} in graphs mode, and was set to {config[key]}",
+                hint="--mode compile takes any compilation config",
+            )
+    return config, others
+
+
+def _plain_names(flags: dict[str, FlagValue]) -> dict[str, FlagValue]:
+    """Return the flags as vLLM reads them: `_` is `-` up to the dot."""
+    return {re.sub(r"^[^.]+", lambda name: name[0].replace("_", "-"), name): value for name, value in flags.items()}
+
+
+def _choose_sequences(setup: ResolvedRecipe) -> tuple[int, list[str]]:
+    """Return how many requests the server takes at once, and what to say of it."""
+    named = _plain_names(setup.flags).get("max-num-seqs")
+    if isinstance(named, int) and not isinstance(named, bool) and named > 0:
+        return named, []
+    said = f"graphs mode takes {DEFAULT_SEQUENCES} requests at once, more wait; --set max-num-seqs=N changes it"
+    return DEFAULT_SEQUENCES, [said]
+
+
+def _list_capture_sizes(setup: ResolvedRecipe, verified: int, sequences: int) -> list[int]:
+    """Return the batches in tokens to capture, for steps that verify `verified` tokens of each of `sequences`."""
+    counts = {
+        count
+        for count in range(1, sequences + 1)
+        if count <= _EACH_CAPTURED or count % _STEP == 0 or count == sequences
+    }
+    batched = _plain_names(setup.flags).get("max-num-batched-tokens")
+    most = batched if isinstance(batched, int) and batched >= verified else sequences * verified
+    return [count * verified for count in sorted(counts) if count * verified <= most]
+
+
+def is_hybrid(config: ModelConfig | None) -> bool:
+    """Whether a model has linear attention or Mamba layers beside full attention, such as Qwen3.5 and Qwen3-Next."""
+    return bool(
+        config
+        and (
+            config.linear_num_value_heads
+            or config.full_attention_interval
+            or any(layer.startswith(("linear", "mamba")) for layer in config.layer_types or ())
+        )
+    )
+
+
+def _needs_v2_runner(setup: ResolvedRecipe, vllm: Version) -> bool:
+    """Whether the default runner of this release may leave the drafter eager, and the V2 runner serves the model."""
+    since = _V2_FOR_HYBRIDS if is_hybrid(setup.target.config) else _FIRST_WITH_V2
+    return since <= vllm < _ALWAYS_V2
+
+
+def _reserve_memory(flags: dict[str, FlagValue]) -> list[str]:
+    """Lower `gpu-memory-utilization` in `flags` where it leaves no margin for the graphs; return what to say of it."""
+    share = flags.get("gpu-memory-utilization")
+    if not isinstance(share, float | int) or share <= _UTILIZATION_WITH_MARGIN:
+        return []
+    flags["gpu-memory-utilization"] = _UTILIZATION_WITH_MARGIN
+    return [
+        f"gpu-memory-utilization {share} -> {_UTILIZATION_WITH_MARGIN}: this runner does not count its graphs "
+        "when it sizes the KV cache (vllm#49233)"
+    ]

@@ -1,0 +1,152 @@
+"""Graphs mode: what it adds to the command by release, hardware and model, and where it is refused."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import memory, recipe_loader
+from dflash_tui.planning.cuda_graphs import apply_graphs_mode
+from dflash_tui.planning.memory import GpuMemory
+from dflash_tui.planning.plan import Plan, build_plan
+from dflash_tui.planning.recipe import Mode
+from dflash_tui.planning.resolution import ResolvedRecipe, resolve_recipe
+
+Settings = Mapping[str, Any]
+NOTHING: Settings = {}
+V2 = "VLLM_USE_V2_MODEL_RUNNER"
+
+
+def resolved(
+    name: str = "gemma-4-26b-a4b", hardware: Hardware = Hardware.H200, vllm: str = "", settings: Settings = NOTHING
+) -> ResolvedRecipe:
+    engine = recipe_loader.engine_for_release(vllm) if vllm else None
+    return resolve_recipe(recipe_loader.find_recipe(name), hardware, engine=engine, settings=settings)
+
+
+def planned(*, tokens: int | None = None, **kwargs) -> Plan:
+    return build_plan(resolved(**kwargs), mode=Mode.GRAPHS, num_speculative_tokens=tokens)
+
+
+def config_of(plan: Plan) -> dict[str, object]:
+    assert plan.argv.count("--compilation-config") == 1
+    config: dict[str, object] = json.loads(plan.argv[plan.argv.index("--compilation-config") + 1])
+    return config
+
+
+def test_the_command_names_mode_and_sizes():
+    """Never left to vLLM: a mode without a name is eager before 0.30, and its own sizes are for other steps."""
+    plan = planned()
+    assert config_of(plan) == {
+        "mode": 0,
+        "cudagraph_mode": "FULL_DECODE_ONLY",
+        "cudagraph_capture_sizes": [16, 32, 48, 64, 80, 96, 112, 128],
+    }
+    assert "--enforce-eager" not in plan.argv
+    assert plan.argv[plan.argv.index("--max-num-seqs") + 1] == "8"
+    assert any("max-num-seqs" in warning for warning in plan.warnings)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "settings", "sizes"),
+    [
+        (8, {"max-num-seqs": 4}, [9, 18, 27, 36]),
+        (0, {"max-num-seqs": 4}, [1, 2, 3, 4]),
+        (15, {"max-num-seqs": 4, "max-num-batched-tokens": 40}, [16, 32]),
+        (7, {"max-num-seqs": 42}, [8 * count for count in (*range(1, 17), 24, 32, 40, 42)]),
+        (7, {"max-num-seqs": 4, "compilation-config": {"cudagraph_capture_sizes": [8, 32]}}, [8, 32]),
+    ],
+)
+def test_the_sizes_are_those_of_decode_steps(tokens, settings, sizes):
+    """A step verifies n+1 tokens of each request, up to as many requests as fit; sizes set by hand stay."""
+    assert config_of(planned(tokens=tokens, settings=settings))["cudagraph_capture_sizes"] == sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "vllm", "tokens", "variable"),
+    [
+        ("gemma-4-26b-a4b", "0.22.1", 15, None),
+        ("gemma-4-26b-a4b", "0.24.0", 15, "1"),
+        ("gemma-4-26b-a4b", "0.28.0", 15, "1"),
+        ("gemma-4-26b-a4b", "0.28.0", 0, None),
+        ("gemma-4-26b-a4b", "0.29.0", 15, None),
+        ("qwen3.5-35b-a3b", "0.25.1", 15, None),  # a hybrid with aligned cache blocks
+        ("qwen3.5-35b-a3b", "0.26.0", 15, "1"),
+    ],
+)
+def test_the_v2_runner_is_taken_where_the_drafter_would_stay_eager(name, vllm, tokens, variable):
+    assert planned(name=name, vllm=vllm, tokens=tokens).env.get(V2) == variable
+
+
+def test_a_runner_that_was_chosen_stays():
+    assert planned(vllm="0.26.0", settings={f"env.{V2}": "0"}).env[V2] == "0"
+
+
+def test_an_old_release_is_said_to_draft_eagerly():
+    eager = [warning for warning in planned(vllm="0.22.1").warnings if "drafter" in warning and "eager" in warning]
+    assert len(eager) == 1
+
+
+def test_the_v2_runner_gets_a_margin_of_memory():
+    """Before 0.29 it does not count its graphs."""
+    before, since = (
+        planned(vllm="0.28.0", settings={"gpu-memory-utilization": 0.96}),
+        planned(settings={"gpu-memory-utilization": 0.96}),
+    )
+    assert before.argv[before.argv.index("--gpu-memory-utilization") + 1] == "0.92"
+    assert since.argv[since.argv.index("--gpu-memory-utilization") + 1] == "0.96"
+
+
+@pytest.mark.parametrize(
+    ("hardware", "vllm", "settings", "refused"),
+    [
+        (Hardware.H200, "0.29.0", {"attention-backend": "FLASHINFER"}, True),
+        (Hardware.H200, "0.30.0", {"attention-backend": "FLASHINFER"}, False),
+        (Hardware.GB10, "0.26.0", {"attention-backend": "flashinfer"}, True),
+        (Hardware.GB10, "0.28.0", {"speculation.attention_backend": "FLASHINFER"}, False),
+        (Hardware.ADA, "0.32.0", {"speculation.attention_backend": "FLASHINFER"}, True),
+        (Hardware.ADA, "0.33.0", {"attention-backend": "FLASHINFER"}, False),
+        (Hardware.H200, "0.26.0", {"attention-backend": "TRITON_ATTN"}, False),
+    ],
+)
+def test_flashinfer_is_refused_where_it_falls_back_to_eager(hardware, vllm, settings, refused):
+    setup = resolved(hardware=hardware, vllm=vllm, settings=settings)
+    if not refused:
+        apply_graphs_mode(setup, 15)
+        return
+    with pytest.raises(UsageError) as error:
+        apply_graphs_mode(setup, 15)
+    assert "--set" in (error.value.hint or "")
+
+
+def test_a_cpu_has_no_graphs():
+    setup = resolve_recipe(recipe_loader.find_recipe("demo-cpu"))
+    with pytest.raises(UsageError):
+        build_plan(setup, mode=Mode.GRAPHS)
+
+
+@pytest.mark.parametrize("settings", [{"compilation-config.mode": 3}, {"compilation_config": {"mode": 3}}])
+def test_another_compilation_mode_by_hand_is_refused(settings):
+    with pytest.raises(UsageError) as error:
+        planned(settings=settings)
+    assert "compile" in (error.value.hint or "")
+
+
+def test_other_keys_of_the_compilation_config_stay():
+    config = config_of(
+        planned(
+            settings={"compilation-config": {"custom_ops": ["all"]}, "compilation-config.max_cudagraph_capture_size": 9}
+        )
+    )
+    assert config["custom_ops"] == ["all"]
+    assert "max_cudagraph_capture_size" not in config
+
+
+def test_the_memory_is_that_of_the_fewer_requests():
+    """Eight requests at once take less for their logits than vLLM's own 1024."""
+    machine = GpuMemory(Hardware.H200, 141 << 30, 141 << 30, unified=False)
+    sizes = {mode: memory.estimate_memory(resolved(), machine, mode=mode, tokens=15).fixed for mode in Mode}
+    assert sizes[Mode.GRAPHS] < sizes[Mode.EAGER] < sizes[Mode.COMPILE]
