@@ -46,7 +46,7 @@ async def built(script: Path, told: list[Preparing]) -> Path:
     return folder
 
 
-def test_a_build_that_is_killed_is_waited_for_and_cleared(tmp_path):
+def test_a_build_that_is_killed_is_waited_for_and_cleared(tmp_path, snapshot):
     """Only who asked for it is killed: its builder still writes, and another build begins when that has ended."""
     script = tmp_path / "build.py"
     script.write_text(_BUILDER)
@@ -66,8 +66,7 @@ def test_a_build_that_is_killed_is_waited_for_and_cleared(tmp_path):
         return await building
 
     folder = asyncio.run(again())
-    assert [event.text.partition(" in ")[0] for event in told] == [
-        "waiting for another dflash-tui to finish", "building target and drafter", "target and drafter built",
-    ]  # fmt: skip
+    assert [event.done for event in told] == [False, False, True]
+    assert [event.text.partition(" in ")[0] for event in told] == snapshot
     assert sorted(path.name for path in folder.iterdir()) == ["half", "whole"]
     assert sorted(path.name for path in paths.models_folder().iterdir()) == [".mine-1.lock", "mine-1"]

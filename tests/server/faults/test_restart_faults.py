@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -54,6 +55,9 @@ class Up:
     def said(self) -> str:
         return self._err.read_text()
 
+    def why_not_again(self) -> str:
+        return self.said().partition("not launched again: ")[2].splitlines()[0]
+
 
 @pytest.fixture
 def up(tmp_path) -> Iterator[Callable[..., Up]]:
@@ -83,7 +87,7 @@ def kill(run: Run) -> None:
     psutil.Process(run.pid).kill()
 
 
-def test_a_killed_server_is_launched_again_until_that_is_too_often(up):
+def test_a_killed_server_is_launched_again_until_that_is_too_often(up, snapshot):
     """After a wait that doubles, each as a run of its own that names the one before; then it gives up and says why."""
     watching = up("--set", "restart.times=2", "--set", "restart.wait_s=1")
     for number in range(3):
@@ -93,25 +97,23 @@ def test_a_killed_server_is_launched_again_until_that_is_too_often(up):
     assert [run.restarted_from for run in (first, second, third)] == ["", first.id, second.id]
     assert [event["wait"] for event in watching.events("restarting")] == [1, 2]
     assert second.started_at - first.started_at >= 1
+    assert watching.why_not_again() == snapshot
     said = watching.said()
-    assert "not launched again: it was already launched again 2 times within 1:00:00" in said
     last = said[said.index("dflash-tui: error:") :]
-    assert f"{first.id}: the server failed while serving (exit code -9, SIGKILL)" in last
+    assert re.search(rf"{first.id}: .* \(exit code -9, SIGKILL\)", last)
     assert {run.plan.port for run in (first, second, third)} == {first.plan.port}
     listed = subprocess.run([*DFLASH, "ps", "--all"], capture_output=True, text=True, check=True).stdout
     assert f"restarted after {second.id} failed" in listed
     reported = subprocess.run([*DFLASH, "report", third.id], capture_output=True, text=True, check=True).stdout
-    assert f"launched in place of `{second.id}`, which died" in reported
+    assert f"in place of `{second.id}`" in reported
 
 
-def test_a_flag_that_is_wrong_is_not_tried_again(up):
+def test_a_flag_that_is_wrong_is_not_tried_again(up, snapshot):
     """A cause that is known and would be there again: one launch, and why there is no other."""
     watching = up("--set", "restart.times=2", _0=["wrong"])
     assert watching.ended() == 6
     assert len(registry.list_runs()) == 1
-    assert (
-        "not launched again: it never answered a request, and would fail again for the same reason" in watching.said()
-    )
+    assert watching.why_not_again() == snapshot
 
 
 def test_a_stop_is_the_end(up):
@@ -122,7 +124,7 @@ def test_a_stop_is_the_end(up):
     assert len(registry.list_runs()) == 1
 
 
-def test_a_stop_while_it_waits_is_the_end(up):
+def test_a_stop_while_it_waits_is_the_end(up, snapshot):
     """There is no server then; who asks for its end means the next one."""
     watching = up("--set", "restart.times=2", "--set", "restart.wait_s=600")
     run = watching.serving(0)
@@ -130,7 +132,7 @@ def test_a_stop_while_it_waits_is_the_end(up):
     watching.until(lambda: watching.events("restarting"))
     subprocess.run([*DFLASH, "stop", run.id], check=True)
     assert watching.ended() == 6
-    assert "not launched again: it was stopped with dflash-tui stop" in watching.said()
+    assert watching.why_not_again() == snapshot
     assert len(registry.list_runs()) == 1
 
 
@@ -155,7 +157,7 @@ def test_a_killed_command_in_the_foreground_leaves_a_run_like_any(up):
     assert watching.ended() == -signal.SIGKILL
     assert observer.replay_run(run).status == "warm"
     assert [each["run"] for each in map(json.loads, dflash("ps", "--json").stdout.splitlines())] == [run.id]
-    assert f"port: {run.plan.port} is held by {run.id} (pid {run.pid})" in dflash("doctor", fake_engine.RECIPE).stdout
+    assert f"{run.plan.port} is held by {run.id} (pid {run.pid})" in dflash("doctor", fake_engine.RECIPE).stdout
     refused = dflash("up", fake_engine.RECIPE, "--foreground", "--port", str(run.plan.port))
     assert refused.returncode == 2
     assert f"port {run.plan.port} is held by {run.id}" in refused.stderr

@@ -42,8 +42,9 @@ def test_without_a_home(tmp_path, monkeypatch):
     for name in (*XDG, "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user that no list has
-    with pytest.raises(UsageError, match=r"no home folder|not an absolute path"):
+    with pytest.raises(UsageError) as refused:
         paths.runs_folder()
+    assert "export HOME=" in refused.value.hint
 
 
 @pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"LC_ALL": "POSIX", "LANG": ""}])
@@ -60,7 +61,7 @@ def test_a_life_in_folders_with_spaces_and_in_a_plain_locale(tmp_path, monkeypat
     assert str(port) in dflash("ps").stdout
     assert dflash("logs", run).returncode == 0
     stopped = dflash("stop", run)
-    assert (stopped.returncode, "no process of it is left" in stopped.stderr) == (0, True)
+    assert (stopped.returncode, f"{run} stopped in" in stopped.stderr) == (0, True)
     assert "stopped" in dflash("ps", "--all").stdout
 
 
