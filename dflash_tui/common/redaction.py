@@ -11,10 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+from dflash_tui.common.secret_names import is_secret
+
 LEFT_OUT = "[left out]"
 # A shorter value of a variable may stand anywhere in a text by chance.
 _SHORTEST = 8
-_NAME = re.compile(r"(?i)TOKEN(?!S|IZ)|KEY|SECRET|PASSW|CREDENTIAL|AUTHORIZATION")
 _IS = r"(?:\\?['\"])?\s*[:=]\s*(?!(?i:none|null|true|false)\b)"
 _FIGURE = r"[\d.]+(?:[mu]?s)?(?:[\s,;)}\]]|$)"
 # A list, a quoted text or a word.
@@ -25,28 +26,26 @@ _SECRETS = tuple(
     (tuple(words.split()), re.compile(pattern))
     for words, pattern in (
         # Forms that tokens have wherever they stand.
-        ("hf_ sk- sk_ ghp gho glpat nvapi xox github_pat akia eyj",
-         r"()\b(?:hf_[A-Za-z0-9]{16,}|(?:sk|ghp|gho|glpat|nvapi|xox[bp]|github_pat)[-_][A-Za-z0-9_-]{16,}|"
-         r"AKIA[A-Z0-9]{12,}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*)"),
+        ("hf_ api_org_ sk- sk_ rk_ ghp gho ghu ghs ghr glpat gldt nvapi xox xapp github_pat npm_ akia asia aiza eyj",
+         r"()\b(?:(?:hf|api_org|npm)_[A-Za-z0-9]{16,}|"
+         r"(?:sk|rk_live|rk_test|gh[oprsu]|glpat|gldt|nvapi|xapp|github_pat)[-_][A-Za-z0-9_-]{16,}|"
+         r"xox[a-z]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*)"),
+        ("private key-----",
+         r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)[^-]*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"),
         ("authorization", r"((?i:authorization)\W{1,5}(?:b['\"])?(?:[A-Za-z]+ +)?)[^\s'\",\]})]+"),
         ("bearer", r"((?i:bearer) )[\w.~+/-]{8,}=*"),
         ("@", r"(://)[^/\s'\"]+(?=@)"),
         ("=", r"((?i:[?&][\w.-]*(?:token|key|secret|sig|password|policy)|signature|credential)=)[^&\s'\"]+"),
-        ("key secret passw passphrase credential",
+        ("key secret pass pwd credential",
          rf"((?:(?i:(?:api|access|secret|private)[-_]?key(?:[-_]?id)?|secret|passw(?:or)?d|passphrase|credentials?)|"
-         rf"[A-Z0-9_]KEY){_IS}){_VALUE}"),
+         rf"[A-Z0-9_](?:KEY|PASS|PWD)){_IS}){_VALUE}"),
         ("token", rf"((?i:token){_IS})(?!{_FIGURE}){_VALUE}"),
         ("--", r"((?<![\w-])--[\w-]*(?:api[-_]key|token|secret|password)(?:\s+|['\"],\s*['\"]))(?!-)[^\s'\",\]]+"),
     )
 )  # fmt: skip
-# Which of them are secrets by themselves: tokens, and addresses with a password.
-_FORMS = (_SECRETS[0], _SECRETS[3])
+# Which of them are secrets by themselves: tokens, private keys, and addresses with a password.
+_FORMS = (_SECRETS[0], _SECRETS[1], _SECRETS[4])
 _QUOTED = re.compile(r"Received request |Generated response |Request (?=.{1,300}? details: )")
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable, a flag or a key of that name is likely to hold a secret."""
-    return bool(_NAME.search(name))
 
 
 def looks_secret(value: object) -> bool:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from dflash_tui import __version__
 from dflash_tui.common import paths
-from dflash_tui.common.redaction import is_secret, redact_prompts, redact_secrets
+from dflash_tui.common.redaction import redact_prompts, redact_secrets
+from dflash_tui.common.secret_names import is_secret
 from dflash_tui.diagnosis.cause import Diagnosis, find_logged_cause, find_problem_line
 from dflash_tui.machine import nvml
 from dflash_tui.planning import plan as plans

@@ -8,7 +8,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.redaction import LEFT_OUT, is_secret, redact_secrets
+from dflash_tui.common.redaction import LEFT_OUT, redact_secrets
+from dflash_tui.common.secret_names import is_secret
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger

@@ -9,7 +9,7 @@ import yaml
 
 from dflash_tui.common import yaml_loader
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.redaction import is_secret, looks_secret
+from dflash_tui.common.settings_secrets import advise_on_secret, find_secret
 from dflash_tui.planning.recipe import Mode
 from dflash_tui.planning.request import LaunchChanges
 
@@ -58,9 +58,9 @@ def parse_variation(words: str) -> Varied:
         do = "vllm bench serve --dataset-name prefix_repetition shows what a prefix cache saves"
         raise UsageError(what, hint=do)
     values = _split_values(key, rest)
-    if (key.startswith("env.") and is_secret(key)) or any(map(looks_secret, values)):
-        what = f"--vary {key}: these are secrets, and arms are called by their values"
-        raise UsageError(what, hint="export what is secret in your shell, the same for all arms")
+    if place := find_secret(key, values):
+        what = f"--vary {place}: these are secrets, and arms are called by their values"
+        raise UsageError(what, hint=f"{advise_on_secret(place)}, the same for all arms")
     if len(values) < 2:
         raise UsageError(f"--vary {words}: one value alone is compared with nothing", hint=f"--vary {key}=VALUE,VALUE")
     arms: dict[str, LaunchChanges] = {}

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 
-from dflash_tui.common.redaction import is_secret, looks_secret
+from dflash_tui.common.redaction import looks_secret
+from dflash_tui.common.secret_names import is_secret
 
 # Set for this program, or would change what the server says and to whom; a server starts without them.
 _DROPPED = frozenset({"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VLLM_API_KEY"})

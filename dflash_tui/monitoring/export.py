@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.redaction import LEFT_OUT, is_secret, redact_prompts, redact_secrets
+from dflash_tui.common.redaction import LEFT_OUT, redact_prompts, redact_secrets
+from dflash_tui.common.secret_names import is_secret
 from dflash_tui.events import Exited, encode
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import LOG_PART, RUN_PART, SAMPLES_PART

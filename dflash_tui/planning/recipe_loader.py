@@ -15,7 +15,8 @@ from packaging.version import Version
 
 from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
-from dflash_tui.common.redaction import is_secret, looks_secret
+from dflash_tui.common.redaction import looks_secret
+from dflash_tui.common.settings_secrets import advise_on_secret, find_secret
 from dflash_tui.planning import patch_file as patch_files
 from dflash_tui.planning import releases
 from dflash_tui.planning.recipe import PLAIN_TEXT, EngineSpec, HardwareLayer, Layer, Recipe, iterate_layers
@@ -39,6 +40,8 @@ RESERVED_FLAGS = frozenset(
         "uds",  # in place of host and port
     }
 )
+# Flags that are secrets, with the shortest beginning that vLLM's parser takes for each.
+_SECRET_FLAGS = {"hf-token": "hf-t", "api-key": "api-k", "ssl-keyfile-password": "ssl-keyfile-"}
 _TRUSTING = "this recipe of yours sets trust-remote-code: Python code that comes with the model is run"
 RESERVED_SPECULATION = frozenset({"method", "model", "revision", "num_speculative_tokens"})
 
@@ -91,11 +94,18 @@ def _find_mistakes(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
 
 def _find_secrets(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
     """Yield the keys of a layer whose values look like secrets: recipes are shared, and commands are shown."""
-    advice = "secrets do not belong in a recipe; export it in your shell"
     for part, values in (("env", layer.env), ("flags", layer.flags), ("speculation", layer.speculation)):
         for name, value in values.items():
-            if (part == "env" and is_secret(name)) or looks_secret(value):
-                yield [part, name], advice
+            if place := find_secret(f"{part}.{name}", value):
+                yield [part, name], f"{place} looks like a secret; {advise_on_secret(place)}"
+    for part, model in (("target", layer.target), ("drafter", layer.drafter)):
+        if model and looks_secret(model.model):
+            yield [part, "model"], f"it looks like a secret; {advise_on_secret('')}"
+    lines = {"packages": layer.engine.packages, "overrides": layer.engine.overrides} if layer.engine else {}
+    for part, requirements in lines.items():
+        for index, line in enumerate(requirements):
+            if looks_secret(line):
+                yield ["engine", part, index], "it looks like a secret; uv takes those of an index from your shell"
 
 
 def _find_gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
@@ -134,8 +144,9 @@ def explain_reserved_flag(flag: str) -> str:
     As vLLM reads it: `_` for `-`, any beginning of a name for the name, and what follows a dot is a key inside it.
     """
     plain = flag.replace("_", "-").lower().partition(".")[0].removeprefix("no-")
-    if plain == "hf-token":
-        return "secrets do not belong in a recipe; export HF_TOKEN in your shell"
+    for secret, shortest in _SECRET_FLAGS.items():
+        if secret.startswith(plain) and plain.startswith(shortest):
+            return f"holds a secret: {advise_on_secret(secret)}"
     taken = any(name.startswith(plain) for name in RESERVED_FLAGS)
     return "is set by dflash-tui itself and cannot be set here" if taken else ""
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.redaction import is_secret, looks_secret
+from dflash_tui.common.settings_secrets import advise_on_secret, find_secret
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipe import (
     Drafter,
@@ -277,12 +277,8 @@ def _place_setting(key: str, value: Any) -> tuple[str, str]:
         return "", key
     if part in _NAMES and name not in _NAMES[part]:
         raise UsageError(f"{key} cannot be set", hint=f"of {part} there is {', '.join(_NAMES[part])}")
-    if part == "env" and is_secret(name):
-        raise UsageError(f"{key} looks like a secret", hint=f"export {name} in your shell instead")
-    if looks_secret(value):
-        raise UsageError(
-            f"what {key} is set to looks like a secret", hint="export it in your shell: commands are shown"
-        )
+    if place := find_secret(key, value):
+        raise UsageError(f"{place} looks like a secret", hint=advise_on_secret(place))
     if part == "env" and name in {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}:
         raise UsageError(f"{key} is set by dflash-tui itself", hint="--gpu chooses the GPUs")
     if part == "speculation" and name in RESERVED_SPECULATION:

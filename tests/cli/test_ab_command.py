@@ -79,6 +79,10 @@ def test_the_command_of_a_design_leads_to_the_same_design(words):
         (("--vary", "n=7,07"), "come to the same launch"),
         (("--suite", "nope"), "no suite"),
         (("--vary", "env.HF_TOKEN=a,b"), "secret"),
+        (("--vary", "env.DB_PASS=a,b"), "secret"),
+        (("--vary", "ssl-keyfile-password=a,b"), "secret"),
+        (("--vary", 'model-loader-extra-config={"aws_secret_access_key": "a"},{}'), "secret"),
+        (("--vary", f"env.X=ghs_{'a1' * 18},b"), "secret"),
     ],
 )
 def test_a_mistake_is_told_before_anything_begins(words, said):

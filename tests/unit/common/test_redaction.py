@@ -2,7 +2,8 @@
 
 import pytest
 
-from dflash_tui.common import redaction
+from dflash_tui.common import redaction, settings_secrets
+from dflash_tui.common.secret_names import is_secret
 
 
 @pytest.mark.parametrize(
@@ -76,11 +77,84 @@ def test_prompts_and_answers_are_left_out(head):
     [("HF_TOKEN", True), ("api-key", True), ("Authorization", True), ("--ssl-keyfile-password", True),
      ("S3_SECRET", True), ("hf_token", True), ("OPENAI_API_KEY", True), ("DB_PASSWORD", True), ("tokenizer", False),
      ("max_tokens", False), ("port", False), ("TOKENIZERS_PARALLELISM", False), ("VLLM_DISABLE_COMPILE_CACHE", False),
-     ("VLLM_MAX_TOKENS_PER_EXPERT_FUSED_MOE", False)],
+     ("VLLM_MAX_TOKENS_PER_EXPERT_FUSED_MOE", False), ("DB_PASS", True), ("PGPASS", True), ("DB_PWD", True),
+     ("GITHUB_PAT", True), ("NPM_AUTH", True), ("auth_token", True), ("aws_access_key_id", True), ("API_TOKENS", True),
+     ("PWD", False), ("OLDPWD", False), ("SSH_AUTH_SOCK", False), ("HF_TOKEN_PATH", False), ("COMPASS", False),
+     ("PIP_KEYRING_PROVIDER", False), ("KEYBOARD", False), ("ssl-keyfile", False), ("pass_config", False)],
 )  # fmt: skip
 def test_a_name_tells(name, secret):
     """In either case of letters; a variable about tokens holds none."""
-    assert redaction.is_secret(name) is secret
+    assert is_secret(name) is secret
+
+
+# Those of `vllm serve` 0.32 and of what its configurations hold, with `token`, `key`, `pass` or `auth` in the name.
+OF_VLLM = """\
+allow-credentials cache_hit_alignment_tokens dbo-decode-token-threshold dbo-prefill-token-threshold detokenize
+enable-prompt-tokens-details enable-tokenizer-info-endpoint encoder_cudagraph_token_budgets eos_token eos_token_id
+inductor_passes key_value_cache kv_cache_size_tokens linear_key_head_dim linear_num_key_heads
+long-prefill-token-threshold long-prefill-token-threshold-adaptive mask_token_id max-num-batched-tokens
+max-num-queued-tokens max-num-scheduled-tokens max_num_encoder_input_tokens max_tokens min_tokens
+num_experts_per_token num_key_value_heads num_speculative_tokens
+num_speculative_tokens_per_batch_size pass_config return-tokens-as-token-ids
+rope_kvcache_fusion_max_token_num skip-tokenizer-init speculative_token_tree ssl-keyfile stop_token_ids
+suffix_decoding_min_token_prob thinking_token_budget token_ids tokenizer tokenizer-mode tokenizer-revision tokens-only
+tokenspeed_mla_min_split_kv trace_decode_token_ids VLLM_MAX_TOKENS_PER_EXPERT_FP4_MOE
+VLLM_MULTI_STREAM_GEMM_TOKEN_THRESHOLD VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD VLLM_USE_FASTOKENS
+VLLM_ENABLE_PREGRAD_PASSES"""
+
+
+@pytest.mark.parametrize("name", OF_VLLM.split())
+def test_flags_about_tokens_and_caches_hold_no_secret(name):
+    """Nor does one with underscores for dashes, or one inside another."""
+    for spelled in (name, name.replace("-", "_"), f"hf-overrides.{name}"):
+        assert settings_secrets.find_secret(spelled, "some-text") is None
+        assert settings_secrets.find_secret("hf-overrides", {spelled: ["some-text", 7, {"x": None}]}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "place"),
+    [
+        ("ssl-keyfile-password", "x", "ssl-keyfile-password"),
+        ("model-loader-extra-config.aws_secret_access_key", "x", "model-loader-extra-config.aws_secret_access_key"),
+        ("model-loader-extra-config", {"a": [{"aws_secret_access_key": "x"}]},
+         "model-loader-extra-config.a.aws_secret_access_key"),
+        ("a", '{"b": {"auth_token": "x"}}', "a.b.auth_token"),
+        ("a", '{"b": "{\\"api_key\\": \\"x\\"}"}', "a.b.api_key"),
+        ("a", "{'api_key': 'x'}", "a"),
+        ("a", {"credentials": {"user": "x"}}, "a.credentials.user"),
+        ("a", ["ok", {"b": "https://me:x@host"}], "a.b"),
+        ("a.auth_token+", "x", "a.auth_token+"),
+        ("env.DB_PASS", "x", "env.DB_PASS"),
+        ("a", {"password": 123456}, "a.password"),
+        *(("env.X", token, "env.X") for token in (
+            "ghp_" + "a1" * 18, "ghs_" + "a1" * 18, "github_pat_" + "a1" * 20, "sk-" + "a1" * 20,
+            "sk-proj-" + "a1" * 20, "hf_" + "aB" * 17,
+            "AKIA" + "A1" * 8, "ASIA" + "A1" * 8, "xoxb-" + "1" * 12 + "-ab", "xoxp-" + "a1" * 12,
+            "glpat-" + "a1" * 10, "eyJhbGciOiJI.eyJzdWIiOiIx.c2ln", "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl",
+            "prefix=-----BEGIN PRIVATE KEY-----",
+        )),
+    ],
+)  # fmt: skip
+def test_a_secret_is_found_in_a_setting(name, value, place):
+    """By the name of a flag, a variable or a key at any depth, or by its form."""
+    assert settings_secrets.find_secret(name, value) == place
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("allow-credentials", True), ("a", {"auth": False, "api_key": None, "token": 7, "draft_token": [1, 2]}),
+     ("a", '{"max_tokens": 7, "b": "[(0,), (0, 1)]"}'), ("a", "[1, 2"), ("a", "task-scheduler-with-a-long-name")],
+)  # fmt: skip
+def test_a_setting_without_a_secret_passes(name, value):
+    """A switch, a number of tokens, nothing at all."""
+    assert settings_secrets.find_secret(name, value) is None
+
+
+def test_a_private_key_is_left_out_to_its_end():
+    """Whether the end is there or not."""
+    text = "a -----BEGIN RSA PRIVATE KEY-----\\nMIIEv\\n-----END RSA PRIVATE KEY----- b"
+    assert redaction.redact_secrets(text) == "a -----BEGIN RSA PRIVATE KEY-----[left out] b"
+    assert "MIIEv" not in redaction.redact_secrets("-----BEGIN PRIVATE KEY-----\nMIIEv")
 
 
 @pytest.mark.parametrize("part", ["x-", "token ", "http://", "Received request ", "--a", "KEY_", "Request ", "?a&"])
