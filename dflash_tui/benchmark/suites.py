@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from dflash_tui.common import paths, yaml_loader
+from dflash_tui.common import paths, private_files, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.untrusted_json import register_type
@@ -146,9 +146,7 @@ def _read_jsonl(path: Path) -> Iterator[Prompt]:
         RecipeError: with `file:line: what was expected`.
     """
     try:
-        if path.is_file() and path.stat().st_size > _CONTEXT_LIMIT:
-            raise RecipeError(f"{path}: larger than {_CONTEXT_LIMIT >> 20} MiB")
-        text = path.read_bytes().splitlines()
+        text = private_files.read_file(path, _CONTEXT_LIMIT, follow=True).splitlines()
     except OSError as error:
         raise RecipeError(f"{path}: {error.strerror or error}") from None
     kinds: set[str] = set()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dflash_tui.cli.console import print_data, print_status
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, ServerFailed
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_line
@@ -17,6 +18,7 @@ from dflash_tui.experiments.design import Design, Happened
 from dflash_tui.presentation import experiment_text
 
 _INTERVAL = 0.2
+_LARGEST_LOG = 64 << 20
 
 
 def follow_experiment(design: Design, *, as_json: bool) -> int:
@@ -46,7 +48,7 @@ def _watch_events(folder: Path) -> Iterator[Happened]:
     while True:
         driven = store.find_driver(folder) is not None
         try:
-            with (folder / store.EVENTS).open("rb") as file:
+            with private_files.open_file(folder / store.EVENTS) as file:
                 file.seek(position)
                 data = file.read()
         except OSError:
@@ -84,7 +86,8 @@ def _print_report(report: ExperimentReport, *, as_json: bool) -> None:
 
 def _last_log_line(folder: Path) -> str:
     try:
-        lines = (folder / store.LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        log = private_files.read_file(folder / store.LOG, _LARGEST_LOG)
     except OSError:
         return ""
+    lines = log.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""

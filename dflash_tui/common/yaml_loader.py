@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import RecipeError
 from dflash_tui.common.sanitizer import clean_line
 
@@ -54,7 +55,7 @@ def load_yaml(path: Path, kind: type[T]) -> T:
         RecipeError: the file cannot be read, is not YAML, or does not fit `kind`; the message starts with
             `file:line: key`.
     """
-    text = _read_text(path)
+    text = read_yaml_text(path)
     try:
         root = compose_yaml(text)
         if not isinstance(root, yaml.MappingNode):
@@ -81,7 +82,7 @@ def parse_yaml_value(text: str) -> Any:
 def build_file_error(path: Path, steps: Sequence[str | int], what: str) -> RecipeError:
     """Return the error `file:line: key: what` for the value at `steps` of a file that was loaded before."""
     try:
-        root = compose_yaml(_read_text(path))
+        root = compose_yaml(read_yaml_text(path))
     except YamlError:  # somebody writes it at this moment
         root = None
     return RecipeError(f"{path}:{_line_of(root, steps) if root else 1}: {_format_key(steps)}: {what}")
@@ -134,13 +135,14 @@ def _explain_syntax(text: str, error: Exception) -> YamlError:
     return YamlError(line, f"not YAML: {' '.join(problem.split())}")
 
 
-def _read_text(path: Path) -> str:
+def read_yaml_text(path: Path) -> str:
+    """Return the text of a YAML file; the file may be a link, as of whoever keeps their settings elsewhere.
+
+    Raises:
+        RecipeError: it cannot be read, is too large, or is no text.
+    """
     try:
-        if path.exists() and not path.is_file():
-            raise RecipeError(f"{path}: not a file")
-        if path.stat().st_size > SIZE_LIMIT:
-            raise RecipeError(f"{path}: larger than {SIZE_LIMIT // 1024} KiB")
-        return path.read_text(encoding="utf-8")
+        return private_files.read_file(path, SIZE_LIMIT, follow=True).decode()
     except OSError as error:
         raise RecipeError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

@@ -31,6 +31,7 @@ from dflash_tui.planning.earlier_plans import decode_record
 _DESIGN, EVENTS, _DRIVER, LOG, REPORT = "experiment.json", "events.jsonl", "driver.json", "driver.log", "report.json"
 # A boot that is over is one event with all its requests, some 500 bytes each.
 LONGEST_EVENT = 64 << 20
+_LARGEST_FILE = 256 << 20
 _decoder: msgspec.json.Decoder[Happened] = msgspec.json.Decoder(Happened)
 
 
@@ -113,7 +114,7 @@ def read_design(folder: Path) -> Design | None:
     if private_files.ownership_problem(folder):
         return None
     try:
-        design = decode_record((folder / _DESIGN).read_bytes(), _designs, _upgrade_design)
+        design = decode_record(private_files.read_file(folder / _DESIGN, _LARGEST_FILE), _designs, _upgrade_design)
     except (OSError, msgspec.MsgspecError):
         return None
     return design if design.id == folder.name else None  # by its id it is written to, and removed
@@ -178,7 +179,7 @@ def find_experiment(name: str | None = None) -> Design:
 def find_driver(folder: Path) -> Driver | None:
     """Return the process that drives the experiment in `folder` now, or None."""
     try:
-        driver = untrusted_json.decode_untrusted((folder / _DRIVER).read_bytes(), _drivers)
+        driver = untrusted_json.decode_untrusted(private_files.read_file(folder / _DRIVER, 1 << 16), _drivers)
     except (OSError, msgspec.MsgspecError):
         return None
     return (
@@ -199,21 +200,14 @@ def append_event(folder: Path, event: Event) -> None:
     Raises:
         OSError: the disk is full, for instance; the event may be half written.
     """
-    with open(folder / EVENTS, "ab+", buffering=0, opener=private_files.open_private) as file:
-        size = file.seek(0, os.SEEK_END)
-        if size:
-            file.seek(size - 1)
-        broken = bool(size) and file.read(1) != b"\n"
-        line = b"\n" * broken + encode(event) + b"\n"
-        if (written := file.write(line)) != len(line):
-            file.write(line[written or 0 :])  # says why it does not fit
-        os.fsync(file.fileno())
+    private_files.append_line(folder / EVENTS, encode(event), durable=True)
 
 
 def read_events(folder: Path) -> list[Happened]:
     """Return what has happened; lines that are none, as a half-written last one, are left out."""
     try:
-        lines = (folder / EVENTS).read_bytes().split(b"\n")
+        with private_files.open_file(folder / EVENTS) as file:
+            lines = file.read().split(b"\n")
     except OSError:
         return []
     return [event for line in lines if (event := decode_event(line))]
@@ -230,7 +224,7 @@ def decode_event(line: bytes) -> Happened | None:
 def read_report(folder: Path) -> ExperimentReport | None:
     """Return the report of a finished experiment, or None."""
     try:
-        return decode_report((folder / REPORT).read_bytes())
+        return decode_report(private_files.read_file(folder / REPORT, _LARGEST_FILE))
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.redaction import LEFT_OUT, redact_prompts, redact_secrets
 from dflash_tui.common.secret_names import is_secret
@@ -129,7 +130,7 @@ def _redact_samples(run: Run) -> Iterator[bytes]:
 def _read_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file with their ends, a very long one in pieces; there may be no file."""
     try:
-        with path.open("rb") as file:
+        with private_files.open_file(path) as file:
             yield from iter(lambda: file.readline(_CHUNK), b"")
     except FileNotFoundError:
         return

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from dflash_tui.common import redaction
+from dflash_tui.common import private_files, redaction
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.events import AnyEvent, Autopsy, Exited, Stopping, decode_recorded
 from dflash_tui.machine import processes
@@ -52,7 +52,7 @@ class _TailReader:
     def read(self) -> bytes:
         """Return at most a chunk of new bytes; empty when there are none or the file is not there."""
         try:
-            with self._find_path().open("rb") as file:
+            with private_files.open_file(self._find_path()) as file:
                 line_end = self._restart_if_replaced(os.fstat(file.fileno()))
                 file.seek(self._position)
                 data = file.read(_CHUNK)

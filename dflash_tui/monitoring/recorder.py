@@ -11,7 +11,7 @@ from collections.abc import Callable
 import httpx
 
 from dflash_tui.benchmark import client
-from dflash_tui.common import bounded_http
+from dflash_tui.common import bounded_http, private_files
 from dflash_tui.events import (
     Counters,
     Health,
@@ -70,7 +70,7 @@ async def read_counters(run: Run) -> Counters | None:
 def _read_recorded_health(run: Run) -> tuple[Health, str, bool]:
     """Return the health that was recorded last, its detail, and whether the server has ever answered a request."""
     changes: list[HealthChanged] = []
-    with contextlib.suppress(OSError), run.samples.open("rb") as file:
+    with contextlib.suppress(OSError), private_files.open_file(run.samples) as file:
         # Weeks of samples are hundreds of megabytes, few of them about health.
         lines = (line for line in iter(lambda: file.readline(_MAX_LINE), b"") if b'"health"' in line)
         changes = [event for line in lines if isinstance(event := decode_recorded(line), HealthChanged)]

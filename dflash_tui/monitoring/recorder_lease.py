@@ -10,6 +10,7 @@ from pathlib import Path
 from dflash_tui.common import private_files
 
 LEASE_SECONDS = 5.0
+_LARGEST = 1 << 10
 
 
 class RecorderLease:
@@ -32,15 +33,18 @@ class RecorderLease:
     def renew(self) -> bool:
         """Renew the lease and return whether it was still ours."""
         try:
-            return self._path.read_text() == self._me and self._write()
-        except (OSError, UnicodeDecodeError):
+            return self._is_ours() and self._write()
+        except OSError:
             return False
 
     def release(self) -> None:
         """Give the lease up, so that another observer can acquire it at once."""
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            if self._path.read_text() == self._me:
+        with contextlib.suppress(OSError):
+            if self._is_ours():
                 self._path.unlink()
+
+    def _is_ours(self) -> bool:
+        return private_files.read_file(self._path, _LARGEST) == self._me.encode()
 
     def _write(self) -> bool:
         temporary = self._path.with_name(f"recorder.{self._me}")

@@ -6,17 +6,18 @@ unpacked. A recording identifies no process, so nothing can be signalled through
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 import msgspec
 
-from dflash_tui.common import paths, redaction
+from dflash_tui.common import paths, private_files, redaction
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_json_value, clean_line
@@ -36,6 +37,7 @@ _MAX_RUN_FILE = _MAX_SAMPLE_BYTES = 1 << 20
 _CHUNK = 1 << 12  # some 30 lines, a few milliseconds of reading
 _TAIL_BYTES = 1 << 16
 _RUN_ID = re.compile(r"[\w][\w.+-]{0,200}")
+_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _READ_ERRORS = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 
 
@@ -126,7 +128,7 @@ class Recording(Run, frozen=True):
     def open_part(self, part: str) -> IO[bytes]:
         """Open a part (`RUN_PART`, `LOG_PART` or `SAMPLES_PART`) for reading."""
         if self.folder.is_dir():
-            return (find_log(self.folder) if part == LOG_PART else self.folder / part).open("rb")
+            return _open_in_folder(find_log(self.folder) if part == LOG_PART else self.folder / part)
         with zipfile.ZipFile(self.folder) as archive:  # the part keeps the file open
             return archive.open(part)
 
@@ -163,13 +165,7 @@ def read_recording(path: Path) -> Recording:
     """
     what = f"{path} is not a recording"
     try:
-        if path.is_dir():
-            with (path / RUN_PART).open("rb") as file:
-                data = file.read(_MAX_RUN_FILE + 1)
-        else:
-            _check_archive(path)
-            with zipfile.ZipFile(path) as archive, archive.open(RUN_PART) as member:
-                data = member.read(_MAX_RUN_FILE + 1)
+        data = _read_run_part(path)
         if len(data) > _MAX_RUN_FILE:
             raise UsageError(what, evidence=f"{RUN_PART} is larger than {_MAX_RUN_FILE >> 20} MiB")
         # Without the identity of a process, no pid in it is ever taken for a process of ours.
@@ -186,10 +182,30 @@ def read_recording(path: Path) -> Recording:
     return recording
 
 
-def _check_archive(path: Path) -> None:
-    """Refuse an archive with anything but our three plain files, or one that unpacks to far more than it is."""
+def _read_run_part(path: Path) -> bytes:
+    """Return what says which run it was; the other parts are files, too, or are not there."""
+    if path.is_dir():
+        for part in (find_log(path), path / SAMPLES_PART):
+            with contextlib.suppress(FileNotFoundError), _open_in_folder(part):
+                pass
+        with _open_in_folder(path / RUN_PART) as file:
+            return file.read(_MAX_RUN_FILE + 1)
     with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
+        _check_members(path, archive.infolist())
+        with archive.open(RUN_PART) as member:
+            return member.read(_MAX_RUN_FILE + 1)
+
+
+def _open_in_folder(path: Path) -> BinaryIO:
+    """Open a part of a run folder; that of the sample may be a link, as some installers make it."""
+    return private_files.open_file(path, follow=path.parent == paths.sample_folder())
+
+
+def _check_members(path: Path, members: Sequence[zipfile.ZipInfo]) -> None:
+    """Refuse an archive with anything but our three plain files, or one that unpacks to far more than it is.
+
+    Of the ways to compress, only that of `export` is read: others let a file say how much memory reading it takes.
+    """
     names = [member.filename for member in members]
     foreign = sorted(set(names) - {RUN_PART, LOG_PART, SAMPLES_PART})
     if foreign or len(names) != len(set(names)):
@@ -198,6 +214,8 @@ def _check_archive(path: Path) -> None:
         )
     if any(member.external_attr >> 16 & 0o170000 not in {0, 0o100000} for member in members):
         raise UsageError(f"{path} is not a recording", evidence="it holds a link or a device")
+    if any(member.compress_type not in _METHODS for member in members):
+        raise UsageError(f"{path} is not a recording", evidence="it is compressed in a way that export never uses")
     size = sum(member.file_size for member in members)
     if size > _ALWAYS_ALLOWED + MAX_COMPRESSION * path.stat().st_size:
         raise UsageError(f"{path} is refused", evidence=f"it would unpack to {size >> 20} MiB")

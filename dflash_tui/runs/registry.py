@@ -51,8 +51,7 @@ def _explain_unreadable(path: Path) -> str:
 
 
 def _read_run_file(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_MAX_RUN_FILE)
+    return private_files.read_file(path, _MAX_RUN_FILE)
 
 
 def _load_run(path: Path) -> Run | None:

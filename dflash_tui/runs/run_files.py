@@ -10,14 +10,6 @@ from dflash_tui.runs.run import Run
 
 
 def record_event(run: Run, event: Event) -> None:
-    """Append an event to the run's samples; lines are short enough for several processes to append at once.
-
-    On a full or broken disk, or without the folder, the sample is dropped and no error is raised.
-    """
-    line = encode(event) + b"\n"
-    with (
-        contextlib.suppress(OSError),
-        open(run.samples, "ab", buffering=0, opener=private_files.open_private) as file,
-    ):
-        if (written := file.write(line)) is not None and written < len(line):
-            file.write(b"\n")  # the disk is full: the next line, once there is room, must not begin in this one
+    """Append an event to the run's samples; on a full or broken disk, or without the folder, it is dropped silently."""
+    with contextlib.suppress(OSError):
+        private_files.append_line(run.samples, encode(event))

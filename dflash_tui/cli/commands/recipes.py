@@ -12,7 +12,7 @@ from itertools import pairwise
 import msgspec
 
 from dflash_tui.cli.console import print_data, print_json, print_status
-from dflash_tui.common import paths
+from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import format_table, pluralize
 from dflash_tui.planning import recipe as recipe_module
@@ -73,7 +73,7 @@ def show(args: argparse.Namespace) -> int:
     path = recipe_loader.recipe_path(args.recipe)
     recipe_loader.load_recipe(path)
     print_status(str(path))
-    print_data(path.read_text(encoding="utf-8").rstrip())
+    print_data(yaml_loader.read_yaml_text(path).rstrip())
     return 0
 
 
@@ -90,7 +90,7 @@ def new(args: argparse.Namespace) -> int:
     if args.like:
         recipe_loader.load_recipe(source)
     target.parent.mkdir(parents=True, exist_ok=True)
-    content = source.read_text(encoding="utf-8")
+    content = yaml_loader.read_yaml_text(source)
     schema_file = target.parent / "recipe.schema.json"
     schema_file.write_text(schema_text(), encoding="utf-8")
     head = f"# yaml-language-server: $schema={schema_file.name}\n"

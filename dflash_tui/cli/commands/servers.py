@@ -75,7 +75,7 @@ def logs(args: argparse.Namespace) -> int:
     if not run.log.exists():
         raise DflashError(f"the log of {run.id} is gone", evidence=str(run.log))
     buffer, secrets = LineBuffer(_LONGEST_LINE, keep_end=True), read_env_secrets()
-    with run.log.open("rb") as file:
+    with private_files.open_file(run.log) as file:
         while True:
             ended = not server_process.is_alive(run)
             while data := file.read(1 << 20):

@@ -1,6 +1,7 @@
 """What we write is for its owner alone, and what others could have written is not believed."""
 
 import os
+import resource
 import stat
 import sys
 
@@ -17,6 +18,7 @@ from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.runs import lifecycle, registry, server_process
 from tests.support import escapes, hostile_home
 from tests.support.experiment_factories import a_design, a_plan
+from tests.support.odd_files import ODD_FILES
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o027])
@@ -121,3 +123,47 @@ def test_a_name_of_a_run_cannot_climb():
     for name in ("../x", "/etc", "..", escapes.all_of_them()[:200]):
         with pytest.raises(UsageError):
             registry.find_run(name)
+
+
+@pytest.mark.parametrize("kind", ODD_FILES)
+@pytest.mark.timeout(60)
+def test_what_is_no_file_is_neither_read_nor_written(tmp_path, kind):
+    """None is opened, so that nothing is waited for; only whoever follows links gets what a link leads to."""
+    path = tmp_path / "file"
+    ODD_FILES[kind](path)
+    with pytest.raises(OSError, match="not a file"):
+        private_files.read_file(path, 1 << 20)
+    with pytest.raises(OSError, match="not a file"):
+        private_files.append_line(path, b"x")
+    if kind == "link to a file":
+        assert private_files.read_file(path, 1 << 20, follow=True) == path.read_bytes()
+        return
+    with pytest.raises(OSError, match=r"not a file|No such file"):
+        private_files.read_file(path, 1 << 20, follow=True)
+
+
+def test_no_more_than_the_limit_is_read(tmp_path):
+    (tmp_path / "file").write_bytes(b"x" * 100)
+    assert private_files.read_file(tmp_path / "file", 100) == b"x" * 100
+    with pytest.raises(OSError, match="larger than"):
+        private_files.read_file(tmp_path / "file", 99)
+
+
+@pytest.mark.parametrize("room", range(0, 40, 3))
+def test_after_a_full_disk_the_first_line_is_a_line_of_its_own(tmp_path, room):
+    """However much of a line the disk had room for, no line after it is lost; the torn one is."""
+    path = tmp_path / "samples.jsonl"
+    lines = [b'{"at": %d, "text": "some text"}' % number for number in range(4)]
+    private_files.append_line(path, lines[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, hard))
+    try:
+        if room < len(lines[1]) + 1:
+            with pytest.raises(OSError, match="File too large"):
+                private_files.append_line(path, lines[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    private_files.append_line(path, lines[2])
+    private_files.append_line(path, lines[3])
+    torn = lines[1][:room] if 0 < room <= len(lines[1]) else None
+    assert path.read_bytes().splitlines() == [line for line in (lines[0], torn, *lines[2:]) if line is not None]

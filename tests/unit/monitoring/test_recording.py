@@ -1,5 +1,6 @@
 """Recordings: the shipped sample, run folders, files from elsewhere and the clock that plays them."""
 
+import contextlib
 import json
 import stat
 import zipfile
@@ -27,6 +28,7 @@ from dflash_tui.monitoring.recording import LOG_PART, MAX_COMPRESSION, RUN_PART,
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
+from tests.support.odd_files import ODD_FILES
 from tests.support.recordings import packed
 
 
@@ -99,6 +101,53 @@ def test_a_link_is_refused(tmp_path, parts):
         archive.writestr(link, "/etc/passwd")
     with pytest.raises(UsageError, match="not a recording"):
         recording.find_recording(str(path))
+
+
+@pytest.mark.parametrize("part", [RUN_PART, LOG_PART, SAMPLES_PART])
+@pytest.mark.parametrize("kind", ODD_FILES)
+def test_a_folder_with_what_is_no_file_is_refused_unopened(tmp_path, parts, kind, part):
+    """A FIFO would be waited for, a link shows a file that is none of the recording's."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name, data in parts.items():
+        if name == part:
+            ODD_FILES[kind](folder / name)
+        else:
+            (folder / name).write_bytes(data)
+    with pytest.raises(UsageError, match="not a recording"):
+        recording.find_recording(str(folder))
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("part", [RUN_PART, LOG_PART, SAMPLES_PART])
+def test_a_way_to_compress_that_export_never_uses_is_refused(tmp_path, parts, part, method):
+    """Damaged or not: each has errors of its own, and a header of LZMA says how much memory reading it takes."""
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data, compress_type=method if name == part else zipfile.ZIP_DEFLATED)
+    data = bytearray(path.read_bytes())
+    at = data.find(part.encode()) + 60
+    for content in (bytes(data), bytes(data[:at] + b"\xff" * 32 + data[at + 32 :])):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match="not a recording"):
+            recording.find_recording(str(path))
+
+
+@pytest.mark.parametrize("field", [14, 18, 22, 26, 28])
+def test_a_size_that_lies_is_one_error_or_a_clean_replay(tmp_path, parts, field):
+    """Checksum, packed and unpacked size, length of the name, where the data begins: of each member, in both places."""
+    whole = packed(tmp_path / "a.zip", parts).read_bytes()
+    for mark, shift in ((b"PK\x03\x04", 0), (b"PK\x01\x02", 2 + (field == 28) * 12)):
+        at = -1
+        while (at := whole.find(mark, at + 1)) >= 0:
+            for value in (b"\0\0", b"\xff\x7f", b"\xff\xff"):
+                data = bytearray(whole)
+                data[at + field + shift : at + field + shift + 2] = value
+                path = tmp_path / "b.zip"
+                path.write_bytes(data)
+                with contextlib.suppress(UsageError, DflashError):
+                    list(recording.find_recording(str(path)).events())
 
 
 def test_what_unpacks_to_far_more_than_it_is_is_refused(tmp_path, parts):
