@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
@@ -62,7 +63,16 @@ def _load_run(path: Path) -> Run | None:
     except _READ_ERRORS:
         return None
     possible = 1 < run.pid < 1 << 31 and 0 < run.plan.port < 1 << 16 and 0 <= run.started_at < YEAR_2100
-    return run if run.id == path.parent.name and possible and run.version <= VERSION else None
+    usable = possible and _is_address(run.plan.host) and run.version <= VERSION
+    return run if run.id == path.parent.name and usable else None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def find_run(name: str | None = None) -> Run:

@@ -8,6 +8,7 @@ same each time.
 import argparse
 import hashlib
 import importlib
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -17,15 +18,18 @@ def main() -> None:
     """Run libFuzzer over the target; it ends this process."""
     atheris = importlib.import_module("atheris")  # no dependency: only this needs it
 
-    with atheris.instrument_imports(include=["dflash_tui", "prometheus_client", "yaml"]):
+    with atheris.instrument_imports(include=["dflash_tui", "prometheus_client", "yaml", "zipfile"]):
         from dflash_tui.tui.widgets import chart  # noqa: F401 - imported late by its target, when nothing is instrumented
         from tests.fuzz import targets
+        from tests.fuzz.promises import scratch_folder
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("target", choices=targets.TARGETS)
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--runs", type=int, help="so many inputs from a fixed seed, instead of so many seconds")
     parser.add_argument("--work", type=Path, help="a folder for all inputs (default: a temporary one)")
     args = parser.parse_args()
+    for kind in ("DATA", "STATE", "CACHE", "CONFIG"):  # a target reads and writes no folder of the user's
+        os.environ[f"XDG_{kind}_HOME"] = str(scratch_folder() / kind.lower())
     kept = targets.CORPUS / args.target
     kept.mkdir(parents=True, exist_ok=True)
     work = args.work or Path(tempfile.mkdtemp(prefix=f"dflash-fuzz-{args.target}-"))

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import struct
-import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 
 import msgspec
 
@@ -17,13 +15,14 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError, UsageError
 from dflash_tui.common.sanitizer import LINE_LIMIT
 from dflash_tui.engines.patching import text_edits
-from dflash_tui.events import AnyEvent, LatenciesSampled, LogLine, Sampled, decode_recorded, encode
+from dflash_tui.events import LatenciesSampled, LogLine, Sampled, decode_recorded, encode
 from dflash_tui.planning import patch_file, recipe_loader
-from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output import metrics as vllm_output_metrics
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import DATA
-from tests.support import escapes, recordings
+from tests.fuzz import answers, records
+from tests.fuzz.promises import assert_finite, assert_folds, assert_is_error, scratch_folder
+from tests.support import recordings
 from tests.unit.planning.test_recipe_fuzz import every_plan, is_sound
 
 CORPUS = DATA / "fuzz"
@@ -36,7 +35,7 @@ def log(data: bytes) -> None:
     cut = zlib.crc32(data) % (len(data) + 1)
     reader = LogReader(_STARTED, 0.0)
     assert [*reader.feed(data[:cut]), *reader.feed(data[cut:] + b"\n")] == whole, cut
-    _folded(whole)
+    assert_folds(whole)
     for event in whole:
         assert not isinstance(event, LogLine) or len(event.text) <= LINE_LIMIT
 
@@ -54,20 +53,20 @@ def metrics(data: bytes) -> None:
     if before:
         vllm_output_metrics.compute_rates(before.counters, after.counters, 1.0)
         told.insert(0, Sampled(_STARTED, before.counters))
-    _finite(msgspec.to_builtins(after))
-    _folded(told)
+    assert_finite(msgspec.to_builtins(after))
+    assert_folds(told)
     for event in told:
         assert decode_recorded(encode(event)) == event
 
 
 def recipe(data: bytes) -> None:
     """A recipe's file: every plan of it is sound, or one error names the file."""
-    path = _folder() / "demo-cpu.yaml"
+    path = scratch_folder() / "demo-cpu.yaml"
     path.write_bytes(data)
     try:
         found = recipe_loader.load_recipe(path)
     except UsageError as error:
-        _told(str(error), f"{path}:")
+        assert_is_error(str(error), f"{path}:")
         return
     for plan in every_plan(found):
         is_sound(plan)
@@ -75,13 +74,13 @@ def recipe(data: bytes) -> None:
 
 def patch(data: bytes) -> None:
     """A patch's file: it names files inside of vLLM and edits a text or refuses to, or one error says why not."""
-    path = _folder() / "mine.yaml"
+    path = scratch_folder() / "mine.yaml"
     path.write_bytes(data)
     patch_file._read.cache_clear()  # by the time of the change, which passes in steps
     try:
         found = patch_file._read(path, 0)
     except UsageError as error:
-        _told(str(error), f"{path}:")
+        assert_is_error(str(error), f"{path}:")
         return
     for name in found.paths:
         assert name.endswith(".py"), name
@@ -92,7 +91,7 @@ def patch(data: bytes) -> None:
     try:
         text_edits.patch_texts([found], texts)
     except PatchError as error:
-        _told(str(error))
+        assert_is_error(str(error))
 
 
 _SPANS = (0.0, 1.0, 120.0, 3600.0, 86_400.0, 1e9)
@@ -168,32 +167,6 @@ def _host():
     return loop, list(app.query(Chart)), ChartLine, running
 
 
-@cache
-def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="dflash-fuzz-"))
-
-
-def _told(error: str, begin: str = "") -> None:
-    assert error.startswith(begin), error
-    assert not escapes.acting(error), error
-
-
-def _folded(events: Sequence[AnyEvent]) -> None:
-    state = RunState()
-    for event in events:
-        state.apply(event)
-        said = encode(event).decode()
-        assert said.isprintable() or not escapes.acting(said), event
-        assert math.isfinite(event.at), event
-
-
-def _finite(figures: object) -> None:
-    parts = figures.values() if isinstance(figures, dict) else figures if isinstance(figures, list | tuple) else ()
-    assert not isinstance(figures, float) or (math.isfinite(figures) and figures >= 0), figures
-    for part in parts:
-        _finite(part)
-
-
 def seeds(target: str) -> Iterator[bytes]:
     """Yield what a fuzzer begins with: real logs, answers and files, the large ones in pieces."""
     match target:
@@ -211,8 +184,16 @@ def seeds(target: str) -> Iterator[bytes]:
         case "chart":
             yield bytes([80, 24, 2, 4, 2, 0, 0, 0, *range(255)])
             yield bytes([60, 12, 3, 5, 0, 1, 9, 0, *range(16), 255]) + struct.pack("<d", -1.5)
+        case _:
+            yield from _SEEDS[target]()
 
 
+_SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
+    "recording": records.recording_seeds, "archive": records.archive_seeds, "run": records.run_seeds,
+    "sse": answers.stream_seeds, "hub": answers.hub_seeds,
+}  # fmt: skip
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "log": log, "metrics": metrics, "recipe": recipe, "patch": patch, "chart": chart,
+    "recording": records.recorded_folder, "archive": records.archive, "run": records.run,
+    "sse": answers.stream, "hub": answers.hub,
 }  # fmt: skip

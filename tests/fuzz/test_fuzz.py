@@ -1,9 +1,10 @@
-"""Any log, any answer of /metrics and any patch file: events, counters, a patch or one error, and nothing else."""
+"""Any log, answer, patch, recording or record of a run: events, figures, a value or one error, and nothing else."""
 
 import math
 import os
 
 import msgspec
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,8 @@ from dflash_tui.planning.patch_file import Patch
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output import metrics
 from dflash_tui.vllm_output.log_reader import LogReader
+from tests.fuzz import targets
+from tests.fuzz.json_edits import EDITED
 from tests.support import escapes, recordings
 
 # Not derandomized: every run may find something new, and what it found is printed. FUZZ_TIMES=100 looks longer.
@@ -106,6 +109,21 @@ def test_any_patch_file_is_a_patch_or_one_error(folders, data):
         assert not name.startswith("/")
         assert ".." not in name
         assert name.endswith(".py")
+
+
+@pytest.mark.parametrize("target", ["recording", "run", "sse", "hub"])
+@fuzz
+@given(data=st.data())
+def test_any_record_and_any_answer_keep_their_promise(target, data):
+    """What a fuzzer by coverage begins with, changed: pieces of bytes, or values of its JSON."""
+    if data.draw(st.booleans()):
+        targets.TARGETS[target](bytes([EDITED]) + data.draw(st.binary(min_size=4, max_size=16)))
+        return
+    changed = data.draw(st.sampled_from(list(targets.seeds(target))))
+    for _ in range(data.draw(st.integers(1, 4))):
+        begin, length = data.draw(st.integers(0, len(changed))), data.draw(st.integers(0, 40))
+        changed = changed[:begin] + data.draw(odd_bytes) + changed[begin + length :]
+    targets.TARGETS[target](changed)
 
 
 def loaded() -> Patch | None:

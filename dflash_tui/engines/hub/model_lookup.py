@@ -10,6 +10,7 @@ import msgspec
 from dflash_tui.engines.hub import cache, client
 from dflash_tui.engines.hub.cache import HubFile
 from dflash_tui.engines.hub.client import Access, HubAccessError, RepositoryFile, RepositoryInfo
+from dflash_tui.events import MOST
 from dflash_tui.planning import kv_cache
 from dflash_tui.planning.memory import LocalModel
 from dflash_tui.planning.recipe import ModelConfig
@@ -161,5 +162,5 @@ def _complete(model: ModelAvailability, at: Path, size: int) -> ModelAvailabilit
 def _file(sibling: RepositoryFile) -> HubFile:
     stated = sibling.lfs.sha256 if sibling.lfs else sibling.blob or ""
     etag = stated if _ETAG.fullmatch(stated) else ""
-    size = sibling.size if sibling.size is None or sibling.size >= 0 else None
+    size = sibling.size if sibling.size is None or 0 <= sibling.size <= MOST else None
     return HubFile(sibling.rfilename, size, etag, large=sibling.lfs is not None and len(etag) == 64)

@@ -175,6 +175,7 @@ RECORDS: dict[str, Callable[[bytes], bytes]] = {
     "pid": lambda text: text.replace(b"4000000", b"1"),
     "large pid": lambda text: text.replace(b"4000000", b"99999999999999999999"),
     "port": lambda text: text.replace(b'"port":8000', b'"port":-8000'),
+    "host": lambda text: text.replace(b'"host":"127.0.0.1"', b'"host":"nowhere"'),
     "time": lambda text: text.replace(b'"started_at":1', b'"started_at":1e300,"x":1'),
     "folder": lambda text: text.replace(b"20261122", b"20261121"),
 }

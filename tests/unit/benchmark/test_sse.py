@@ -6,6 +6,7 @@ import json
 import pytest
 
 from dflash_tui.benchmark.sse import CompletionStream, quote_server_text
+from dflash_tui.events import decode_recorded, encode
 
 GOOD = 'data: {"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}'
 
@@ -38,6 +39,13 @@ def test_what_is_no_chunk_is_an_error(body):
     done = taken(GOOD, f"data: {body}").result()
     assert done.tokens == 3
     assert done.error.startswith("not JSON: ")
+
+
+def test_a_count_that_is_no_number_is_none():
+    """True is a number to Python; a record of it could not be read again."""
+    done = taken(GOOD.replace("3}", 'true, "prompt_tokens": true}')).result()
+    assert [type(count) for count in (done.tokens, done.prompt_tokens)] == [int, int]
+    assert decode_recorded(encode(done)) == done
 
 
 def test_an_error_in_the_stream_is_told():
