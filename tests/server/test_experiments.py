@@ -193,16 +193,18 @@ def test_a_second_driver_is_refused(port):
     driver = store.find_driver(folder)
     assert driver
     os.kill(driver.pid, signal.SIGSTOP)  # it would be over before a busy machine has started four commands
-    assert "already running" in run("resume", design.id, code=2).stderr
-    other = subprocess.run(
-        [sys.executable, "-m", "dflash_tui.experiments", design.id], capture_output=True, text=True, check=False
-    )
-    assert other.returncode == 2
-    assert "already running" in other.stdout
-    assert store.find_driver(folder) == driver
-    assert "is running" in run(fake_engine.RECIPE, *QUICK, code=2).stderr
-    assert "is running" in run("remove", design.id, code=2).stderr
-    os.kill(driver.pid, signal.SIGCONT)
+    try:
+        assert "already running" in run("resume", design.id, code=2).stderr
+        other = subprocess.run(
+            [sys.executable, "-m", "dflash_tui.experiments", design.id], capture_output=True, text=True, check=False
+        )
+        assert other.returncode == 2
+        assert "already running" in other.stdout
+        assert store.find_driver(folder) == driver
+        assert "is running" in run(fake_engine.RECIPE, *QUICK, code=2).stderr
+        assert "is running" in run("remove", design.id, code=2).stderr
+    finally:
+        os.kill(driver.pid, signal.SIGCONT)
     wait_until(lambda: progress(design).finished)
     assert "is over" in run("resume", design.id, code=2).stderr
 

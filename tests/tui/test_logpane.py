@@ -82,7 +82,7 @@ async def test_levels_leave_out_what_is_below(live):
         assert 5 < len(pane.lines) < everything
         await pilot.press("v")
         assert [line[11:] for line in pane.lines][-3:] == [
-            "it is bad  [x]", "Traceback (most recent call last):", '  File "y.py", line 3'
+            f"{extra[0].text}  [x]", extra[1].text, extra[2].text
         ]  # fmt: skip
         panel.run_screen.take(LogLine(now + 1, "said later", "INFO", "x.py"))
         panel.run_screen.take(LogLine(now + 1, "bad later", "ERROR", "x.py"))
@@ -129,7 +129,7 @@ async def test_search_finds_counts_and_steps(live):
         assert "“needle” 60 of 60" in str(pane_of(panel).border_title)
         await pilot.press("enter", "N", "N", "n")
         await pilot.pause()
-        assert "paused, G follows · “needle” 59 of 60" in str(pane_of(panel).border_title)
+        assert "paused, G follows · “needle” 59 " in str(pane_of(panel).border_title)
         assert pane.lines[pane.at].endswith("58  [x]")
         await pilot.press("slash", "backspace", "backspace", *"ghi")
         await pilot.pause()

@@ -222,8 +222,9 @@ def test_a_killed_engine_and_a_taken_port(with_engine):
     engine.kill()
     _, told = watcher.communicate(timeout=240)
     assert watcher.returncode == 6
-    assert "the engine process was killed from outside" in told
-    assert "failed while serving (exit code 0)" in told
+    assert why(first)["diagnosis"]["kind"] == "engine_killed"
+    assert "killed from outside" in told
+    assert "(exit code 0)" in told
     assert seen_in_panel(first, "(exit code 0)").commands[0] == "dflash-tui up demo-cpu --port 8821"
 
 
@@ -236,7 +237,7 @@ async def _launched_beside(port: int) -> None:
         await pilot.press("enter")
         await wait_for(pilot, lambda: "Launch beside a running server?" in text(panel))
         assert f"demo-cpu on :{port}" in words(panel)
-        assert f"Port {port} is taken, so it gets {port + 1}." in words(panel)
+        assert re.search(rf"\b{port} is taken, .* {port + 1}\.", words(panel))
         await pilot.press("n")
 
 
@@ -281,8 +282,8 @@ async def _its_port_is_taken_while_it_starts(pilot: Pilot[str], panel: DflashApp
         try:
             await asyncio.to_thread(said, watcher, held := f"port {run.plan.port} is held by")
             await wait_for(pilot, lambda: held in words(panel))
-            assert "another program uses the port" in words(panel)
-            assert f"take port {run.plan.port + 1}, which is free" in words(panel)
+            assert "another program uses" in words(panel)
+            assert f"take port {run.plan.port + 1}" in words(panel)
         finally:
             watcher.send_signal(signal.SIGINT)
             watcher.communicate(timeout=240)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import math
+import re
 import signal
 import statistics
 import subprocess
@@ -205,7 +206,7 @@ async def _a_suspended_engine_is_an_alarm(run: Run, state: RunState) -> None:
     print(f"alarm after {at_once:.1f} s by the process, {time.monotonic() - stopped:.1f} s by its silence")
     silent = alarms._check_token_flow(state, time.time())
     assert silent is not None
-    assert "1 request running, no token for 1:0" in silent.evidence
+    assert re.search(r"^1 request running, .* 1:0\d", silent.evidence)
     core.send_signal(signal.SIGCONT)
     await until(lambda: not any(a.kind == "hang" for a in alarms.find_alarms(state, time.time())))
 
