@@ -41,6 +41,7 @@ DEFERRED_IMPORTS = {
     ("launch.planner", "engines.hub.model_lookup"): NO_HTTPX,
     ("launch.planner", "machine.nvml"): NO_NVML,
     ("monitoring.observer", "monitoring.recorder"): NO_HTTPX,
+    ("tui.app", "launch.admission"): NO_HTTPX,
     ("tui.app", "launch.preparation"): NO_HTTPX,
     ("tui.app", "launch.shutdown"): NO_NVML,
     ("tui.app", "tui.screens.foreign"): NO_HTTPX,
@@ -50,7 +51,6 @@ DEFERRED_IMPORTS = {
     ("tui.dialogs.new_experiment", "launch.preparation"): NO_HTTPX,
     ("tui.screens.experiment", "experiments.controller"): NO_HTTPX,
     ("tui.screens.launch", "engines.hub.model_lookup"): NO_HTTPX,
-    ("tui.screens.launch", "machine.nvml"): NO_NVML,
     ("tui.screens.run", "benchmark.client"): NO_HTTPX,
     ("tui.screens.run", "diagnosis.bug_report"): NO_NVML,
     (

@@ -67,6 +67,11 @@ def runs_folder() -> Path:
     return _own(platformdirs.user_state_path) / "runs"
 
 
+def reservations_folder() -> Path:
+    """Return the folder with one file per launch that is being prepared (XDG state)."""
+    return _own(platformdirs.user_state_path) / "reservations"
+
+
 def experiments_folder() -> Path:
     """Return the folder with one folder per A/B (XDG state)."""
     return _own(platformdirs.user_state_path) / "experiments"

@@ -26,7 +26,7 @@ from dflash_tui.experiments import (
 )
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.design import BootEnded, Design, ExperimentFinished, ExperimentHalted
-from dflash_tui.launch import preparation
+from dflash_tui.launch import admission, preparation
 from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.resolution import ResolvedRecipe
@@ -39,6 +39,7 @@ from dflash_tui.runs.run import Run
 
 # With less than this nothing can be measured: a log, some samples.
 _MIN_FREE_DISK = 64 << 20
+_KILL_TIMEOUT = 10.0
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -59,8 +60,10 @@ async def run_experiment(design: Design, setups: Sequence[ResolvedRecipe], norma
         try:
             await stop_leftover_servers(design)
             store.load_experiment_suite(design)
-            while due := store.read_progress(folder).next:
-                await _run_and_record_boot(folder, design, setups, *due)
+            # Between its boots as well: nobody else may begin there what the next boot would collide with.
+            with admission.reserve_experiment(f"A/B {design.id}", [arm.plan for arm in design.arms]):
+                while due := store.read_progress(folder).next:
+                    await _run_and_record_boot(folder, design, setups, *due)
             progress = store.read_progress(folder)
             boots = sorted((*progress.tries, *progress.boots), key=lambda boot: (boot.number, boot.attempt))
             report = await asyncio.to_thread(verdict.build_report, design, boots)
@@ -117,9 +120,13 @@ async def stop_leftover_servers(design: Design) -> None:
     for run in await asyncio.to_thread(find_leftover_servers, design):
         boot.write_driver_log(f"stopping {run.id}, which an earlier driver left running")
         await lifecycle.stop_server(run)
-    for process in await asyncio.to_thread(_find_unrecorded_servers, design):
+    unrecorded = await asyncio.to_thread(_find_unrecorded_servers, design)
+    for process in unrecorded:
         boot.write_driver_log(f"killing pid {process.pid}, which an earlier driver left running")
         processes.send_signal(process, signal.SIGKILL)
+    deadline = time.monotonic() + _KILL_TIMEOUT
+    while any(map(processes.is_running, unrecorded)) and time.monotonic() < deadline:  # their port is free afterwards
+        await asyncio.sleep(0.05)
 
 
 def _find_unrecorded_servers(design: Design) -> list[psutil.Process]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.engines import inventory
@@ -19,6 +21,8 @@ from dflash_tui.planning.plan import Plan, build_plan, count_gpus_needed
 from dflash_tui.planning.recipe import EngineSpec, Recipe
 from dflash_tui.planning.request import LaunchRequest, parse_settings
 from dflash_tui.planning.resolution import ResolvedRecipe
+from dflash_tui.runs import reservation
+from dflash_tui.runs.reservation import GpuClaim
 
 # What is known of the models on this machine, by name and revision.
 LocalModels = Mapping[tuple[str, str], LocalModel]
@@ -103,11 +107,22 @@ def plan_launch_here(request: LaunchRequest, *, port: int | None = None) -> Plan
 
 def probe_for(recipe: Recipe) -> GpuProbe:
     """Return the GPUs that a launch of the recipe may use; for one on the CPU the driver is left alone."""
-    if recipe.for_cpu:
-        return GpuProbe()
+    return GpuProbe() if recipe.for_cpu else probe_launchable_gpus()
+
+
+def probe_launchable_gpus() -> GpuProbe:
+    """Return the GPUs that are visible here, each with who else is about to use it."""
     from dflash_tui.machine import nvml
 
-    return nvml.probe_visible_gpus()
+    probe = nvml.probe_visible_gpus()
+    claims = reservation.list_gpu_claims() if probe.gpus else []
+    return replace(probe, gpus=tuple(_mark_claimed(card, claims) for card in probe.gpus)) if claims else probe
+
+
+def _mark_claimed(card: Gpu, claims: Sequence[GpuClaim]) -> Gpu:
+    """Return the GPU with the first of `claims` that covers it; a plan that names no GPU may take any."""
+    text = next((claim.text for claim in claims if not claim.plan.gpus or card.uuid in claim.plan.gpus), "")
+    return replace(card, claimed=text) if text else card
 
 
 def find_local_models(plan: Plan) -> dict[tuple[str, str], LocalModel]:

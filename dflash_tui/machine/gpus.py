@@ -61,6 +61,8 @@ class Gpu(msgspec.Struct, frozen=True):
     """The processes that use it; None when NVML gives no list."""
     trouble: str = ""
     """Why it does not work and what to do, as a sentence; empty when it works."""
+    claimed: str = ""
+    """Who will use it although its memory does not show that yet, as a sentence; empty when nobody will."""
 
 
 class GpuMemoryUse(NamedTuple):
@@ -134,8 +136,8 @@ def choose_gpus(gpus: Sequence[Gpu], wanted: str | None, count: int = 1) -> tupl
 
 
 def free_memory(card: Gpu) -> int:
-    """Return the bytes that nothing uses; 0 where that is not known."""
-    return (card.memory_total or 0) - (card.memory_used or 0)
+    """Return the bytes that nothing uses; 0 where that is not known, and of a GPU that somebody has claimed."""
+    return 0 if card.claimed else (card.memory_total or 0) - (card.memory_used or 0)
 
 
 def _find_gpu(gpus: Sequence[Gpu], name: str) -> Gpu:

@@ -22,7 +22,7 @@ from dflash_tui.common.errors import DflashError, ServerFailed, UsageError, expl
 from dflash_tui.events import Exited, Preparing, Stopping
 from dflash_tui.machine import process_environment, processes, system
 from dflash_tui.planning.plan import HOST, Plan
-from dflash_tui.runs import registry, run_files, server_process
+from dflash_tui.runs import registry, reservation, run_files, server_process
 from dflash_tui.runs.gated_process import GatedProcess
 from dflash_tui.runs.registry import RUN_FILE
 from dflash_tui.runs.run import KEY_VARIABLE, LOG_NAME, Run
@@ -195,13 +195,14 @@ async def stop_server(run: Run, grace: float = STOP_GRACE) -> float:
 
 
 def find_free_port(wanted: int) -> int:
-    """Return `wanted`, or the next port above it that is free and not reserved by a running server of ours.
+    """Return `wanted`, or the next port above it that no program uses and no launch of ours has, or has reserved.
 
     Raises:
         UsageError: none of the next hundred is free.
     """
     # A starting vLLM has bound its port, but does not listen yet; that cannot be told from a port just left.
     ours = {run.plan.port for run in registry.list_runs() if server_process.is_alive(run)}
+    ours |= {plan.port for each in reservation.list_reservations() for plan in each.plans}
     for port in range(wanted, min(wanted + 100, 65536)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -215,10 +216,13 @@ def find_free_port(wanted: int) -> int:
 
 
 def port_owner(port: int) -> str:
-    """Return who uses `port`, as text: a running server of ours, which may not listen yet, or another program."""
+    """Return who has `port`, as text: a server of ours, which may not listen yet, a launch, or another program."""
     ours = (
         f"{run.id} (pid {run.pid})"
         for run in registry.list_runs()
         if run.plan.port == port and server_process.is_alive(run)
     )
-    return next(ours, "") or system.find_port_listener(port) or "another program"
+    reserved = (
+        each.holder for each in reservation.list_reservations() if any(plan.port == port for plan in each.plans)
+    )
+    return next(ours, "") or next(reserved, "") or system.find_port_listener(port) or "another program"

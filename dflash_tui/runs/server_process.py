@@ -26,6 +26,11 @@ def is_alive(run: Run) -> bool:
     return bool(run.born) and processes.read_process_identity(run.pid) == run.born
 
 
+def is_starting(run: Run) -> bool:
+    """Whether the server runs and does not listen yet: vLLM does so when all its memory is allocated."""
+    return is_alive(run) and not processes.is_listening_on(list_processes(run), run.plan.port)
+
+
 def read_exit_code(run: Run) -> int | None:
     """Return the exit code of a server that this process launched and that has exited, else None.
 

@@ -19,6 +19,7 @@ from dflash_tui.common.errors import DflashError, explain_resource_limit
 from dflash_tui.common.formatting import describe_attach_and_stop, format_duration
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.monitoring.observer import observe_run
 from dflash_tui.monitoring.player import Player
 from dflash_tui.planning.plan import Plan
@@ -135,10 +136,16 @@ class DflashApp(TerminalApp):
     @work(exclusive=True, group="bring-up")
     async def bring_up(self, setup: ResolvedRecipe, plan: Plan, forced: str) -> None:
         """Prepare and launch `plan`, then follow it."""
-        from dflash_tui.launch import preparation
+        from dflash_tui.launch import admission, preparation
+
+        def report_moved(line: str) -> None:
+            self.call_from_thread(self.notify, line, markup=False)
 
         try:
-            run = await preparation.prepare_and_launch(setup, plan, self.run_screen.take, forced=forced)
+            async with admission.reserve_launch(PlannedLaunch(setup, plan), report_moved, forced=forced) as planned:
+                if planned.plan is not plan:
+                    self.run_screen.prepare(planned.plan)
+                run = await preparation.prepare_and_launch(*planned[:2], self.run_screen.take, forced=forced)
         except (DflashError, OSError, RuntimeError) as error:
             explained = explain_resource_limit(error) or error
             if isinstance(explained, RuntimeError):

@@ -22,7 +22,7 @@ from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.common.formatting import describe_attach_and_stop
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Health, encode
-from dflash_tui.launch import preparation, shutdown
+from dflash_tui.launch import admission, preparation, shutdown
 from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import CheckLevel
@@ -30,7 +30,7 @@ from dflash_tui.monitoring import observer
 from dflash_tui.planning.recipe import RestartPolicy
 from dflash_tui.presentation.plan_text import describe_plan, format_check
 from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import lifecycle, registry, server_process
+from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 
 # An engine that crashed answers badly for up to 7 s before its server ends.
@@ -43,14 +43,6 @@ def up(args: argparse.Namespace) -> int:
         raise UsageError("--foreground and --detach exclude each other", hint="give one of them")
     request = read_launch_request(args)
     planned = plan_launch_here(request)
-    wanted = planned.plan.port
-    if (port := lifecycle.find_free_port(wanted)) != wanted:
-        if request.port:
-            raise UsageError(
-                f"port {wanted} is held by {lifecycle.port_owner(wanted)}", hint=f"{port} is free: --port {port}"
-            )
-        print_status(f"port {wanted} is held by {lifecycle.port_owner(wanted)}, taking {port}")
-        planned = plan_launch_here(request, port=port)
     try:
         return asyncio.run(_launch_and_watch(args, planned))
     except asyncio.CancelledError:
@@ -68,16 +60,15 @@ def attach(args: argparse.Namespace) -> int:
 
 
 async def _launch_and_watch(args: argparse.Namespace, planned: PlannedLaunch) -> int:
-    if args.json:
-        print_data(encode(PlanMade(time.time(), planned.plan)).decode())
-    else:
-        print_status(describe_plan(planned))
     # Who does not stay to watch launches nothing again.
     restarts = Restarts(RestartPolicy() if args.detach else planned.plan.restart, as_json=args.json)
     previous: Run | None = None
     with _cancelled_by_signals(wanted=args.foreground):
         while True:
-            run = await _check_and_launch(args, planned, previous)
+            async with admission.reserve_launch(planned, print_status, forced=args.force or "") as admitted:
+                if previous is None:
+                    _print_plan(args, admitted)
+                run = await _check_and_launch(args, admitted, previous)
             if args.detach and not args.bench:
                 return _detach(args, run)
             state = RunState()
@@ -86,6 +77,13 @@ async def _launch_and_watch(args: argparse.Namespace, planned: PlannedLaunch) ->
             except ServerFailed as failed:
                 await restarts.wait(run, state, failed)
             previous = run
+
+
+def _print_plan(args: argparse.Namespace, planned: PlannedLaunch) -> None:
+    if args.json:
+        print_data(encode(PlanMade(time.time(), planned.plan)).decode())
+    else:
+        print_status(describe_plan(planned))
 
 
 async def _watch_owned(args: argparse.Namespace, run: Run, state: RunState, *, bench: bool) -> int:

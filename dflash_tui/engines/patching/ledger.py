@@ -7,10 +7,8 @@ before us, by its SHA-256.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common.errors import PatchError
+from dflash_tui.common.file_lock import acquire_lock
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import engine_python
 from dflash_tui.engines.environments import Engine
@@ -58,18 +57,8 @@ def lock_ledger(engine: Engine, timeout: float = TIMEOUT) -> Iterator[None]:
     """
     # The lock is on a file that every environment has, so that none of ours stays behind in a user's.
     with _opened(Path(engine.folder) / "pyvenv.cfg") as descriptor:
-        deadline = time.monotonic() + timeout
-        while True:
-            engine_python.raise_if_cancelled()
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise LedgerBusy(
-                        f"another dflash-tui is changing {engine.folder}", hint="try again when it is done"
-                    ) from None
-                time.sleep(0.1)
+        if not acquire_lock(descriptor, timeout, engine_python.raise_if_cancelled):
+            raise LedgerBusy(f"another dflash-tui is changing {engine.folder}", hint="try again when it is done")
         yield
 
 

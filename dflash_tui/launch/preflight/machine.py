@@ -20,6 +20,8 @@ from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import count_gpus_needed
 from dflash_tui.planning.recipe import Mode
 
+# Two that start on one GPU at the same time measure its memory wrongly, and one of them or both fail.
+HOW_TO_SHARE = "wait until that is ready (dflash-tui ps), stop it, or choose another GPU with --gpu"
 _CPU_DEMO = "dflash-tui --recipe demo-cpu runs on the CPU"
 _SLOW_DISK_RATE = 500e6  # bytes/s; an NVMe disk reads several GB/s, a USB 3 one 0.4
 _MIN_FOREIGN_MEMORY = 256 << 20
@@ -76,6 +78,8 @@ def _check_gpu(situation: Situation, card: Gpu) -> Iterator[Check]:
         finding = f"the plan is for {plan.hardware.value}, but this is {card.name}, class {card.hardware.value}"
         yield fail_check(name, finding, f"plan for this GPU: --gpu {card.index}")
         return
+    if card.claimed:
+        yield fail_check(name, card.claimed, HOW_TO_SHARE)
     yield pass_check(name, f"{card.name}, class {card.hardware.value}, compute capability {card.capability}")
     if card.mig:
         disable = f"disable it: sudo nvidia-smi -i {card.index} -mig 0"

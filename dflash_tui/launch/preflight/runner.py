@@ -10,6 +10,7 @@ import msgspec
 from dflash_tui.common.errors import PreflightFailed
 from dflash_tui.engines import engine_python, inventory
 from dflash_tui.engines.hub import model_lookup
+from dflash_tui.launch import planner
 from dflash_tui.launch.preflight import launch as preflight_launch
 from dflash_tui.launch.preflight import machine as preflight_machine
 from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation
@@ -46,7 +47,7 @@ class PreflightReport(msgspec.Struct, frozen=True):
 
 async def survey_launch(setup: ResolvedRecipe, plan: Plan, *, bare: bool = False) -> Situation:
     """Probe all that the checks of `plan` look at; the hub is asked about the models, for ten seconds at most."""
-    probe_gpus = nvml.probe_gpus if bare else nvml.probe_visible_gpus
+    probe_gpus = nvml.probe_gpus if bare else planner.probe_launchable_gpus
     gpu_probe = asyncio.to_thread(probe_gpus) if bare or not plan.on_cpu else asyncio.sleep(0, GpuProbe())
     engine_lookup = asyncio.to_thread(inventory.find_any_engine, Path(plan.engine_folder))
     model_lookups = asyncio.gather(*(model_lookup.look_up_model(model.name, model.revision) for model in plan.models))

@@ -21,6 +21,7 @@ from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.engines import inventory
+from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.monitoring import startup_history
@@ -352,7 +353,5 @@ def list_living_runs() -> list[Run]:
 
 
 def probe_machine() -> GpuProbe:
-    """Return what NVML says."""
-    from dflash_tui.machine import nvml
-
-    return nvml.probe_visible_gpus()
+    """Return what NVML says, and who is about to use which GPU."""
+    return planner.probe_launchable_gpus()

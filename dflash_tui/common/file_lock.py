@@ -1,0 +1,27 @@
+"""Wait for the lock on a file; the kernel drops it when its holder ends, however that ends."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Callable
+
+_INTERVAL = 0.05
+
+
+def acquire_lock(descriptor: int, timeout: float, check: Callable[[], None] = lambda: None) -> bool:
+    """Wait at most `timeout` seconds for the exclusive lock on an open file; return whether it is ours now.
+
+    `check` is called before each attempt, and may raise to give up.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        check()
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_INTERVAL)
+        else:
+            return True

@@ -1,0 +1,140 @@
+"""What launches will use that are not servers yet: each holds a reservation of its port and its GPUs.
+
+A reservation is a file in a folder of ours that names its holder by pid and start time, so that it ends with that
+process. A launch holds one until its `run.json` is there, an A/B as long as its driver works. Who looks what is
+free and then reserves it holds a lock meanwhile, so that of two at once the second sees what the first has taken.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from dflash_tui.common import paths, private_files, untrusted_json
+from dflash_tui.common.errors import DflashError
+from dflash_tui.common.file_lock import acquire_lock
+from dflash_tui.machine import processes
+from dflash_tui.planning.plan import Plan
+from dflash_tui.runs import registry, server_process
+
+# Held for less than a second, unless its holder is suspended.
+_LOCK_TIMEOUT = 30.0
+_MAX_FILE = 4 << 20
+_held: set[Path] = set()
+
+
+class Reservation(msgspec.Struct, frozen=True):
+    """A launch, or an A/B, that is about to use the ports and GPUs of its plans, and the process that holds it."""
+
+    owner: str
+    plans: tuple[Plan, ...]
+    pid: int
+    born: str
+
+    @property
+    def holder(self) -> str:
+        """Who it is, for a message."""
+        return f"the {self.owner} (pid {self.pid})"
+
+
+class GpuClaim(NamedTuple):
+    """A plan whose GPUs somebody will use although their memory does not show it yet, and who, as a sentence."""
+
+    text: str
+    plan: Plan
+
+
+_decoder: msgspec.json.Decoder[Reservation] = msgspec.json.Decoder(Reservation)
+
+
+def list_reservations() -> list[Reservation]:
+    """Return the reservations of other processes that live."""
+    files = sorted(paths.reservations_folder().glob("*.json"))
+    return [found for path in files if path not in _held and (found := _read_living(path))]
+
+
+def list_gpu_claims() -> list[GpuClaim]:
+    """Return who else will use GPUs: launches and A/Bs that reserved some, and servers that do not listen yet.
+
+    A process that holds a reservation was the first, so nobody's claims count for it.
+    """
+    if _held:
+        return []
+    reserved = [GpuClaim(f"{each.holder} has reserved it", plan) for each in list_reservations() for plan in each.plans]
+    starting = [
+        GpuClaim(f"{run.id} (pid {run.pid}) is starting on it", run.plan)
+        for run in registry.list_runs()
+        if not run.plan.on_cpu and server_process.is_starting(run)
+    ]
+    return [claim for claim in (*reserved, *starting) if not claim.plan.on_cpu]
+
+
+@contextmanager
+def lock_reservations() -> Iterator[None]:
+    """Keep all others from reserving while the block runs.
+
+    Raises:
+        DflashError: the folder cannot be used, or somebody keeps the lock.
+    """
+    folder = paths.reservations_folder()
+    try:
+        with suppress(FileExistsError):
+            private_files.make_private_folder(folder)
+        descriptor = private_files.open_private(str(folder / "lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
+    except OSError as error:
+        raise DflashError(f"{folder} cannot be written, so nothing was launched", evidence=str(error)) from None
+    try:
+        if why := private_files.ownership_problem(folder):
+            fix = private_files.suggest_ownership_fix(folder)
+            raise DflashError(f"{folder} {why}, so nothing was launched", hint=fix)
+        if not acquire_lock(descriptor, _LOCK_TIMEOUT):
+            what = f"another dflash-tui has been choosing a port for {_LOCK_TIMEOUT:.0f} s"
+            raise DflashError(what, evidence=str(folder / "lock"), hint="resume or end it: it may be suspended")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def write_reservation(owner: str, *plans: Plan) -> Path:
+    """Reserve the ports and GPUs of `plans` for this process; the caller holds the lock, and looked that they are free.
+
+    Raises:
+        DflashError: it cannot be written.
+    """
+    folder, pid = paths.reservations_folder(), os.getpid()
+    for path in folder.glob("*.json"):
+        if path not in _held and _read_living(path) is None:
+            path.unlink(missing_ok=True)
+    reservation = Reservation(owner, plans, pid, processes.read_process_identity(pid))
+    path = folder / f"{pid}-{time.monotonic_ns()}.json"
+    try:
+        private_files.replace_private_file(path, msgspec.json.encode(reservation))
+    except OSError as error:
+        raise DflashError(f"{folder} cannot be written, so nothing was launched", evidence=str(error)) from None
+    _held.add(path)
+    return path
+
+
+def drop_reservation(path: Path) -> None:
+    """Give up what was reserved."""
+    _held.discard(path)
+    with suppress(OSError):
+        path.unlink()
+
+
+def _read_living(path: Path) -> Reservation | None:
+    """Return the reservation in a file; None when its holder has ended, or the file is none that we wrote."""
+    if private_files.ownership_problem(path.parent):
+        return None
+    try:
+        with path.open("rb") as file:
+            found = untrusted_json.decode_untrusted(file.read(_MAX_FILE), _decoder)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return found if found.born and processes.read_process_identity(found.pid) == found.born else None
