@@ -19,6 +19,7 @@ import uv
 
 from dflash_tui.common.errors import EngineError
 from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.engines import package_lock
 from dflash_tui.events import Preparing, Step
 from dflash_tui.machine.process_environment import PACKAGE_INDEXES, build_helper_environment
 from dflash_tui.planning.recipe import EngineSpec
@@ -153,19 +154,23 @@ async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> E
     name = spec.distribution
     plan = f"{name} {spec.vllm}: about {spec.download_mb} MB to download, {spec.disk_mb / 1000:.1f} GB on disk"
     report(Preparing(started, Step.INSTALL, plan, 0.0))
-    await _uv(["venv", "--python", sys.executable, str(folder)], _InstallProgress(spec, report), lock)
-    overrides = folder / "dflash-overrides.txt"
-    overrides.write_text("".join(f"{line}\n" for line in spec.overrides))
+    recorded = package_lock.lock_file(folder)
+
+    async def run_uv(*argv: str) -> str:
+        return await _uv(list(argv), _InstallProgress(spec, report), lock, recorded)
+
+    await run_uv("venv", "--python", sys.executable, str(folder))
     python = str(folder / "bin" / "python")
-    argv = ["pip", "install", "--python", python, "--compile-bytecode", "--overrides", str(overrides)]
-    if spec.exclude_newer:
-        argv += ["--exclude-newer", spec.exclude_newer]
-    if spec.torch_backend and not _wheel_folder_has_torch():
-        argv += ["--torch-backend", spec.torch_backend]
-    await _uv([*argv, *spec.packages], _InstallProgress(spec, report), lock)
+    locked = recorded if recorded.exists() else folder / "dflash-packages.txt"
+    backend = ["--torch-backend", spec.torch_backend] if spec.torch_backend and not _wheel_folder_has_torch() else []
+    if locked != recorded:
+        await run_uv(*package_lock.build_compile_command(spec, python, folder, locked), *backend)
+    await run_uv(*package_lock.build_install_command(spec, python, locked), *backend)
+    if locked != recorded:
+        package_lock.record_lock(folder, locked)
     if spec.stands_in:
         _stand_in(find_site_packages(folder), spec)
-    frozen = await _uv(["pip", "freeze", "--python", python], _InstallProgress(spec, report), lock)
+    frozen = await run_uv("pip", "freeze", "--python", python)
     now = time.time()
     packages = tuple(line for line in frozen.splitlines() if "==" in line)
     engine = Engine(str(folder), spec.vllm, name, now, now - started, packages)
@@ -204,8 +209,14 @@ class _InstallProgress:
         self._report(Preparing(time.time(), Step.INSTALL, f"{action} · {self._mib:.0f} MiB downloaded", fraction))
 
 
-async def _uv(argv: list[str], progress: _InstallProgress, lock: int) -> str:
+async def _uv(argv: list[str], progress: _InstallProgress, lock: int, recorded: Path) -> str:
     """Run uv and return its stdout.
+
+    Args:
+        argv: Its words.
+        progress: What is told each line of its stderr.
+        lock: The descriptor of the lock on the engine's folder, which it keeps.
+        recorded: The lock of the engine's packages, which is there if it was installed before.
 
     Raises:
         EngineError: uv cannot be run, or ended with an error; the evidence is its own message.
@@ -234,7 +245,7 @@ async def _uv(argv: list[str], progress: _InstallProgress, lock: int) -> str:
             progress.line(lines[-1])
         out = await output
         if await process.wait() != 0:
-            raise _failure(progress.spec, argv, lines)
+            raise _failure(progress.spec, argv, lines, recorded)
         return out.decode(errors="replace")
     finally:
         output.cancel()
@@ -243,15 +254,23 @@ async def _uv(argv: list[str], progress: _InstallProgress, lock: int) -> str:
             await process.wait()
 
 
-def _failure(spec: EngineSpec, argv: list[str], lines: list[str]) -> EngineError:
+def _failure(spec: EngineSpec, argv: list[str], lines: list[str], recorded: Path) -> EngineError:
+    if mismatch := package_lock.explain_mismatch("\n".join(lines), recorded):
+        return mismatch
     first = next((i for i, line in enumerate(lines) if re.match(r"\s*(?:error:|×)", line)), max(0, len(lines) - 6))
     evidence = " ".join(" ".join(lines[first : first + 8]).split())
     what = f"vLLM {spec.vllm} could not be installed (uv {' '.join(argv[:2])}: {', '.join(spec.packages)})"
-    return EngineError(what, evidence=evidence[:1500], hint=f"no incomplete engine was left; {_advice(evidence)}")
+    advice = _advice(evidence, recorded)
+    return EngineError(what, evidence=evidence[:1500], hint=f"no incomplete engine was left; {advice}")
 
 
-def _advice(evidence: str) -> str:
+def _advice(evidence: str, recorded: Path) -> str:
     """Return what to do about an error of uv."""
+    if re.search(
+        r"(?i)building (?:from source|source distributions).{0,80} is disabled|no usable wheels|must have a hash",
+        evidence,
+    ):
+        return "choose a version that has wheels, or let the recipe build it: `source_builds: true` in its `engine`"
     if re.search(r"(?i)no space left|disk quota exceeded", evidence):
         return (
             "free some space where engines are (XDG_DATA_HOME) and in uv's cache (UV_CACHE_DIR, "
@@ -262,6 +281,8 @@ def _advice(evidence: str) -> str:
             "check the network, or point uv to a mirror or wheel folder (UV_DEFAULT_INDEX, UV_FIND_LINKS), and run "
             "the same command again"
         )
+    if recorded.exists():
+        return f"it is installed as the first time; to have its packages resolved anew: rm {recorded}"
     return "correct the recipe's `engine` part or try again"
 
 

@@ -359,7 +359,9 @@ def _list_warnings(setup: ResolvedRecipe, mode: Mode, patches: Sequence[Patch]) 
 
 def engine_folder_for(spec: EngineSpec) -> Path:
     """Return the folder of the engine for `spec`; another spec has another folder."""
+    installs: tuple[object, ...]
     installs = (spec.vllm, spec.packages, spec.overrides, spec.torch_backend, spec.exclude_newer, spec.stands_in)
+    installs += (spec.source_builds,) * spec.source_builds  # engines of before keep their folders
     return paths.engines_folder() / f"{spec.distribution}-{spec.vllm}-{_digest(msgspec.json.encode(installs))}"
 
 

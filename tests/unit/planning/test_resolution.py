@@ -394,5 +394,6 @@ def test_another_engine_spec_has_another_folder():
         {"torch_backend": "cu130"},
         {"stands_in": ""},
         {"vllm": "0.32.1"},
+        {"source_builds": True},
     ):
         assert plans.engine_folder_for(replace(spec, **change)) != plans.engine_folder_for(spec)

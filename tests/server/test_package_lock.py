@@ -1,0 +1,141 @@
+"""What an engine is installed from: wheels alone unless the recipe says so, and the same files the second time."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.common.errors import EngineError, RecipeError
+from dflash_tui.engines import environments, inventory, package_lock
+from dflash_tui.engines.environments import Engine
+from dflash_tui.events import Preparing
+from dflash_tui.planning import plan, recipe_loader, resolution
+from dflash_tui.planning.recipe import EngineSpec
+from tests.support import tiny_wheels
+
+SECRET = "hf_Pl4ntedPl4ntedPl4ntedPl4nted"
+
+
+@pytest.fixture
+def wheels(tmp_path, monkeypatch) -> Path:
+    """A folder of wheels, a cache that is empty, and no index."""
+    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    tiny_wheels.write_wheel(tmp_path / "wheels", "x = 1")
+    return Path(tmp_path, "wheels")
+
+
+@pytest.fixture
+def spec() -> EngineSpec:
+    return replace(
+        resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine,
+        packages=(f"{tiny_wheels.NAME}==1.0",), overrides=(), torch_backend="",
+        exclude_newer="", stands_in=tiny_wheels.NAME, vllm="1.0.0", download_mb=1, disk_mb=10,
+    )  # fmt: skip
+
+
+def install(spec: EngineSpec) -> Engine:
+    def ignore(_event: Preparing) -> None:
+        """Take no notice."""
+
+    return asyncio.run(environments.install_engine(spec, plan.engine_folder_for(spec), ignore))
+
+
+def module(engine: Engine) -> str:
+    return (engine.site_packages / "tiny_of_ours.py").read_text()
+
+
+def test_versions_and_hashes_are_recorded_at_the_first_install(wheels, spec):
+    """They outlive the engine, and nobody else may write them."""
+    engine = install(spec)
+    lock = package_lock.lock_file(Path(engine.folder))
+    [wheel] = wheels.iterdir()
+    assert f"{tiny_wheels.NAME}==1.0" in lock.read_text()
+    assert f"--hash={tiny_wheels.hash_of(wheel)}" in lock.read_text()
+    assert (lock.stat().st_mode & 0o777, lock.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    inventory.remove_engine(engine)
+    assert lock.exists()
+    assert inventory.list_leftovers() == []
+    assert inventory.list_engines() == []
+    assert module(install(spec)) == "x = 1"
+
+
+def test_another_file_of_the_same_version_is_refused_at_a_reinstall(wheels, spec, tmp_path):
+    """Named with what was expected, what came, and what to do; nothing is installed, until the user says so."""
+    engine = install(spec)
+    lock = package_lock.lock_file(Path(engine.folder))
+    [wheel] = wheels.iterdir()
+    before = tiny_wheels.hash_of(wheel)
+    inventory.remove_engine(engine)
+    shutil.rmtree(tmp_path / "cache")
+    tiny_wheels.write_wheel(wheels, "import os; print('evil')")
+    with pytest.raises(EngineError) as caught:
+        install(spec)
+    assert f"{tiny_wheels.NAME}==1.0 is another file" in caught.value.what
+    assert caught.value.evidence == f"expected {before}, got {tiny_wheels.hash_of(wheel)}"
+    assert f"rm {lock}" in caught.value.hint
+    assert not Path(engine.folder).exists()
+    lock.unlink()
+    assert "evil" in module(install(spec))
+
+
+def test_a_newer_version_is_not_taken_at_a_reinstall(wheels, spec):
+    """A lock is a lock: the versions of the first time, and when one is gone that is said."""
+    spec = replace(spec, packages=(tiny_wheels.NAME,))
+    inventory.remove_engine(install(spec))
+    newer = tiny_wheels.write_wheel(wheels, "x = 2", "2.0")
+    engine = install(spec)
+    assert (module(engine), engine.packages[0]) == ("x = 1", f"{tiny_wheels.NAME}==1.0")
+    inventory.remove_engine(engine)
+    for wheel in wheels.iterdir():
+        if wheel != newer:
+            wheel.unlink()
+    with pytest.raises(EngineError) as caught:
+        install(spec)
+    assert f"{tiny_wheels.NAME}==1.0" in caught.value.evidence
+    assert str(package_lock.lock_file(Path(engine.folder))) in caught.value.hint
+
+
+def test_an_install_that_fails_records_nothing(wheels, spec):
+    """What was never there is nothing to compare with."""
+    [wheel] = wheels.iterdir()
+    wheel.write_bytes(wheel.read_bytes()[:-40])
+    with pytest.raises(EngineError):
+        install(spec)
+    assert not package_lock.lock_file(plan.engine_folder_for(spec)).exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_a_source_is_built_only_where_the_recipe_says_so(wheels, spec, tmp_path, kind):
+    """A build runs code of the package: refused before it is, named, and without a secret where it is allowed."""
+    ran = tmp_path / "ran"
+    line = f"import os\nopen({str(ran)!r}, 'a').write(repr(dict(os.environ)))"
+    source = tiny_wheels.write_source(tmp_path / "source", line)
+    if kind == "archive":
+        source = Path(shutil.make_archive(str(tmp_path / "source-1.0"), "gztar", tmp_path, "source"))
+    spec = replace(spec, packages=(f"{tiny_wheels.NAME} @ {source.as_uri()}",))
+    with pytest.raises(EngineError) as caught:
+        install(spec)
+    assert tiny_wheels.NAME in caught.value.evidence
+    assert "source_builds" in caught.value.hint
+    assert not ran.exists()
+    assert not plan.engine_folder_for(spec).exists()
+    assert module(install(replace(spec, source_builds=True))) == "x = 1"
+    assert "PATH" in ran.read_text()
+    assert SECRET not in ran.read_text()
+
+
+def test_a_requirement_takes_no_variable_of_the_environment(tmp_path):
+    """They would be put in, and the password of a private index would be part of an address."""
+    text = (
+        "title: x\nstatus: experimental\nengine: {vllm: 0.99.0, download_mb: 1, disk_mb: 1,\n"
+        "  packages: ['x @ https://example.invalid/${UV_INDEX_OURS_PASSWORD}/x-1.0-py3-none-any.whl']}\n"
+        "target: {model: a/b, served_name: c}\ndrafter: {model: a/c}\nnum_speculative_tokens: 1\n"
+    )
+    (tmp_path / "own.yaml").write_text(text)
+    with pytest.raises(RecipeError, match="variables of the environment"):
+        recipe_loader.load_recipe(tmp_path / "own.yaml")
