@@ -7,6 +7,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -279,3 +280,63 @@ def test_the_tests_that_the_page_on_reliability_names_are_there():
         if not file.is_file() or (test and f"def {test}(" not in file.read_text()):
             missing.append(name)
     assert missing == []
+
+
+# One word of a sentence; signs around it are part of it, while what is between braces, numbers and options are values.
+WORD = re.compile(r"""[("'“`]*[A-Za-z][A-Za-z'’/-]*[.,:;!?)"'”`…]*""")
+MOST_WORDS = 4
+
+
+def literals(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of every string below `node`; what an f-string puts in is a sign."""
+    if isinstance(node, ast.JoinedStr):
+        parts = (str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        yield node.lineno, "".join(parts)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.lineno, node.value
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from literals(child)
+
+
+def count_words(text: str) -> int:
+    """Return the most words that a line of `text` has, a pattern's lines ending where anything may stand."""
+    lines = re.split(r"\n|\.\*", text)
+    return max(sum(bool(WORD.fullmatch(word)) for word in line.split()) for line in lines)
+
+
+def asserted(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of every string that an assert compares, or that an exception has to match."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert):
+            yield from literals(node.test)
+        elif isinstance(node, ast.keyword) and node.arg == "match":
+            yield from literals(node.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "most"),
+    [
+        ("assert 'the server does not answer' == said", 5),
+        ("assert (found.kind, found.what) == ('hang', 'it is gone, so nothing is there')", 7),
+        ("with pytest.raises(ValueError, match='no suite of prompts called so'): pass", 6),
+        ("assert f'port {port} is held by {name}' in said", 4),
+        ("assert re.search('4 of every 10 .* 62 instead of 21', said)", 2),
+        ("assert found.what == snapshot", 0),
+        ("raise ValueError('this is not asserted by any test')", 0),
+    ],
+)
+def test_what_is_counted_as_a_sentence(source, most):
+    assert max((count_words(text) for _, text in asserted(ast.parse(source))), default=0) == most
+
+
+def test_asserts_hold_values_and_snapshots_the_sentences():
+    """A sentence that is worded anew changes a snapshot (docs/contributing.md), and no test that is about something."""
+    root, seen, sentences = Path(__file__).parent, 0, []
+    for path in sorted(root.rglob("*.py")):
+        for line, text in asserted(ast.parse(path.read_text(encoding="utf-8"))):
+            seen += 1
+            if count_words(text) > MOST_WORDS:
+                sentences.append(f"{path.relative_to(root)}:{line}: {text}")
+    assert seen > 3000
+    assert sentences == []

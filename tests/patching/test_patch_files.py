@@ -146,8 +146,9 @@ def test_a_reason_can_be_written_down(own):
     (own / "odd.yaml").write_text(text_of() + 'without_patch: {why: none, env: {"\\ud800": a}}\n')
     (own / "new.yaml").write_text(text_of().replace("title:", 'title: "\\uD800" #', 1))
     _, broken = patch_file.load_all_patches()
-    assert "without_patch.env.\\ud800: holds half a surrogate pair" in broken["odd"]
-    assert "title: holds half a surrogate pair" in broken["new"]
+    assert "without_patch.env.\\ud800: " in broken["odd"]
+    assert "title: " in broken["new"]
+    assert all("half a surrogate pair" in why for why in broken.values())
     assert "".join(broken.values()).encode()
 
 

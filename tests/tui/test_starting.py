@@ -1,5 +1,7 @@
 """The starting screen: rows with what earlier starts took, folded to the terminal, stalls and the first request."""
 
+import re
+
 import msgspec
 import pytest
 from textual.containers import VerticalScroll
@@ -75,7 +77,7 @@ async def test_the_recorded_silence_is_a_warning_with_its_probable_cause(size):
         await feed(pilot, a_run(), recorded_startups.events(recorded_startups.SILENT, 120, BASE))
         seen = text(panel)
         assert "! jit" in seen
-        assert "no line for 50 s: probably FlashInfer" in seen
+        assert re.search("no line for 50 s: .* FlashInfer", seen)
 
 
 async def test_the_screen_stays_until_a_real_request_was_answered():

@@ -206,7 +206,8 @@ def test_what_fails_is_not_launched(made, capsys):
     assert caught.value.exit_code == 4
     assert "unset CC" in caught.value.hint
     assert registry.list_runs() == []
-    assert up(made, reason := "the kernels are compiled already") == 0
+    reason = "the kernels are compiled already"
+    assert up(made, reason) == 0
     [run] = registry.list_runs()
     assert json.loads((run.folder / "run.json").read_text())["forced"] == reason
     assert "✗ C compiler" in capsys.readouterr().err
