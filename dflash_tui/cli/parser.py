@@ -250,6 +250,8 @@ def _add_launch_options(parser: argparse.ArgumentParser) -> None:
     add_plan_options(parser)
     detach = "return as soon as the server is launched (with --bench: measured)"
     add_option(parser, "--detach", action="store_true", help=detach)
+    wait = "return when the server is ready; exit code 6 when it fails before"
+    add_option(parser, "--wait", action="store_true", help=wait)
     foreground = "end the server with this command, as a service does (default: it goes on)"
     add_option(parser, "--foreground", action="store_true", help=foreground)
     bench = "send the five prompt kinds once the server answers"

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 
 from dflash_tui.benchmark import suites
 from dflash_tui.cli.commands import foreign, why
@@ -37,10 +38,19 @@ from dflash_tui.runs.run import Run
 _BAD_FOR = 10.0
 
 
+class Until(StrEnum):
+    """What watching a launched server lasts until."""
+
+    READY = "ready"
+    MEASURED = "measured"
+    EXIT = "exit"
+
+
 def up(args: argparse.Namespace) -> int:
     """`up RECIPE`: prepare, launch and watch."""
-    if args.foreground and args.detach:
-        raise UsageError("--foreground and --detach exclude each other", hint="give one of them")
+    if args.foreground and (args.detach or args.wait):
+        other = "--detach" if args.detach else "--wait"
+        raise UsageError(f"--foreground and {other} exclude each other", hint="give one of them")
     request = read_launch_request(args)
     planned = plan_launch_here(request)
     try:
@@ -61,7 +71,7 @@ def attach(args: argparse.Namespace) -> int:
 
 async def _launch_and_watch(args: argparse.Namespace, planned: PlannedLaunch) -> int:
     # Who does not stay to watch launches nothing again.
-    restarts = Restarts(RestartPolicy() if args.detach else planned.plan.restart, as_json=args.json)
+    restarts = Restarts(RestartPolicy() if args.detach or args.wait else planned.plan.restart, as_json=args.json)
     previous: Run | None = None
     with _cancelled_by_signals(wanted=args.foreground):
         while True:
@@ -69,11 +79,11 @@ async def _launch_and_watch(args: argparse.Namespace, planned: PlannedLaunch) ->
                 if previous is None:
                     _print_plan(args, admitted)
                 run = await _check_and_launch(args, admitted, previous)
-            if args.detach and not args.bench:
+            if args.detach and not (args.bench or args.wait) and server_process.is_alive(run):
                 return _detach(args, run)
-            state = RunState()
+            state, until = RunState(), Until.MEASURED if args.bench else Until.READY if args.wait else Until.EXIT
             try:
-                return await _watch_owned(args, run, state, bench=args.bench and previous is None)
+                return await _watch_owned(args, run, state, Until.EXIT if previous else until)
             except ServerFailed as failed:
                 await restarts.wait(run, state, failed)
             previous = run
@@ -86,10 +96,10 @@ def _print_plan(args: argparse.Namespace, planned: PlannedLaunch) -> None:
         print_status(describe_plan(planned))
 
 
-async def _watch_owned(args: argparse.Namespace, run: Run, state: RunState, *, bench: bool) -> int:
+async def _watch_owned(args: argparse.Namespace, run: Run, state: RunState, until: Until) -> int:
     """Watch a run, and end its server with the watching where that was asked for."""
     try:
-        return await _watch(args, run, state, bench=bench)
+        return await _watch(args, run, state, until)
     finally:
         if args.foreground and server_process.is_alive(run):
             took, stayed = await shutdown.stop_and_release_memory(run, print_status)
@@ -144,10 +154,11 @@ def _cancelled_by_signals(*, wanted: bool) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-async def _watch(args: argparse.Namespace, run: Run, state: RunState, *, bench: bool = False) -> int:
-    """Print the events of `run` until it ends, or until the bench is done when no more was asked for.
+async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Until = Until.EXIT) -> int:
+    """Print the events of `run` until it ends, or until what was asked for is done. They are taken into `state`.
 
-    They are taken into `state`, an empty one.
+    Raises:
+        ServerFailed: it failed, or was stopped before it was ready where its being ready was waited for.
     """
     answered = asyncio.Event()
     following = asyncio.create_task(_follow(run, state, answered, EventLines(state, as_json=args.json)))
@@ -155,17 +166,19 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, *, bench: 
     alarm = asyncio.create_task(print_alarms(state, as_json=args.json))
     telling = asyncio.create_task(_report_unhealthy(run, state, as_json=args.json))
     try:
-        if bench and await wait_for_first_answer(answered, following):
+        if until is not Until.EXIT and await wait_for_first_answer(answered, following):
             if state.health is Health.UNHEALTHY:
-                return _finish(run, state, as_json=args.json)
-            quick = Bench(run, suites.load_suite("quick"), run.plan.bench_scale, as_json=args.json, watched=True)
-            await run_bench(quick)
-            await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
-            if args.detach:
+                return _finish(run, state, until, as_json=args.json)
+            if until is Until.MEASURED:
+                await run_bench(
+                    Bench(run, suites.load_suite("quick"), run.plan.bench_scale, as_json=args.json, watched=True)
+                )
+                await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
+            if args.detach or until is Until.READY:
                 print_status(describe_attach_and_stop(run.id))
                 return 0
         await _wait_for_first(beat, alarm, following, aside=telling)
-        return _finish(run, state, as_json=args.json)
+        return _finish(run, state, until, as_json=args.json)
     except asyncio.CancelledError:
         if not args.foreground:
             print_status(f"\nno longer watching; the server goes on\n{describe_attach_and_stop(run.id)}")
@@ -210,13 +223,15 @@ async def _report_unhealthy(run: Run, state: RunState, *, as_json: bool) -> None
             print_status(why.format_postmortem(failure))
 
 
-def _finish(run: Run, state: RunState, *, as_json: bool) -> int:
+def _finish(run: Run, state: RunState, until: Until = Until.EXIT, *, as_json: bool) -> int:
     """Return 0 when the end was asked for.
 
     Raises:
-        ServerFailed: it was not.
+        ServerFailed: it was not, or came before what was waited for.
     """
     if (failure := postmortem.build_postmortem(run, state)) is None:
+        if until is not Until.EXIT and state.warm_at is None:
+            raise ServerFailed(f"{run.id} was stopped before it was ready", hint=f"the log: dflash-tui logs {run.id}")
         print_status(f"{run.id} was stopped")
         return 0
     if as_json:

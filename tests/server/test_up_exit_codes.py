@@ -1,0 +1,86 @@
+"""What the exit code of `up` says of the server: that it was launched, that it is ready, or that it failed."""
+
+import subprocess
+import sys
+from subprocess import DEVNULL, PIPE
+
+import pytest
+
+from dflash_tui.cli.main import main
+from dflash_tui.launch import preparation
+from dflash_tui.monitoring import observer
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import Run
+from tests.support import fake_engine
+from tests.support.fake_runs import free_port
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+DFLASH = (sys.executable, "-m", "dflash_tui")
+UP = (*DFLASH, "up", fake_engine.RECIPE)
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port(19_050)
+
+
+def up(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*UP, *words], capture_output=True, text=True, check=False, timeout=240, stdin=DEVNULL)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_detached_launch_tells_whether_the_server_is_gone_already(port, ends, monkeypatch, capsys):
+    """One that dies before the command returns is a failure with its cause, not a success."""
+    fake_engine.make(port, launches={0: ["broken"]} if ends else None)
+    launch = preparation.prepare_and_launch
+
+    async def launch_slowly(*args, **kwargs) -> Run:
+        run = await launch(*args, **kwargs)
+        if ends:
+            wait_until(lambda: not server_process.is_alive(run))
+        return run
+
+    monkeypatch.setattr(preparation, "prepare_and_launch", launch_slowly)
+    assert main(["up", fake_engine.RECIPE, "--detach"]) == (6 if ends else 0)
+    assert ("nothing works today" in capsys.readouterr().err) is ends
+
+
+def test_who_waits_returns_when_it_is_ready(port):
+    """The server has answered a request by then, and goes on."""
+    fake_engine.make(port)
+    done = up("--wait")
+    run = registry.find_run()
+    assert (done.returncode, observer.replay_run(run).status) == (0, "warm"), done.stderr
+    assert server_process.is_alive(run)
+    assert f"dflash-tui stop {run.id}" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("--wait",), ("--wait", "--detach", "--json"), ("--bench", "--detach")])
+@pytest.mark.parametrize("behaviour", ["broken", "refuse"])
+def test_who_waits_is_told_that_it_failed(port, behaviour, words):
+    """Whether it never comes up, or comes up and cannot generate."""
+    fake_engine.make(port, launches={0: [behaviour]})
+    done = up(*words)
+    assert done.returncode == 6, done.stderr
+    assert ("nothing works today" if behaviour == "broken" else "HTTP 400") in done.stderr
+
+
+@pytest.mark.parametrize("words", [("--wait",), ("--bench", "--detach")])
+def test_a_server_that_is_stopped_before_it_is_ready_was_not_ready(port, words):
+    """Who stops it from elsewhere makes no success of it."""
+    fake_engine.make(port, launches={0: ["deaf"]})
+    with subprocess.Popen([*UP, *words], stdout=PIPE, stderr=PIPE, stdin=DEVNULL, text=True) as waiting:
+        wait_until(registry.list_runs)
+        subprocess.run([*DFLASH, "stop"], check=True, capture_output=True)
+        _, err = waiting.communicate(timeout=240)
+    assert waiting.returncode == 6, err
+    assert "was stopped before it was ready" in err
+
+
+@pytest.mark.parametrize("word", ["--wait", "--detach"])
+def test_who_owns_the_server_does_not_return_before_it(word):
+    done = subprocess.run(
+        [*DFLASH, "up", "demo-cpu", "--foreground", word], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, f"--foreground and {word} exclude each other" in done.stderr) == (2, True)
