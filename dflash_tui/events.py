@@ -17,6 +17,8 @@ from dflash_tui.common import untrusted_json
 # No server counts further, and sums, differences and quotients of such numbers are still numbers.
 MOST = 1e15
 MOST_POSITIONS = 64
+# Of a histogram; those of vLLM have some 20.
+MOST_BUCKETS = 256
 # What is read from a file, which anybody may have written, must lie within these.
 Amount = Annotated[float, msgspec.Meta(ge=0, le=MOST)]
 Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
@@ -96,8 +98,8 @@ class Histogram(msgspec.Struct, frozen=True):
         ValueError: the bounds do not rise, or there is not one count more than there are bounds.
     """
 
-    bounds: tuple[Amount, ...]
-    counts: tuple[Amount, ...]
+    bounds: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=MOST_BUCKETS)]
+    counts: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=MOST_BUCKETS)]
     total: Amount = 0.0
 
     def __post_init__(self) -> None:

@@ -54,10 +54,6 @@ DEFERRED_IMPORTS = {
     ("tui.screens.launch", "engines.hub.model_lookup"): NO_HTTPX,
     ("tui.screens.run", "benchmark.client"): NO_HTTPX,
     ("tui.screens.run", "diagnosis.bug_report"): NO_NVML,
-    (
-        "vllm_output.metrics",
-        "prometheus_client.parser",
-    ): "takes 40 ms, which is spared who reads recorded counters only",
 }
 
 

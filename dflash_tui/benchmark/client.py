@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 
+from dflash_tui.benchmark import scraper
 from dflash_tui.benchmark.sse import CompletionStream, quote_server_text
 from dflash_tui.benchmark.suites import Prompt, Suite
 from dflash_tui.common import bounded_http
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.events import PROBE, WARM_UP, Counters, RequestDone
-from dflash_tui.vllm_output import metrics
 
 _TIMEOUT = httpx.Timeout(30.0, read=600.0)
 _WARM_UP = Prompt(WARM_UP, "Say hello.", 8)
@@ -197,7 +197,7 @@ async def _send_measured(
 
 async def _read_counters(client: httpx.AsyncClient) -> Counters | None:
     with contextlib.suppress(bounded_http.BadResponse, *bounded_http.FAILED):
-        return metrics.parse_counters((await bounded_http.fetch_bounded(client, "/metrics")).decode(errors="replace"))
+        return (await scraper.fetch_metrics(client)).counters
     return None
 
 

@@ -10,20 +10,21 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
+from dflash_tui.benchmark import scraper
 from dflash_tui.common import bounded_http
 from dflash_tui.common.bounded_http import FAILED, WHOLE, BadResponse
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
-from dflash_tui.vllm_output import metrics
 
+_Answer = TypeVar("_Answer")
 # Never an argument: every user of the machine can read those.
 KEY_VARIABLE = "DFLASH_TUI_API_KEY"
 INTERVAL = 1.0
@@ -68,14 +69,11 @@ class ForeignServer:
         try:
             async with asyncio.timeout(WHOLE):
                 await self._get(client, "/health")
-                text = await self._get(client, "/metrics")
+                scrape = await _with_key_hint(scraper.fetch_metrics(client, self.url + "/metrics"))
                 if not self.identity.version:
                     self.identity = await self._read_identity(client)
         except (BadResponse, *FAILED) as error:
             return self._health_change(Health.UNHEALTHY, clean_line(str(error) or type(error).__name__))
-        scrape = await asyncio.to_thread(metrics.parse_metrics, text.decode(errors="replace"))
-        if scrape is None:
-            return self._health_change(Health.UNHEALTHY, "/metrics has no counter of a vLLM server")
         now = time.time()
         events: list[AnyEvent] = [*self._health_change(Health.HEALTHY), Sampled(now, scrape.counters)]
         latencies = scrape.ttft, scrape.tpot
@@ -98,20 +96,23 @@ class ForeignServer:
             return None
 
     async def _get(self, client: httpx.AsyncClient, path: str) -> bytes:
-        try:
-            return await bounded_http.fetch_bounded(client, self.url + path, path)
-        except BadResponse as error:
-            if error.status in {401, 403}:
-                raise BadResponse(
-                    f"{error}; if the server requires an API key, set {KEY_VARIABLE}", error.status
-                ) from None
-            raise
+        return await _with_key_hint(bounded_http.fetch_bounded(client, self.url + path, path))
 
     def _health_change(self, health: Health, detail: str = "") -> list[AnyEvent]:
         if health is self._health:
             return []
         self._health = health
         return [HealthChanged(time.time(), health, detail)]
+
+
+async def _with_key_hint(answer: Awaitable[_Answer]) -> _Answer:
+    """Return `answer`; an error by which the server asks for a key says where to put it."""
+    try:
+        return await answer
+    except BadResponse as error:
+        if error.status in {401, 403}:
+            raise BadResponse(f"{error}; if the server requires an API key, set {KEY_VARIABLE}", error.status) from None
+        raise
 
 
 def _parse_address(url: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import httpx
 
-from dflash_tui.benchmark import client
+from dflash_tui.benchmark import client, scraper
 from dflash_tui.common import bounded_http, private_files
 from dflash_tui.events import (
     Counters,
@@ -27,7 +27,7 @@ from dflash_tui.monitoring.sampler import IDLE_INTERVAL, Sampler
 from dflash_tui.run_state import idle_probe
 from dflash_tui.runs import run_files, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.vllm_output import metrics
+from dflash_tui.vllm_output.metrics import Scrape
 
 SAMPLE_INTERVAL = 1.0
 FIRST_REQUEST_RETRY = 30.0
@@ -61,9 +61,7 @@ async def read_counters(run: Run) -> Counters | None:
     """Return the server's counters now, or None when it does not answer."""
     with contextlib.suppress(bounded_http.BadResponse, *bounded_http.FAILED):
         async with httpx.AsyncClient(base_url=run.url, timeout=5.0, trust_env=False) as client:
-            return metrics.parse_counters(
-                (await bounded_http.fetch_bounded(client, "/metrics")).decode(errors="replace")
-            )
+            return (await scraper.fetch_metrics(client)).counters
     return None
 
 
@@ -133,12 +131,10 @@ class _Recorder:
             return False
         # Counters that cannot be read leave a gap in the charts; they say nothing about a server's health.
         try:
-            text = await bounded_http.fetch_bounded(client, "/metrics")
-            scrape = await asyncio.to_thread(metrics.parse_metrics, text.decode(errors="replace"))
-            detail = "" if scrape else "/metrics has no counter of a vLLM server"
+            self._record_metrics(await scraper.fetch_metrics(client))
+            detail = ""
         except (bounded_http.BadResponse, *bounded_http.FAILED) as error:
-            scrape, detail = None, _describe_error("/metrics", error)
-        self._record_metrics(scrape)
+            detail = _describe_error("/metrics", error)
         self._record_health(Health.WARM if self._warm else Health.HEALTHY, detail)
         return True
 
@@ -161,10 +157,8 @@ class _Recorder:
             self._health, self._detail = health, detail
             run_files.record_event(self._run, HealthChanged(time.time(), health, detail))
 
-    def _record_metrics(self, scrape: metrics.Scrape | None) -> None:
+    def _record_metrics(self, scrape: Scrape) -> None:
         """Record counters and latencies when they changed, and the counters every ten seconds."""
-        if scrape is None:
-            return
         latencies = LatenciesSampled(time.time(), scrape.ttft, scrape.tpot)
         if (scrape.ttft or scrape.tpot) and not _same_latencies(latencies, self._latencies):
             self._latencies = latencies

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.events import MOST, MOST_POSITIONS, Counters, Histogram
+from dflash_tui.common.line_buffer import LineBuffer
+from dflash_tui.events import MOST, MOST_BUCKETS, MOST_POSITIONS, Counters, Histogram
+from dflash_tui.vllm_output.exposition import Sample, parse_sample
 
 _SPEC_DECODE = "vllm:spec_decode_num_"
 _COUNTERS = {
@@ -35,8 +35,11 @@ _TPOT = "vllm:request_time_per_output_token_seconds_"
 # Steps come in ones; a smaller part than this of one is no window, and nothing is divided by it.
 _EPSILON = 1e-9
 _BUCKETS = {f"{family}bucket": family for family in (_TTFT, _TPOT)}
+_SUMS = (f"{_TTFT}sum", f"{_TPOT}sum")
 # What a relevant line begins with; names of other families may begin like this, too.
-_LINE_PREFIXES = (*_COUNTERS, _PER_POSITION, _KV_USAGE, *_BUCKETS, f"{_TTFT}sum", f"{_TPOT}sum")
+LINE_PREFIXES = tuple(name.encode() for name in (*_COUNTERS, _PER_POSITION, _KV_USAGE, *_BUCKETS, *_SUMS))
+# The longest line of a real server has 831 bytes; its labels hold a model's name, which may be a path.
+_LONGEST_LINE = 8 << 10
 
 
 class Scrape(NamedTuple):
@@ -72,12 +75,6 @@ class Rates(msgspec.Struct, frozen=True):
     """The share of prompt tokens that the prefix cache had; None when it was not queried."""
 
 
-class _Sample(NamedTuple):
-    name: str
-    labels: dict[str, str]
-    value: float
-
-
 def parse_counters(text: str) -> Counters | None:
     """Return the counters in a /metrics body; see `parse_metrics`."""
     scrape = parse_metrics(text)
@@ -85,39 +82,71 @@ def parse_counters(text: str) -> Counters | None:
 
 
 def parse_metrics(text: str) -> Scrape | None:
-    """Return the values of a /metrics body, summed over engines (`kv_usage`: the fullest engine's).
+    """Return the values of a whole /metrics body; see `MetricsReader`."""
+    reader = MetricsReader()
+    reader.feed(text.encode(errors="replace"))
+    return reader.result()
 
-    Only the lines of the families used here reach the parser: the whole text costs six times as much.
-    Returns None when the text is not from a vLLM server (no generation counter in it).
+
+class MetricsReader:
+    """Adds up a /metrics body that comes in pieces, over engines (`kv_usage`: the fullest engine's).
+
+    Only the lines of the families used here are parsed. What is kept of a body, and what its parsing costs for each
+    byte, has a bound, whatever a server sends.
     """
-    sums: dict[str, float] = {}
-    positions: dict[int, float] = {}
-    buckets: dict[str, dict[float, float]] = {_TTFT: {}, _TPOT: {}}
-    kv_usage: float | None = None
-    for name, labels, value in _parse_samples(text):
+
+    def __init__(self) -> None:
+        self._lines = LineBuffer(_LONGEST_LINE)
+        self._sums: dict[str, float] = {}
+        self._positions: dict[int, float] = {}
+        self._buckets: dict[str, dict[float, float]] = {_TTFT: {}, _TPOT: {}}
+        self._kv_usage: float | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece of the body."""
+        for line in self._lines.feed(data):
+            self._take(line)
+
+    def result(self) -> Scrape | None:
+        """Return the values at the end of the body; None without a counter of generated tokens, as vLLM has one."""
+        self._take(self._lines.rest)
+        sums = {name: value for name, value in self._sums.items() if value <= MOST}
+        if "generated" not in sums:
+            return None
+        counters = Counters(
+            per_position=tuple(self._positions[p] for p in sorted(self._positions)),
+            running=int(sums.pop("running", 0)),
+            waiting=int(sums.pop("waiting", 0)),
+            kv_usage=self._kv_usage,
+            **{name: value for name, value in sums.items() if not name.endswith("_sum")},
+        )
+        ttft, tpot = (
+            _build_histogram(self._buckets[family], sums.get(f"{family}sum", 0.0)) for family in (_TTFT, _TPOT)
+        )
+        return Scrape(counters, ttft, tpot)
+
+    def _take(self, line: bytes) -> None:
+        """Take one line; malformed ones and impossible values are passed over."""
+        if not line.startswith(LINE_PREFIXES):
+            return
+        sample = parse_sample(line.decode(errors="replace"))
+        if sample is not None and 0 <= sample.value <= MOST:
+            self._add(sample)
+
+    def _add(self, sample: Sample) -> None:
+        name, labels, value = sample
         if name in _COUNTERS:
-            sums[_COUNTERS[name]] = sums.get(_COUNTERS[name], 0.0) + value
+            self._sums[_COUNTERS[name]] = self._sums.get(_COUNTERS[name], 0.0) + value
         elif name == _PER_POSITION and (position := _parse_position(labels)) is not None:
-            positions[position] = positions.get(position, 0.0) + value
+            self._positions[position] = self._positions.get(position, 0.0) + value
         elif name == _KV_USAGE:
-            kv_usage = max(value, kv_usage or 0.0)
-        elif name.endswith("_sum"):
-            sums[name] = sums.get(name, 0.0) + value
+            self._kv_usage = max(value, self._kv_usage or 0.0)
         elif name in _BUCKETS and (bound := _parse_bound(labels)) is not None:
-            family = buckets[_BUCKETS[name]]
-            family[bound] = family.get(bound, 0.0) + value
-    sums = {name: value for name, value in sums.items() if value <= MOST}
-    if "generated" not in sums:
-        return None
-    counters = Counters(
-        per_position=tuple(positions[p] for p in sorted(positions)),
-        running=int(sums.pop("running", 0)),
-        waiting=int(sums.pop("waiting", 0)),
-        kv_usage=kv_usage,
-        **{name: value for name, value in sums.items() if not name.endswith("_sum")},
-    )
-    ttft, tpot = (_build_histogram(buckets[family], sums.get(f"{family}sum", 0.0)) for family in (_TTFT, _TPOT))
-    return Scrape(counters, ttft, tpot)
+            family = self._buckets[_BUCKETS[name]]
+            if bound in family or len(family) <= MOST_BUCKETS:
+                family[bound] = family.get(bound, 0.0) + value
+        elif name in _SUMS:
+            self._sums[name] = self._sums.get(name, 0.0) + value
 
 
 def _parse_position(labels: dict[str, str]) -> int | None:
@@ -135,32 +164,12 @@ def _parse_bound(labels: dict[str, str]) -> float | None:
 
 
 def _build_histogram(cumulative: dict[float, float], total: float) -> Histogram | None:
-    """Return the histogram of cumulative counts by upper bound; None without any, or when they fall."""
-    if math.inf not in cumulative:
+    """Return the histogram of cumulative counts by upper bound; None without any, of too many, or when they fall."""
+    if math.inf not in cumulative or len(cumulative) > MOST_BUCKETS:
         return None
     bounds = sorted(cumulative)
     counts = [cumulative[bounds[0]], *(cumulative[b] - cumulative[a] for a, b in pairwise(bounds))]
     return Histogram(tuple(bounds[:-1]), tuple(counts), total) if min(counts) >= 0 else None
-
-
-def _parse_samples(text: str) -> Iterator[_Sample]:
-    """Yield the samples of the relevant lines, without malformed lines and impossible values."""
-    for line in text.splitlines():
-        if line.startswith(_LINE_PREFIXES):
-            yield from _parse_line(line)
-
-
-@lru_cache(maxsize=512)
-def _parse_line(line: str) -> tuple[_Sample, ...]:
-    """Return the sample of a line, none when it does not parse; most lines are the same a second later."""
-    # 60 ms that the panel's first paint, which folds states but parses nothing, is spared.
-    from prometheus_client.parser import text_string_to_metric_families
-
-    try:
-        samples = [sample for family in text_string_to_metric_families(line + "\n") for sample in family.samples]
-        return tuple(_Sample(s.name, dict(s.labels), float(s.value)) for s in samples if 0 <= s.value <= MOST)
-    except ValueError:
-        return ()
 
 
 def compute_rates(before: Counters, after: Counters, seconds: float) -> Rates | None:

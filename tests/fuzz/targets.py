@@ -22,7 +22,7 @@ from dflash_tui.vllm_output.log_reader import LogReader
 from tests import DATA
 from tests.fuzz import answers, records
 from tests.fuzz.promises import assert_finite, assert_folds, assert_is_error, scratch_folder
-from tests.support import recordings
+from tests.support import expositions, recordings
 from tests.unit.planning.test_recipe_fuzz import every_plan, is_sound
 
 CORPUS = DATA / "fuzz"
@@ -41,8 +41,17 @@ def log(data: bytes) -> None:
 
 
 def metrics(data: bytes) -> None:
-    """A body of /metrics, of which the first half was there a second before: finite figures, or none."""
+    """A body of /metrics, of which the first half was there a second before: finite figures, or none.
+
+    Its lines hold what prometheus_client sees in them, and it may come in any two pieces.
+    """
+    for line in data.split(b"\n"):
+        expositions.assert_agreement(line.decode(errors="replace")[:2000])
     lines = data.decode(errors="replace").split("\n")
+    cut, reader = zlib.crc32(data) % (len(data) + 1), vllm_output_metrics.MetricsReader()
+    reader.feed(data[:cut])
+    reader.feed(data[cut:])
+    assert reader.result() == vllm_output_metrics.parse_metrics("\n".join(lines)), cut
     before, after = (vllm_output_metrics.parse_metrics("\n".join(part)) for part in (lines[: len(lines) // 2], lines))
     if not after:
         return
@@ -175,9 +184,10 @@ def seeds(target: str) -> Iterator[bytes]:
                 raw = recordings.raw(name)
                 yield from (raw[:4000], raw[-4000:])
         case "metrics":
+            prefixes = vllm_output_metrics.LINE_PREFIXES
             for name in ("cpu-vllm-0.32.0/dflash", "h200-vllm-0.26.0/g26-dflash-compile"):
                 told = recordings.metrics(name, "end").splitlines(keepends=True)
-                yield "".join(line for line in told if line.startswith(vllm_output_metrics._LINE_PREFIXES)).encode()
+                yield "".join(line for line in told if line.encode().startswith(prefixes)).encode()
         case "recipe" | "patch":
             kind = "recipes" if target == "recipe" else "patches"
             yield from (path.read_bytes() for path in paths.bundled_folder(kind).glob("*.yaml"))

@@ -156,6 +156,7 @@ def torn(handler: Handler) -> None:
 
 
 NONE = 'vllm:generation_tokens_total{engine="0"} NaN\nvllm:num_requests_running{engine="0"} +Inf\n'
+LABELS = "vllm:generation_tokens_total{" + ",".join(f'a{number}="b"' for number in range(300_000)) + "} 1\n"
 FEWER = 'vllm:generation_tokens_total{engine="0"} 1\n'
 MISBEHAVING: dict[str, Callable[[Handler], None]] = {
     "500": lambda handler: handler.answer(b"broken", 500),
@@ -165,6 +166,8 @@ MISBEHAVING: dict[str, Callable[[Handler], None]] = {
     "half": lambda handler: handler.answer(b'vllm:generation_tokens_total{engine="0"} 40\nvllm:spec_decode_num_dra'),
     "nan": lambda handler: handler.answer(NONE.encode()),
     "fewer": lambda handler: handler.answer(FEWER.encode()),
+    "labels": lambda handler: handler.answer(LABELS.encode()),
+    "costly": lambda handler: handler.answer(FEWER.encode()),
     "page": lambda handler: handler.answer(b"<html>hello</html>"),
 }
 print("INFO:     Application startup complete.", flush=True)

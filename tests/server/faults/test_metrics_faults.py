@@ -4,6 +4,7 @@ import resource
 import time
 from functools import partial
 
+from dflash_tui.benchmark import scraper
 from dflash_tui.common import bounded_http
 from dflash_tui.events import Health, Sampled
 from dflash_tui.monitoring import recorder
@@ -35,14 +36,18 @@ async def test_what_metrics_may_answer(launch, tmp_path, monkeypatch):
             ("torn", "/metrics: RemoteProtocolError"),
             ("nan", "/metrics has no counter"),
             ("page", "/metrics has no counter"),
+            ("labels", "/metrics has no counter"),
+            ("costly", "s of processor time"),
         ):
             monkeypatch.setattr(bounded_http, "WHOLE", 1.0 if fault == "hangs" else 60.0)
+            monkeypatch.setattr(scraper, "BUDGET", 0.0 if fault == "costly" else 60.0)
             word.write_text(fault)
             await until(partial(alarmed, state, reason))
             assert state.health is Health.WARM
         seen = len(recorded(run, Sampled))
         assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < 64 << 10  # KiB
         assert len(recorded(run, Sampled)) == seen
+        monkeypatch.setattr(scraper, "BUDGET", 60.0)
         word.write_text("half")
         await until(lambda: state.health_detail == "" and len(recorded(run, Sampled)) > seen)
         assert state.readings[-1].counters.generated == 40

@@ -1,0 +1,172 @@
+"""Servers whose /metrics lie: one answer costs a bounded time and memory, and nobody waits for it at the end."""
+
+import asyncio
+import contextlib
+import itertools
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from dflash_tui.benchmark import scraper
+from dflash_tui.common import bounded_http
+from dflash_tui.vllm_output.metrics import Scrape
+from tests.support import recordings
+from tests.support.waiting import PATIENCE, until
+
+REAL = recordings.metrics("h200-vllm-0.26.0/g26-dflash-compile", "end").encode()
+GENERATED = b"vllm:generation_tokens_total"
+LABELS = GENERATED + b"{" + b",".join(b'a%d="b"' % n for n in range(300_000)) + b"} 1\n"
+Respond = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def serving(respond: Respond, *, chunked: bool = False) -> AsyncIterator[str]:
+    """Serve what `respond` writes to every request, as a body that ends with the connection, or in chunks."""
+    connections = set[asyncio.StreamWriter]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(writer)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            framing = b"Transfer-Encoding: chunked" if chunked else b"Connection: close"
+            writer.write(b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n\r\n")
+            await respond(writer)
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        for writer in connections:
+            writer.transport.abort()
+
+
+def writing(*bodies: bytes) -> Respond:
+    """Write one of the bodies after the other, again and again."""
+    turns = itertools.cycle(bodies)
+
+    async def respond(writer: asyncio.StreamWriter) -> None:
+        writer.write(next(turns))
+
+    return respond
+
+
+async def fetch(url: str) -> Scrape:
+    async with httpx.AsyncClient(base_url=url, timeout=60.0, trust_env=False) as client:
+        return await scraper.fetch_metrics(client)
+
+
+async def test_a_line_of_300_000_labels_is_passed_over():
+    """The rest of the answer counts, and the line costs no more than looking for its end."""
+    async with serving(writing(LABELS + REAL)) as url:
+        scrape = await asyncio.wait_for(fetch(url), PATIENCE)
+    assert scrape.counters.steps == 264
+
+
+async def test_an_answer_that_costs_too_much_is_given_up(monkeypatch):
+    """The budget is of processor time: what other programs take of it does not count, nor does waiting."""
+    monkeypatch.setattr(scraper, "BUDGET", 0.005)
+    began = time.thread_time()
+    async with serving(writing(b"\n" * bounded_http.BODY_LIMIT)) as url:
+        with pytest.raises(bounded_http.BadResponse, match="s of processor time"):
+            await asyncio.wait_for(fetch(url), PATIENCE)
+        assert time.thread_time() - began < 0.5
+    async with serving(writing(REAL)) as url:
+        assert await fetch(url)
+
+
+@pytest.mark.parametrize("piece", [b"1\r\nx\r\n", b"1\r\n\n\r\n"])
+async def test_an_answer_in_millions_of_pieces_is_given_up(piece, monkeypatch):
+    """A byte at a time costs more than all that is parsed."""
+    monkeypatch.setattr(bounded_http, "WHOLE", PATIENCE)
+    async with serving(writing(piece * bounded_http.BODY_LIMIT), chunked=True) as url:
+        with pytest.raises(bounded_http.BadResponse, match="in more than 4096 pieces"):
+            await fetch(url)
+
+
+async def test_an_answer_that_drips_is_given_up(monkeypatch):
+    """Each byte comes in time, the last never."""
+    monkeypatch.setattr(bounded_http, "WHOLE", 1.0)
+
+    async def drip(writer: asyncio.StreamWriter) -> None:
+        while not writer.is_closing():
+            writer.write(b"#")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    async with serving(drip) as url:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(fetch(url), PATIENCE)
+
+
+async def test_answers_leave_nothing_behind():
+    """Each has a line of 3 MiB that no other has; what is kept after ten is what was kept after two."""
+    counter = GENERATED + b" 1\n"
+    bodies = [counter + GENERATED + b'{a="%d%s"} 1\n' % (answer, b"x" * (3 << 20)) for answer in range(10)]
+    async with serving(writing(*bodies)) as url:
+        tracemalloc.start()
+        try:
+            kept = []
+            for _ in bodies:
+                assert await fetch(url)
+                kept.append(tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+    assert kept[-1] - kept[1] < 1 << 20
+
+
+async def test_other_tasks_go_on_while_it_is_read():
+    """Between two pieces of an answer the loop has its turn, so that a cancellation is obeyed there."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with serving(writing(REAL * 60)) as url:
+        counting = asyncio.create_task(count())
+        await fetch(url)
+        counting.cancel()
+    assert turns > len(REAL) * 60 // bounded_http.PIECES_LIMIT // 16
+
+
+@pytest.fixture
+def attached() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Start `attach URL` without a screen, and end whatever is left of it."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(url: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "dflash_tui", "attach", url, "--plain"]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+async def test_ctrl_c_does_not_wait_for_an_answer(attached):
+    """The server has sent its worst, and has answered whatever it is asked, when Ctrl-C comes."""
+    sent = 0
+
+    async def respond(writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(GENERATED + b" 1\n" + LABELS)
+        await writer.drain()
+        sent += 1
+
+    async with serving(respond) as url:
+        process = attached(url)
+        await until(lambda: sent >= 4)  # /health, /metrics, /version, /v1/models
+        process.send_signal(signal.SIGINT)
+        await until(lambda: process.poll() is not None, 60)
+    assert process.returncode == 130
