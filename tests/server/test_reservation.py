@@ -100,11 +100,12 @@ def test_of_two_launches_on_one_gpu_the_second_is_refused_by_name(on_gpus, stand
     ((_, _, refusal),) = [each for each in results if each[0]]
     assert run.id in refusal or f"launch of {RECIPE} (pid " in refusal
     code, _, refusal = result(on_gpus("h100", gpu="0"))
-    assert (code, f"{run.id} (pid {run.pid}) is starting on it" in refusal) == (4, True)
+    assert (code, f"{run.id} (pid {run.pid}) is starting" in refusal) == (4, True)
     checked = fake_nvml.dflash(stand_in_nvml, "h100", "doctor", RECIPE, "--json")
     failed = [check for line in checked.stdout.splitlines() if (check := json.loads(line))["level"] == "fail"]
     assert any(check["name"] == "GPU 0" and run.id in check["found"] for check in failed)
-    assert result(on_gpus("h100", forced="I know both are small"))[0] == 0
+    code, _, _ = result(on_gpus("h100", forced="I know both are small"))
+    assert code == 0
 
 
 def test_a_gpu_is_free_again_when_its_server_listens(on_gpus):
@@ -159,7 +160,7 @@ def test_a_pid_that_another_process_has_by_now_reserves_nothing():
     port, parent = free_port(18_950), os.getppid()
     path = record(port, parent, processes.read_process_identity(parent))
     assert lifecycle.find_free_port(port) == port + 1
-    assert lifecycle.port_owner(port) == f"the launch of x (pid {parent})"
+    assert f"launch of x (pid {parent})" in str(lifecycle.port_owner(port))
     record(port, parent, processes.read_process_identity(parent) + "1")
     assert lifecycle.find_free_port(port) == port
     for content in (b"", b"{}", b"\xff", path.read_bytes()[:-30]):

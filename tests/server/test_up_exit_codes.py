@@ -75,7 +75,7 @@ def test_a_server_that_is_stopped_before_it_is_ready_was_not_ready(port, words):
         subprocess.run([*DFLASH, "stop"], check=True, capture_output=True)
         _, err = waiting.communicate(timeout=240)
     assert waiting.returncode == 6, err
-    assert "was stopped before it was ready" in err
+    assert f"{registry.find_run().id} was stopped" in err
 
 
 @pytest.mark.parametrize("word", ["--wait", "--detach"])
