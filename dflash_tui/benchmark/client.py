@@ -21,6 +21,9 @@ from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.events import PROBE, WARM_UP, Counters, RequestDone
 
 _TIMEOUT = httpx.Timeout(30.0, read=600.0)
+# Seconds for a whole request, however steadily its answer drips: so many, and so many for each token asked for. A GB10
+# needs a sixth of that for 2,000 tokens at 3 tok/s behind a prompt of 32k.
+_DEADLINE, _DEADLINE_PER_TOKEN = 1800.0, 2.0
 _WARM_UP = Prompt(WARM_UP, "Say hello.", 8)
 # Some 250 bytes come with a token; of an error the first words are shown.
 _LONGEST_ANSWER, _LONGEST_LINE, _BEGINNING = 64 << 20, 1 << 20, 1 << 12
@@ -137,7 +140,8 @@ async def send_probe(url: str, model: str, patience: float, *, key: str = "") ->
         key: the API key that the server requires, or empty.
     """
     async with _client(url, key, patience) as client:
-        return await _send(client, _build_body(model, _PROBE.text, _PROBE.max_tokens), CompletionStream(PROBE))
+        body = _build_body(model, _PROBE.text, _PROBE.max_tokens)
+        return await _send(client, body, CompletionStream(PROBE), patience)
 
 
 def _client(url: str, key: str, timeout: float | httpx.Timeout = _TIMEOUT) -> httpx.AsyncClient:
@@ -209,19 +213,32 @@ def _with_steps(done: RequestDone, before: Counters, after: Counters | None) -> 
     return msgspec.structs.replace(done, steps=after.steps - before.steps, accepted=accepted)
 
 
-async def _send(client: httpx.AsyncClient, body: dict[str, Any], stream: CompletionStream) -> RequestDone:
-    """Send a streaming chat completion and return its measures; a failure is in `error`."""
+def compute_deadline(max_tokens: int) -> float:
+    """Return after how many seconds a request for so many tokens is given up."""
+    return _DEADLINE + _DEADLINE_PER_TOKEN * max_tokens
+
+
+async def _send(
+    client: httpx.AsyncClient, body: dict[str, Any], stream: CompletionStream, patience: float | None = None
+) -> RequestDone:
+    """Send a streaming chat completion and return its measures; a failure is in `error`.
+
+    It is given up after `patience` seconds, by default after those that its number of tokens allows.
+    """
+    patience = compute_deadline(body["max_tokens"]) if patience is None else patience
     try:
-        async with client.stream("POST", "/v1/chat/completions", json=body) as response:
-            if response.status_code != 200:
+        async with asyncio.timeout(patience), client.stream("POST", "/v1/chat/completions", json=body) as response:
+            if response.status_code == 200:
+                async for line in _read_lines(response):
+                    stream.take(line)
+            else:
                 stream.status = response.status_code
                 text = (await _read_beginning(response)).decode(errors="replace")
                 stream.error = (
                     f"HTTP {response.status_code}: {quote_server_text(text)}{_HINTS.get(response.status_code, '')}"
                 )
-            else:
-                async for line in _read_lines(response):
-                    stream.take(line)
+    except TimeoutError:
+        stream.error = f"no complete answer within {patience:g} s, the deadline for max_tokens={body['max_tokens']}"
     except bounded_http.BadResponse as error:
         stream.error = str(error)
     except httpx.HTTPError as error:

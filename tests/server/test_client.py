@@ -167,6 +167,65 @@ def test_the_shuffling_is_that_of_python():
     assert [(p.kind, n) for p, n in client.order_requests(SUITE, 1, 11)] == expected
 
 
+async def _drip(piece: bytes, status: int, writer: asyncio.StreamWriter) -> None:
+    """Send `piece` again and again, as long as somebody listens."""
+    writer.write(f"HTTP/1.1 {status} x\r\nConnection: close\r\n\r\n".encode())
+    with contextlib.suppress(OSError):
+        while not writer.is_closing():
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.02)
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("piece", "status"),
+    [
+        (b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n', 200),
+        (b": still there\n\n", 200),
+        (b"x", 200),
+        (b"x", 500),
+    ],
+)
+async def test_an_answer_that_drips_for_ever_ends_at_the_deadline(piece, status, monkeypatch):
+    """A chunk comes in time for ever: the request ends with an error that says after how long, and for how much."""
+    monkeypatch.setattr(client, "_DEADLINE", 0.5)
+    monkeypatch.setattr(client, "_DEADLINE_PER_TOKEN", 0.025)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await _drip(piece, status, writer)
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        done = await asyncio.wait_for(client.send_prompt(url, "x", SUITE.prompts[0]), 120)
+        suite = await asyncio.wait_for(sent(url, SUITE, streams=5), 120)
+        probe = await asyncio.wait_for(client.send_probe(url, "x", 0.25), 120)
+        listening.close()
+    assert done.error == "no complete answer within 1 s, the deadline for max_tokens=20"
+    assert [request.error for request in suite if request.kind == "c"] == [
+        "no complete answer within 2 s, the deadline for max_tokens=60"
+    ]
+    assert len(suite) == 5
+    assert all(request.error and request.total >= 0.5 for request in suite)
+    assert probe.error == "no complete answer within 0.25 s, the deadline for max_tokens=1"
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "prefill_s", "max_tokens", "tok_s", "streams"),
+    [
+        (32_768, 100, 2000, 3.0, 1),  # a GB10
+        (131_072, 50, 4096, 2.0, 1),
+        (2048, 200, 1000, 8.0, 8),
+        (100, 10, 300, 1.0, 1),  # the demo on a busy processor
+    ],
+)
+def test_no_honest_request_is_cut(prompt_tokens, prefill_s, max_tokens, tok_s, streams):
+    """However slow the machine: prefill at so many tok/s, decoding at so many tok/s shared by the streams."""
+    needed = streams * (prompt_tokens / prefill_s + max_tokens / tok_s)
+    assert client.compute_deadline(max_tokens) > 1.5 * needed
+
+
 # A kilobyte each: what takes time is their number, what has a limit their bytes.
 PIECE = b'data: {"choices": [{"delta": {"content": "x"}}], "padding": "%s"}' % (b"x" * 1000)
 ANSWERS = {
