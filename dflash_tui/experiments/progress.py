@@ -106,17 +106,17 @@ def fold_progress(
     halted, finished = "", False
     for event in events:
         match event:
-            case BootBegan():
+            case BootBegan() if _is_planned(design, event):
                 current = CurrentBoot(event.number, event.arm, event.attempt, event.run, event.at)
                 halted = ""
             case RequestMeasured() if current and event.number == current.number:
                 measured = current.requests + (event.stage == "round")
                 current = msgspec.structs.replace(current, stage=event.stage, requests=measured, last=event)
-            case BootEnded(boot=boot):
+            case BootEnded(boot=boot) if _is_planned(design, boot):
                 current = None
                 if boot.error and boot.attempt < ATTEMPTS:
                     tries.append(boot)
-                elif boot.number < len(design.order):
+                else:
                     over[boot.number] = boot
             case ExperimentHalted(why=why):
                 halted = why
@@ -135,6 +135,11 @@ def fold_progress(
         driven=driven,
     )
     return msgspec.structs.replace(progress, left=_estimate_left(progress, now))
+
+
+def _is_planned(design: Design, boot: BootBegan | Boot) -> bool:
+    """Whether the design has such a boot: a file may say anything."""
+    return 0 <= boot.number < len(design.order) and 0 <= boot.arm < len(design.arms)
 
 
 def _estimate_left(progress: Progress, now: float) -> float | None:

@@ -18,8 +18,10 @@ import msgspec
 from dflash_tui.benchmark import suites
 from dflash_tui.benchmark.suites import Suite
 from dflash_tui.common import paths, private_files, untrusted_json
+from dflash_tui.common.broken_files import find_in_folders, load_each
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.events import Event, encode
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.events import YEAR_2100, Event, encode
 from dflash_tui.experiments import progress
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import Design, Happened
@@ -109,15 +111,23 @@ def write_json(path: Path, value: msgspec.Struct) -> None:
     private_files.replace_private_file(path, msgspec.json.format(msgspec.json.encode(value), indent=1))
 
 
-def read_design(folder: Path) -> Design | None:
-    """Return the design of the experiment in `folder`, or None when it cannot be read, or others can write it."""
-    if private_files.ownership_problem(folder):
-        return None
+def _load_design(path: Path) -> Design:
+    """Return the design that an `experiment.json` holds.
+
+    Raises:
+        UsageError: it cannot be used: it may be damaged, or written by somebody else.
+    """
+    if why := private_files.ownership_problem(path.parent):
+        raise UsageError(f"it {why}")
     try:
-        design = decode_record(private_files.read_file(folder / _DESIGN, _LARGEST_FILE), _designs, _upgrade_design)
-    except (OSError, msgspec.MsgspecError):
-        return None
-    return design if design.id == folder.name else None  # by its id it is written to, and removed
+        design = decode_record(private_files.read_file(path, _LARGEST_FILE), _designs, _upgrade_design)
+    except (OSError, msgspec.MsgspecError) as error:
+        why = str(error.strerror if isinstance(error, OSError) else error)
+        raise UsageError(f"its {_DESIGN} cannot be read: {clean_line(why)}") from None
+    possible = 0 <= design.made_at < YEAR_2100 and all(0 <= arm < len(design.arms) for arm in design.order)
+    if design.id != path.parent.name or not possible:  # by its id it is written to, and removed
+        raise UsageError(f"its {_DESIGN} cannot be true: another experiment's, or with impossible values")
+    return design
 
 
 def decode_report(data: bytes) -> ExperimentReport:
@@ -148,11 +158,17 @@ def _upgrade_report(fields: Any) -> Any:
 
 
 def list_experiments() -> list[Design]:
-    """Return the designs of all experiments, oldest first."""
-    designs = [
-        design for path in paths.experiments_folder().glob(f"*/{_DESIGN}") if (design := read_design(path.parent))
-    ]
-    return sorted(designs, key=lambda design: design.made_at)
+    """Return the designs of all experiments, oldest first; `list_broken_experiments` has those that cannot be read."""
+    return sorted(_load_designs()[0].values(), key=lambda design: design.made_at)
+
+
+def list_broken_experiments() -> dict[str, str]:
+    """Return the experiments whose design cannot be used, and why."""
+    return _load_designs()[1]
+
+
+def _load_designs() -> tuple[dict[str, Design], dict[str, str]]:
+    return load_each(find_in_folders(paths.experiments_folder(), _DESIGN), _load_design)
 
 
 def find_experiment(name: str | None = None) -> Design:
@@ -162,6 +178,8 @@ def find_experiment(name: str | None = None) -> Design:
         UsageError: none fits, or the start of an id fits several.
     """
     designs = list_experiments()
+    if name is not None and (why := list_broken_experiments().get(name)):
+        raise UsageError(f"ignoring {experiment_folder(name)}: {why}")
     if not designs:
         raise UsageError("no experiment yet", hint="dflash-tui ab RECIPE begins one")
     if name is None:
@@ -247,10 +265,11 @@ def read_progress(folder: Path) -> Progress:
     Raises:
         UsageError: its design cannot be read.
     """
-    design = read_design(folder)
-    if design is None:
-        why = private_files.ownership_problem(folder) or "holds no readable experiment"
-        raise UsageError(f"{folder} {why}", hint="dflash-tui ab list shows them")
+    try:
+        design = _load_design(folder / _DESIGN)
+    except UsageError as error:
+        hint = "dflash-tui ab list shows them"
+        raise UsageError(f"{folder} is not an experiment", evidence=str(error), hint=hint) from None
     return progress.fold_progress(
         design,
         read_events(folder),

@@ -13,6 +13,7 @@ from msgspec import Meta
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from dflash_tui.common import paths, yaml_loader
+from dflash_tui.common.broken_files import load_each
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.machine.hardware import Hardware
@@ -139,14 +140,8 @@ def list_patch_names() -> list[str]:
 
 def load_all_patches() -> tuple[list[Patch], dict[str, str]]:
     """Return all valid patches, and for each other one why its file is not valid: name -> reason."""
-    usable, broken = [], {}
-    for name in list_patch_names():
-        try:
-            usable.append(load_patch(name))
-        except UsageError as error:
-            # YAML can spell lone surrogates, and names of files may hold them: neither can be written to a terminal.
-            broken[ascii(name)[1:-1]] = str(error).encode(errors="backslashreplace").decode()
-    return usable, broken
+    usable, broken = load_each(dict(sorted(_files().items())), _load_file)
+    return list(usable.values()), broken
 
 
 def load_patch(name: str) -> Patch:
@@ -161,9 +156,12 @@ def load_patch(name: str) -> Patch:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(sorted(known))}"
         raise UsageError(f"no patch called '{name}'", hint=hint)
-    path = known[name]
+    return _load_file(known[name])
+
+
+def _load_file(path: Path) -> Patch:
     try:
-        msgspec.convert(name, Name)
+        msgspec.convert(path.stem, Name)
     except msgspec.ValidationError:
         rule = "not a valid patch name: lower case letters, digits, . _ and -, at most 64"
         raise RecipeError(f"{ascii(path.name)[1:-1]}: {rule}") from None

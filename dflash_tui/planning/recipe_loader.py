@@ -14,6 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
 from dflash_tui.common import paths, yaml_loader
+from dflash_tui.common.broken_files import load_each
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.redaction import looks_secret
 from dflash_tui.common.settings_secrets import advise_on_secret, find_secret
@@ -218,6 +219,11 @@ def list_recipe_files() -> dict[str, Path]:
     for folder in (paths.bundled_folder("recipes"), paths.user_recipes_folder()):
         files |= {path.stem: path for path in sorted(folder.glob("[!_.]*.yaml"))}
     return dict(sorted(files.items()))
+
+
+def load_all_recipes() -> tuple[dict[str, Recipe], dict[str, str]]:
+    """Return all valid recipes by name, and for each other one why its file is not valid: name -> reason."""
+    return load_each(list_recipe_files(), load_recipe)
 
 
 def find_recipe(name: str) -> Recipe:

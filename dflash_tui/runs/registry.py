@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common import paths, private_files, untrusted_json
+from dflash_tui.common.broken_files import find_in_folders, load_each
 from dflash_tui.common.errors import UsageError
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import YEAR_2100
 from dflash_tui.planning.earlier_plans import decode_record, upgrade_record
 from dflash_tui.runs import server_process
@@ -16,24 +18,23 @@ from dflash_tui.runs.run import VERSION, Run
 
 RUN_FILE = "run.json"
 _MAX_RUN_FILE = 1 << 20
-_READ_ERRORS = (OSError, msgspec.MsgspecError)
+_DAY = 86_400
 
 _decoder: msgspec.json.Decoder[Run] = msgspec.json.Decoder(Run)
 
 
 def list_runs() -> list[Run]:
-    """Return all recorded runs, oldest first; `unreadable_run_files` has those that cannot be read."""
-    runs = [run for path in paths.runs_folder().glob(f"*/{RUN_FILE}") if (run := _load_run(path))]
-    return sorted(runs, key=lambda run: run.started_at)
+    """Return all recorded runs, oldest first; `list_broken_runs` has those that cannot be read."""
+    return sorted(_load_runs()[0].values(), key=lambda run: run.started_at)
 
 
-def unreadable_run_files() -> dict[Path, str]:
-    """Return the run files that cannot be used, and why; the server of each may still be running."""
-    return {
-        path: _explain_unreadable(path)
-        for path in sorted(paths.runs_folder().glob(f"*/{RUN_FILE}"))
-        if _load_run(path) is None
-    }
+def list_broken_runs() -> dict[str, str]:
+    """Return the runs whose record cannot be used, and why; the server of each may still be running."""
+    return _load_runs()[1]
+
+
+def _load_runs() -> tuple[dict[str, Run], dict[str, str]]:
+    return load_each(find_in_folders(paths.runs_folder(), RUN_FILE), _load_run)
 
 
 class _Version(msgspec.Struct):
@@ -43,36 +44,34 @@ class _Version(msgspec.Struct):
 _versions: msgspec.json.Decoder[_Version] = msgspec.json.Decoder(_Version)
 
 
-def _explain_unreadable(path: Path) -> str:
+def _load_run(path: Path) -> Run:
+    """Return the run that a `run.json` records.
+
+    Raises:
+        UsageError: it cannot be used: it may be damaged, of a newer release, or written by somebody else.
+    """
+    if why := private_files.ownership_problem(path.parent):  # its pid would be signalled
+        raise UsageError(f"it {why}")
     try:
-        newer = untrusted_json.decode_untrusted(_read_run_file(path), _versions).version > VERSION
-    except _READ_ERRORS:
-        newer = False
-    return "was written by a newer dflash-tui" if newer else "cannot be read"
+        data = private_files.read_file(path, _MAX_RUN_FILE)
+        if untrusted_json.decode_untrusted(data, _versions).version > VERSION:
+            raise UsageError(f"its {RUN_FILE} was written by a newer dflash-tui")
+        run = decode_record(data, _decoder, upgrade_record)
+    except (OSError, msgspec.MsgspecError) as error:
+        why = str(error.strerror if isinstance(error, OSError) else error)
+        raise UsageError(f"its {RUN_FILE} cannot be read: {clean_line(why)}") from None
+    if run.id != path.parent.name or not _is_possible(run):
+        raise UsageError(f"its {RUN_FILE} cannot be true: another run's, or with impossible values")
+    return run
 
 
-def _read_run_file(path: Path) -> bytes:
-    return private_files.read_file(path, _MAX_RUN_FILE)
-
-
-def _load_run(path: Path) -> Run | None:
-    if private_files.ownership_problem(path.parent):  # its pid would be signalled
-        return None
+def _is_possible(run: Run) -> bool:
     try:
-        run = decode_record(_read_run_file(path), _decoder, upgrade_record)
-    except _READ_ERRORS:
-        return None
-    possible = 1 < run.pid < 1 << 31 and 0 < run.plan.port < 1 << 16 and 0 <= run.started_at < YEAR_2100
-    usable = possible and _is_address(run.plan.host) and run.version <= VERSION
-    return run if run.id == path.parent.name and usable else None
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
+        ip_address(run.plan.host)
     except ValueError:
         return False
-    return True
+    is_process = 1 < run.pid < 1 << 31 and 0 < run.plan.port < 1 << 16
+    return is_process and 0 <= run.started_at < YEAR_2100 and abs(run.utc_offset) <= _DAY
 
 
 def find_run(name: str | None = None) -> Run:
@@ -98,7 +97,8 @@ def find_run(name: str | None = None) -> Run:
         raise UsageError(
             f"'{name}' matches {len(matching)} runs", hint=f"choose one: {', '.join(r.id for r in matching)}"
         )
-    folder = paths.runs_folder() / name
-    if folder.parent == paths.runs_folder() and (why := private_files.ownership_problem(folder)):
-        raise UsageError(f"ignoring {folder}: it {why}", hint=private_files.suggest_ownership_fix(folder))
+    if why := list_broken_runs().get(name):
+        folder = paths.runs_folder() / name
+        hint = private_files.suggest_ownership_fix(folder) if private_files.ownership_problem(folder) else ""
+        raise UsageError(f"ignoring {folder}: {why}", hint=hint or "if its server still runs, stop it by hand")
     raise UsageError(f"no run called '{name}'", hint="dflash-tui ps --all lists the runs")

@@ -81,7 +81,7 @@ def run(data: bytes) -> None:
         folder.mkdir(mode=0o700, parents=True)
         (folder / LOG_PART).write_bytes(b"INFO:     Application startup complete.\n")
     (folder / registry.RUN_FILE).write_bytes(edited(_records(), data[1:]) if data[:1] == bytes([EDITED]) else data)
-    known, unknown = registry.list_runs(), registry.unreadable_run_files()
+    known, unknown = registry.list_runs(), registry.list_broken_runs()
     assert len(known) + len(unknown) == 1
     for each in known:
         assert each.url.startswith("http://")

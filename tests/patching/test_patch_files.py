@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +126,13 @@ def test_one_broken_file_is_reported_and_the_others_go_on(own):
     (own / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     (own / "folder.yaml").mkdir()
     (own / "dangling.yaml").symlink_to(own / "nowhere")
+    (own / "tag.yaml").write_text("title: !!timestamp foo")
+    os.mkfifo(own / "fifo.yaml")
     (own / "twice.yaml").write_text(text_of().replace("title:", "title: a\ntitle:", 1))
     (own / "triton-non-causal.yaml").write_text("")
     usable, broken = patch_file.load_all_patches()
     assert {patch.name for patch in usable} == set(SHIPPED) - {"triton-non-causal"}
-    assert broken.keys() == {"yaml", "bytes", "folder", "dangling", "twice", "triton-non-causal"}
+    assert broken.keys() == {"yaml", "bytes", "folder", "dangling", "tag", "fifo", "twice", "triton-non-causal"}
     assert "yaml.yaml:1: not YAML" in broken["yaml"]
     assert "No such file" in broken["dangling"]
     with pytest.raises(RecipeError, match="triton-non-causal"):

@@ -4,12 +4,13 @@ import re
 
 from textual.message import Message
 
+from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipe import Mode
 from dflash_tui.tui.dialogs.basic import Help
-from dflash_tui.tui.screens.launch import LaunchScreen
+from dflash_tui.tui.screens.launch import LaunchScreen, load_recipes
 from tests.tui.conftest import HOSTILE, a_recipe
 from tests.tui.panel import app, text, wait_for
 
@@ -89,6 +90,17 @@ async def test_a_recipe_that_does_not_load_is_listed_and_not_launched():
         assert HOSTILE in text(panel).replace("\n", "")
         assert panel.current_mode == "launch"
     assert not [message for message in messages if isinstance(message, LaunchScreen.Launch)]
+
+
+async def test_a_broken_file_of_the_user_keeps_the_panel_from_nothing():
+    """It is in the list beside the shipped ones, and the right side says what is wrong with it."""
+    paths.user_recipes_folder().mkdir(parents=True)
+    (paths.user_recipes_folder() / "broken.yaml").write_text("title: !!bool foo")
+    panel = app(load_recipes())
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await wait_for(pilot, lambda: "broken.yaml:1: tags" in text(panel).replace("\n", ""))
+        assert "does not load" in text(panel)
+        assert "demo-cpu" in text(panel)
 
 
 async def test_hostile_recipe_texts_are_shown_as_they_are():

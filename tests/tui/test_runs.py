@@ -76,6 +76,17 @@ async def chosen(pilot, index: int) -> None:
     await pilot.pause()
 
 
+async def test_a_broken_record_is_named_below_the_others(ended):
+    """With its reason; it cannot be chosen."""
+    (ended[0].folder / "run.json").write_text("{")
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await pilot.press("r")
+        await wait_for(pilot, lambda: f"✗ {ended[0].id}  its run.json cannot be read" in text(panel))
+        await pilot.press("up")  # from the first to the last that can be chosen, the sample
+        assert panel.screen.query_one(OptionList).highlighted == len(ended) - 1
+
+
 async def test_one_list_leads_to_a_living_an_ended_and_the_shipped_run(living, ended):
     panel = app({"toy": a_recipe()}, now=living.started_at + 60)
     async with panel.run_test(size=(120, 36)) as pilot:

@@ -115,6 +115,8 @@ def list_all(args: argparse.Namespace) -> int:
             print_json(fields | {"boots_done": done, "boots": boots, "made_at": design.made_at})
         age = format_duration(time.time() - design.made_at)
         rows.append((design.id, progress.status, design.vary, f"{done} of {boots}", age, _remark(design)))
+    for name, why in store.list_broken_experiments().items():
+        print_status(f"! ignoring {store.experiment_folder(name)}: {why}")
     if not args.json:
         if rows:
             print_data(format_table(("EXPERIMENT", "STATUS", "VARIES", "BOOTS", "AGE", ""), rows, right=(3, 4)))

@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Sequence
 
+from dflash_tui.cli.commands.servers import print_broken_runs
 from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, format_table
@@ -19,6 +20,7 @@ from dflash_tui.runs import registry
 
 def history(args: argparse.Namespace) -> int:
     """`history [RECIPE]`: print the starts, and their medians by mode and cache."""
+    print_broken_runs()
     known = {run.plan.recipe for run in registry.list_runs()}
     if args.recipe and args.recipe not in known:
         do = f"recorded: {', '.join(sorted(known))}" if known else "dflash-tui up RECIPE starts a server"

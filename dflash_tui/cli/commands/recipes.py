@@ -28,13 +28,9 @@ def recipes(args: argparse.Namespace) -> int:
 
 def listed(args: argparse.Namespace) -> int:
     """Print the recipes; one that cannot be loaded is listed with its error."""
-    rows, broken = [], []
-    for name, path in recipe_loader.list_recipe_files().items():
-        try:
-            recipe = recipe_loader.load_recipe(path)
-        except RecipeError as error:
-            broken.append({"name": name, "error": str(error)})
-            continue
+    rows = []
+    known, broken = recipe_loader.load_all_recipes()
+    for name, recipe in known.items():
         if args.json:
             print_json(recipe)
         setup = resolution.resolve_recipe(recipe)
@@ -42,12 +38,12 @@ def listed(args: argparse.Namespace) -> int:
         tokens = str(setup.num_speculative_tokens)
         rows.append((name, recipe.status.value, tokens, setup.engine.vllm, hardware, recipe.title))
     if args.json:
-        for entry in broken:
-            print_data(json.dumps(entry))
+        for name, error in broken.items():
+            print_data(json.dumps({"name": name, "error": error}))
         return 0
     print_data(format_table(("RECIPE", "STATUS", "N", "VLLM", "FOR", "TITLE"), rows, right=(2,)))
-    for entry in broken:
-        print_status(f"! {entry['name']}: {entry['error']}")
+    for name, error in broken.items():
+        print_status(f"! {name}: {error}")
     return 0
 
 

@@ -7,7 +7,7 @@ import asyncio
 import time
 
 from dflash_tui.cli.console import print_data, print_json, print_status
-from dflash_tui.common import private_files
+from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import (
     format_duration,
@@ -51,16 +51,19 @@ def ps(args: argparse.Namespace) -> int:
                 _remark(run),
             )
         )
-    for path, problem in registry.unreadable_run_files().items():
-        why = private_files.ownership_problem(path.parent)
-        what = f"ignoring {path.parent}: it {why}" if why else f"{path} {problem}"
-        print_status(f"! {what}; if its server still runs, stop it by hand")
+    print_broken_runs()
     if not args.json:
         if rows:
             print_data(format_table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", ""), rows, right=(2, 3, 4, 5)))
         else:
             print_status("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists those that ended")
     return 0
+
+
+def print_broken_runs() -> None:
+    """Name the runs whose record cannot be used, and say why."""
+    for name, why in registry.list_broken_runs().items():
+        print_status(f"! ignoring {paths.runs_folder() / name}: {why}; if its server still runs, stop it by hand")
 
 
 def _remark(run: Run) -> str:

@@ -21,7 +21,7 @@ from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation.experiment_tables import describe_variation
 from dflash_tui.tui.render.experiment import STATUS
-from dflash_tui.tui.widgets.basic import MUTED
+from dflash_tui.tui.widgets.basic import MUTED, list_broken_options
 
 _MOST = 100
 
@@ -71,11 +71,13 @@ class ExperimentList(ModalScreen[str]):
     async def reload(self) -> None:
         """Read how they stand, away from the screen's own thread."""
         self.rows = await asyncio.to_thread(list_progress)
+        broken = await asyncio.to_thread(store.list_broken_experiments)
         note = f"  {len(self.rows)}" if self.rows else "  none yet; a on the launch screen begins one"
         self.query_one("#head-of-runs", Static).update(Content.assemble(("experiments", "bold"), note))
         options = self.query_one(OptionList)
         width = options.scrollable_content_region.width - 2
         options.add_options([Option(render_experiment_row(row, width)) for row in self.rows])
+        options.add_options(list_broken_options(broken, width))
         if self.rows:
             options.highlighted = 0
 

@@ -25,7 +25,7 @@ from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.screens.startup_history import HistoryScreen
-from dflash_tui.tui.widgets.basic import MUTED
+from dflash_tui.tui.widgets.basic import MUTED, list_broken_options
 
 _MARKS = {
     "running": ("●", "$success"),
@@ -112,12 +112,14 @@ class RunList(ModalScreen[Run]):
     async def load_rows(self) -> None:
         """Read the status of the runs in a thread."""
         self.rows = await asyncio.to_thread(list_run_rows, self.now())
+        broken = await asyncio.to_thread(registry.list_broken_runs)
         running = sum(row.status == "running" for row in self.rows)
         counts = f"  {running} running, {len(self.rows) - 1 - running} finished, and the sample"
         self.query_one("#head-of-runs", Static).update(Content.assemble(("runs", "bold"), counts))
         options = self.query_one(OptionList)
         width = options.scrollable_content_region.width - 2
         options.add_options([Option(render_run_row(row, width)) for row in self.rows])
+        options.add_options(list_broken_options(broken, width))
         options.highlighted = 0
 
     @on(OptionList.OptionSelected)

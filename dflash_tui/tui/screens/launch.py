@@ -18,7 +18,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from dflash_tui import __version__
-from dflash_tui.common.errors import DflashError
+from dflash_tui.common.errors import DflashError, RecipeError
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.engines import inventory
 from dflash_tui.launch import planner
@@ -338,13 +338,9 @@ class LaunchScreen(Screen[None]):
 
 def load_recipes() -> Entries:
     """Return every recipe by name, or why its file does not load."""
-    entries: Entries = {}
-    for name, path in recipe_loader.list_recipe_files().items():
-        try:
-            entries[name] = recipe_loader.load_recipe(path)
-        except DflashError as error:
-            entries[name] = error
-    return entries
+    usable, broken = recipe_loader.load_all_recipes()
+    entries: Entries = usable | {name: RecipeError(reason) for name, reason in broken.items()}
+    return dict(sorted(entries.items()))
 
 
 def list_living_runs() -> list[Run]:

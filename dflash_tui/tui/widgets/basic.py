@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from textual.app import RenderResult
 from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import Static
+from textual.widgets.option_list import Option
 
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, truncate
 from dflash_tui.events import RequestDone
@@ -46,6 +47,17 @@ def draw_bar(share: float, width: int) -> str:
     """Return a bar of `share` of the width, exact to an eighth of a cell."""
     eighths = round(max(0.0, min(share, 1.0)) * width * 8)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def list_broken_options(broken: Mapping[str, str], width: int) -> list[Option]:
+    """Return a row of `width` cells for each thing of a list that cannot be used, with the reason; none can be chosen.
+
+    Args:
+        broken: name -> reason.
+        width: the cells of a row.
+    """
+    rows = (f"{name}  {reason}" for name, reason in broken.items())
+    return [Option(Content.assemble(("✗ ", "$error"), truncate(row, width - 2)), disabled=True) for row in rows]
 
 
 class Timeline(Widget):

@@ -84,7 +84,7 @@ async def test_a_full_disk_under_a_living_server(launch, small):
         await until(lambda: any("recording again" in line.text for line in state.lines))
     assert observer.replay_run(run).status == "warm"
     assert [run.id for run in registry.list_runs()] == [run.id]
-    assert registry.unreadable_run_files() == {}
+    assert registry.list_broken_runs() == {}
 
 
 def test_the_first_event_after_a_full_disk_is_not_lost(launch, small):

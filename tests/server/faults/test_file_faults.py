@@ -191,8 +191,7 @@ def test_a_record_that_cannot_be_used_is_named(harm, snapshot):
     path.write_bytes(RECORDS[harm](text) if harm != "newer" else newer)
     assert path.read_bytes() != text
     assert [run.id for run in registry.list_runs()] == [good.id]
-    [(where, flaw)] = registry.unreadable_run_files().items()
-    assert (where, flaw) == (path, snapshot)
+    assert registry.list_broken_runs() == {bad.id: snapshot}
 
 
 def test_a_record_of_a_newer_release_with_more_fields_is_used():
@@ -204,7 +203,7 @@ def test_a_record_of_a_newer_release_with_more_fields_is_used():
     done = dflash("ps", "--all")
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
     assert run.id in done.stdout
-    assert f"{bad.folder / 'run.json'} cannot be read" in done.stderr
+    assert f"{bad.folder}: its run.json cannot be read" in done.stderr
 
 
 def test_a_record_with_the_pid_of_another_process_touches_nobody():
@@ -245,7 +244,7 @@ async def test_a_folder_that_is_deleted_under_its_observer(launch):
         assert (state.exit, state.health) == (None, Health.WARM)
         assert not run.folder.exists()
     assert registry.list_runs() == []
-    assert registry.unreadable_run_files() == {}
+    assert registry.list_broken_runs() == {}
     assert (await client.send_first_request(run.url, "x")).error == ""
 
 

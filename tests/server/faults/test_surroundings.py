@@ -167,7 +167,7 @@ def test_twenty_at_once(launch):
         runs = list(pool.map(lambda number: launch("deaf", port=base + number), range(20)))
     assert len({run.id for run in runs}) == len({run.pid for run in runs}) == 20
     assert {run.id for run in registry.list_runs()} == {run.id for run in runs}
-    assert registry.unreadable_run_files() == {}
+    assert registry.list_broken_runs() == {}
     listed = dflash("ps").stdout
     assert all(listed.count(f"{run.id} ") == 1 for run in runs)
     assert lifecycle.find_free_port(base) == base + 20

@@ -134,7 +134,7 @@ def test_an_experiment_that_is_there_is_never_written_over():
     store.append_event(folder, began(0, 0))
     with pytest.raises(DflashError, match=f"experiment {first.id} already exists"):
         store.create_experiment(replace(first, seed=9))
-    assert store.read_design(folder) == first
+    assert store.list_experiments() == [first]
     assert len(store.read_events(folder)) == 1
 
 
