@@ -32,6 +32,7 @@ DEFERRED_IMPORTS = {
     ("__main__", "cli.main"): QUICK_HELP,
     ("cli.main", "cli.commands.panel"): QUICK_HELP,
     ("cli.main", "json"): QUICK_HELP,
+    ("cli.main", "logging"): QUICK_HELP,
     ("cli.commands.panel", "tui.app"): NO_TEXTUAL,
     ("cli.commands.replay", "cli.event_lines"): NO_HTTPX,
     ("cli.commands.replay", "cli.commands.why"): NO_HTTPX,

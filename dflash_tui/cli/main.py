@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
@@ -54,14 +55,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except (RuntimeError, ExceptionGroup, OSError) as error:
         if limit := explain_resource_limit(error):
+            _silence_asyncio()
             return _report_error(limit, as_json=args.json)
         if not isinstance(error, OSError):
             raise
-        # A full disk, a folder that is not ours.
+        # A full disk, a folder that is not ours or may only be read.
         what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
-        return _report_error(
-            DflashError(what, hint="free space or fix permissions, and run the command again"), as_json=args.json
-        )
+        return _report_error(DflashError(what, hint=_advise_on(error)), as_json=args.json)
+
+
+def _silence_asyncio() -> None:
+    """Keep asyncio from writing, with tracebacks, of what it had begun and gave up for the reason that we report."""
+    import logging
+
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+
+def _advise_on(error: OSError) -> str:
+    if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
+        return "make the folder writable, or choose others with XDG_DATA_HOME, XDG_STATE_HOME and XDG_CONFIG_HOME"
+    return "free space or fix permissions, and run the command again"
 
 
 def _make_streams_safe() -> None:

@@ -96,6 +96,8 @@ def hub(data: bytes) -> None:
     asked: list[httpx.Request] = []
 
     def respond(request: httpx.Request) -> httpx.Response:
+        if request.url.scheme not in {"http", "https"}:  # as the transport over sockets does
+            raise httpx.UnsupportedProtocol(request.url.scheme)
         asked.append(request)
         return next(answers, httpx.Response(500))
 
