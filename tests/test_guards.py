@@ -181,7 +181,7 @@ def test_folders_that_cannot_be_written_are_named(folders):
     """HOME on a read-only disk, or a file where a folder should be."""
     (folders / "data").write_text("not a folder")
     done = dflash("up", "demo-cpu")
-    assert done.returncode == 1
+    assert done.returncode == 4
     assert str(folders / "data") in done.stderr
     assert "Traceback" not in done.stderr
 

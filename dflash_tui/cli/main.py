@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import io
 import os
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from dflash_tui.cli.parser import build_parser
-from dflash_tui.common.errors import DflashError, explain_resource_limit
+from dflash_tui.common.errors import DflashError, explain_resource_limit, suggest_write_fix
 
 # Each command imports what it needs and nothing of the others.
 _HANDLERS = {
@@ -61,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         # A full disk, a folder that is not ours or may only be read.
         what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
-        return _report_error(DflashError(what, hint=_advise_on(error)), as_json=args.json)
+        return _report_error(DflashError(what, hint=suggest_write_fix(error)), as_json=args.json)
 
 
 def _silence_asyncio() -> None:
@@ -69,12 +68,6 @@ def _silence_asyncio() -> None:
     import logging
 
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-
-
-def _advise_on(error: OSError) -> str:
-    if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
-        return "make the folder writable, or choose others with XDG_DATA_HOME, XDG_STATE_HOME and XDG_CONFIG_HOME"
-    return "free space or fix permissions, and run the command again"
 
 
 def _make_streams_safe() -> None:

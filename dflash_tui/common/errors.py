@@ -94,6 +94,13 @@ def explain_resource_limit(error: BaseException | None) -> DflashError | None:
     return DflashError(what, evidence=str(error), hint="`ulimit -u` is the limit, `ps -u $USER` who runs")
 
 
+def suggest_write_fix(error: OSError) -> str:
+    """Return what to do about a file or folder of ours that could not be written."""
+    if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
+        return "make the folder writable, or choose others with XDG_DATA_HOME, XDG_STATE_HOME and XDG_CONFIG_HOME"
+    return "free space or fix permissions, and run the command again"
+
+
 EXIT_CODES = """\
 exit codes:
   0    done

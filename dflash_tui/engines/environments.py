@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import uv
 
-from dflash_tui.common.errors import EngineError
+from dflash_tui.common.errors import EngineError, explain_resource_limit
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import package_lock
 from dflash_tui.events import Preparing, Step
@@ -220,6 +220,7 @@ async def _uv(argv: list[str], progress: _InstallProgress, lock: int, recorded: 
 
     Raises:
         EngineError: uv cannot be run, or ended with an error; the evidence is its own message.
+        DflashError: the system refuses another process.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -233,6 +234,8 @@ async def _uv(argv: list[str], progress: _InstallProgress, lock: int, recorded: 
             cwd="/",  # no uv.toml of whatever folder we were started in
         )
     except OSError as error:
+        if limit := explain_resource_limit(error):
+            raise limit from None
         hint = "uv comes with dflash-tui: reinstall that; no incomplete engine was left"
         raise EngineError("uv, which installs vLLM, cannot be run", evidence=str(error), hint=hint) from None
     assert process.stdout is not None  # noqa: S101 - both are PIPE

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common import paths, private_files
-from dflash_tui.common.errors import DflashError, ServerFailed, UsageError, explain_resource_limit
+from dflash_tui.common.errors import DflashError, ServerFailed, UsageError, explain_resource_limit, suggest_write_fix
 from dflash_tui.events import Exited, Preparing, Stopping
 from dflash_tui.machine import process_environment, processes, system
 from dflash_tui.planning.plan import HOST, Plan
@@ -104,7 +104,8 @@ def _record_and_release(run: Run, folder: Path, gated: GatedProcess) -> None:
     except OSError as error:
         gated.close()
         gated.process.wait()
-        raise DflashError(f"{folder} cannot be written, so nothing was launched", evidence=str(error)) from None
+        what = f"{folder} cannot be written, so nothing was launched"
+        raise DflashError(what, evidence=str(error), hint=suggest_write_fix(error)) from None
     try:
         gated.release()
     except OSError as error:
@@ -142,7 +143,8 @@ def _create_run_folder(recipe: str, now: float) -> tuple[str, Path]:
         except FileExistsError:
             continue
         except OSError as error:
-            raise DflashError(f"{folder} could not be created", evidence=str(error)) from None
+            what = f"{folder} could not be created"
+            raise DflashError(what, evidence=str(error), hint=suggest_write_fix(error)) from None
         if why := private_files.ownership_problem(paths.runs_folder()):
             folder.rmdir()
             raise DflashError(

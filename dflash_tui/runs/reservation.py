@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from dflash_tui.common import paths, private_files, untrusted_json
-from dflash_tui.common.errors import DflashError
+from dflash_tui.common.errors import DflashError, suggest_write_fix
 from dflash_tui.common.file_lock import acquire_lock
 from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
@@ -88,7 +88,8 @@ def lock_reservations() -> Iterator[None]:
             private_files.make_private_folder(folder)
         descriptor = private_files.open_private(str(folder / "lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
     except OSError as error:
-        raise DflashError(f"{folder} cannot be written, so nothing was launched", evidence=str(error)) from None
+        what = f"{folder} cannot be written, so nothing was launched"
+        raise DflashError(what, evidence=str(error), hint=suggest_write_fix(error)) from None
     try:
         if why := private_files.ownership_problem(folder):
             fix = private_files.suggest_ownership_fix(folder)
@@ -116,7 +117,8 @@ def write_reservation(owner: str, *plans: Plan) -> Path:
     try:
         private_files.replace_private_file(path, msgspec.json.encode(reservation))
     except OSError as error:
-        raise DflashError(f"{folder} cannot be written, so nothing was launched", evidence=str(error)) from None
+        what = f"{folder} cannot be written, so nothing was launched"
+        raise DflashError(what, evidence=str(error), hint=suggest_write_fix(error)) from None
     _held.add(path)
     return path
 

@@ -155,7 +155,7 @@ def installed(recipe: str, command: Sequence[str] = COMMAND) -> Engine:
     [engine] = inventory.list_engines()
     folder = Path(engine.folder)
     assert json.loads(done.stdout.splitlines()[-1])["folder"] == engine.folder
-    assert {path.name for path in paths.engines_folder().iterdir()} == {folder.name, f".{folder.name}.lock"}
+    assert {path.name for path in paths.engines_folder().iterdir()} == {folder.name, f".{folder.name}.lock", "locked"}
     assert inventory.list_leftovers() == []
     assert working_in(folder) == []
     return engine
@@ -195,6 +195,42 @@ def test_killed_while_it_downloads_and_while_it_compiles(index, tmp_path, monkey
     engine = installed(str(recipe))
     assert "slow==1.0" in engine.packages
     assert (engine.site_packages / "slow.bin").stat().st_size == 4_000_000
+    assert len(list(engine.site_packages.glob("slow/__pycache__/*.pyc"))) == MODULES
+
+
+# What is there when it is killed, below the folder of the engine.
+MOMENTS = {
+    "a folder": "pyvenv.cfg",
+    "an environment": "dflash-overrides.txt",
+    "the first files": "lib/python3.*/site-packages/slow/*.py",
+    "byte code": "lib/python3.*/site-packages/slow/__pycache__/*.pyc",
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_ended_at_any_moment_of_an_install_from_a_folder_of_wheels(index, tmp_path, monkeypatch, number, moment):
+    """The real uv: told to end it leaves nothing; killed it leaves what the next names and makes anew."""
+    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+    recipe = tmp_path / "slow.yaml"
+    recipe.write_text(RECIPE)
+    folder = plan.engine_folder_for(resolution.resolve_recipe(recipe_loader.find_recipe(str(recipe))).engine)
+    command = [*COMMAND, str(recipe), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: any(folder.glob(MOMENTS[moment])) or process.poll() is not None)
+        process.send_signal(number)
+        _, told_last = process.communicate()
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    assert "Traceback" not in told_last
+    assert inventory.list_engines() == []
+    if number == signal.SIGTERM:
+        assert inventory.list_leftovers() == []
+        assert working_in(folder) == []
+    else:
+        listed = subprocess.run([*COMMAND[:-1], "list"], capture_output=True, text=True, check=False)
+        assert (listed.returncode, str(folder) in listed.stdout + listed.stderr) == (0, True)
+    engine = installed(str(recipe))
     assert len(list(engine.site_packages.glob("slow/__pycache__/*.pyc"))) == MODULES
 
 

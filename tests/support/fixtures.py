@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,3 +75,17 @@ def parts() -> dict[str, bytes]:
     """The three parts of the sample."""
     folder = recording.find_recording("sample").folder
     return {name: (folder / name).read_bytes() for name in (RUN_PART, LOG_PART, SAMPLES_PART)}
+
+
+@pytest.fixture
+def limited() -> Callable[[int], list[str]]:
+    """Return a function that gives the words before a command whose user may have so many processes and threads.
+
+    The limit does not hold for root, so that another user is played, who may read our files all the same.
+    """
+    may = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+    user = str(100_000 + os.getpid())  # of no other pytest worker, whose processes would count
+    played = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", *may] if os.getuid() == 0 else []
+    if played and not shutil.which("setpriv"):
+        pytest.skip("root has no limit of processes, and setpriv (util-linux) is not there")
+    return lambda most: ["prlimit", f"--nproc={most}:{most}", *played]

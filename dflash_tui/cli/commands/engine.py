@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import msgspec
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.cli.requests import read_launch_request
+from dflash_tui.cli.signals import cancelled_by_signals
 from dflash_tui.common import paths
 from dflash_tui.common.formatting import format_gib, format_table
 from dflash_tui.common.sanitizer import clean_line
@@ -22,6 +24,7 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patcher, status, transaction
 from dflash_tui.launch.planner import plan_launch_here
 from dflash_tui.planning import patch_file
+from dflash_tui.planning.recipe import EngineSpec
 
 
 def engine(args: argparse.Namespace) -> int:
@@ -60,7 +63,10 @@ def install(args: argparse.Namespace) -> int:
     if chosen := inventory.find_any_engine(folder):
         print_status(f"{chosen.distribution} {chosen.vllm} is installed")
     else:
-        chosen = asyncio.run(engines.install_engine(spec, folder, PreparingLines(as_json=args.json)))
+        try:
+            chosen = asyncio.run(_install(spec, folder, as_json=args.json))
+        except asyncio.CancelledError:
+            return 128 + signal.SIGTERM
     if planned.plan.patches and chosen.patchable:
         outcome = patcher.apply_patches(
             [patch_file.load_patch(name) for name in planned.plan.patches], chosen, planned.plan.hardware
@@ -68,6 +74,11 @@ def install(args: argparse.Namespace) -> int:
         print_status(f"patches applied: {', '.join(outcome.names) or 'none, all already applied'}")
     print_data(msgspec.json.encode(chosen).decode() if args.json else chosen.folder)
     return 0
+
+
+async def _install(spec: EngineSpec, folder: Path, *, as_json: bool) -> Engine:
+    with cancelled_by_signals():
+        return await engines.install_engine(spec, folder, PreparingLines(as_json=as_json))
 
 
 def inspect(args: argparse.Namespace) -> int:

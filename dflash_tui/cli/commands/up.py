@@ -7,8 +7,6 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 
 from dflash_tui.benchmark import suites
@@ -19,6 +17,7 @@ from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.event_lines import CheckDone, EventLines, PlanMade, PreparingLines, WindowFigures, print_alarms
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.cli.restarts import Restarts
+from dflash_tui.cli.signals import cancelled_by_signals
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.common.formatting import describe_attach_and_stop
 from dflash_tui.diagnosis import postmortem
@@ -73,7 +72,7 @@ async def _launch_and_watch(args: argparse.Namespace, planned: PlannedLaunch) ->
     # Who does not stay to watch launches nothing again.
     restarts = Restarts(RestartPolicy() if args.detach or args.wait else planned.plan.restart, as_json=args.json)
     previous: Run | None = None
-    with _cancelled_by_signals(wanted=args.foreground):
+    with cancelled_by_signals(wanted=args.foreground):
         while True:
             async with admission.reserve_launch(planned, print_status, forced=args.force or "") as admitted:
                 if previous is None:
@@ -126,7 +125,7 @@ async def _check_and_launch(args: argparse.Namespace, planned: PlannedLaunch, pr
     if not args.force:
         report.raise_failed()
     lines, before = PreparingLines(as_json=args.json), previous.id if previous else ""
-    with _cancelled_by_signals(wanted=not args.foreground):
+    with cancelled_by_signals(wanted=not args.foreground):
         try:
             run = await preparation.prepare_and_launch(
                 planned.setup, planned.plan, lines, forced=args.force or "", restarted_from=before
@@ -137,21 +136,6 @@ async def _check_and_launch(args: argparse.Namespace, planned: PlannedLaunch, pr
     again = f" in place of {previous.id}" if previous else ""
     print_status(f"launched {run.id}{again}, pid {run.pid}, log {run.log}")
     return run
-
-
-@contextmanager
-def _cancelled_by_signals(*, wanted: bool) -> Iterator[None]:
-    """Let SIGTERM and a lost connection clean up like Ctrl-C, if `wanted`: while something is half-made, or ours."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None  # noqa: S101 - called from a coroutine
-    numbers = (signal.SIGTERM, signal.SIGHUP) if wanted else ()
-    for number in numbers:
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
 
 
 async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Until = Until.EXIT) -> int:

@@ -42,6 +42,7 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
     checks += [*_check_patches(situation), *_check_models(situation)]
     checks += [
         *_check_disk_space(situation),
+        *_check_folders(situation),
         *_check_port(situation),
         *_check_api_key(situation),
         *_check_process_limits(),
@@ -255,6 +256,21 @@ def _check_disk_space(situation: Situation) -> Iterator[Check]:
         finding = f"{format_gigabytes(amount)} to write, {format_gigabytes(free)} free on the disk of {existing}"
         fix = "free some space, or move the folders with XDG_DATA_HOME and HF_HOME"
         yield pass_check("disk", finding) if free > amount + _SPARE_BYTES else fail_check("disk", finding, fix)
+
+
+def _check_folders(situation: Situation) -> Iterator[Check]:
+    """Check that the folders that a launch writes to can be written, or made."""
+    writes = {paths.runs_folder(): "XDG_STATE_HOME", paths.cache_folder(): "XDG_CACHE_HOME"}
+    if situation.engine is None:
+        writes[paths.engines_folder()] = "XDG_DATA_HOME"
+    if situation.plan.models_folder and not Path(situation.plan.models_folder).exists():
+        writes[paths.models_folder()] = "XDG_DATA_HOME"
+    if any(model.missing_bytes for model in situation.models):
+        writes[cache.hub_cache_folder()] = "HF_HOME"
+    for folder, variable in writes.items():
+        existing = next(place for place in (folder, *folder.parents) if place.exists())
+        if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
+            yield fail_check("folder", f"{existing} cannot be written", f"make it writable, or set {variable}")
 
 
 def _check_port(situation: Situation) -> Iterator[Check]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ HOW_TO_SHARE = "wait until that is ready (dflash-tui ps), stop it, or choose ano
 _CPU_DEMO = "dflash-tui --recipe demo-cpu runs on the CPU"
 _SLOW_DISK_RATE = 500e6  # bytes/s; an NVMe disk reads several GB/s, a USB 3 one 0.4
 _MIN_FOREIGN_MEMORY = 256 << 20
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the system's, which is only looked at
+_MIN_SHARED_MEMORY = 32 << 20
 
 
 def check_machine(situation: Situation, *, thorough: bool = False) -> list[Check]:
@@ -32,6 +35,7 @@ def check_machine(situation: Situation, *, thorough: bool = False) -> list[Check
     checks = [*_check_gpus(situation), *memory.check_memory(situation)]
     return [
         *checks,
+        *_check_shared_memory(),
         *_check_compilers(situation),
         *_check_model_disk(situation, thorough=thorough),
         *_check_patch_files(),
@@ -164,6 +168,17 @@ def _has_python_headers(engine: Engine | None) -> bool:
         return (Path(sysconfig.get_path("include")) / "Python.h").is_file()
     base, version = engine.python.resolve().parent.parent, engine.site_packages.parent.name
     return (base / "include" / version / "Python.h").is_file()
+
+
+def _check_shared_memory() -> Iterator[Check]:
+    """Check that there is room for what the processes of a server share; containers have 64 MiB unless told."""
+    try:
+        free, writable = shutil.disk_usage(_SHARED_MEMORY).free, os.access(_SHARED_MEMORY, os.W_OK, effective_ids=True)
+    except OSError:
+        free, writable = 0, False
+    if not writable or free < _MIN_SHARED_MEMORY:
+        finding = f"{format_gib(free)} free in {_SHARED_MEMORY}" if writable else f"{_SHARED_MEMORY} cannot be written"
+        yield warn_check("shared memory", finding, "remove old files there, or start the container with --shm-size")
 
 
 def _check_model_disk(situation: Situation, *, thorough: bool) -> Iterator[Check]:

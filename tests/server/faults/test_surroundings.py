@@ -1,10 +1,9 @@
 """Without a home, in folders of any name, in a plain locale, at the limit of processes, and twenty at once."""
 
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -70,20 +69,6 @@ def test_a_name_that_is_no_utf_8_here_is_refused(tmp_path):
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     done = dflash("up", "demo-cpu", "--json", XDG_STATE_HOME=folder, XDG_CONFIG_HOME=folder)
     assert (done.returncode, "is not valid UTF-8" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
-
-
-@pytest.fixture
-def limited() -> Callable[[int], list[str]]:
-    """Return a function that gives the words before a command whose user may have so many processes and threads.
-
-    The limit does not hold for root, so that another user is played, who may read our files all the same.
-    """
-    may = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
-    user = str(100_000 + os.getpid())  # of no other pytest worker, whose processes would count
-    played = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", *may] if os.getuid() == 0 else []
-    if played and not shutil.which("setpriv"):
-        pytest.skip("root has no limit of processes, and setpriv (util-linux) is not there")
-    return lambda most: ["prlimit", f"--nproc={most}:{most}", *played]
 
 
 def test_at_the_limit_of_processes(limited):

@@ -1,0 +1,144 @@
+"""A machine that lacks something: a HOME that may only be read, shared memory, processes for all there is to do.
+
+Small file systems are mounted for it, which needs root.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dflash_tui.common import paths
+from dflash_tui.runs import registry
+from tests.server.faults.test_surroundings import STARVED, XDG
+from tests.support import fake_engine
+from tests.support.fake_runs import free_port
+from tests.support.pty_terminal import ENTER
+
+DFLASH = (sys.executable, "-m", "dflash_tui")
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="a disk can be mounted by root only")
+
+
+def run(*words: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*before, *DFLASH, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=240)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Iterator[Path]:
+    """Mount a HOME that may only be read, with all folders of ours below it."""
+    folder: Path = tmp_path / "home"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=80g,ro", "tmpfs", str(folder)]
+    if subprocess.run(mount, check=False).returncode != 0:
+        pytest.skip("a disk can be mounted by root only")
+    for name in (*XDG, "HF_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(folder))
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+READING = (
+    "recipes", "recipes check", "plan demo-cpu", "ps --all", "history", "engine list", "orphans", "gpus",
+    "service demo-cpu", "ab list", "replay sample --plain", "report sample",
+)  # fmt: skip
+WRITING = (
+    "up demo-cpu --detach", "engine install demo-cpu", "recipes new mine", "ab demo-cpu --yes",
+    "service demo-cpu --write",
+)  # fmt: skip
+
+
+@AS_ROOT
+@pytest.mark.parametrize("words", READING)
+def test_what_only_reads_works_in_a_home_that_may_only_be_read(home, words):
+    done = run(*words.split())
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+@AS_ROOT
+@pytest.mark.parametrize("words", WRITING)
+def test_what_writes_names_the_folder_and_what_to_set(home, words):
+    done = run(*words.split())
+    assert done.returncode in {1, 4}
+    assert "Traceback" not in done.stderr
+    assert str(home) in done.stderr
+    assert "XDG_" in done.stderr
+    assert list(home.iterdir()) == []
+
+
+@AS_ROOT
+def test_the_doctor_knows_that_nothing_can_be_written(home):
+    """Before a launch finds out."""
+    done = run("doctor", "demo-cpu")
+    assert done.returncode == 4
+    assert f"{home} cannot be written" in done.stdout
+
+
+@AS_ROOT
+def test_the_panel_opens_over_a_home_that_may_only_be_read(home, terminal):
+    panel = terminal()
+    seen = panel.until(b"demo-cpu")
+    assert ENTER in seen
+    panel.type("q")
+    assert panel.ended() == 0
+
+
+# Each runs a command in a mount namespace of its own. Without: a /dev that has what else a program needs of it.
+SHARED_MEMORY = {
+    "full": "mount -t tmpfs -o size=4k tmpfs /dev/shm && echo x > /dev/shm/x",
+    "read-only": "mount -t tmpfs -o ro tmpfs /dev/shm",
+    "gone": 'd=$(mktemp -d) && mount -t tmpfs tmpfs "$d" && for f in null zero full random urandom tty; do '
+    'touch "$d/$f" && mount --bind "/dev/$f" "$d/$f"; done && mkdir "$d/pts" && mount --bind /dev/pts "$d/pts" && '
+    'ln -s pts/ptmx "$d/ptmx" && ln -s /proc/self/fd "$d/fd" && mount --move "$d" /dev',
+}
+
+
+@pytest.fixture
+def without_shared_memory() -> Callable[[str], tuple[str, ...]]:
+    """Return a function that gives the words before a command for which /dev/shm is missing in one way."""
+
+    def words(how: str) -> tuple[str, ...]:
+        before = ("unshare", "--mount", "sh", "-c", f'{SHARED_MEMORY[how]} && exec "$@"', "sh")
+        if not shutil.which("unshare") or subprocess.run([*before, "true"], check=False).returncode != 0:
+            pytest.skip("mount namespaces can be made by root only")
+        return before
+
+    return words
+
+
+@AS_ROOT
+@pytest.mark.parametrize("how", SHARED_MEMORY)
+def test_a_life_without_shared_memory(without_shared_memory, how):
+    """We need none: planned, launched, listed and stopped; the doctor says what a server may miss."""
+    before = without_shared_memory(how)
+    fake_engine.make(free_port(18_400))
+    doctor = run("doctor", "fake", before=before)
+    assert "shared memory" in doctor.stdout
+    up = run("up", "fake", "--detach", "--force", "a test", before=before)
+    assert up.returncode == 0, up.stderr
+    for words in (("ps",), ("logs", up.stdout.strip()), ("why", up.stdout.strip()), ("stop",)):
+        done = run(*words, before=before)
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+def test_with_shared_memory_the_doctor_is_silent_about_it():
+    assert "shared memory" not in run("doctor", "demo-cpu").stdout
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("words", ["engine install fake", "up fake", "ab fake --yes", "doctor fake"])
+def test_the_limit_of_processes_is_a_sentence_whenever_it_is_reached(limited, words, most):
+    """At the first thread, at uv or at what waits for it: one error, no traceback of what was given up with it."""
+    fake_engine.make(free_port(18_400))
+    shutil.rmtree(paths.engines_folder())
+    done = run(*words.split(), before=tuple(limited(most)))
+    assert "Traceback" not in done.stderr
+    if done.returncode != 4:  # it never got so far as to need another
+        assert done.returncode == 1
+        assert STARVED in done.stderr
+    assert registry.list_runs() == []
