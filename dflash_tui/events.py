@@ -270,6 +270,16 @@ class Suspended(Event, frozen=True, tag="suspended"):
     pids: tuple[int, ...]
 
 
+class ClockSet(Event, frozen=True, tag="clock set"):
+    """Somebody set the clock of the machine, by so many seconds in all since the launch.
+
+    `starting` is whether the server had not answered yet: then nobody knows how long its start took.
+    """
+
+    by: Annotated[float, msgspec.Meta(ge=-1e10, le=1e10)]
+    starting: bool
+
+
 class Activity(Event, frozen=True, tag="activity"):
     """What the server's processes have done until now, recorded while it starts; sums since the launch.
 
@@ -360,6 +370,7 @@ Recorded = (
     | Activity
     | GpusSampled
     | Suspended
+    | ClockSet
     | HealthChanged
     | RequestDone
     | Stopping

@@ -150,10 +150,10 @@ def _check_space(spec: EngineSpec, folder: Path) -> None:
 
 
 async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> Engine:
-    started = time.time()
+    began = time.monotonic()
     name = spec.distribution
     plan = f"{name} {spec.vllm}: about {spec.download_mb} MB to download, {spec.disk_mb / 1000:.1f} GB on disk"
-    report(Preparing(started, Step.INSTALL, plan, 0.0))
+    report(Preparing(time.time(), Step.INSTALL, plan, 0.0))
     recorded = package_lock.lock_file(folder)
 
     async def run_uv(*argv: str) -> str:
@@ -171,13 +171,13 @@ async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> E
     if spec.stands_in:
         _stand_in(find_site_packages(folder), spec)
     frozen = await run_uv("pip", "freeze", "--python", python)
-    now = time.time()
+    now, seconds = time.time(), time.monotonic() - began
     packages = tuple(line for line in frozen.splitlines() if "==" in line)
-    engine = Engine(str(folder), spec.vllm, name, now, now - started, packages)
+    engine = Engine(str(folder), spec.vllm, name, now, seconds, packages)
     temporary = folder / f"{MARKER}.new"
     temporary.write_bytes(msgspec.json.encode(engine))
     temporary.replace(folder / MARKER)
-    text = f"{name} {spec.vllm}, {len(packages)} packages in {now - started:.0f} s"
+    text = f"{name} {spec.vllm}, {len(packages)} packages in {seconds:.0f} s"
     report(Preparing(now, Step.INSTALL, text, 1.0, done=True))
     return engine
 

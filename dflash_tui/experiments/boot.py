@@ -118,11 +118,11 @@ class _BootFailed(Exception):
 async def _measure(prepared: PreparedBoot, boot: Boot, run: Run, tell: EventSink) -> Boot:
     async with observer.fold_run(run) as (state, over):
         await _wait_until_warm(run, state, over)
-        up_at, design, suite = state.up_at, prepared.design, store.load_experiment_suite(prepared.design)
+        design, suite = prepared.design, store.load_experiment_suite(prepared.design)
         boot = replace(
             boot,
             cache=state.startup.cache,
-            up=None if up_at is None else up_at - run.started_at,
+            up=state.time_to_up,
             ready=state.time_to_ready,
             phases={span.phase.value: span.seconds for span in state.spans(time.time())},
         )

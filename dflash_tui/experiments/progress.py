@@ -154,6 +154,7 @@ def _estimate_left(progress: Progress, now: float) -> float | None:
     for number, arm in enumerate(progress.design.order):
         if number not in over:
             known = [seconds for other, seconds in took if other == arm] or [seconds for _, seconds in took]
-            spent = now - progress.current.began if progress.current and progress.current.number == number else 0.0
+            current = progress.current if progress.current and progress.current.number == number else None
+            spent = max(0.0, now - current.began) if current else 0.0  # the clock may have been set back
             left += max(0.0, statistics.median(known) - (spent if progress.driven else 0.0))
     return left

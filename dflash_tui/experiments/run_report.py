@@ -64,7 +64,7 @@ def build_run_report(recording: Recording) -> tuple[RunReport, RunState]:
         patches=recording.patches,
         status=state.status,
         cache=state.startup.cache,
-        up=None if state.up_at is None else state.up_at - began,
+        up=state.time_to_up,
         ready=state.time_to_ready,
         phases={span.phase.value: span.seconds for span in state.spans(state.up_at or now)},
         facts={name: tuple(found) for name, found in state.startup.facts.items()},

@@ -134,11 +134,11 @@ async def _build_models(plan: Plan, engine: Engine, report: Report) -> None:
     async with engines.hold_lock(folder.with_name(f".{folder.name}.lock"), report, Step.MODELS) as lock:
         for leftover in folder.parent.glob(f".{folder.name}.*[0-9]"):
             shutil.rmtree(leftover, ignore_errors=True)
-        began = time.time()
-        report(Preparing(began, Step.MODELS, "building target and drafter"))
+        began = time.monotonic()
+        report(Preparing(time.time(), Step.MODELS, "building target and drafter"))
         if not folder.is_dir():
             await _run_builder(plan, engine, folder, lock)
-    seconds = time.time() - began
+    seconds = time.monotonic() - began
     report(Preparing(time.time(), Step.MODELS, f"target and drafter built in {seconds:.0f} s", 1.0, done=True))
 
 

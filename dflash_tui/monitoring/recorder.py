@@ -13,6 +13,7 @@ import httpx
 from dflash_tui.benchmark import client, scraper
 from dflash_tui.common import bounded_http, private_files
 from dflash_tui.events import (
+    ClockSet,
     Counters,
     Health,
     HealthChanged,
@@ -21,7 +22,7 @@ from dflash_tui.events import (
     Sampled,
     decode_recorded,
 )
-from dflash_tui.machine import processes, system
+from dflash_tui.machine import clock, processes, system
 from dflash_tui.monitoring.recorder_lease import RecorderLease
 from dflash_tui.monitoring.sampler import IDLE_INTERVAL, Sampler
 from dflash_tui.run_state import idle_probe
@@ -65,15 +66,21 @@ async def read_counters(run: Run) -> Counters | None:
     return None
 
 
-def _read_recorded_health(run: Run) -> tuple[Health, str, bool]:
-    """Return the health that was recorded last, its detail, and whether the server has ever answered a request."""
-    changes: list[HealthChanged] = []
+def _read_earlier_recording(run: Run) -> tuple[list[HealthChanged], float]:
+    """Return how the health changed so far, and by how many seconds the clock was set when that was recorded last."""
+    changes, shift = list[HealthChanged](), 0.0
     with contextlib.suppress(OSError), private_files.open_file(run.samples) as file:
-        # Weeks of samples are hundreds of megabytes, few of them about health.
-        lines = (line for line in iter(lambda: file.readline(_MAX_LINE), b"") if b'"health"' in line)
-        changes = [event for line in lines if isinstance(event := decode_recorded(line), HealthChanged)]
-    warm = any(change.health is Health.WARM for change in changes)
-    return (changes[-1].health, changes[-1].detail, warm) if changes else (Health.STARTING, "", warm)
+        # Weeks of samples are hundreds of megabytes, few of them about health or the clock.
+        for line in iter(lambda: file.readline(_MAX_LINE), b""):
+            if b'"health"' in line or b'"clock set"' in line:
+                match decode_recorded(line):
+                    case HealthChanged() as change:
+                        changes.append(change)
+                    case ClockSet(by=by):
+                        shift = by
+                    case _:
+                        pass
+    return changes, shift
 
 
 class _Recorder:
@@ -81,7 +88,9 @@ class _Recorder:
 
     def __init__(self, run: Run, lease: RecorderLease) -> None:
         self._run, self._lease = run, lease
-        self._health, self._detail, self._warm = _read_recorded_health(run)
+        changes, self._clock_shift = _read_earlier_recording(run)
+        self._health, self._detail = (changes[-1].health, changes[-1].detail) if changes else (Health.STARTING, "")
+        self._warm = any(change.health is Health.WARM for change in changes)
         self._owns_port = False
         self._first_request_at = 0.0
         self._last_recorded: Sampled | None = None
@@ -102,6 +111,7 @@ class _Recorder:
             request: asyncio.Task[None] | None = None
             while await asyncio.to_thread(server_process.is_alive, self._run) and self._lease.renew():
                 due = time.monotonic() + SAMPLE_INTERVAL
+                self._record_clock()
                 await self._sampler.sample(starting=not self._warm)
                 healthy = await self._poll(client)
                 if healthy and (request is None or request.done()):
@@ -112,6 +122,13 @@ class _Recorder:
                 await asyncio.sleep(max(0.05, due - time.monotonic()))
             if request:
                 request.cancel()
+
+    def _record_clock(self) -> None:
+        """Record that the clock was set, also before anybody recorded."""
+        shift = server_process.measure_clock_shift(self._run)
+        if abs(shift - self._clock_shift) >= clock.TOLERANCE:
+            self._clock_shift = shift
+            run_files.record_event(self._run, ClockSet(time.time(), shift, starting=not self._warm))
 
     async def _poll(self, client: httpx.AsyncClient) -> bool:
         """Record the counters and the health; return whether the server is healthy."""
@@ -196,6 +213,7 @@ class _Recorder:
         is repeated after a while.
         """
         result = await client.send_first_request(self._run.url, self._run.plan.served_name, key=self._run.api_key)
+        self._record_clock()
         run_files.record_event(self._run, result)
         self._warm = not result.error
         self._first_request_at = time.monotonic() + FIRST_REQUEST_RETRY

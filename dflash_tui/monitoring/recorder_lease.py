@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from pathlib import Path
@@ -25,31 +26,33 @@ class RecorderLease:
 
     def acquire(self) -> bool:
         """Acquire the lease if it is free, and return whether it is ours; of two at once the last one wins."""
-        with contextlib.suppress(OSError):
-            if 0 <= time.time() - self._path.stat().st_mtime < LEASE_SECONDS:
-                return self.renew()
+        _, renewed_at = self._read()
+        if 0 <= time.monotonic() - renewed_at < LEASE_SECONDS:
+            return self.renew()
         return self._write()
 
     def renew(self) -> bool:
         """Renew the lease and return whether it was still ours."""
-        try:
-            return self._is_ours() and self._write()
-        except OSError:
-            return False
+        return self._read()[0] == self._me and self._write()
 
     def release(self) -> None:
         """Give the lease up, so that another observer can acquire it at once."""
         with contextlib.suppress(OSError):
-            if self._is_ours():
+            if self._read()[0] == self._me:
                 self._path.unlink()
 
-    def _is_ours(self) -> bool:
-        return private_files.read_file(self._path, _LARGEST) == self._me.encode()
+    def _read(self) -> tuple[str, float]:
+        """Return who records, and when that was renewed, by a clock that nobody sets; long ago when it says neither."""
+        try:
+            holder, renewed_at = private_files.read_file(self._path, _LARGEST).decode().split()
+            return holder, float(renewed_at)
+        except (OSError, ValueError):
+            return "", -math.inf
 
     def _write(self) -> bool:
         temporary = self._path.with_name(f"recorder.{self._me}")
         try:
-            private_files.write_private_file(temporary, self._me.encode())
+            private_files.write_private_file(temporary, f"{self._me} {time.monotonic()}".encode())
             temporary.replace(self._path)
         except OSError as error:
             self.write_error = error.strerror or str(error)

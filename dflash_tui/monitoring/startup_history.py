@@ -80,7 +80,7 @@ def _cached_start(run: Run) -> RecordedStart | None:
 
 
 def _read_start(run: Run) -> RecordedStart | None:
-    """Read a start from the beginnings of its files; None when it never came up."""
+    """Read a start from the beginnings of its files; None when it never came up, or nobody knows how long it took."""
     state, reader = RunState(), LogReader(run.started_at, run.utc_offset)
     state.apply(run.launched)
     for chunk in _read_chunks(run.log, _MAX_LOG_BYTES):
@@ -94,6 +94,8 @@ def _read_start(run: Run) -> RecordedStart | None:
         state.apply(sample)
         if state.ready_at is not None:
             break
+    if state.startup.clock_set:
+        return None
     plan, startup = run.plan, state.startup
     ready_at = state.ready_at
     return RecordedStart(

@@ -56,7 +56,7 @@ def build_startup_rows(state: RunState, now: float, expected: ExpectedStart | No
     """Return what has happened, what runs and what is still to come until the server is ready."""
     if not state.startup.phase_changes:
         return []
-    spans = state.spans(now)
+    spans = state.startup.spans(now, state.exit.at if state.exit else None)
     quiet = None if state.exit else find_silence(state, now, expected)
     named = [span for span in spans if span.phase is not Phase.UNATTRIBUTED]
     unclear = [span for span in spans if span.phase is Phase.UNATTRIBUTED and (span.seconds >= 1 or not span.finished)]
@@ -86,7 +86,8 @@ def _phase_row(state: RunState, span: PhaseSpan, expected: ExpectedStart | None,
     elif running and quiet:
         mark = RowMark.STALLED if quiet.warning else mark
         note = f"no line for {format_duration(quiet.seconds)}"
-    return StartupRow(mark, span.phase.value, span.seconds, expected.phases.get(span.phase) if expected else None, note)
+    seconds = None if state.startup.clock_set else span.seconds
+    return StartupRow(mark, span.phase.value, seconds, expected.phases.get(span.phase) if expected else None, note)
 
 
 def format_silence(quiet: Silence) -> str:
@@ -232,8 +233,9 @@ def format_ready_in(
         return ""
     if state.started_at is None:
         return _format_ready_before_launch(state, now, expected, usual or {}) if state.preparing else ""
-    if expected is None:
-        return "no start like this was recorded here yet: no estimate"
+    if expected is None or state.startup.clock_set:
+        why = "the clock was set meanwhile" if state.startup.clock_set else "no start like this was recorded here yet"
+        return f"{why}: no estimate"
     estimate = estimate_time_to_ready(state.startup, expected, now - state.started_at, now)
     if estimate is None:
         return "no start like this was answered here yet: no estimate"

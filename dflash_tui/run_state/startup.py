@@ -9,6 +9,7 @@ from typing import NamedTuple
 from dflash_tui.events import (
     WARM_UP,
     Activity,
+    ClockSet,
     Compiled,
     Health,
     HealthChanged,
@@ -21,7 +22,7 @@ from dflash_tui.events import (
 
 _MAX_ACTIVITIES = 30
 _MAX_FACTS_PER_NAME = 4
-StartupEvent = PhaseStarted | Progressed | Noted | Compiled | HealthChanged | RequestDone | Activity
+StartupEvent = PhaseStarted | Progressed | Noted | Compiled | HealthChanged | RequestDone | Activity | ClockSet
 
 
 class PhaseSpan(NamedTuple):
@@ -49,6 +50,8 @@ class Startup:
     """The latest samples of CPU time, disk bytes and log size."""
     healthy_at: float | None = None
     """When /health first answered 200."""
+    clock_set: bool = False
+    """Whether somebody set the clock while the server started, so that nobody knows how long that took."""
     first_request: RequestDone | None = None
     """The first request that succeeded, or until then the last one that failed."""
 
@@ -71,6 +74,8 @@ class Startup:
                 self.first_request = event
             case Activity():
                 self.activities.append(event)
+            case ClockSet(starting=starting):
+                self.clock_set = self.clock_set or starting
             case _:
                 pass
 

@@ -12,6 +12,7 @@ from dflash_tui.events import (
     Activity,
     AnyEvent,
     Autopsy,
+    ClockSet,
     Compiled,
     Exited,
     GpusSampled,
@@ -119,7 +120,7 @@ class RunState:
             case Progressed():
                 self.progress = event
                 self.startup.apply(event)
-            case Noted() | Compiled() | Activity():
+            case Noted() | Compiled() | Activity() | ClockSet():
                 self.startup.apply(event)
             case Stated(name=name):
                 self.log_figures.setdefault(name, event)
@@ -175,8 +176,18 @@ class RunState:
     @property
     def time_to_ready(self) -> float | None:
         """Seconds from launch to up by the log's stamps (so to about one second) and of the first request, or None."""
-        started = self.started_at
-        return self.ready_at - started if self.ready_at is not None and started is not None else None
+        return self._measure_since_launch(self.ready_at)
+
+    @property
+    def time_to_up(self) -> float | None:
+        """Seconds from launch until the log said that the server is up, or None."""
+        return self._measure_since_launch(self.up_at)
+
+    def _measure_since_launch(self, at: float | None) -> float | None:
+        """Return the seconds from the launch to a moment of the start; None when the clock was set meanwhile."""
+        if at is None or self.started_at is None or self.startup.clock_set:
+            return None
+        return at - self.started_at
 
     @property
     def status(self) -> str:
@@ -196,8 +207,11 @@ class RunState:
         return self.health.value
 
     def spans(self, now: float) -> list[PhaseSpan]:
-        """Return the start-up phases in the order they first occurred, the last one still running unless over."""
-        return self.startup.spans(now, self.exit.at if self.exit else None)
+        """Return the start-up phases in the order they first occurred, the last one still running unless over.
+
+        There is none when the clock was set during the start, since nobody knows how long each took.
+        """
+        return [] if self.startup.clock_set else self.startup.spans(now, self.exit.at if self.exit else None)
 
     def window(self, seconds: float, now: float) -> Rates | None:
         """Return the rates over the last `seconds` before `now`, or None when nothing is known of them."""

@@ -20,7 +20,7 @@ import msgspec
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, ServerFailed, UsageError, explain_resource_limit, suggest_write_fix
 from dflash_tui.events import Exited, Preparing, Stopping
-from dflash_tui.machine import process_environment, processes, system
+from dflash_tui.machine import clock, process_environment, processes, system
 from dflash_tui.planning.plan import HOST, Plan
 from dflash_tui.runs import registry, reservation, run_files, server_process
 from dflash_tui.runs.gated_process import GatedProcess
@@ -56,7 +56,7 @@ def launch_server(
         UsageError: it would be reachable from other machines without a key.
     """
     env = _server_environment(plan)
-    now = time.time()
+    now, booted_at = time.time(), clock.read_boot_time()
     name, folder = _create_run_folder(plan.recipe, now)
     try:
         # Opened for appending, so that a truncated log continues at its start, not behind a gap.
@@ -73,6 +73,7 @@ def launch_server(
         born=processes.read_process_identity(process.pid),
         started_at=now,
         utc_offset=float(time.localtime(now).tm_gmtoff),
+        booted_at=booted_at,
         engine=engine,
         patches=tuple(patches),
         prepared=tuple(prepared),

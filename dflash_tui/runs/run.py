@@ -45,6 +45,8 @@ class Run(msgspec.Struct, frozen=True):
     """Why failed checks were overruled; empty when none was."""
     restarted_from: str = ""
     """The id of the failed run that this one replaced; empty for any other."""
+    booted_at: float | None = None
+    """When the machine was booted by its clock at the launch, which tells later that the clock was set; see `clock`."""
     version: int = VERSION
     """The version of the format of `run.json`."""
 

@@ -6,7 +6,7 @@ import subprocess
 
 import psutil
 
-from dflash_tui.machine import processes
+from dflash_tui.machine import clock, processes
 from dflash_tui.runs.run import Run
 
 # The first thread of a process may exit this many seconds before the last.
@@ -29,6 +29,19 @@ def is_alive(run: Run) -> bool:
 def is_starting(run: Run) -> bool:
     """Whether the server runs and does not listen yet: vLLM does so when all its memory is allocated."""
     return is_alive(run) and not processes.is_listening_on(list_processes(run), run.plan.port)
+
+
+def measure_clock_shift(run: Run) -> float:
+    """Return by how many seconds the clock was set since the launch; 0 where that is not known."""
+    if run.booted_at is None or processes.is_from_another_boot(run.born):
+        return 0.0
+    shift = clock.read_boot_time() - run.booted_at
+    return shift if abs(shift) >= clock.TOLERANCE else 0.0
+
+
+def measure_age(run: Run, now: float) -> float:
+    """Return the seconds from the launch until `now`, in seconds since the epoch, whatever the clock was set to."""
+    return max(0.0, now - run.started_at - measure_clock_shift(run))
 
 
 def read_exit_code(run: Run) -> int | None:

@@ -9,6 +9,7 @@ line numbers in brackets change with every release and are never matched. The me
 from __future__ import annotations
 
 import calendar
+import contextlib
 import re
 import time
 from functools import lru_cache
@@ -48,7 +49,7 @@ class LogReader:
 
     def __init__(self, started_at: float, utc_offset: float, secrets: tuple[bytes, ...] = ()) -> None:
         self._secrets = secrets
-        self._at, self._started, self._offset = started_at, started_at, utc_offset
+        self._at, self._offset = started_at, utc_offset
         self._rest = b""
         self._stamp = ""
         self._begun = self._exception_ignored = False
@@ -120,17 +121,14 @@ class LogReader:
             events.extend(self._facts.read_line(body, self._at, self._phases.phase))
 
     def _parse_stamp(self, stamp: str) -> float:
-        """Return the time of `MM-DD HH:MM:SS`; it has no year, so the earliest that is not before the launch."""
-        year = time.gmtime(self._started + self._offset).tm_year
-        for candidate in (year, year + 1):
-            try:
+        """Return the time of `MM-DD HH:MM:SS`; it has no year, so the one that is nearest to the line before."""
+        year = time.gmtime(self._at + self._offset).tm_year
+        candidates = []
+        for candidate in (year - 1, year, year + 1):
+            with contextlib.suppress(ValueError):  # the 29th of February
                 parsed = time.strptime(f"{candidate}-{stamp}", "%Y-%m-%d %H:%M:%S")
-            except ValueError:
-                continue
-            at = calendar.timegm(parsed) - self._offset
-            if at > self._started - 86_400:
-                return at
-        return self._at
+                candidates.append(calendar.timegm(parsed) - self._offset)
+        return min(candidates, key=lambda at: abs(at - self._at), default=self._at)
 
     def _detect_problem(self, body: str, events: list[AnyEvent]) -> None:
         if body.startswith("Exception ignored in"):

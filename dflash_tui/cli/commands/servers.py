@@ -34,7 +34,7 @@ def ps(args: argparse.Namespace) -> int:
             continue
         state = observer.replay_run(run)
         memory = processes.measure_resident_memory(server_process.list_processes(run)) if living else None
-        age = time.time() - run.started_at
+        age = server_process.measure_age(run, time.time())
         if args.json:
             fields = {"run": run.id, "recipe": run.plan.recipe, "status": state.status, "port": run.plan.port}
             figures = {"pid": run.pid, "age_s": age, "memory_bytes": memory, "synthetic": run.plan.synthetic}

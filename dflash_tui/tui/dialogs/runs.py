@@ -54,7 +54,7 @@ def list_run_rows(now: float) -> list[RunRow]:
 
 def _read_row(run: Run, now: float) -> RunRow:
     if server_process.is_alive(run):
-        return RunRow(run, "running", now - run.started_at)
+        return RunRow(run, "running", server_process.measure_age(run, now))
     try:
         recorded = recording.open_recording(run)
         last_events, seconds = recorded.last_recorded_events(), recorded.last_event_time() - run.started_at

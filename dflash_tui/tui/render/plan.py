@@ -34,6 +34,7 @@ from dflash_tui.presentation.plan_text import (
     format_restart,
     format_time_to_ready,
 )
+from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.launch_selection import LaunchSelection, SuitabilityReason
 from dflash_tui.tui.widgets.basic import MUTED
@@ -215,7 +216,7 @@ def render_plan_error(error: DflashError) -> Content:
 def render_server_row(run: Run, now: float) -> Content:
     """Return the row of a running server."""
     plan = run.plan
-    facts = f"  :{plan.port}  {plan.mode.value}  up {format_duration(max(0.0, now - run.started_at))}"
+    facts = f"  :{plan.port}  {plan.mode.value}  up {format_duration(server_process.measure_age(run, now))}"
     return Content.assemble(("● ", "$success"), (plan.recipe, "bold"), facts)
 
 

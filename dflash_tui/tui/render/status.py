@@ -48,8 +48,8 @@ def render_status(
         return Content.assemble(("○ ", "$foreground"), ("NO SERVER", "bold"), "  press 1 to choose a recipe")
     word = "failed" if error else state.status
     mark, color = _MARKS[word]
-    since = state.started_at
-    elapsed = f" {format_duration(max(0.0, now - since))}" if word == "starting" and since is not None else ""
+    since, known = state.started_at, word == "starting" and not state.startup.clock_set
+    elapsed = f" {format_duration(max(0.0, now - since))}" if known and since is not None else ""
     parts: list[tuple[str, str]] = [(f"{mark} ", color), (f"{word.upper()}{elapsed}", "bold")]
     # Short and early, since the line is cut from the right; why it is synthetic comes where there is room.
     parts += [(" SYNTHETIC", "bold $accent")] if plan.synthetic else []

@@ -2,13 +2,22 @@
 
 import math
 import time
+from collections.abc import Callable
 
 import pytest
 
 from dflash_tui.benchmark import client
-from dflash_tui.events import Counters, Health, Sampled
+from dflash_tui.events import ClockSet, Counters, Health, LogLine, Sampled
+from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, Happened
+from dflash_tui.experiments.progress import fold_progress
+from dflash_tui.monitoring import observer, startup_history
+from dflash_tui.monitoring.recorder_lease import RecorderLease
+from dflash_tui.presentation.startup_text import build_startup_rows
+from dflash_tui.run_state.eta import ExpectedStart, MedianSeconds, estimate_time_to_ready
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
+from dflash_tui.vllm_output.log_reader import LogReader
+from tests.support.experiment_factories import a_design
 from tests.support.fake_runs import recorded, watching
 from tests.support.waiting import until
 
@@ -60,3 +69,95 @@ async def test_recording_goes_on(launch, monkeypatch):
         assert state.health is Health.WARM
         rates = state.window(10.0, time.time())
         assert rates is None or rates.tok_s >= 0
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Callable[[float], None]:
+    """Return a function that sets the machine's clock, as far as this process sees it, so many seconds ahead."""
+    offset, real = [0.0], time.time
+    monkeypatch.setattr(time, "time", lambda: real() + offset[0])
+    return lambda seconds: offset.__setitem__(0, seconds)
+
+
+@pytest.mark.parametrize("jump", [DAY, -3600.0, -3 * DAY])
+async def test_how_long_a_start_took_is_unknown_when_the_clock_was_set_meanwhile(launch, clock, jump):
+    """By whoever watches, whoever comes later, and the history of starts; none is a day long or negative."""
+    run = launch("slow=1")
+    async with watching(run) as state:
+        await until(lambda: state.up_at is not None)
+        clock(jump)
+        await until(lambda: state.health is Health.WARM)
+    [event] = recorded(run, ClockSet)
+    assert (event.by, event.starting) == (pytest.approx(jump, abs=1), True)
+    expected = ExpectedStart("", {}, None, MedianSeconds(5.0, 3), 9.0)
+    for seen in (state, observer.replay_run(run)):
+        assert (seen.time_to_up, seen.time_to_ready, seen.spans(time.time())) == (None, None, [])
+        assert estimate_time_to_ready(seen.startup, expected, 1.0, time.time()) is None
+        rows = build_startup_rows(seen, time.time(), None)
+        assert rows
+        assert all(row.seconds is None or 0 <= row.seconds < 60 for row in rows)
+    assert startup_history.list_starts() == []
+    assert server_process.measure_age(run, time.time()) == pytest.approx(0, abs=120)
+
+
+@pytest.mark.parametrize("jump", [DAY, -3600.0])
+async def test_a_clock_that_is_set_later_changes_no_start(launch, clock, jump):
+    """The start is known by then; the age of the server and the times of its readings go on from there."""
+    run = launch()
+    async with watching(run) as state:
+        await until(lambda: state.health is Health.WARM)
+        known = state.time_to_ready
+        clock(jump)
+        await until(lambda: len(recorded(run, ClockSet)) == 1)
+        await client.send_first_request(run.url, "x")
+        await until(lambda: abs(state.readings[-1].at - time.time()) < 15)
+    async with watching(run) as state:  # another recorder says it no second time
+        before = len(recorded(run, Sampled))
+        await client.send_first_request(run.url, "x")
+        await until(lambda: len(recorded(run, Sampled)) > before)
+    assert [event.starting for event in recorded(run, ClockSet)] == [False]
+    assert known is not None
+    assert 0 <= known < 120
+    assert observer.replay_run(run).time_to_ready == known
+    assert server_process.measure_age(run, time.time()) == pytest.approx(0, abs=120)
+
+
+@pytest.mark.parametrize("jump", [DAY, -3600.0])
+def test_a_living_recorder_keeps_its_place_when_the_clock_is_set(tmp_path, clock, jump):
+    """Two that record at once would ask the server and write each reading twice."""
+    first, second = RecorderLease(tmp_path / "recorder"), RecorderLease(tmp_path / "recorder")
+    assert first.acquire()
+    assert not second.acquire()
+    clock(jump)
+    assert not second.acquire()
+    assert first.renew()
+
+
+def test_runs_and_experiments_have_their_own_names_whatever_the_clock_says(launch, monkeypatch):
+    """A clock that stands still, or shows an hour for the second time, names no two alike."""
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    runs = [launch("deaf") for _ in range(3)]
+    monkeypatch.setattr(time, "time", lambda: now - 3600)
+    runs += [launch("deaf") for _ in range(2)]
+    assert len({run.id for run in runs}) == 5
+    assert all(server_process.is_alive(run) for run in runs)
+
+
+@pytest.mark.parametrize(("jump", "left"), [(0.0, 25.0), (-3600.0, 30.0), (DAY, 20.0)])
+def test_the_rest_of_an_experiment_is_estimated_within_reason(jump, left):
+    """A boot takes ten seconds, the third has been at work for five: no hour more, and nothing negative."""
+    boots = [Boot(number, number % 2, "", 1, began=10.0 * number, took=10.0) for number in range(2)]
+    design = a_design(order=(0, 1, 1, 0, 1))
+    events: list[Happened] = [*(BootEnded(boot.began + 10, boot) for boot in boots), BootBegan(20.0, 2, 1, "x")]
+    assert fold_progress(design, events, driven=True, now=25.0 + jump).left == pytest.approx(left)
+
+
+def test_a_log_stays_in_its_year_when_the_clock_is_set_back_by_days():
+    """Stamps have no year; the one of the line before is the nearest."""
+    began = 1_795_000_000.0
+    reader = LogReader(began, 0.0)
+    for days, expected in ((0, 0), (-3, 0), (1, 1), (150, 150), (300, 300), (400, 400)):
+        stamp = time.strftime("%m-%d %H:%M:%S", time.gmtime(began + days * DAY))
+        (line,) = [e for e in reader.feed(f"INFO {stamp} [x.py:1] words\n".encode()) if isinstance(e, LogLine)]
+        assert line.at == pytest.approx(began + expected * DAY, abs=1)
