@@ -282,6 +282,7 @@ def test_the_tests_that_the_page_on_reliability_names_are_there():
 # One word of a sentence; signs around it are part of it, while what is between braces, numbers and options are values.
 WORD = re.compile(r"""[("'“`]*[A-Za-z][A-Za-z'’/-]*[.,:;!?)"'”`…]*""")
 MOST_WORDS = 4
+WAITS = {"opened", "shows", "until", "wait_for", "wait_until"}
 
 
 def literals(node: ast.AST) -> Iterator[tuple[int, str]]:
@@ -303,10 +304,13 @@ def count_words(text: str) -> int:
 
 
 def asserted(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of every string that an assert compares, or that an exception has to match."""
+    """Yield the line and the text of every string that is asserted, waited for, or has to be an exception's."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
             yield from literals(node.test)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in WAITS:
+            for argument in node.args:
+                yield from literals(argument)
         elif isinstance(node, ast.keyword) and node.arg == "match":
             yield from literals(node.value)
 
@@ -319,6 +323,7 @@ def asserted(tree: ast.Module) -> Iterator[tuple[int, str]]:
         ("with pytest.raises(ValueError, match='no suite of prompts called so'): pass", 6),
         ("assert f'port {port} is held by {name}' in said", 4),
         ("assert re.search('4 of every 10 .* 62 instead of 21', said)", 2),
+        ("await wait_for(pilot, lambda: 'the server does not answer' in text(panel))", 5),
         ("assert found.what == snapshot", 0),
         ("raise ValueError('this is not asserted by any test')", 0),
     ],

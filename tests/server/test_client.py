@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 import resource
 import subprocess
 import sys
@@ -202,13 +203,14 @@ async def test_an_answer_that_drips_for_ever_ends_at_the_deadline(piece, status,
         suite = await asyncio.wait_for(sent(url, SUITE, streams=5), 120)
         probe = await asyncio.wait_for(client.send_probe(url, "x", 0.25), 120)
         listening.close()
-    assert done.error == "no complete answer within 1 s, the deadline for max_tokens=20"
-    assert [request.error for request in suite if request.kind == "c"] == [
-        "no complete answer within 2 s, the deadline for max_tokens=60"
-    ]
+    [longest] = [request for request in suite if request.kind == "c"]
     assert len(suite) == 5
     assert all(request.error and request.total >= 0.5 for request in suite)
-    assert probe.error == "no complete answer within 0.25 s, the deadline for max_tokens=1"
+    assert [re.findall(r"[\d.]+ s\b|max_tokens=\d+", each.error) for each in (done, longest, probe)] == [
+        ["1 s", "max_tokens=20"],
+        ["2 s", "max_tokens=60"],
+        ["0.25 s", "max_tokens=1"],
+    ]
 
 
 @pytest.mark.parametrize(

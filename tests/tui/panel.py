@@ -49,6 +49,15 @@ async def wait_for(pilot: Pilot[str], true: Callable[[], bool]) -> None:
         await pilot.pause(0.05)
 
 
+async def shows(pilot: Pilot[str], *parts: str) -> None:
+    """Let the panel work until all of these stand on the screen, wrapped or not; it draws one thing after the other."""
+    panel, deadline = pilot.app, time.monotonic() + PATIENCE
+    assert isinstance(panel, DflashApp)
+    while missing := [part for part in parts if part not in text(panel) and part not in words(panel)]:
+        assert time.monotonic() < deadline, f"{missing} not in\n{text(panel)}"
+        await pilot.pause(0.05)
+
+
 def text(panel: DflashApp) -> str:
     """Return what is on the screen, as one reads it."""
     width, _ = panel.size
@@ -78,7 +87,7 @@ async def failure_of(run: Run) -> tuple[Postmortem, str, str]:
         assert found is not None
         if found.remedies:
             await pilot.press("f")
-            await wait_for(pilot, lambda: "what changes of vLLM's command" in words(panel))
+            await wait_for(pilot, lambda: "what changes of" in words(panel))
             offered = str(panel.screen.query_one("#change", Static).content)
             await pilot.press("escape")
             await pilot.pause()

@@ -17,7 +17,7 @@ from dflash_tui.tui.dialogs.new_experiment import NewExperiment
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
 from tests.tui.conftest import a_recipe
-from tests.tui.panel import NO_GPU, app, text, wait_for
+from tests.tui.panel import NO_GPU, app, shows, text, wait_for
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -116,9 +116,9 @@ async def test_the_dialog_says_what_would_happen_before_it_does():
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(80, 24)) as pilot:
         await pilot.press("a")
-        await wait_for(pilot, lambda: "2 boots of each arm, honest" in text(panel))
+        await shows(pilot, "2 boots of each arm", "honest")
         await pilot.press("h")
-        await wait_for(pilot, lambda: "1 boot of each arm, quick: a verdict is only suggestive" in text(panel))
+        await shows(pilot, "1 boot of each arm", "quick: ", "suggestive")
         await pilot.press("plus", "plus")
         await wait_for(pilot, lambda: "3 boots of each arm" in text(panel))
         await pilot.press("v", "ctrl+u", *"port", "enter")

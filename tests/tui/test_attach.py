@@ -21,7 +21,7 @@ from dflash_tui.tui.screens.run import RunScreen
 from tests.support import recordings
 from tests.support.fake_runs import free_port
 from tests.tui.conftest import a_recipe, a_run, five_requests, traffic
-from tests.tui.panel import NO_GPU, app, text, wait_for
+from tests.tui.panel import NO_GPU, app, shows, text, wait_for
 
 BUILD = ModelBuild("build_demo_pair.py", 2)
 LOG = recordings.raw("cpu-vllm-0.32.0/dflash_compile_cold").split(b"Shutting down")[0]
@@ -53,8 +53,7 @@ async def test_an_ended_run_is_replayed():
     run_files.record_event(run, Exited(run.started_at + 160, 1))
     panel = DflashApp(run=run, now=lambda: run.started_at + 170, probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: "failed while serving (exit code 1)" in text(panel))
-        assert "up in 1:2" in text(panel)
+        await shows(pilot, "(exit code 1)", "up in 1:2")
         assert len(panel.run_screen.state.requests) == 6
 
 
@@ -99,7 +98,7 @@ async def test_launching_beside_a_server_asks_first(running):
         await pilot.pause()
         await pilot.press("enter")
         await wait_for(pilot, lambda: isinstance(panel.screen, Confirm) and f":{running.plan.port}" in text(panel))
-        assert running.plan.recipe in text(panel)
+        await shows(pilot, running.plan.recipe)
         await pilot.press("n")
         assert not panel.preparing
         assert panel.current_mode == "launch"
@@ -115,15 +114,11 @@ async def test_a_launch_that_cannot_work_is_stopped_by_the_checks_unless_somebod
     async with panel.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         await pilot.press("enter")
-        await wait_for(pilot, lambda: "✗ disk: 1800000.0 GB to write" in text(panel))
-        assert "it would not start" in text(panel)
-        assert "free some space" in text(panel)
+        await shows(pilot, "✗ disk: 1800000.0 GB to write", "it would not start", "free some space")
         await pilot.press("F", "enter")  # no reason, no launch
         assert isinstance(panel.screen, Doctor)
         await insist(pilot, "why")
-        await wait_for(pilot, lambda: "not enough disk space for vLLM" in text(panel))
-        assert "✗ FAILED" in text(panel)
-        assert "XDG_DATA_HOME" in text(panel)
+        await shows(pilot, "not enough disk space", "✗ FAILED", "XDG_DATA_HOME")
         await pilot.press("q")
     assert panel.return_value == ""
 
@@ -133,8 +128,7 @@ async def test_the_checks_can_be_looked_at_and_left():
     async with panel.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         await pilot.press("d")
-        await wait_for(pilot, lambda: "none failed" in text(panel))
-        assert "✓ memory:" in text(panel)
+        await shows(pilot, "none failed", "✓ memory:")
         await pilot.press("F")  # nothing is being launched here
         assert "because" not in text(panel)
         await pilot.press("escape")

@@ -16,7 +16,7 @@ from dflash_tui.tui.dialogs.remedies import RemedyDialog, plan_relaunch
 from dflash_tui.tui.widgets.failure import FailurePane
 from tests.support import command_line
 from tests.tui.conftest import HOSTILE, a_run, recorded
-from tests.tui.panel import app, feed, text, wait_for, words
+from tests.tui.panel import app, feed, shows, text, wait_for, words
 
 DEMO = LaunchRequest("demo-cpu")
 CPU = "cpu-vllm-0.32.0"
@@ -51,10 +51,7 @@ async def test_cause_evidence_and_what_helps_are_in_sight(size, name, code, told
     panel = app(now=1e10)
     async with panel.run_test(size=size) as pilot:
         await feed(pilot, a_run(request=DEMO), ended(name, code))
-        await pilot.pause()
-        seen = words(panel)
-        for expected in ("✗ FAILED", "cause", "evidence", "to do", *told):
-            assert expected in seen
+        await shows(pilot, "✗ FAILED", "cause", "evidence", "to do", *told)
         pane = panel.run_screen.query_one(FailurePane)
         assert max(map(len, text(panel).splitlines())) <= size[0]
         assert pane.max_scroll_y == 0 or size[1] < 30
@@ -67,7 +64,7 @@ async def test_a_key_shows_the_new_command_and_launches_it(monkeypatch):
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, of_demo("--set", "max-model-len=32768"), ended("fail_max_model_len_kv"))
         await pilot.press("f")
-        await wait_for(pilot, lambda: "what changes of vLLM's command" in text(panel))
+        await wait_for(pilot, lambda: "what changes of" in text(panel))
         seen = text(panel)
         assert "dflash-tui up demo-cpu --set max-model-len=8064" in seen
         assert "+ --max-model-len 8064" in seen
@@ -109,8 +106,7 @@ async def test_a_token_is_asked_for_hidden_and_kept_in_memory_only(monkeypatch):
         at = run.started_at
         await feed(pilot, run, [Problem(at, "GatedRepoError: 403", "gated"), Exited(at + 9, 1)])
         await pilot.press("f")
-        await wait_for(pilot, lambda: "what changes" in text(panel))
-        assert "export HF_TOKEN=…; dflash-tui up demo-cpu" in text(panel)
+        await shows(pilot, "what changes", "export HF_TOKEN=…; dflash-tui up demo-cpu")
         await pilot.press("enter")
         await pilot.pause()
         assert panel.screen.query_one(Input).password
@@ -128,9 +124,12 @@ async def test_a_report_is_written_and_copied(folders):
         run = a_run(request=DEMO)
         run.folder.mkdir(parents=True)
         await feed(pilot, run, ended("fail_eagle3_runtime_crash", 0))
+        await wait_for(pilot, lambda: panel.run_screen.failure is not None)
         await pilot.press("u")
+        await wait_for(pilot, lambda: panel.clipboard != "")
+        assert panel.clipboard.startswith("# RuntimeError")
         await wait_for(pilot, (run.folder / "report.md").exists)
-        assert panel.clipboard == (run.folder / "report.md").read_text()
+        await wait_for(pilot, lambda: panel.clipboard == (run.folder / "report.md").read_text())
 
 
 async def test_a_report_that_cannot_be_written_is_told(folders):
@@ -140,10 +139,10 @@ async def test_a_report_that_cannot_be_written_is_told(folders):
         run = a_run(request=DEMO)
         (run.folder / "report.md").mkdir(parents=True)
         await feed(pilot, run, ended("fail_eagle3_runtime_crash", 0))
+        await wait_for(pilot, lambda: panel.run_screen.failure is not None)
         await pilot.press("u")
         await wait_for(pilot, lambda: isinstance(panel.screen, ErrorDialog))
-        assert "report.md cannot be written" in words(panel)
-        assert "Is a directory" in words(panel)
+        await shows(pilot, "report.md cannot be written", "not a file")
         assert panel.clipboard.startswith("# RuntimeError")
 
 
@@ -155,6 +154,7 @@ async def test_a_path_is_no_markup(folders, monkeypatch):
         run = a_run(request=DEMO)
         run.folder.mkdir(parents=True)
         await feed(pilot, run, ended("fail_eagle3_runtime_crash", 0))
+        await wait_for(pilot, lambda: panel.run_screen.failure is not None)
         await pilot.press("u")
         await wait_for(pilot, (run.folder / "report.md").exists)
         await wait_for(pilot, lambda: "[bold]x" in words(panel))
@@ -170,8 +170,7 @@ async def test_keys_of_a_failure_are_only_offered_after_one(live):
         assert panel.screen is panel.run_screen
         panel.run_screen.take(Exited(live[1], -9))
         panel.run_screen.draw()
-        await pilot.pause()
-        assert "Fix" in text(panel)
+        await shows(pilot, "Fix")
 
 
 async def test_hostile_evidence_is_only_text():

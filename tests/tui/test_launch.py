@@ -12,7 +12,7 @@ from dflash_tui.planning.recipe import Mode
 from dflash_tui.tui.dialogs.basic import Help
 from dflash_tui.tui.screens.launch import LaunchScreen, load_recipes
 from tests.tui.conftest import HOSTILE, a_recipe
-from tests.tui.panel import app, text, wait_for
+from tests.tui.panel import app, shows, text, wait_for
 
 GB10 = Gpu(
     0,
@@ -43,9 +43,7 @@ async def test_a_gpu_is_described():
     panel = app({"toy": a_recipe()}, probe=GpuProbe((GB10, LOST), "580.95"))
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "│ power cap" in text(panel))  # the pane grows after the text is there
-        assert "▸ 0 GB10  119 GiB unified  6 % used  47 °C  sm_121" in text(panel)
-        assert "1  GPU is lost" in text(panel)
-        assert "driver 580.95" in text(panel)
+        await shows(pilot, "▸ 0 GB10  119 GiB unified  6 % used  47 °C  sm_121", "1  GPU is lost", "driver 580.95")
 
 
 async def test_a_driver_that_fails_is_explained_to_the_end():
@@ -76,7 +74,7 @@ async def test_drafts_end_at_the_baseline():
     async with panel.run_test() as pilot:
         await pilot.press(*["minus"] * 9)
         assert panel.launch_screen.choice.plan(a_recipe()).plan.num_speculative_tokens == 0
-        assert "none: the baseline" in text(panel)
+        await shows(pilot, "none: the baseline")
         assert "--speculative-config" not in text(panel)
 
 
@@ -85,9 +83,8 @@ async def test_a_recipe_that_does_not_load_is_listed_and_not_launched():
     messages: list[Message] = []
     async with panel.run_test(size=(120, 36), message_hook=messages.append) as pilot:
         await pilot.press("enter", "e", "plus", "y")
-        await pilot.pause()
-        assert "does not load" in text(panel)
-        assert HOSTILE in text(panel).replace("\n", "")
+        await shows(pilot, "does not load")
+        await wait_for(pilot, lambda: HOSTILE in text(panel).replace("\n", ""))
         assert panel.current_mode == "launch"
     assert not [message for message in messages if isinstance(message, LaunchScreen.Launch)]
 
@@ -106,8 +103,7 @@ async def test_a_broken_file_of_the_user_keeps_the_panel_from_nothing():
 async def test_hostile_recipe_texts_are_shown_as_they_are():
     panel = app({"toy": a_recipe(title=HOSTILE, why=HOSTILE, synthetic=HOSTILE, warnings=(HOSTILE,))})
     async with panel.run_test(size=(120, 36)) as pilot:
-        await pilot.pause()
-        assert text(panel).count(HOSTILE) == 4
+        await wait_for(pilot, lambda: text(panel).count(HOSTILE) == 4)
 
 
 async def test_no_recipe_at_all_is_said():
@@ -130,8 +126,7 @@ async def test_help_lists_the_keys_of_the_screen():
 async def test_a_small_terminal_is_said_and_undone():
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(50, 12)) as pilot:
-        await pilot.pause()
-        assert text(panel).strip() == "terminal too small: 50x12, needs 60x18"
+        await wait_for(pilot, lambda: text(panel).strip() == "terminal too small: 50x12, needs 60x18")
         await pilot.resize_terminal(80, 24)
         await wait_for(pilot, lambda: "toy" in text(panel))
-        assert "too small" not in text(panel)
+        await wait_for(pilot, lambda: "too small" not in text(panel))

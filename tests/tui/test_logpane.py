@@ -12,7 +12,7 @@ from dflash_tui.vllm_output import log_reader
 from dflash_tui.vllm_output.benign_warnings import explain_benign_warning
 from tests.support import recordings
 from tests.tui.conftest import HOSTILE, a_run
-from tests.tui.panel import app, feed, text
+from tests.tui.panel import app, feed, shows
 
 # What is left of warnings when the known ones are taken away: each of these says something about its run.
 TOLD = ("engine core exited unexpectedly", "random seed is set to 0")
@@ -98,10 +98,9 @@ async def test_who_scrolls_up_is_left_there_and_the_end_follows_again(live):
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(), [*events, *lines(now, 200)])
         pane = pane_of(panel)
-        assert "server.log · following" in text(panel)
+        await shows(pilot, "server.log · following")
         await pilot.press("up", "up")
-        await pilot.pause()
-        assert "paused, G follows" in text(panel)
+        await shows(pilot, "paused, G follows")
         at = pane.scroll_offset.y
         for line in lines(now + 300, 50, words="later"):
             panel.run_screen.take(line)
@@ -110,9 +109,7 @@ async def test_who_scrolls_up_is_left_there_and_the_end_follows_again(live):
         assert pane.scroll_offset.y == at
         await pilot.press("l")
         await pilot.press("G")
-        await pilot.pause()
-        assert "later 49" in text(panel)
-        assert "following" in text(panel)
+        await shows(pilot, "later 49", "following")
         await pilot.press("g")
         await pilot.pause()
         assert pane.scroll_offset.y == 0
@@ -135,8 +132,7 @@ async def test_search_finds_counts_and_steps(live):
         await pilot.pause()
         assert "0 matches" in str(pane_of(panel).border_title)
         await pilot.press("escape")
-        await pilot.pause()
-        assert "server.log · following" in text(panel)
+        await shows(pilot, "server.log · following")
         assert panel.focused is pane
 
 
@@ -149,9 +145,7 @@ async def test_a_match_at_the_end_is_not_pushed_away(live):
         for line in lines(now + 101, 100, words="later"):
             panel.run_screen.take(line)
         panel.run_screen.draw()
-        await pilot.pause()
-        assert "a needle" in text(panel)
-        assert "paused, G follows" in text(panel)
+        await shows(pilot, "a needle", "paused, G follows")
 
 
 async def test_what_is_searched_may_look_like_markup(live):
@@ -247,8 +241,7 @@ async def test_matches_and_place_move_with_the_lines(live):
             await pilot.pause()
             assert pane.lines[pane.at].endswith("a needle  [x]")
             assert f"“needle” 1 of {piece + 2}" in str(pane.border_title)
-            assert "a needle" in text(panel)
-            assert "paused, G follows" in text(panel)
+            await shows(pilot, "a needle", "paused, G follows")
         for line in lines(now, MAX_LINES - 1400):
             panel.run_screen.take(line)
         for _ in range(12):

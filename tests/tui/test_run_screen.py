@@ -18,7 +18,7 @@ from dflash_tui.events import (
 )
 from dflash_tui.tui.widgets.chart import Chart
 from tests.tui.conftest import HOSTILE, a_run, traffic
-from tests.tui.panel import app, feed, text
+from tests.tui.panel import app, feed, shows, text, wait_for
 
 
 async def test_a_start_shows_steps_phases_and_the_log(starting):
@@ -75,9 +75,7 @@ async def test_an_error_before_the_launch_is_shown_and_kept():
         await panel.switch_mode("live")
         await pilot.press("1", "2")
         panel.run_screen.draw()
-        await pilot.pause()
-        for words in ("✗ FAILED", "could not be installed", HOSTILE, "→ check the network"):
-            assert words in text(panel)
+        await shows(pilot, "✗ FAILED", "could not be installed", HOSTILE, "→ check the network")
 
 
 async def test_hostile_texts_neither_crash_nor_colour(live):
@@ -90,7 +88,7 @@ async def test_hostile_texts_neither_crash_nor_colour(live):
         panel.run_screen.draw()
         await pilot.pause()
         assert panel.run_screen.query_one(Log).lines[-1].endswith(f"✗ {HOSTILE}  [{HOSTILE.rsplit('/')[-1]}]")
-        assert text(panel).count("[/] [red]evil") >= 3
+        await wait_for(pilot, lambda: text(panel).count("[/] [red]evil") >= 3)
 
 
 async def test_freezing_holds_the_display_and_loses_nothing(live):
@@ -99,14 +97,13 @@ async def test_freezing_holds_the_display_and_loses_nothing(live):
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(), events)
         await pilot.press("space")
-        assert "FROZEN" in text(panel)
+        await shows(pilot, "FROZEN")
         panel.run_screen.take(LogLine(now, "said while frozen"))
         for _ in range(8):
             panel.run_screen.tick()
         assert "said while frozen" not in text(panel)
         await pilot.press("space")
-        await pilot.pause()
-        assert "said while frozen" in text(panel)
+        await shows(pilot, "said while frozen")
         assert "FROZEN" not in text(panel)
 
 
@@ -129,11 +126,9 @@ async def test_the_log_takes_the_screen_and_gives_it_back(live):
         await feed(pilot, a_run(), events)
         before = panel.run_screen.query_one(Log).size.height
         await pilot.press("l")
-        await pilot.pause()
-        assert panel.run_screen.query_one(Log).size.height > 25
+        await wait_for(pilot, lambda: panel.run_screen.query_one(Log).size.height > 25)
         await pilot.press("l")
-        await pilot.pause()
-        assert panel.run_screen.query_one(Log).size.height == before
+        await wait_for(pilot, lambda: panel.run_screen.query_one(Log).size.height == before)
 
 
 async def test_nothing_changed_draws_nothing(live):
@@ -160,10 +155,10 @@ async def test_keys_that_need_a_server_are_not_offered_without_one(live):
         await pilot.press("b", "S", "space", "l", "left_square_bracket")
         await pilot.pause()
         assert panel.screen is panel.run_screen
-        assert "NO SERVER" in text(panel)
+        await shows(pilot, "NO SERVER")
         assert "Send prompts" not in text(panel)
         await feed(pilot, a_run(), live[0])
-        assert "Send prompts" in text(panel)
+        await shows(pilot, "Send prompts")
         panel.run_screen.take(Exited(live[1], 1))
         panel.run_screen.draw()
         await pilot.pause()
@@ -201,19 +196,16 @@ async def test_alarms_are_told_and_shown_in_full(live):
     panel = app(now=now)
     async with panel.run_test(size=(80, 24)) as pilot:
         await feed(pilot, a_run(), events)
-        assert "✓ no alarms" in text(panel)
+        await shows(pilot, "✓ no alarms")
         panel.run_screen.take(Suspended(now - 5, (4711,)))
         panel.run_screen.draw()
-        await pilot.pause()
-        assert re.search("! .* suspended .* 5 s", text(panel))
+        await wait_for(pilot, lambda: re.search("! .* suspended .* 5 s", text(panel)) is not None)
         await pilot.press("exclamation_mark")
-        await pilot.pause()
-        assert "resume it: kill -CONT 4711" in text(panel)
+        await shows(pilot, "resume it: kill -CONT 4711")
         await pilot.press("escape")
         panel.run_screen.take(Suspended(now, ()))
         panel.run_screen.draw()
-        await pilot.pause()
-        assert "✓ no alarms" in text(panel)
+        await shows(pilot, "✓ no alarms")
 
 
 async def test_the_published_cycle_is_seen_and_named(live):
@@ -226,9 +218,8 @@ async def test_the_published_cycle_is_seen_and_named(live):
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(), [*events, *done])
-        assert re.search("4 of every 10 .* 62 instead of 21", text(panel))
-        assert "every 10: 6 fast, 4 slow" in text(panel)
-        assert "▄▃▃▃" in text(panel)
+        await wait_for(pilot, lambda: re.search("4 of every 10 .* 62 instead of 21", text(panel)) is not None)
+        await shows(pilot, "every 10: 6 fast, 4 slow", "▄▃▃▃")
 
 
 async def test_useless_positions_are_marked_and_n_suggested(live):
@@ -243,5 +234,4 @@ async def test_useless_positions_are_marked_and_n_suggested(live):
     panel = app(now=now + 30)
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(), [*events, *made])
-        assert "accepted per position: try n=2" in text(panel)
-        assert "✗ 3" in text(panel)
+        await shows(pilot, "accepted per position: try n=2", "✗ 3")

@@ -15,7 +15,7 @@ from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.runs import RunList, list_run_rows, render_run_row
 from tests.support import recordings
 from tests.tui.conftest import HOSTILE, a_recipe, a_run
-from tests.tui.panel import app, text, wait_for
+from tests.tui.panel import app, shows, text, wait_for
 
 LOG = recordings.raw("cpu-vllm-0.32.0/dflash_compile_cold")
 
@@ -111,8 +111,7 @@ async def test_the_list_takes_hostile_names_and_fits(ended, size):
     async with panel.run_test(size=size) as pilot:
         await pilot.press("r")
         await wait_for(pilot, lambda: "3 finished, and the sample" in text(panel) and "▶ sample" in text(panel))
-        for words in ("✗ failed", "■ stopped", "[/] [", "enter  watch", "h  compare starts", "esc  close"):
-            assert words in text(panel)
+        await shows(pilot, "✗ failed", "■ stopped", "[/] [", "enter  watch", "h  compare starts", "esc  close")
 
 
 async def test_a_run_is_exported_from_the_list(ended, tmp_path, monkeypatch):
@@ -122,8 +121,9 @@ async def test_a_run_is_exported_from_the_list(ended, tmp_path, monkeypatch):
         await pilot.press("r")
         await wait_for(pilot, lambda: isinstance(panel.screen, RunList) and bool(panel.screen.rows))
         await pilot.press("x")
-        await wait_for(pilot, lambda: bool(list(tmp_path.glob("*.zip"))))
-        assert recording.read_recording(tmp_path / f"{ended[2].id}.zip").id == ended[2].id
+        path = tmp_path / f"{ended[2].id}.zip"
+        await wait_for(pilot, path.exists)
+        assert recording.read_recording(path).id == ended[2].id
         await pilot.press("x")
         await wait_for(pilot, lambda: "already exists" in text(panel))
 
@@ -154,4 +154,4 @@ async def test_help_lists_the_keys_of_the_screen_and_of_the_panel():
             "Choose the mode: eager, graphs or compile",
             "ctrl+p",
         ):
-            assert words in text(panel)
+            await shows(pilot, words)

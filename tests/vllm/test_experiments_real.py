@@ -35,7 +35,7 @@ async def test_what_a_patch_does_is_found_and_explained(with_engine, demo_engine
         await pilot.press("a")
         await wait_for(pilot, lambda: isinstance(panel.screen, NewExperiment))
         await pilot.press("v", "ctrl+u", *VARY, "enter")
-        await wait_for(pilot, lambda: "boots    4 boots: on off off on" in text(panel))
+        await wait_for(pilot, lambda: ": on off off on" in text(panel))
         assert "sends    quick" in text(panel)  # the demo takes no long context
         await pilot.press("h")
         await wait_for(pilot, lambda: "boots    2 boots: on off" in text(panel))

@@ -32,7 +32,7 @@ from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
 from tests.support import command_line
 from tests.support.waiting import wait_until
-from tests.tui.panel import NO_GPU, failure_of, text, wait_for, words
+from tests.tui.panel import NO_GPU, failure_of, shows, text, wait_for, words
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 COMMAND = [sys.executable, "-m", "dflash_tui"]
@@ -235,8 +235,7 @@ async def _launched_beside(port: int) -> None:
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "demo-cpu" in text(panel) and "1 server running" in text(panel))
         await pilot.press("enter")
-        await wait_for(pilot, lambda: "Launch beside a running server?" in text(panel))
-        assert f"demo-cpu on :{port}" in words(panel)
+        await shows(pilot, "Launch beside a running", f"demo-cpu on :{port}", f"gets {port + 1}.")
         assert re.search(rf"\b{port} is taken, .* {port + 1}\.", words(panel))
         await pilot.press("n")
 
@@ -255,12 +254,13 @@ async def test_a_killed_server_in_the_panel_is_launched_again_with_a_key(with_en
         [first] = registry.list_runs()
         members = server_process.list_processes(first)
         members[0].kill()
-        await wait_for(pilot, lambda: "exit code -9, SIGKILL" in text(panel))
-        seen = text(panel)
-        assert "killed from outside" in seen
-        assert f"dflash-tui stop {first.id}" in seen.replace("│\n│", "").replace("\n", "") or "of it still run" in seen
+        await wait_for(pilot, lambda: "exit code -9, SIGKILL" in text(panel) and "killed from outside" in words(panel))
+        left = f"dflash-tui stop {first.id}"
+        await wait_for(
+            pilot, lambda: left in text(panel).replace("│\n│", "").replace("\n", "") or "still run" in words(panel)
+        )
         await pilot.press("f")
-        await wait_for(pilot, lambda: "launch again as it was" in text(panel) and "nothing: the same" in text(panel))
+        await wait_for(pilot, lambda: "launch again as" in text(panel) and "nothing: the same" in text(panel))
         await pilot.press("enter")
         while len(registry.list_runs()) < 2:
             await pilot.pause(0.5)
@@ -281,9 +281,7 @@ async def _its_port_is_taken_while_it_starts(pilot: Pilot[str], panel: DflashApp
         watcher = subprocess.Popen(watching, stderr=subprocess.PIPE, text=True)
         try:
             await asyncio.to_thread(said, watcher, held := f"port {run.plan.port} is held by")
-            await wait_for(pilot, lambda: held in words(panel))
-            assert "another program uses" in words(panel)
-            assert f"take port {run.plan.port + 1}" in words(panel)
+            await shows(pilot, held, "another program uses", f"take port {run.plan.port + 1}")
         finally:
             watcher.send_signal(signal.SIGINT)
             watcher.communicate(timeout=240)

@@ -65,8 +65,8 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
     again = DflashApp(run=run)
     async with again.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: again.run_screen.state.health is Health.WARM)
-        assert again.run_screen.state.phases == state.phases
-        assert len(again.run_screen.state.requests) == 6
+        await until(pilot, lambda: len(again.run_screen.state.requests) == 6)
+        await until(pilot, lambda: again.run_screen.state.phases == state.phases)
         await pilot.press("S")
         await pilot.press("y")
         await until(pilot, lambda: again.current_mode == "launch")
