@@ -11,6 +11,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
+from dflash_tui.common import own_secrets
 from dflash_tui.engines import environments
 from dflash_tui.experiments import controller, store
 from dflash_tui.planning import plan, recipe_loader, resolution
@@ -61,6 +62,7 @@ def folders(tmp_path_factory, monkeypatch) -> Path:
         monkeypatch.delenv(name)
     for name in ("NO_COLOR", "TEXTUAL_THEME", "TEXTUAL_ANIMATIONS"):
         monkeypatch.delenv(name, raising=False)
+    own_secrets.read_own_secrets()
     return root
 
 

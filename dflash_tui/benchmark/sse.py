@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.common.redaction import redact_text
+from dflash_tui.common.redaction import redact_secrets
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import MOST, RequestDone
@@ -129,7 +129,7 @@ class CompletionStream:
 
 def quote_server_text(text: str) -> str:
     """Return the start of a text from outside in one line, without secrets and what a terminal would act on."""
-    return clean_line(" ".join(redact_text(text[: 4 * _SAID_LIMIT]).split()))[:_SAID_LIMIT]
+    return redact_secrets(clean_line(" ".join(text.split())))[:_SAID_LIMIT]
 
 
 def _speculation(metrics: object) -> _Speculation | None:

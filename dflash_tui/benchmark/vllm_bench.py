@@ -19,7 +19,8 @@ from dflash_tui.benchmark.stats import PromptCell, Ratio
 from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.own_secrets import own_secrets
+from dflash_tui.common.sanitizer import clean_line, clean_text
 from dflash_tui.events import Event
 from dflash_tui.machine.process_environment import HUB_TOKEN_PLACES, PROXIES, build_helper_environment
 from dflash_tui.runs.run import Run
@@ -27,6 +28,7 @@ from dflash_tui.runs.run import Run
 # Options of `vllm serve` that say how the tokenizer is found.
 _TOKENIZER_OPTIONS = ("--tokenizer", "--tokenizer-mode", "--trust-remote-code")
 _IMPORT_PATIENCE = 300.0
+_LOG_END = 1 << 16
 
 
 class BenchPrompt(msgspec.Struct, frozen=True):
@@ -142,6 +144,8 @@ def _tokenizer_options(argv: tuple[str, ...]) -> list[str]:
 def _last_log_line(log: Path) -> str:
     """Return the last line that the benchmark wrote."""
     with log.open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
-        lines = [clean_line(line) for line in file.read().decode(errors="replace").splitlines()]
+        start = max(0, os.fstat(file.fileno()).st_size - _LOG_END)
+        file.seek(start)
+        first, *others = file.read().decode(errors="replace").splitlines() or [""]
+        lines = [own_secrets().hide_cut(clean_text(first), start=start > 0), *map(clean_line, others)]
     return next((line[:500] for line in reversed(lines) if line), "no output")

@@ -1,19 +1,19 @@
-"""Print the output of commands: data to stdout, status to stderr, both without control characters."""
+"""Print the output of commands: data to stdout, status to stderr, without control characters and own secrets."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
+from dflash_tui.common.own_secrets import hide_own_secrets
 from dflash_tui.common.sanitizer import escape_control_characters
 
 
 def print_data(line: str) -> None:
     """Write a line of data to stdout at once."""
-    sys.stdout.write(f"{escape_control_characters(line)}\n")
-    sys.stdout.flush()
+    _write(sys.stdout, line)
 
 
 def print_json(value: Any) -> None:
@@ -23,5 +23,9 @@ def print_json(value: Any) -> None:
 
 def print_status(line: str) -> None:
     """Write a line of status to stderr at once."""
-    sys.stderr.write(f"{escape_control_characters(line)}\n")
-    sys.stderr.flush()
+    _write(sys.stderr, line)
+
+
+def _write(stream: TextIO, line: str) -> None:
+    stream.write(f"{escape_control_characters(hide_own_secrets(line))}\n")
+    stream.flush()

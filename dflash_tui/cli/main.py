@@ -11,6 +11,7 @@ from importlib import import_module
 
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import DflashError, explain_resource_limit, suggest_write_fix
+from dflash_tui.common.own_secrets import read_own_secrets
 
 # Each command imports what it needs and nothing of the others.
 _HANDLERS = {
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _make_streams_safe()
     parser = build_parser()
     args = parser.parse_args(argv)
+    read_own_secrets()
     try:
         return _dispatch(parser, args)
     except DflashError as error:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 
-from dflash_tui.common.redaction import redact_text
+from dflash_tui.common.redaction import redact_secrets
 from dflash_tui.common.sanitizer import clean_lines
 
 
@@ -32,7 +32,7 @@ class DflashError(Exception):
     def __init__(self, what: str, *, evidence: str = "", hint: str = "") -> None:
         self.what, self.evidence, self.hint = (
             clean_lines(what),
-            clean_lines(redact_text(evidence)),
+            redact_secrets(clean_lines(evidence)),
             clean_lines(hint),
         )
         super().__init__(self.what)

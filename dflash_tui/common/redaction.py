@@ -6,16 +6,12 @@ their form, by the name beside them, and those of our own environment by their v
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 
+from dflash_tui.common.own_secrets import LEFT_OUT, hide_own_secrets
 from dflash_tui.common.secret_names import is_secret
 
-LEFT_OUT = "[left out]"
-# A shorter value of a variable may stand anywhere in a text by chance.
-_SHORTEST = 8
 _IS = r"(?:\\?['\"])?\s*[:=]\s*(?!(?i:none|null|true|false)\b)"
 _FIGURE = r"[\d.]+(?:[mu]?s)?(?:[\s,;)}\]]|$)"
 # A list, a quoted text or a word.
@@ -49,13 +45,14 @@ _QUOTED = re.compile(r"Received request |Generated response |Request (?=.{1,300}
 
 
 def looks_secret(value: object) -> bool:
-    """Whether a value has the form of an access token, or is an address with a password in it."""
+    """Whether a value has the form of a token, or is an address with a password in it."""
     text = str(value)
     return any(pattern.search(text) for words, pattern in _FORMS if any(word in text.lower() for word in words))
 
 
 def redact_secrets(text: str, instead: str = LEFT_OUT) -> str:
-    """Return `text` without access tokens, keys and passwords, with `instead` in their places."""
+    """Return clean `text` without our own secrets, access tokens, keys and passwords; `instead` is in their places."""
+    text = hide_own_secrets(text, instead)
     small = text.lower()
     for words, pattern in _SECRETS:
         if any(word in small for word in words):
@@ -72,7 +69,7 @@ def redact_argv(argv: Sequence[str], instead: str = LEFT_OUT) -> tuple[str, ...]
     """Return a command without tokens, keys and passwords: also without the word after a flag that names one."""
     redacted = [redact_secrets(word, instead) for word in argv]
     for place, flag in enumerate(argv[:-1]):
-        if flag.startswith("--") and "=" not in flag and is_secret(flag) and not argv[place + 1].startswith("--"):
+        if flag.startswith("-") and "=" not in flag and is_secret(flag) and not argv[place + 1].startswith("--"):
             redacted[place + 1] = instead
     return tuple(redacted)
 
@@ -87,32 +84,3 @@ def _without_quote(line: str) -> str:
     start = line.find(": ", head.end()) if head else -1
     quotes = start >= 0 and ("prompt" in line[start:] or "output" in line[start:])
     return f"{line[:start]}: {LEFT_OUT}" if quotes else line
-
-
-def read_env_secrets() -> tuple[bytes, ...]:
-    """Return the values of our variables that have the names of secrets, longest first; no paths and short words.
-
-    A server may have inherited them and write them to its log.
-    """
-    return _select_values(tuple(sorted((name, value) for name, value in os.environ.items() if is_secret(name))))
-
-
-@cache
-def _select_values(env: tuple[tuple[str, str], ...]) -> tuple[bytes, ...]:
-    values = {value.strip() for _, value in env}
-    secrets = [value for value in values if len(value) >= _SHORTEST and not value.startswith(("/", "~"))]
-    return tuple(os.fsencode(value) for value in sorted(secrets, key=len, reverse=True))
-
-
-def redact_env_values(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
-    """Return `data` without the secrets that `read_env_secrets` gave."""
-    for secret in secrets:
-        if secret in data:
-            data = data.replace(secret, LEFT_OUT.encode())
-    return data
-
-
-def redact_text(text: str) -> str:
-    """Return `text` without our own secrets, and without what looks like one."""
-    data = text.encode(errors="surrogatepass")
-    return redact_secrets(redact_env_values(data, read_env_secrets()).decode(errors="surrogatepass"))

@@ -1,7 +1,8 @@
-r"""Strip terminal escapes, control characters and invisible characters from untrusted text. Pure.
+r"""Clean untrusted text: strip what acts on a terminal or is invisible, then hide our own secrets.
 
 Logs, names, answers of servers and files are cleaned where they are read (`clean_line`, `clean_lines`,
-`clean_json_value`), so that no screen has to. All output passes `escape_control_characters`, which shows what is still
+`clean_json_value`), so that no screen has to. The order matters: an escape sequence in the middle of a key would keep
+it from being found. All output passes `escape_control_characters`, which shows what is still
 in there as \u1234.
 """
 
@@ -10,40 +11,25 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from dflash_tui.common.control_characters import UNSEEN, strip_control_characters
+from dflash_tui.common.own_secrets import own_secrets
+
 LINE_LIMIT = 2000
 _TEXT_LIMIT = 1 << 16
-_STRING = r"[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
-_ESCAPES = re.compile(
-    rf"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_]{_STRING}|[ -/]+[0-~]|[0-~])"
-    rf"|\x9b[0-?]*[ -/]*[@-~]|[\x90\x98\x9d-\x9f]{_STRING}"
-)
-# Unicode's format characters (Cf) and line ends, which reorder or hide text, and letters that nobody sees.
-_UNSEEN = (
-    r"\u2028\u2029\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    r"\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
-    r"\U000e0001-\U000e007f\u115f\u1160\u3164\uffa0"
-)
-_CONTROL = re.compile(rf"[\x00-\x08\x0a-\x1f\x7f-\x9f{_UNSEEN}]")
 # Only line ends and tabs may stay in what is written.
-ACTS = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_UNSEEN}]")
-# Marks that pile up on one letter; no language needs more than three.
-_MARK = (
-    r"[\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u1ab0-\u1aff"
-    r"\u1dc0-\u1dff\u20d0-\u20ff\ufe00-\ufe0f\ufe20-\ufe2f\U000e0100-\U000e01ef]"
-)
-_FLOOD = re.compile(rf"({_MARK}{{3}}){_MARK}+")
+ACTS = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{UNSEEN}]")
 
 
 def clean_line(text: str) -> str:
-    """Return `text` as one line without escape sequences and control characters, cut at `LINE_LIMIT` characters."""
-    text = _tame(text[:_TEXT_LIMIT]).rstrip()  # cleaning costs more than reading, and a line may be as long as a file
+    """Return `text` as one clean line, cut at `LINE_LIMIT` characters."""
+    text = clean_text(text).rstrip()
     return text if len(text) <= LINE_LIMIT else text[: LINE_LIMIT - 1] + "…"
 
 
-def _tame(text: str) -> str:
-    if text.isascii() and text.isprintable():
-        return text
-    return _FLOOD.sub(r"\1", _CONTROL.sub("", _ESCAPES.sub("", text)).expandtabs(4))
+def clean_text(text: str, limit: int = _TEXT_LIMIT) -> str:
+    """Return the first `limit` characters of `text` as one clean line, which takes longer than reading it."""
+    clean = strip_control_characters(text[:limit])
+    return own_secrets().hide_cut(clean, end=True) if len(text) > limit else own_secrets().hide(clean)
 
 
 def clean_lines(text: str) -> str:
@@ -67,10 +53,9 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def clean_json_value(value: Any, *, one_line: bool = True) -> Any:
-    """Return JSON data whose texts, keys included, do nothing to a terminal; each is one line, or keeps its lines."""
+    """Return JSON data with clean texts, keys included; each is one line, or keeps its lines."""
     if isinstance(value, str):
-        text = value[:_TEXT_LIMIT]
-        return _tame(text) if one_line else "\n".join(map(_tame, text.split("\n")))
+        return clean_text(value) if one_line else "\n".join(map(clean_text, value[:_TEXT_LIMIT].split("\n")))
     if isinstance(value, list | tuple):
         return [clean_json_value(item, one_line=one_line) for item in value]
     if isinstance(value, dict):

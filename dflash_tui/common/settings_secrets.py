@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dflash_tui.common.own_secrets import hide_own_secrets
 from dflash_tui.common.redaction import looks_secret, redact_secrets
 from dflash_tui.common.secret_names import holds_secret, is_secret
 
@@ -25,7 +26,11 @@ def find_secret(name: str, value: object) -> str | None:
             left += [(f"{place}.{key}", item) for key, item in value.items()]
         elif isinstance(value, list | tuple | set | frozenset):
             left += [(place, item) for item in value]
-        elif looks_secret(value) or any(holds_secret(part, value) for part in place.rstrip("+").split(".")):
+        elif (
+            looks_secret(value)
+            or hide_own_secrets(str(value)) != str(value)
+            or any(holds_secret(part, value) for part in place.rstrip("+").split("."))
+        ):
             return place
         elif isinstance(value, str) and _STRUCTURED.match(value):
             try:

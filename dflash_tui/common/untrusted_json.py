@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from dflash_tui.common.own_secrets import own_secrets
 from dflash_tui.common.sanitizer import clean_json_value
 
 T = TypeVar("T")
@@ -31,7 +32,8 @@ def decode_untrusted(data: bytes, decoder: msgspec.json.Decoder[T], *, one_line:
         msgspec.MsgspecError: it is not JSON, not UTF-8, nested too deeply, or not what the decoder is for.
     """
     try:
-        if not _SUSPECT.search(data):  # nearly all that is read, and some is every second
+        # Nearly all that is read is plain, and some is read every second.
+        if not _SUSPECT.search(data) and not own_secrets().occurs_in(data):
             return decoder.decode(data)
         return msgspec.convert(
             clean_json_value(msgspec.json.decode(data), one_line=one_line), decoder.type, str_keys=True

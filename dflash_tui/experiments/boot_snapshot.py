@@ -8,8 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.redaction import LEFT_OUT, redact_secrets
-from dflash_tui.common.secret_names import is_secret
+from dflash_tui.common.redaction import redact_argv, redact_variables
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import ledger
@@ -65,7 +64,7 @@ def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
         engine=run.engine,
         gpus=tuple(card.name for card in cards),
         driver=probe.driver,
-        argv=_redact_argv(run.plan.argv),
+        argv=redact_argv(run.plan.argv),
         env=_redact_env(run.plan.env, cache),
         inherited=_redact_env(_select_heeded(process_environment.build_server_environment(), run.plan.env), None),
         patches=_digest_patches(engine, run.patches) if engine else {},
@@ -73,21 +72,10 @@ def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
     )
 
 
-def _redact_argv(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a command without what follows a flag that takes a secret."""
-    before = ("", *words)
-    return tuple(
-        LEFT_OUT if flag.startswith("--") and is_secret(flag) and not word.startswith("--") else redact_secrets(word)
-        for flag, word in zip(before, words, strict=False)
-    )
-
-
 def _redact_env(env: dict[str, str], cache: Path | None) -> dict[str, str]:
     """Return the variables; a cache of its own has the same name in every arm, since it makes no difference."""
     shown = {name: value.replace(str(cache), "{own cache}") if cache else value for name, value in env.items()}
-    return {
-        name: LEFT_OUT if is_secret(name) else redact_secrets(value) for name, value in shown.items() if name != MARK
-    }
+    return {name: value for name, value in redact_variables(shown).items() if name != MARK}
 
 
 def _select_heeded(around: dict[str, str], planned: dict[str, str]) -> dict[str, str]:

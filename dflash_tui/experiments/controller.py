@@ -13,6 +13,7 @@ import psutil
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, PreflightFailed, UsageError
 from dflash_tui.common.formatting import truncate
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import runner as experiments_runner
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import Design
@@ -114,7 +115,7 @@ def launch_driver(design: Design) -> str:
     output = (folder / store.LOG).read_bytes()[size:].decode(errors="replace").strip().splitlines()
     raise DflashError(
         f"the driver of {design.id} exited at once",
-        evidence=truncate(" | ".join(output[-3:]), 500),
+        evidence=truncate(clean_line(" | ".join(output[-3:])), 500),
         hint=f"dflash-tui ab resume {design.id}",
     )
 

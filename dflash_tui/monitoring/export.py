@@ -17,8 +17,9 @@ import msgspec
 
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.redaction import LEFT_OUT, redact_prompts, redact_secrets
-from dflash_tui.common.secret_names import is_secret
+from dflash_tui.common.own_secrets import LEFT_OUT
+from dflash_tui.common.redaction import redact_argv, redact_prompts, redact_secrets, redact_variables
+from dflash_tui.common.sanitizer import clean_text
 from dflash_tui.events import Exited, encode
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import LOG_PART, RUN_PART, SAMPLES_PART
@@ -59,7 +60,7 @@ def export_run(run: Run, output: str | None = None, *, with_prompts: bool = Fals
 
 
 def _redact_text(text: str) -> str:
-    """Return `text` without secrets, and with ~ for the home folder."""
+    """Return clean `text` without secrets, and with ~ for the home folder."""
     text, home = redact_secrets(text), str(Path.home())
     return text.replace(home, "~") if len(home) > 1 else text
 
@@ -68,19 +69,14 @@ def _redact_run(run: Run) -> Any:
     """Return the content of `run.json` as JSON data without secrets."""
     fields = _redact_value(msgspec.to_builtins(run))
     # A flag may carry a secret as the next word, and a variable's name tells what its value is.
-    argv = fields["plan"]["argv"]
-    fields["plan"]["argv"] = [
-        LEFT_OUT if before.startswith("-") and "=" not in before and is_secret(before) else word
-        for before, word in zip(["", *argv], argv, strict=False)
-    ]
-    env = fields["plan"]["env"]
-    fields["plan"]["env"] = {name: LEFT_OUT if is_secret(name) else value for name, value in env.items()}
+    fields["plan"]["argv"] = redact_argv(fields["plan"]["argv"])
+    fields["plan"]["env"] = redact_variables(fields["plan"]["env"])
     return fields | {"born": ""}
 
 
 def _redact_value(value: Any) -> Any:
     if isinstance(value, str):
-        return _redact_text(value)
+        return _redact_text(clean_text(value))
     if isinstance(value, list | tuple):
         return [_redact_value(item) for item in value]
     return {key: _redact_value(item) for key, item in value.items()} if isinstance(value, dict) else value
@@ -88,14 +84,17 @@ def _redact_value(value: Any) -> Any:
 
 def _redact_log(run: Run, *, with_prompts: bool) -> Iterator[bytes]:
     for line in _read_log_lines(run.log):
-        text = line.decode("utf-8", "surrogateescape")
+        body = line.rstrip(b"\r\n")
+        text = clean_text(body.decode("utf-8", "surrogateescape"), _CHUNK)
+        if len(body) > _CHUNK:
+            text = f"{text.rpartition(' ')[0]} {LEFT_OUT}"
         if not with_prompts:
             text = redact_prompts(text)
-        yield _redact_text(text).encode("utf-8", "surrogateescape")
+        yield _redact_text(text).encode("utf-8", "surrogateescape") + line[len(body) :]
 
 
 def _read_log_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a log with their ends; of a line above a MiB only its beginning.
+    """Yield the lines of a log with their ends; of a line above a MiB only its beginning, of more than that.
 
     Whether a text is a secret or a prompt depends on what precedes it, and no reader of a log shows more of a line.
     """
@@ -109,7 +108,7 @@ def _read_log_lines(path: Path) -> Iterator[bytes]:
         if overlong:
             rest = b""
         elif overlong := len(rest) > _CHUNK:
-            yield rest[:_CHUNK].rpartition(b" ")[0] + f" {LEFT_OUT}\n".encode()
+            yield rest[: _CHUNK + 1] + b"\n"
     if not overlong:
         yield rest
 

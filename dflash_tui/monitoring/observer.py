@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from dflash_tui.common import private_files, redaction
+from dflash_tui.common import private_files
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.events import AnyEvent, Autopsy, Exited, Stopping, decode_recorded
 from dflash_tui.machine import processes
@@ -56,12 +56,17 @@ class _TailReader:
                 line_end = self._restart_if_replaced(os.fstat(file.fileno()))
                 file.seek(self._position)
                 data = file.read(_CHUNK)
+                self._position += len(data)
+                begin, end = self._gap
+                if begin and begin <= self._position < end:
+                    # Whole lines on both sides: half a key would not be known as one.
+                    file.seek(end - 1)
+                    file.readline(_MAX_SAMPLE_BYTES)
+                    self._position = file.tell()
+                    left_out = f"… {end - begin >> 20} MiB of the log are left out …\n"
+                    data = data[: data.rfind(b"\n") + 1] + left_out.encode()
         except OSError:
             return b""
-        self._position += len(data)
-        begin, end = self._gap
-        if begin and begin <= self._position < end:
-            self._position, data = end, data + f"\n… {end - begin >> 20} MiB of the log are left out …\n".encode()
         return line_end + data
 
     def _restart_if_replaced(self, now: os.stat_result) -> bytes:
@@ -79,7 +84,7 @@ class _EventSource:
 
     def __init__(self, run: Run) -> None:
         self._log, self._samples = _TailReader(lambda: run.log, LONG_LOG_BYTES), _TailReader(lambda: run.samples)
-        self._reader = LogReader(run.started_at, run.utc_offset, redaction.read_env_secrets())
+        self._reader = LogReader(run.started_at, run.utc_offset)
         self._lines = LineBuffer(_MAX_SAMPLE_BYTES)
 
     def read(self) -> tuple[list[AnyEvent], bool]:

@@ -17,7 +17,7 @@ from typing import IO, BinaryIO
 
 import msgspec
 
-from dflash_tui.common import paths, private_files, redaction
+from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.line_buffer import LineBuffer
 from dflash_tui.common.sanitizer import clean_json_value, clean_line
@@ -82,7 +82,7 @@ class Recording(Run, frozen=True):
 
     def last_event_time(self) -> float:
         """Return the time of the last event, by the last parts of both files."""
-        reader = LogReader(self.started_at, self.utc_offset, redaction.read_env_secrets())
+        reader = LogReader(self.started_at, self.utc_offset)
         logged = [event.at for event in reader.feed(self._read_tail(LOG_PART) + b"\n")]
         return max([self.started_at, *logged, *(event.at for event in self.last_recorded_events())])
 
@@ -92,7 +92,7 @@ class Recording(Run, frozen=True):
         return [event for line in lines if (event := decode_recorded(line))]
 
     def _read_log(self) -> Iterator[AnyEvent]:
-        reader = LogReader(self.started_at, self.utc_offset, redaction.read_env_secrets())
+        reader = LogReader(self.started_at, self.utc_offset)
         for chunk in self._read_chunks(LOG_PART):
             yield from reader.feed(chunk)
         yield from reader.feed(b"\n")

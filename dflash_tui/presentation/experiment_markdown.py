@@ -12,7 +12,7 @@ from dflash_tui.common.formatting import (
     pluralize,
     truncate,
 )
-from dflash_tui.common.redaction import LEFT_OUT
+from dflash_tui.common.own_secrets import LEFT_OUT
 from dflash_tui.common.secret_names import is_secret
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Sweep

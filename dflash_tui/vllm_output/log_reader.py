@@ -14,7 +14,7 @@ import re
 import time
 from functools import lru_cache
 
-from dflash_tui.common.redaction import redact_env_values
+from dflash_tui.common.own_secrets import read_own_secrets
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
 from dflash_tui.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem
 from dflash_tui.vllm_output.known_failures import recognize_failure
@@ -44,13 +44,13 @@ class LogReader:
 
     Lines get their time from vLLM's own stamps (whole seconds, local time, no year); a line without a stamp
     has the time of the line before it. `started_at` (seconds since the epoch) is the launch, `utc_offset` the
-    seconds that local time was ahead of UTC then. Every text in `secrets` is removed from the log.
+    seconds that local time was ahead of UTC then. Lines are clean, without our own secrets.
     """
 
-    def __init__(self, started_at: float, utc_offset: float, secrets: tuple[bytes, ...] = ()) -> None:
-        self._secrets = secrets
+    def __init__(self, started_at: float, utc_offset: float) -> None:
+        self._secrets, self._may_have_secrets = read_own_secrets(), False
         self._at, self._offset = started_at, utc_offset
-        self._rest = b""
+        self._rest, self._is_overlong = b"", False
         self._stamp = ""
         self._begun = self._exception_ignored = False
         self._phases, self._facts = PhaseReader(), FactReader()
@@ -58,12 +58,16 @@ class LogReader:
     def feed(self, chunk: bytes) -> list[AnyEvent]:
         """Return the events of the lines that `chunk` completes."""
         events: list[AnyEvent] = []
-        whole, _, self._rest = (self._rest + chunk).replace(b"\r", b"\n").rpartition(b"\n")
-        whole = redact_env_values(whole, self._secrets)
+        data = (self._rest + chunk).replace(b"\r", b"\n")
+        if self._is_overlong:  # nobody is shown more of a line than its beginning, which was read
+            _, end, data = data.partition(b"\n")
+            self._is_overlong = not end
+        whole, _, self._rest = data.rpartition(b"\n")
+        self._may_have_secrets = self._secrets.occurs_in(whole)
         lines = whole.decode(errors="replace").split("\n")
         if len(self._rest) > _BUFFER_LIMIT:
             lines.append(self._rest.decode(errors="replace"))
-            self._rest = b""
+            self._rest, self._is_overlong = b"", True
         self._begin_import(events)
         read_line = self._read_line
         for line in lines:
@@ -75,6 +79,7 @@ class LogReader:
         """Return the events of one line; `at` overrides the time stamp of the line."""
         events: list[AnyEvent] = []
         self._begin_import(events)
+        self._may_have_secrets = self._secrets.occurs_in(raw.encode(errors="surrogatepass"))
         self._read_line(raw, at, events)
         return events
 
@@ -89,7 +94,8 @@ class LogReader:
             events.append(PhaseStarted(self._at, Phase.IMPORT))
 
     def _read_line(self, raw: str, at: float | None, events: list[AnyEvent]) -> None:
-        text = raw if raw.isascii() and raw.isprintable() and len(raw) <= LINE_LIMIT else clean_line(raw)
+        plain = not self._may_have_secrets and raw.isascii() and raw.isprintable() and len(raw) <= LINE_LIMIT
+        text = raw if plain else clean_line(raw)
         prefix = _PREFIX.match(text)
         assert prefix is not None  # noqa: S101 - every part of it is optional
         body = text[prefix.end() :].rstrip()

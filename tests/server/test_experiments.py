@@ -10,7 +10,7 @@ from statistics import fmean
 
 import pytest
 
-from dflash_tui.common.redaction import LEFT_OUT
+from dflash_tui.common.own_secrets import LEFT_OUT
 from dflash_tui.experiments import (
     boot_snapshot,
     controller,

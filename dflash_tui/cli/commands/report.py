@@ -14,6 +14,7 @@ from dflash_tui.benchmark import imported_results
 from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.own_secrets import hide_own_secrets
 from dflash_tui.common.redaction import redact_argv, redact_variables
 from dflash_tui.experiments import run_comparison, run_report, store
 from dflash_tui.experiments.analysis.report import ExperimentReport, find_misplaced_arms
@@ -44,7 +45,7 @@ def report(args: argparse.Namespace) -> int:
             )
         text = render_report(loaded, kind, names[0] if names else "")
     if args.output:
-        _write(Path(args.output).expanduser(), text)
+        _write(Path(args.output).expanduser(), hide_own_secrets(text))
         print_status(f"written to {args.output}")
     else:
         print_data(text.rstrip("\n"))

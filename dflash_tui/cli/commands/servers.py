@@ -15,8 +15,8 @@ from dflash_tui.common.formatting import (
     format_table,
 )
 from dflash_tui.common.line_buffer import LineBuffer
-from dflash_tui.common.redaction import read_env_secrets, redact_env_values
-from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.own_secrets import own_secrets
+from dflash_tui.common.sanitizer import clean_line, clean_text
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import observer
 from dflash_tui.runs import registry, server_process
@@ -77,21 +77,27 @@ def logs(args: argparse.Namespace) -> int:
     run = registry.find_run(args.run)
     if not run.log.exists():
         raise DflashError(f"the log of {run.id} is gone", evidence=str(run.log))
-    buffer, secrets = LineBuffer(_LONGEST_LINE, keep_end=True), read_env_secrets()
+    buffer = LineBuffer(_LONGEST_LINE, keep_end=True)
     with private_files.open_file(run.log) as file:
         while True:
             ended = not server_process.is_alive(run)
             while data := file.read(1 << 20):
                 for line in buffer.feed(data):
-                    print_data(
-                        clean_line(redact_env_values(line, secrets).rsplit(b"\r", 1)[-1].decode(errors="replace"))
-                    )
+                    print_data(_clean_end(line))
             if ended or not args.follow:
                 break
             time.sleep(observer.LOG_INTERVAL)
     if rest := buffer.rest:
-        print_data(clean_line(redact_env_values(rest, secrets).decode(errors="replace")))
+        print_data(_clean_end(rest))
     return 0
+
+
+def _clean_end(line: bytes) -> str:
+    """Return what a terminal would show of a line in the end; one as long as the buffer has lost its beginning."""
+    text = line.rsplit(b"\r", 1)[-1].decode(errors="replace")
+    if len(line) < _LONGEST_LINE:
+        return clean_line(text)
+    return clean_line(own_secrets().hide_cut(clean_text(text), start=True))
 
 
 def stop(args: argparse.Namespace) -> int:

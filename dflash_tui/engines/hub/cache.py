@@ -15,6 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_tui.common import hub_token
+
 _PUBLIC = "https://huggingface.co"
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -44,7 +46,7 @@ def hub_endpoint() -> str:
 def hub_cache_folder() -> Path:
     """Return the cache's folder, absolute (HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME)."""
     variable = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    return _path(variable) if variable else _home() / "hub"
+    return hub_token.expand_path(variable) if variable else hub_token.hub_home_folder() / "hub"
 
 
 def read_hub_token() -> str | None:
@@ -54,28 +56,13 @@ def read_hub_token() -> str | None:
     """
     if _is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN"):
         return None
-    token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
-    if not token:
-        path = os.environ.get("HF_TOKEN_PATH")
-        try:
-            token = (_path(path) if path else _home() / "token").read_text()
-        except (OSError, UnicodeDecodeError):
-            return None
+    token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or hub_token.read_token_file()
     return token.replace("\r", "").replace("\n", "").strip() or None
 
 
 def is_hub_offline() -> bool:
     """Whether the user forbids requests to the hub (HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE)."""
     return _is_true("HF_HUB_OFFLINE") if os.environ.get("HF_HUB_OFFLINE") else _is_true("TRANSFORMERS_OFFLINE")
-
-
-def _home() -> Path:
-    variable = os.environ.get("HF_HOME")
-    return _path(variable) if variable else _path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-
-
-def _path(text: str) -> Path:
-    return Path(os.path.expandvars(text)).expanduser().absolute()
 
 
 def _is_true(name: str) -> bool:

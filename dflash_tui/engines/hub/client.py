@@ -10,6 +10,8 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from dflash_tui.common.own_secrets import read_own_secrets
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines.hub import cache
 
@@ -82,6 +84,7 @@ async def ask_hub(repo: str, revision: str) -> RepositoryInfo:
     if cache.is_hub_offline():
         raise HubAccessError(Access.OFFLINE, "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set")
     token = cache.read_hub_token()
+    read_own_secrets()  # the hub may quote it
     if token and not (token.isascii() and token.isprintable()):
         raise HubAccessError(Access.TOKEN_REFUSED, "the token contains characters that no token may have")
     at, quoted = cache.hub_endpoint(), quote(revision, safe="")
@@ -162,6 +165,4 @@ def _check(response: httpx.Response, *, with_token: bool) -> None:
 
 def quote_hub_text(text: str) -> str:
     """Return the start of a text from outside as one line that a terminal does not act on, without the token."""
-    token = cache.read_hub_token()
-    hidden = text.replace(token, "…") if token else text
-    return " ".join("".join(c if c.isprintable() else " " for c in hidden[:_TEXT_LIMIT]).split())
+    return clean_line(" ".join(text.split()))[:_TEXT_LIMIT]

@@ -3,6 +3,7 @@
 import pytest
 
 from dflash_tui.common import redaction, settings_secrets
+from dflash_tui.common.own_secrets import LEFT_OUT
 from dflash_tui.common.secret_names import is_secret
 
 
@@ -69,7 +70,7 @@ def test_what_is_no_secret_stays(text):
 def test_prompts_and_answers_are_left_out(head):
     """Line by line, whatever the client called its request."""
     told = redaction.redact_prompts(f"before\n{head}prompt: 'PRIVATE', output: 'PRIVATE'\nafter")
-    assert told == f"before\n{head}{redaction.LEFT_OUT}\nafter"
+    assert told == f"before\n{head}{LEFT_OUT}\nafter"
 
 
 @pytest.mark.parametrize(
@@ -177,13 +178,13 @@ def test_a_command_and_an_environment_lose_their_secrets():
         "x",
         "--trust-remote-code",
     )
-    assert redaction.redact_argv(argv) == (*argv[:2], redaction.LEFT_OUT, *argv[3:])
+    assert redaction.redact_argv(argv) == (*argv[:2], LEFT_OUT, *argv[3:])
     assert redaction.redact_argv(("vllm", "hf_abcdefghijklmnopqrstuv", "--api-key")) == (
         "vllm",
-        redaction.LEFT_OUT,
+        LEFT_OUT,
         "--api-key",
     )
     env = {"HF_TOKEN": "x", "VLLM_X": "Bearer abcdefghijkl", "OMP_NUM_THREADS": "2"}
     assert redaction.redact_variables(env) == {
-        "HF_TOKEN": redaction.LEFT_OUT, "VLLM_X": f"Bearer {redaction.LEFT_OUT}", "OMP_NUM_THREADS": "2"
+        "HF_TOKEN": LEFT_OUT, "VLLM_X": f"Bearer {LEFT_OUT}", "OMP_NUM_THREADS": "2"
     }  # fmt: skip
