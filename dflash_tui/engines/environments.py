@@ -279,6 +279,8 @@ def _advice(evidence: str, recorded: Path) -> str:
             "free some space where engines are (XDG_DATA_HOME) and in uv's cache (UV_CACHE_DIR, "
             "`uv cache clean`), or put them elsewhere, and run the same command again"
         )
+    if re.search(r"(?i)temporarily unavailable|os error 11\b", evidence):
+        return "uv may start no more threads: `ulimit -u` is the limit, `ps -u $USER` who runs"
     if re.search(r"(?i)dns|connect|network|timed? ?out|offline|fetch|request", evidence):
         return (
             "check the network, or point uv to a mirror or wheel folder (UV_DEFAULT_INDEX, UV_FIND_LINKS), and run "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -38,7 +39,10 @@ _CHUNK = 1 << 12  # some 30 lines, a few milliseconds of reading
 _TAIL_BYTES = 1 << 16
 _RUN_ID = re.compile(r"[\w][\w.+-]{0,200}")
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
-_READ_ERRORS = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+_READ_ERRORS = (
+    OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError,
+    UnicodeDecodeError, struct.error,  # a name, or a field beside it, that says it is what it is not
+)  # fmt: skip
 
 
 class Recording(Run, frozen=True):

@@ -14,7 +14,7 @@ import pytest
 
 from dflash_tui.common import paths
 from dflash_tui.runs import registry
-from tests.server.faults.test_surroundings import STARVED, XDG
+from tests.server.faults.test_surroundings import XDG
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
 from tests.support.pty_terminal import ENTER
@@ -138,7 +138,7 @@ def test_the_limit_of_processes_is_a_sentence_whenever_it_is_reached(limited, wo
     shutil.rmtree(paths.engines_folder())
     done = run(*words.split(), before=tuple(limited(most)))
     assert "Traceback" not in done.stderr
-    if done.returncode != 4:  # it never got so far as to need another
-        assert done.returncode == 1
-        assert STARVED in done.stderr
+    assert done.returncode in {0, 1, 3, 4}
+    if done.returncode in {1, 3}:  # we, or uv; 0 and 4 are a doctor's that needs no other
+        assert "ulimit -u" in done.stderr
     assert registry.list_runs() == []
