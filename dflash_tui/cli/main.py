@@ -12,6 +12,7 @@ from importlib import import_module
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import DflashError, explain_resource_limit, suggest_write_fix
 from dflash_tui.common.own_secrets import read_own_secrets
+from dflash_tui.common.private_files import tighten_umask
 
 # Each command imports what it needs and nothing of the others.
 _HANDLERS = {
@@ -41,6 +42,7 @@ _HANDLERS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     _make_streams_safe()
+    tighten_umask()
     parser = build_parser()
     args = parser.parse_args(argv)
     read_own_secrets()

@@ -62,29 +62,39 @@ def suites_folder() -> Path:
     return PACKAGE_ROOT / "suites"
 
 
+def state_folder() -> Path:
+    """Return the folder of what is recorded: runs, experiments and reservations are in it (XDG state)."""
+    return _own(platformdirs.user_state_path)
+
+
 def runs_folder() -> Path:
     """Return the folder with one folder per run (XDG state)."""
-    return _own(platformdirs.user_state_path) / "runs"
+    return state_folder() / "runs"
 
 
 def reservations_folder() -> Path:
     """Return the folder with one file per launch that is being prepared (XDG state)."""
-    return _own(platformdirs.user_state_path) / "reservations"
+    return state_folder() / "reservations"
 
 
 def experiments_folder() -> Path:
     """Return the folder with one folder per A/B (XDG state)."""
-    return _own(platformdirs.user_state_path) / "experiments"
+    return state_folder() / "experiments"
+
+
+def data_folder() -> Path:
+    """Return the folder of what is installed and built: engines and models are in it (XDG data)."""
+    return _own(platformdirs.user_data_path)
 
 
 def engines_folder() -> Path:
     """Return the folder with one vLLM environment per engine (XDG data)."""
-    return _own(platformdirs.user_data_path) / "engines"
+    return data_folder() / "engines"
 
 
 def models_folder() -> Path:
     """Return the folder of the models that recipes build themselves (XDG data)."""
-    return _own(platformdirs.user_data_path) / "models"
+    return data_folder() / "models"
 
 
 def cache_folder() -> Path:
@@ -92,21 +102,26 @@ def cache_folder() -> Path:
     return _own(platformdirs.user_cache_path)
 
 
+def config_folder() -> Path:
+    """Return the folder of what the user writes: recipes, patches and suites are in it (XDG config)."""
+    return _own(platformdirs.user_config_path)
+
+
 def user_recipes_folder() -> Path:
     """Return the folder of the user's own recipes (XDG config); they win over the shipped ones."""
-    return _own(platformdirs.user_config_path) / "recipes"
+    return config_folder() / "recipes"
 
 
 def user_units_folder() -> Path:
     """Return the folder in which `systemd --user` looks for the user's own units."""
-    return _own(platformdirs.user_config_path).parent / "systemd" / "user"
+    return config_folder().parent / "systemd" / "user"
 
 
 def user_patches_folder() -> Path:
     """Return the folder of the user's own patches (XDG config); they win over the shipped ones."""
-    return _own(platformdirs.user_config_path) / "patches"
+    return config_folder() / "patches"
 
 
 def user_suites_folder() -> Path:
     """Return the folder of the user's own prompt suites (XDG config); they win over the shipped ones."""
-    return _own(platformdirs.user_config_path) / "suites"
+    return config_folder() / "suites"

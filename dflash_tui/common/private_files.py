@@ -34,6 +34,26 @@ def make_private_folder(folder: Path) -> None:
     folder.mkdir(mode=0o700)
 
 
+def ensure_private_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, each for its owner alone; one that is there is left so.
+
+    Raises:
+        OSError: it cannot be made, or something else is there.
+    """
+    try:
+        make_private_folder(folder)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+
+
+def tighten_umask() -> None:
+    """Let nobody else have new files where everybody could write them; a umask that a group works with is left."""
+    before = os.umask(0o077)
+    if before & stat.S_IWOTH:
+        os.umask(before)
+
+
 def open_private(path: str, flags: int) -> int:
     """Open as `open` wants it, with a new file for its owner alone; what is no file, or a link, is not opened.
 
@@ -123,17 +143,47 @@ def replace_private_file(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def ownership_problem(folder: Path) -> str:
-    """Return why a folder is not trusted: others may have written what is in it; empty when it is trusted or gone."""
+def ownership_problem(path: Path, top: Path | None = None, *, shareable: bool = False) -> str:
+    """Return why a file or folder is not trusted: others may have written it; empty when it is trusted or gone.
+
+    Args:
+        path: The file or folder.
+        top: The highest of the folders above it that are ours, too; who can write one of them can replace the rest.
+        shareable: Whether a user may have it from the system, or write it together with a group; what only we
+            write, nobody shares.
+    """
+    for place in _list_places(path, top):
+        if problem := _describe_writers(place, shareable=shareable):
+            return problem if place == path else f"is in {place}, which {problem}"
+    return ""
+
+
+def _list_places(path: Path, top: Path | None) -> list[Path]:
+    return [path, *(place for place in path.parents if top and place.is_relative_to(top))]
+
+
+def _describe_writers(path: Path, *, shareable: bool) -> str:
     try:
-        status = folder.stat()
+        status = path.stat()
     except OSError:
         return ""
-    if status.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid() and not (shareable and status.st_uid == 0):
         return f"belongs to another user (uid {status.st_uid})"
-    return "can be written by everybody" if status.st_mode & 0o002 else ""
+    if status.st_mode & stat.S_IWOTH:
+        return "can be written by everybody"
+    return "can be written by its group" if status.st_mode & stat.S_IWGRP and not shareable else ""
 
 
-def suggest_ownership_fix(folder: Path) -> str:
-    """Return what to do about a folder that is not trusted."""
-    return f"if you know what is in it: chown it to yourself, and chmod go-w {folder}"
+def explain_untrusted_record(file: Path, top: Path) -> str:
+    """Return as a clause about the folder of `file` why that is not trusted; empty when it is, or is gone."""
+    if why := ownership_problem(file.parent, top):
+        return f"it {why}"
+    why = ownership_problem(file)
+    return f"its {file.name} {why}" if why else ""
+
+
+def suggest_ownership_fix(path: Path, top: Path | None = None) -> str:
+    """Return what to do about a file or folder that is not trusted, in which `top` is as for `ownership_problem`."""
+    untrusted = (place for place in _list_places(path, top) if _describe_writers(place, shareable=False))
+    place = next(untrusted, path)
+    return f"if you know what is in it: chown it to yourself, and chmod {'-R ' * place.is_dir()}go-w {place}"

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from dflash_tui.common import private_files
+from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import RecipeError
 from dflash_tui.common.sanitizer import clean_line
 
@@ -53,8 +53,9 @@ def load_yaml(path: Path, kind: type[T]) -> T:
 
     Raises:
         RecipeError: the file cannot be read, is not YAML, or does not fit `kind`; the message starts with
-            `file:line: key`.
+            `file:line: key`. Or it is one of the user's own, and others may have written it.
     """
+    _refuse_untrusted(path)
     text = read_yaml_text(path)
     try:
         root = compose_yaml(text)
@@ -67,6 +68,14 @@ def load_yaml(path: Path, kind: type[T]) -> T:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         raise RecipeError(_explain(path, root, data, str(error), kind)) from None
+
+
+def _refuse_untrusted(path: Path) -> None:
+    """Raise when a file of the user's recipes, patches or suites is not trusted; a path elsewhere is a choice."""
+    top = paths.config_folder()
+    if path.absolute().is_relative_to(top) and (why := private_files.ownership_problem(path, top, shareable=True)):
+        fix = private_files.suggest_ownership_fix(path, top)
+        raise RecipeError(f"{path} is not used: it {why}", hint=fix)
 
 
 def parse_yaml_value(text: str) -> Any:

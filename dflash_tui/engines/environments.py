@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 import msgspec
 import uv
 
+from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import EngineError, explain_resource_limit
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import package_lock
@@ -87,13 +89,32 @@ def find_site_packages(folder: Path) -> Path:
 
 
 def find_engine(folder: Path) -> Engine | None:
-    """Return the finished engine in `folder`, or None; an incomplete one has no marker and does not count."""
+    """Return the finished engine in `folder`, or None; an incomplete one has no marker and does not count.
+
+    Nor does one that others may have written.
+    """
+    if explain_untrusted_engine(folder):
+        return None
     try:
         engine = msgspec.json.decode((folder / MARKER).read_bytes(), type=Engine)
     except (OSError, msgspec.MsgspecError):
         return None
     # An environment is tied to its path: a copy of the folder is not one.
     return engine if engine.folder == str(folder) and engine.python.exists() else None
+
+
+def explain_untrusted_engine(folder: Path) -> str:
+    """Return why the engine in `folder` is not used, since others may have written what is in it; empty when it is.
+
+    Of its many folders those are asked in which a file would be run; none when nobody else can enter the engine's.
+    """
+    if why := private_files.ownership_problem(folder, paths.data_folder(), shareable=True):
+        return why
+    if not folder.is_dir() or not folder.stat().st_mode & 0o077:
+        return ""
+    inner = [folder / "bin", *folder.glob("lib/python3.*/site-packages"), *folder.glob("lib/python3.*/*/vllm")]
+    problems = (private_files.ownership_problem(place, folder, shareable=True) for place in inner)
+    return next(filter(None, problems), "")
 
 
 async def install_engine(spec: EngineSpec, folder: Path, report: Report) -> Engine:
@@ -105,7 +126,10 @@ async def install_engine(spec: EngineSpec, folder: Path, report: Report) -> Engi
     Raises:
         EngineError: no space, no network, or uv could not resolve or install; the folder is gone then.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    private_files.ensure_private_folder(folder.parent)
+    if why := explain_untrusted_engine(folder):
+        hint = private_files.suggest_ownership_fix(folder, paths.data_folder())
+        raise EngineError(f"the engine in {folder} is not used: it {why}", hint=hint)
     async with hold_lock(folder.with_name(f".{folder.name}.lock"), report) as lock:
         if engine := find_engine(folder):
             return engine
@@ -124,7 +148,7 @@ async def hold_lock(path: Path, report: Report, step: Step = Step.INSTALL) -> As
 
     While another process holds it, that is reported as part of `step`.
     """
-    with path.open("w") as file:
+    with os.fdopen(private_files.open_private(str(path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC), "w") as file:
         reported = False
         while True:
             try:
@@ -159,6 +183,7 @@ async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> E
     async def run_uv(*argv: str) -> str:
         return await _uv(list(argv), _InstallProgress(spec, report), lock, recorded)
 
+    folder.mkdir(mode=0o700)
     await run_uv("venv", "--python", sys.executable, str(folder))
     python = str(folder / "bin" / "python")
     locked = recorded if recorded.exists() else folder / "dflash-packages.txt"
@@ -174,9 +199,7 @@ async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> E
     now, seconds = time.time(), time.monotonic() - began
     packages = tuple(line for line in frozen.splitlines() if "==" in line)
     engine = Engine(str(folder), spec.vllm, name, now, seconds, packages)
-    temporary = folder / f"{MARKER}.new"
-    temporary.write_bytes(msgspec.json.encode(engine))
-    temporary.replace(folder / MARKER)
+    private_files.replace_private_file(folder / MARKER, msgspec.json.encode(engine))
     text = f"{name} {spec.vllm}, {len(packages)} packages in {seconds:.0f} s"
     report(Preparing(now, Step.INSTALL, text, 1.0, done=True))
     return engine
@@ -321,8 +344,8 @@ def _stand_in(site: Path, spec: EngineSpec) -> None:
     """Write metadata for `vllm` beside the distribution that carries it, since vLLM looks itself up by name."""
     version = f"{spec.vllm}+{spec.stands_in.removeprefix('vllm-')}"
     info = site / f"vllm-{version}.dist-info"
-    info.mkdir(exist_ok=True)
+    info.mkdir(mode=0o700, exist_ok=True)
     metadata = f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\nSummary: stands for {spec.stands_in}\n"
-    (info / "METADATA").write_text(metadata)
-    (info / "INSTALLER").write_text("dflash-tui\n")
-    (info / "RECORD").write_text("".join(f"{info.name}/{name},,\n" for name in ("METADATA", "INSTALLER", "RECORD")))
+    record = "".join(f"{info.name}/{name},,\n" for name in ("METADATA", "INSTALLER", "RECORD"))
+    for name, text in (("METADATA", metadata), ("INSTALLER", "dflash-tui\n"), ("RECORD", record)):
+        private_files.write_private_file(info / name, text.encode())

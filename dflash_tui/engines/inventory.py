@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common import paths
+from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import environments
@@ -94,8 +94,20 @@ def find_engine_by_name(name: str) -> Engine:
         raise UsageError(
             f"'{name}' matches {len(matches)} engines", hint=", ".join(engine.folder for engine in matches)
         )
+    if untrusted := {folder: why for folder, why in list_untrusted_engines().items() if folder.name == name}:
+        [(folder, why)] = untrusted.items()
+        raise UsageError(
+            f"the engine in {folder} is not used: it {why}",
+            hint=private_files.suggest_ownership_fix(folder, paths.data_folder()),
+        )
     adopt = f"dflash-tui engine adopt {name}" if path.is_dir() else "dflash-tui engine list"
     raise UsageError(f"no engine called '{name}'", hint=adopt)
+
+
+def list_untrusted_engines() -> dict[Path, str]:
+    """Return the engines that are not used since others may have written what is in them, and why."""
+    folders = sorted(path for path in paths.engines_folder().glob("[!.]*") if (path / environments.MARKER).exists())
+    return {folder: why for folder in folders if (why := environments.explain_untrusted_engine(folder))}
 
 
 def list_leftovers() -> list[Path]:
@@ -164,7 +176,7 @@ def read_serve_options(engine: Engine) -> ServeOptions:
         return cached
     answer = run_script(engine.python, "describe.py", "options", timeout=IMPORT_TIMEOUT)
     options = msgspec.json.decode(answer, type=ServeOptions)
-    _options_file(engine).write_bytes(answer)
+    private_files.replace_private_file(_options_file(engine), answer)
     return options
 
 
@@ -208,9 +220,9 @@ def adopt_engine(folder: Path, *, patch: bool) -> Engine:
         adopted=True,
         patchable=patch,
     )
-    _records().mkdir(parents=True, exist_ok=True)
+    private_files.ensure_private_folder(_records())
     _options_file(engine).unlink(missing_ok=True)
-    _record(folder).write_bytes(msgspec.json.encode(engine))
+    private_files.replace_private_file(_record(folder), msgspec.json.encode(engine))
     return engine
 
 
@@ -242,6 +254,8 @@ def measure_engine_size(engine: Engine) -> int:
 
 
 def _read_adopted(record: Path) -> Engine | None:
+    if private_files.ownership_problem(record, paths.data_folder(), shareable=True):
+        return None
     try:
         engine = msgspec.json.decode(record.read_bytes(), type=Engine)
     except (OSError, msgspec.MsgspecError):

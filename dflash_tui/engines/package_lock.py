@@ -50,7 +50,7 @@ def build_install_command(spec: EngineSpec, python: str, lock: Path) -> list[str
 def record_lock(folder: Path, lock: Path) -> None:
     """Record the lock with which the engine in `folder` was installed for the first time."""
     recorded = lock_file(folder)
-    recorded.parent.mkdir(mode=0o700, exist_ok=True)
+    private_files.ensure_private_folder(recorded.parent)
     private_files.replace_private_file(recorded, lock.read_bytes())
 
 

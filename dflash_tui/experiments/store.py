@@ -117,8 +117,8 @@ def _load_design(path: Path) -> Design:
     Raises:
         UsageError: it cannot be used: it may be damaged, or written by somebody else.
     """
-    if why := private_files.ownership_problem(path.parent):
-        raise UsageError(f"it {why}")
+    if why := private_files.explain_untrusted_record(path, paths.state_folder()):
+        raise UsageError(why)
     try:
         design = decode_record(private_files.read_file(path, _LARGEST_FILE), _designs, _upgrade_design)
     except (OSError, msgspec.MsgspecError) as error:

@@ -9,6 +9,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, PatchError, UsageError
 from dflash_tui.engines import cli_flags, engine_python, inventory
 from dflash_tui.engines import environments as engines
@@ -130,7 +131,7 @@ async def _build_models(plan: Plan, engine: Engine, report: Report) -> None:
     if folder.is_dir():
         report(Preparing(time.time(), Step.MODELS, "target and drafter, already built", 1.0, done=True))
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    private_files.ensure_private_folder(folder.parent)
     async with engines.hold_lock(folder.with_name(f".{folder.name}.lock"), report, Step.MODELS) as lock:
         for leftover in folder.parent.glob(f".{folder.name}.*[0-9]"):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -144,7 +145,7 @@ async def _build_models(plan: Plan, engine: Engine, report: Report) -> None:
 
 async def _run_builder(plan: Plan, engine: Engine, folder: Path, lock: int) -> None:
     temporary = folder.with_name(f".{folder.name}.{time.time_ns()}")
-    temporary.mkdir()
+    temporary.mkdir(mode=0o700)
     try:
         process = await asyncio.create_subprocess_exec(
             engine.python,

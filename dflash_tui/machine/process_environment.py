@@ -7,7 +7,6 @@ describes or benchmarks vLLM, the download of a model, a driver's tool. It may n
 from __future__ import annotations
 
 import os
-import re
 
 from dflash_tui.common.redaction import looks_secret
 from dflash_tui.common.secret_names import is_secret
@@ -25,8 +24,6 @@ PACKAGE_INDEXES = (
 )
 # Say where the hub's token is, or that it is not to be sent, and hold none.
 HUB_TOKEN_PLACES = ("HF_TOKEN_PATH", "HF_HUB_DISABLE_IMPLICIT_TOKEN")
-# What else no helper needs to know, and `is_secret`, which is asked for flags as well, does not take for secret.
-_MORE_SECRETS = re.compile(r"(?i)^AWS_|PASS")
 
 
 def build_server_environment() -> dict[str, str]:
@@ -58,4 +55,5 @@ def build_helper_environment(*needed: str) -> dict[str, str]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    return is_secret(name) or looks_secret(value) or bool(_MORE_SECRETS.search(name))
+    # Of an account, also what is no secret by itself is none of a helper's business.
+    return is_secret(name) or looks_secret(value) or name.startswith("AWS_")

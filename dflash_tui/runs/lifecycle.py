@@ -7,6 +7,7 @@ A server outlives its launcher. Its folder holds `run.json` (what was launched, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -58,6 +59,7 @@ def launch_server(
     env = _server_environment(plan)
     now, booted_at = time.time(), clock.read_boot_time()
     name, folder = _create_run_folder(plan.recipe, now)
+    _make_cache_folder(plan)
     try:
         # Opened for appending, so that a truncated log continues at its start, not behind a gap.
         with open(folder / LOG_NAME, "ab", opener=private_files.open_private) as log:
@@ -134,6 +136,14 @@ def required_api_key(plan: Plan) -> str:
     return key
 
 
+def _make_cache_folder(plan: Plan) -> None:
+    """Make the folder of our caches for its owner alone where the server would make it as it likes."""
+    folder = paths.cache_folder()
+    if any(Path(value).is_relative_to(folder) for value in plan.env.values()):
+        with contextlib.suppress(OSError):  # the server says what it misses
+            private_files.ensure_private_folder(folder)
+
+
 def _create_run_folder(recipe: str, now: float) -> tuple[str, Path]:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     for suffix in ("", *(f"-{n}" for n in range(2, 100))):
@@ -146,11 +156,11 @@ def _create_run_folder(recipe: str, now: float) -> tuple[str, Path]:
         except OSError as error:
             what = f"{folder} could not be created"
             raise DflashError(what, evidence=str(error), hint=suggest_write_fix(error)) from None
-        if why := private_files.ownership_problem(paths.runs_folder()):
+        if why := private_files.ownership_problem(paths.runs_folder(), paths.state_folder()):
             folder.rmdir()
             raise DflashError(
                 f"{paths.runs_folder()} {why}, so nothing was launched",
-                hint=private_files.suggest_ownership_fix(paths.runs_folder()),
+                hint=private_files.suggest_ownership_fix(paths.runs_folder(), paths.state_folder()),
             )
         return identity, folder
     raise DflashError(f"a hundred runs of {recipe} in one second")

@@ -50,8 +50,8 @@ def _load_run(path: Path) -> Run:
     Raises:
         UsageError: it cannot be used: it may be damaged, of a newer release, or written by somebody else.
     """
-    if why := private_files.ownership_problem(path.parent):  # its pid would be signalled
-        raise UsageError(f"it {why}")
+    if why := private_files.explain_untrusted_record(path, paths.state_folder()):  # its pid would be signalled
+        raise UsageError(why)
     try:
         data = private_files.read_file(path, _MAX_RUN_FILE)
         if untrusted_json.decode_untrusted(data, _versions).version > VERSION:
@@ -98,7 +98,7 @@ def find_run(name: str | None = None) -> Run:
             f"'{name}' matches {len(matching)} runs", hint=f"choose one: {', '.join(r.id for r in matching)}"
         )
     if why := list_broken_runs().get(name):
-        folder = paths.runs_folder() / name
-        hint = private_files.suggest_ownership_fix(folder) if private_files.ownership_problem(folder) else ""
-        raise UsageError(f"ignoring {folder}: {why}", hint=hint or "if its server still runs, stop it by hand")
+        file, top = paths.runs_folder() / name / RUN_FILE, paths.state_folder()
+        hint = private_files.suggest_ownership_fix(file, top) if private_files.ownership_problem(file, top) else ""
+        raise UsageError(f"ignoring {file.parent}: {why}", hint=hint or "if its server still runs, stop it by hand")
     raise UsageError(f"no run called '{name}'", hint="dflash-tui ps --all lists the runs")

@@ -91,8 +91,8 @@ def lock_reservations() -> Iterator[None]:
         what = f"{folder} cannot be written, so nothing was launched"
         raise DflashError(what, evidence=str(error), hint=suggest_write_fix(error)) from None
     try:
-        if why := private_files.ownership_problem(folder):
-            fix = private_files.suggest_ownership_fix(folder)
+        if why := private_files.ownership_problem(folder, paths.state_folder()):
+            fix = private_files.suggest_ownership_fix(folder, paths.state_folder())
             raise DflashError(f"{folder} {why}, so nothing was launched", hint=fix)
         if not acquire_lock(descriptor, _LOCK_TIMEOUT):
             what = f"another dflash-tui has been choosing a port for {_LOCK_TIMEOUT:.0f} s"
@@ -132,7 +132,7 @@ def drop_reservation(path: Path) -> None:
 
 def _read_living(path: Path) -> Reservation | None:
     """Return the reservation in a file; None when its holder has ended, or the file is none that we wrote."""
-    if private_files.ownership_problem(path.parent):
+    if private_files.ownership_problem(path, paths.state_folder()):
         return None
     try:
         with path.open("rb") as file:

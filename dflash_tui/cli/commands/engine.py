@@ -15,7 +15,7 @@ from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.cli.signals import cancelled_by_signals
-from dflash_tui.common import paths
+from dflash_tui.common import paths, private_files
 from dflash_tui.common.formatting import format_gib, format_table
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import environments as engines
@@ -49,6 +49,9 @@ def listed(args: argparse.Namespace) -> int:
         print_status("no engine yet; launching a recipe installs its own") if not rows else print_data(
             format_table(("ENGINE", "INSTALLED", "SIZE", "PATCHES", "FOLDER"), rows, right=(2,))
         )
+    for folder, why in inventory.list_untrusted_engines().items():
+        fix = private_files.suggest_ownership_fix(folder, paths.data_folder())
+        print_status(f"! {folder} is not used: it {why}; {fix}")
     for folder in inventory.list_leftovers():
         incomplete = f"is incomplete; `dflash-tui engine remove {folder.name}` removes it"
         print_status(f"! {folder} {'is being installed' if inventory.is_busy(folder) else incomplete}")

@@ -12,7 +12,7 @@ from itertools import pairwise
 import msgspec
 
 from dflash_tui.cli.console import print_data, print_json, print_status
-from dflash_tui.common import paths, yaml_loader
+from dflash_tui.common import paths, private_files, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import format_table, pluralize
 from dflash_tui.planning import recipe as recipe_module
@@ -85,12 +85,13 @@ def new(args: argparse.Namespace) -> int:
         )
     if args.like:
         recipe_loader.load_recipe(source)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    private_files.ensure_private_folder(target.parent)
     content = yaml_loader.read_yaml_text(source)
     schema_file = target.parent / "recipe.schema.json"
-    schema_file.write_text(schema_text(), encoding="utf-8")
+    private_files.replace_private_file(schema_file, schema_text().encode())
     head = f"# yaml-language-server: $schema={schema_file.name}\n"
-    target.write_text(re.sub(r"\A(# yaml-language-server:[^\n]*\n)?", head, content), encoding="utf-8")
+    text = re.sub(r"\A(# yaml-language-server:[^\n]*\n)?", head, content)
+    private_files.replace_private_file(target, text.encode())
     print_data(str(target))
     print_status(f"edit it, then: dflash-tui recipes check {args.name}; dflash-tui plan {args.name}")
     return 0

@@ -103,7 +103,7 @@ def _write_unit(path: Path, text: str, *, replace: bool) -> None:
             if file.read(_MAX_UNIT_BYTES) != data:
                 hint = "compare them, then use --replace; without --write the unit is printed"
                 raise UsageError(f"{path} already exists and is different", hint=hint)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_files.ensure_private_folder(path.parent)
     private_files.replace_private_file(path, data)
 
 

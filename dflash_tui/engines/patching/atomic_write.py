@@ -7,6 +7,8 @@ import os
 import stat
 from pathlib import Path
 
+from dflash_tui.common import private_files
+
 
 def new_file_path(path: Path) -> Path:
     """Return where the file that is to take the place of `path` waits."""
@@ -21,7 +23,7 @@ def old_file_path(path: Path) -> Path:
 def replace_file(path: Path, data: bytes) -> None:
     """Put a new file with `data` in the place of `path` in one step; its folder is made when it is not there."""
     if not path.parent.is_dir():
-        path.parent.mkdir()
+        path.parent.mkdir(mode=0o700)
         _give(path.parent, path.parent.parent.stat())
     write_synced_file(new_file_path(path), data, like=path.parent)
     new_file_path(path).replace(path)
@@ -29,15 +31,18 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def write_synced_file(path: Path, data: bytes, *, like: Path) -> None:
-    """Write a new file and have it on the disk, with the owner of `like`, and with its mode if that is a file."""
+    """Write a new file and have it on the disk, with the owner of `like` and for those who may read that.
+
+    In the place of a file, those may write it who could before, but not everybody.
+    """
     path.unlink(missing_ok=True)  # one that a killed write left, or a link
-    with path.open("xb") as file:
+    with open(path, "xb", opener=private_files.open_private) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     model = like.stat()
     _give(path, model)
-    path.chmod(stat.S_IMODE(model.st_mode) if stat.S_ISREG(model.st_mode) else 0o644)
+    path.chmod(stat.S_IMODE(model.st_mode) & (~stat.S_IWOTH if stat.S_ISREG(model.st_mode) else 0o644))
 
 
 def _give(path: Path, model: os.stat_result) -> None:

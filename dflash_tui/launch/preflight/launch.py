@@ -10,10 +10,10 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from dflash_tui.common import paths
+from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import EngineError, UsageError
 from dflash_tui.common.formatting import format_gigabytes, format_megabytes
-from dflash_tui.engines import cli_flags, inventory
+from dflash_tui.engines import cli_flags, environments, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import cache, model_lookup
 from dflash_tui.engines.patching import patch_set, permissions, status, transaction
@@ -109,6 +109,11 @@ def _check_engine(situation: Situation) -> Iterator[Check]:
     if not Path(situation.plan.engine_folder).is_relative_to(paths.engines_folder()):
         yield fail_check("engine", f"{situation.plan.engine_folder} is not a known engine",
                    f"dflash-tui engine adopt {situation.plan.engine_folder}")  # fmt: skip
+        return
+    folder = Path(situation.plan.engine_folder)
+    if why := environments.explain_untrusted_engine(folder):
+        fix = private_files.suggest_ownership_fix(folder, paths.data_folder())
+        yield fail_check("engine", f"{folder} is not used: it {why}", fix)
         return
     size = f"{format_megabytes(spec.download_mb)} to download, {format_megabytes(spec.disk_mb)} on disk"
     yield pass_check("engine", f"{spec.distribution} {spec.vllm} will be installed: {size}")

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from dflash_tui.cli import main
 from dflash_tui.common import paths, private_files
-from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.errors import DflashError, RecipeError, UsageError
 from dflash_tui.experiments import store
+from dflash_tui.planning import patch_file, recipe_loader, resolution
 from dflash_tui.planning import plan as plans
-from dflash_tui.planning import recipe_loader, resolution
 from dflash_tui.runs import lifecycle, registry, server_process
 from tests.support import escapes, hostile_home
 from tests.support.experiment_factories import a_design, a_plan
@@ -46,6 +46,78 @@ def test_runs_and_experiments_are_private_whatever_the_umask(umask):
     }
     for path, mode in modes.items():
         assert mode == (0o700 if (root / path).is_dir() else 0o600), path
+
+
+@pytest.mark.parametrize(
+    ("place", "mode", "words"),
+    [
+        (".", 0o770, "by its group"),
+        ("run.json", 0o666, "by everybody"),
+        ("run.json", 0o660, "by its group"),
+        ("..", 0o777, "by everybody"),
+        ("../..", 0o777, "by everybody"),
+    ],
+)
+def test_a_run_is_believed_only_if_its_file_and_what_is_above_it_are_ours(tmp_path, capsys, place, mode, words):
+    """Who can write a folder above can put another run in its place; nobody but us has a reason to write one."""
+    hostile_home.made("x", tmp_path)
+    assert [run.id for run in registry.list_runs()] == [hostile_home.RUN]
+    changed = (paths.runs_folder() / hostile_home.RUN / place).resolve()
+    changed.chmod(mode)
+    assert registry.list_runs() == []
+    with pytest.raises(UsageError) as caught:
+        registry.find_run(hostile_home.RUN)
+    assert words in str(caught.value)
+    assert f"go-w {changed}" in caught.value.hint
+    assert main.main(["ps"]) == 0
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("place", "mode", "refused"),
+    [
+        ("mine.yaml", 0o666, True),
+        (".", 0o777, True),
+        ("..", 0o777, True),
+        ("mine.yaml", 0o664, False),
+        (".", 0o775, False),
+    ],
+)
+@pytest.mark.parametrize("kind", ["recipes", "patches"])
+def test_own_recipes_and_patches_that_all_may_write_are_named_and_not_used(capsys, kind, place, mode, refused):
+    """A group may share them. The others are listed all the same."""
+    folder = paths.config_folder() / kind
+    folder.mkdir(parents=True)
+    name = {"recipes": "demo-cpu", "patches": "cpu-expand-kernel"}[kind]
+    (folder / "mine.yaml").write_text((paths.bundled_folder(kind) / f"{name}.yaml").read_text())
+    changed = (folder / place).resolve()
+    changed.chmod(mode)
+    if kind == "recipes":
+        code = main.main(["recipes", "check"])
+        said = capsys.readouterr().out
+        assert code == (2 if refused else 0)
+        assert "demo-cpu" in said
+    else:
+        usable, unusable = patch_file.load_all_patches()
+        said = " ".join(unusable.values())
+        assert ("mine" in unusable) is refused
+        assert name in {patch.name for patch in usable}
+    assert ("by everybody" in said) is refused
+    assert (f"go-w {changed}" in said) is refused
+
+
+def test_a_recipe_that_the_system_gives_a_user_is_used(monkeypatch):
+    """Some systems keep configurations as links into a folder of root's."""
+    folder = paths.user_recipes_folder()
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text((paths.bundled_folder("recipes") / "demo-cpu.yaml").read_text())
+    real = (folder / "mine.yaml").stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: real + 1)
+    if real:
+        with pytest.raises(RecipeError, match="belongs to another user"):
+            recipe_loader.find_recipe("mine")
+    else:
+        assert recipe_loader.find_recipe("mine").name == "mine"
 
 
 def test_a_folder_that_all_may_write_is_refused_in_words(tmp_path, capsys, snapshot):
