@@ -20,6 +20,7 @@ SELECTION = (
     "v1/attention/backends/triton_attn.py",
     "v1/attention/selector.py",
 )
+ATTENTION = ("v1/attention/ops/triton_attention_helpers.py", "v1/attention/ops/triton_unified_attention.py")
 
 
 class Tried(NamedTuple):
@@ -38,6 +39,9 @@ TRIED = {
     "gemma4-draft-mm-prefix": Tried(("0.21.0", "0.23.0"), ("v1/spec_decode/llm_base_proposer.py", RUNNER)),
     "qwen3-next-eagle3": Tried(("0.20.0", "0.21.0", "0.23.0"), (f"{MODELS}/interfaces.py",)),
     "triton-non-causal": Tried(("0.20.0", "0.20.2"), SELECTION),
+    "triton-split-verify": Tried(("0.33.0",), ATTENTION),
+    "triton-split-verify-0.24": Tried(("0.24.0", "0.31.0"), ATTENTION),
+    "triton-split-verify-0.32": Tried(("0.32.0",), ATTENTION),
 }
 UPSTREAM = ("vllm", "0.24.0")  # has gemma4-draft-mm-prefix by itself
 
