@@ -16,6 +16,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -25,8 +26,10 @@ from typing import Any
 AT_ONCE = 4
 HTTP_LIMIT = 50_000_000_000
 CHUNK = 1 << 20
+PLAIN_NAME = re.compile(r"\w[\w.+=-]{0,127}", re.ASCII)
 KINDS = {  # the first class of an error's ancestors that is listed
     "Damaged": "damaged",
+    "Hostile": "hostile",
     "GatedRepoError": "gated",
     "RepositoryNotFoundError": "not found",
     "RevisionNotFoundError": "not found",
@@ -37,6 +40,26 @@ KINDS = {  # the first class of an error's ancestors that is listed
 
 class Damaged(Exception):
     """A fetched file is not what its name says."""
+
+
+class Hostile(Exception):
+    """The hub names a blob or a commit by what would be a path."""
+
+
+def refuse_paths() -> None:
+    """Let huggingface_hub take no name of a blob or a commit that leads elsewhere: it joins them to its cache as is."""
+    from huggingface_hub import file_download
+
+    ask = file_download.get_hf_file_metadata
+
+    def ask_and_check(*args: Any, **more: Any) -> Any:
+        answer = ask(*args, **more)
+        for name in (answer.etag, answer.commit_hash):
+            if name and not PLAIN_NAME.fullmatch(name):
+                raise Hostile(f"the hub calls a blob or a commit {name[:80]!r}")
+        return answer
+
+    file_download.get_hf_file_metadata = ask_and_check
 
 
 def fetch(request: dict[str, Any], file: dict[str, Any]) -> None:
@@ -109,6 +132,7 @@ def run(request: dict[str, Any]) -> None:
     """Fetch every file of the request."""
     from huggingface_hub import constants, snapshot_download
 
+    refuse_paths()
     constants.DOWNLOAD_CHUNK_SIZE = CHUNK  # is written and counted at once; 10 MB would take a slow line ten seconds
     pool = ThreadPoolExecutor(AT_ONCE)
     own = [file for file in request["files"] if file["large"] and file["size"] <= HTTP_LIMIT]

@@ -18,7 +18,7 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.hub import cache, download, model_lookup
 from dflash_tui.events import Preparing, Step, encode
-from tests.support import hub_server
+from tests.support import escapes, hub_server
 from tests.support.hub_server import COMMIT, Hub
 from tests.support.waiting import wait_until
 
@@ -178,6 +178,34 @@ def test_the_token_stays_with_the_hub(server, python):
         assert storage.sent(WEIGHTS)
         assert not any(asked.authorization for asked in storage.asked)
     assert any(asked.authorization == f"Bearer {TOKEN}" for asked in server.asked)
+
+
+# Headers of files, and whose error it is: ours, or that of huggingface_hub.
+LIES = {
+    "a blob that climbs": ({"ETag": '"../../../../climbed"', "X-Linked-Etag": '"../../../../climbed"'}, "Hostile"),
+    "a blob that is a path": ({"ETag": '"{}/climbed"', "X-Linked-Etag": '"{}/climbed"'}, "Hostile"),
+    "a commit that climbs": ({"X-Repo-Commit": "../../../../climbed"}, "Hostile"),
+    "a size that is more": ({"X-Linked-Size": "99999999999"}, "ValueError"),
+    "a size that is none": ({"X-Linked-Size": "-1"}, "OSError"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_hub_that_lies_in_its_headers_writes_nothing_elsewhere(server, python, tmp_path, lie):
+    """One error, no file beside the cache, and the token went to nobody else."""
+    headers, kind = LIES[lie]
+    server.lies = {name: value.format(tmp_path) for name, value in headers.items()}
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(DflashError) as failed:
+        fetch(python)
+    assert kind in failed.value.evidence
+    assert ("HF_ENDPOINT" in failed.value.hint) is (kind == "Hostile")
+    assert not escapes.acting(str(failed.value))
+    assert TOKEN not in str(failed.value)
+    written = {path for path in tmp_path.rglob("*") if path.is_file()} - before
+    assert {path for path in written if not path.is_relative_to(tmp_path / "hf")} == set()
+    assert list(tmp_path.rglob("*climbed*")) == []
+    assert {asked.authorization for asked in server.asked} <= {f"Bearer {TOKEN}"}
 
 
 @pytest.mark.parametrize(

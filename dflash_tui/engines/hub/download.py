@@ -36,6 +36,7 @@ _RETRY = "run the same command again: the download resumes where it stopped"
 _HINTS = {
     "damaged": "run the same command again: the damaged file was removed and is downloaded again",
     "disk": "free some space, or put the cache elsewhere with HF_HOME, and run the same command again",
+    "hostile": "nothing was written; check HF_ENDPOINT and the proxy: no hub answers so",
     "folder": "make the cache writable, or put it elsewhere with HF_HOME",
     "library": "the engine has no usable huggingface_hub: remove the engine's folder and start again",
 }
