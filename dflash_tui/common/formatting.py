@@ -93,6 +93,12 @@ def truncate_middle(text: str, width: int) -> str:
     return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}" if width > 0 else ""
 
 
+def format_host_and_port(host: str, port: int | None = None) -> str:
+    """Return an address as URLs have it: `127.0.0.1:8000`, `[::1]:8000`."""
+    bracketed = f"[{host}]" if ":" in host else host
+    return f"{bracketed}:{port}" if port else bracketed
+
+
 def describe_attach_and_stop(run: str) -> str:
     """Return the commands that watch and stop the server of `run`, one per line."""
     return f"  watch: dflash-tui attach {run}\n  log:   dflash-tui logs {run} -f\n  stop:  dflash-tui stop {run}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, NamedTuple, TypeVar
@@ -21,6 +22,7 @@ from dflash_tui.benchmark import scraper
 from dflash_tui.common import bounded_http
 from dflash_tui.common.bounded_http import FAILED, WHOLE, BadResponse
 from dflash_tui.common.errors import UsageError
+from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
 
@@ -58,6 +60,9 @@ class ForeignServer:
     async def events(self) -> AsyncIterator[AnyEvent]:
         """Poll the server once a second, without end: yield its counters, and its health when it changes."""
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        address, zone, rest = urlsplit(self.url).netloc.partition("%")
+        if zone:  # means something on this machine only, so that no other is told (RFC 6874)
+            headers["Host"] = address + rest[rest.index("]") :]
         async with httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, headers=headers) as client:
             while True:
                 due = time.monotonic() + INTERVAL
@@ -134,8 +139,9 @@ def _parse_address(url: str) -> str:
     plain = not (parts.query or parts.fragment) and parts.hostname
     if parts.scheme.lower() not in {"http", "https"} or not plain or clean_line(url) != url or " " in url:
         raise UsageError(f"{clean_line(url)} is not the address of a server", hint="use one like http://host:8000")
-    host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
-    return f"{parts.scheme.lower()}://{host}{f':{port}' if port else ''}{path}"
+    # A URL has a zone as `%25eth0` (RFC 6874), a socket as `%eth0`; people write both.
+    host = re.sub("%(25)?", "%", str(parts.hostname), count=1)
+    return f"{parts.scheme.lower()}://{format_host_and_port(host, port)}{path}"
 
 
 def _is_filled_list(value: Any) -> bool:

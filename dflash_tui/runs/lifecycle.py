@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -217,15 +218,22 @@ def find_free_port(wanted: int) -> int:
     ours = {run.plan.port for run in registry.list_runs() if server_process.is_alive(run)}
     ours |= {plan.port for each in reservation.list_reservations() for plan in each.plans}
     for port in range(wanted, min(wanted + 100, 65536)):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            if port not in ours:
-                return port
+        if port not in ours and not _is_port_taken(port):
+            return port
     raise UsageError(f"no free port from {wanted} on", hint="choose one with --port")
+
+
+def _is_port_taken(port: int) -> bool:
+    """Whether another program has `port` on this machine, by IPv4 or by IPv6, which not every machine has."""
+    for family, address in ((socket.AF_INET, HOST), (socket.AF_INET6, "::1")):
+        try:
+            with socket.socket(family) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((address, port))
+        except OSError as error:
+            if family == socket.AF_INET or error.errno == errno.EADDRINUSE:
+                return True
+    return False
 
 
 def port_owner(port: int) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common import paths
+from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.events import Launched, Preparing
 from dflash_tui.planning.plan import HOST, Plan
 
@@ -70,7 +71,7 @@ class Run(msgspec.Struct, frozen=True):
         """The server's base URL."""
         address = ip_address(self.plan.host)
         host = ("::1" if address.version == 6 else HOST) if address.is_unspecified else self.plan.host
-        return f"http://{f'[{host}]' if address.version == 6 else host}:{self.plan.port}"
+        return f"http://{format_host_and_port(host, self.plan.port)}"
 
     @property
     def api_key(self) -> str:

@@ -16,7 +16,7 @@ from textual.binding import Binding
 from textual.worker import Worker, WorkerError
 
 from dflash_tui.common.errors import DflashError, explain_resource_limit
-from dflash_tui.common.formatting import describe_attach_and_stop, format_duration
+from dflash_tui.common.formatting import describe_attach_and_stop, format_duration, format_host_and_port
 from dflash_tui.experiments import store
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.launch.planner import PlannedLaunch
@@ -372,7 +372,8 @@ def format_farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
     """Return what to print after the panel: what keeps running, how to attach to it and how to stop it."""
     measured = {progress.current.run for progress in driven if progress.current}
     paragraphs = [
-        f"{run.plan.recipe} keeps running on {run.plan.host}:{run.plan.port}\n{describe_attach_and_stop(run.id)}"
+        f"{run.plan.recipe} keeps running on {format_host_and_port(run.plan.host, run.plan.port)}\n"
+        f"{describe_attach_and_stop(run.id)}"
         for run in runs
         if run.id not in measured
     ]

@@ -33,6 +33,8 @@ if "broken" in mine:
     sys.exit("ERROR nothing works today")
 if "wrong" in mine:
     sys.exit("vllm serve: error: unrecognized arguments: --nonsense")
+host = sys.argv[sys.argv.index("--host") + 1]
+mine = [*mine, f"host={{host}}"] if ":" in host else mine
 os.execv({python!r}, [{python!r}, {server!r}, port, *mine])
 """
 

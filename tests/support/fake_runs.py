@@ -50,7 +50,7 @@ def wait_for_answer(url: str) -> None:
 
 def _answers(url: str) -> bool:
     with contextlib.suppress(httpx.TransportError):
-        httpx.get(f"{url}/health")
+        httpx.get(f"{url}/health", trust_env=False)
         return True
     return False
 

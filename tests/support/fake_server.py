@@ -9,13 +9,14 @@ so long before each chunk, `dies=N` ends without a word when it is asked for the
 from the start, about 37 steps a second; `like=FILE` adds what a real server's /metrics said. `metrics=FILE` answers
 /metrics as the word in FILE says, which may change meanwhile: see `MISBEHAVING`. `echoes` refuses chats, telling all
 that it knows of secrets. `says=FILE` logs what is in FILE at every chat, answers the first with it, refuses the others
-by it, and has it in /metrics.
+by it, and has it in /metrics. `host=ADDRESS` listens there.
 """
 
 import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -183,4 +184,6 @@ class Server(ThreadingHTTPServer):
         """Say nothing of clients that went away."""
 
 
-Server(("127.0.0.1", PORT), Handler).serve_forever()
+ADDRESS = socket.getaddrinfo(GIVEN.get("host", "127.0.0.1"), PORT)[0]
+Server.address_family = ADDRESS[0]
+Server(ADDRESS[4], Handler).serve_forever()  # type: ignore[arg-type]
