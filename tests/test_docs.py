@@ -29,6 +29,7 @@ SCREENS = {
     "Launch": ("screens.launch",),
     "Patches, from the launch screen": ("dialogs.patches",),
     "Doctor": ("dialogs.doctor",),
+    "A recipe that may do more than serve a model": ("dialogs.trust",),
     "A running server": ("screens.run",),
     "The log": ("widgets.log_pane",),
     "After a failure": ("dialogs.remedies",),

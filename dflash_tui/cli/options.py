@@ -29,6 +29,12 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", dest="settings", action="append", metavar="KEY=VALUE", help=change)
 
 
+def add_trust_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--trust`, which no variable sets: it is said of one recipe."""
+    trust = "say yes to what a recipe that is not shipped may do, until it changes; `recipes check` lists it"
+    parser.add_argument("--trust", action="store_true", help=trust)
+
+
 def add_watch_options(parser: argparse.ArgumentParser) -> None:
     """Add how often figures are printed, and `--json`."""
     every = "seconds between two lines (default 5)"

@@ -15,6 +15,7 @@ from dflash_tui.cli.options import (
     add_plan_options,
     add_recipe_argument,
     add_run_argument,
+    add_trust_option,
     add_watch_options,
     parse_boots,
     parse_positive,
@@ -174,6 +175,7 @@ def _service(service: argparse.ArgumentParser) -> None:
     force = "let it launch although a check fails, and record why"
     add_option(service, "--force", metavar="REASON", help=force)
     add_plan_options(service)
+    add_trust_option(service)
 
 
 def _replay_commands(commands: Any) -> None:
@@ -214,6 +216,7 @@ def _engine_commands(engine: argparse.ArgumentParser) -> None:
     install = actions.add_parser("install", help="build the engine that a recipe needs, without launching")
     add_recipe_argument(install)
     add_plan_options(install)
+    add_trust_option(install)
     add_json_option(install)
     for name, text in (("inspect", "what is in it, and how its patches stand"), ("remove", "delete it")):
         action = actions.add_parser(name, help=text)
@@ -248,6 +251,7 @@ def _patch_commands(patch: argparse.ArgumentParser) -> None:
 
 def _add_launch_options(parser: argparse.ArgumentParser) -> None:
     add_plan_options(parser)
+    add_trust_option(parser)
     detach = "return as soon as the server is launched (with --bench: measured)"
     add_option(parser, "--detach", action="store_true", help=detach)
     wait = "return when the server is ready; exit code 6 when it fails before"
@@ -293,6 +297,7 @@ def _add_ab(parser: Any) -> None:
             action.add_argument("experiment", metavar="ID", nargs=None if name == "remove" else "?", help=which)
         if name == "resume":
             add_option(action, "--detach", action="store_true", help="return at once; it continues in the background")
+            add_trust_option(action)
         add_json_option(action)
 
 
@@ -324,6 +329,7 @@ def _add_ab_run(run: argparse.ArgumentParser) -> None:
     add_option(run, "--yes", action="store_true", help="begin without asking")
     add_option(run, "--detach", action="store_true", help="return at once; it continues in the background")
     add_plan_options(run)
+    add_trust_option(run)
     add_json_option(run)
 
 

@@ -87,6 +87,11 @@ def data_folder() -> Path:
     return _own(platformdirs.user_data_path)
 
 
+def trusted_recipes_file() -> Path:
+    """Return the file with the hashes of the recipes that the user trusts (XDG state)."""
+    return _own(platformdirs.user_state_path) / "trusted-recipes"
+
+
 def engines_folder() -> Path:
     """Return the folder with one vLLM environment per engine (XDG data)."""
     return data_folder() / "engines"

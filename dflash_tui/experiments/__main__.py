@@ -12,7 +12,7 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.experiments import runner, store
 from dflash_tui.experiments.builder import LAUNCH_IDENTITY_FIELDS
 from dflash_tui.experiments.design import Arm, Design
-from dflash_tui.launch import planner
+from dflash_tui.launch import planner, recipe_trust
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.plan import Plan
@@ -28,6 +28,7 @@ def main(identity: str) -> int:
         recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
         probe = planner.probe_for(recipe)
         setups = [_resolve_arm(arm, probe, recipe) for arm in design.arms]
+        recipe_trust.require_trust(recipe, [setup.engine.vllm for setup in setups])
         return asyncio.run(_run_driver(design, setups, _plan_normal(design, probe, recipe)))
     except (DflashError, OSError) as error:
         print(f"dflash-tui: error: {error}", flush=True)  # noqa: T201 - the driver's log

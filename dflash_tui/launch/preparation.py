@@ -18,6 +18,7 @@ from dflash_tui.engines.hub import download, model_lookup
 from dflash_tui.engines.patching import ledger, patch_set, patcher, status, transaction
 from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.events import Preparing, Step
+from dflash_tui.launch import recipe_trust
 from dflash_tui.machine.process_environment import build_helper_environment
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
@@ -49,7 +50,7 @@ async def prepare_and_launch(
 
     Raises:
         EngineError: the environment could not be built.
-        UsageError: the engine's vLLM does not know a flag of the plan.
+        UsageError: the recipe is not trusted, or the engine's vLLM does not know a flag of the plan.
         DflashError: the models could not be built or downloaded.
         PatchError: a patch does not fit, or may not be applied.
         ServerFailed: the process could not be started.
@@ -77,9 +78,10 @@ async def prepare_engine_and_models(setup: ResolvedRecipe, plan: Plan, report: R
 
     Raises:
         EngineError: the environment could not be built.
-        UsageError: the engine's vLLM does not know a flag of the plan.
+        UsageError: the recipe is not trusted, or the engine's vLLM does not know a flag of the plan.
         DflashError: the models could not be built or downloaded.
     """
+    recipe_trust.require_trust(setup.recipe, [setup.engine.vllm])
     engine = await _install_engine(setup.engine, plan, report)
     await _check_flags(setup, plan, engine, report, forced=forced)
     await _build_models(plan, engine, report)

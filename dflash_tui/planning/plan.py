@@ -14,10 +14,11 @@ from packaging.version import Version
 
 from dflash_tui.common import paths
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import cuda_graphs, patch_applicability
+from dflash_tui.planning import cuda_graphs, patch_applicability, powers
 from dflash_tui.planning import patch_file as patch_files
 from dflash_tui.planning import resolution as setups
 from dflash_tui.planning.patch_file import Patch
+from dflash_tui.planning.powers import Power
 from dflash_tui.planning.recipe import (
     EngineSpec,
     FlagValue,
@@ -44,19 +45,6 @@ _OPEN = (
     "it listens on {}: other machines can send requests with the key in VLLM_API_KEY, and read /metrics without; "
     "nothing is encrypted"
 )
-# Variables by which a recipe of somebody else's may run other code than the engine's.
-_STEERS = {
-    "LD_PRELOAD": "load another library first",
-    "LD_AUDIT": "load another library first",
-    "LD_LIBRARY_PATH": "take libraries from another folder",
-    "PATH": "take programs from another folder",
-    "PYTHONPATH": "import Python code from another folder",
-    "PYTHONHOME": "take Python itself from another folder",
-    "PYTHONSTARTUP": "run another script first",
-    "VLLM_PLUGINS": "run a plugin's code",
-    "VLLM_ALLOW_INSECURE_SERIALIZATION": "run code that is sent to it",
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "load files that a request names",
-}
 _QUIET = ("--disable-access-log-for-endpoints", "/health,/metrics")
 
 
@@ -138,6 +126,8 @@ class Plan(msgspec.Struct, frozen=True):
     """The address that the server listens on."""
     restart: RestartPolicy = RestartPolicy()
     """Whether and how often it is launched again after a crash."""
+    powers: tuple[Power, ...] = ()
+    """What it may do beyond serving a model."""
 
     @property
     def relaunch_request(self) -> LaunchRequest:
@@ -153,8 +143,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether it listens to other machines, and so asks for a key."""
-        return not ip_address(self.host).is_loopback
+        """Whether other machines can connect to it, and so whether it asks for a key."""
+        return not ip_address(self.host).is_loopback or any(power.is_open for power in self.powers)
 
     @property
     def kind(self) -> tuple[str, ...]:
@@ -248,6 +238,9 @@ def build_plan(
         expected=setup.expected,
         host=setup.host,
         restart=setup.restart,
+        powers=powers.list_powers(
+            setup.engine.vllm, flags=setup.flags, env=setup.env, speculation=setup.speculation, engine=setup.engine
+        ),
     )
 
 
@@ -344,9 +337,6 @@ def _list_warnings(setup: ResolvedRecipe, mode: Mode, patches: Sequence[Patch]) 
         )
     if not ip_address(setup.host).is_loopback:
         warnings.append(_OPEN.format(setup.host))
-    warnings += [
-        f"{name} is set, by which a server is made to {what}" for name, what in _STEERS.items() if name in setup.env
-    ]
     for patch in patches:
         if patch.experimental:
             warnings.append(f"the patch {patch.name} is experimental: {' '.join(patch.why.split()).partition('. ')[0]}")

@@ -43,7 +43,6 @@ RESERVED_FLAGS = frozenset(
 )
 # Flags that are secrets, with the shortest beginning that vLLM's parser takes for each.
 _SECRET_FLAGS = {"hf-token": "hf-t", "api-key": "api-k", "ssl-keyfile-password": "ssl-keyfile-"}
-_TRUSTING = "this recipe of yours sets trust-remote-code: Python code that comes with the model is run"
 RESERVED_SPECULATION = frozenset({"method", "model", "revision", "num_speculative_tokens"})
 
 
@@ -67,15 +66,7 @@ def load_recipe(path: Path) -> Recipe:
             raise yaml_loader.build_file_error(path, [*steps, *place], reason)
     for place, reason in _find_gaps(recipe):
         raise yaml_loader.build_file_error(path, place, reason)
-    warnings = recipe.warnings
-    if path.resolve().parent != paths.bundled_folder("recipes").resolve() and any(map(_trusts, iterate_layers(recipe))):
-        warnings = (*warnings, _TRUSTING)
-    return msgspec.structs.replace(recipe, name=path.stem, warnings=warnings)
-
-
-def _trusts(part: tuple[list[str | int], Layer]) -> bool:
-    """Whether a part of a recipe lets a model bring code."""
-    return bool(part[1].flags.get("trust-remote-code"))
+    return msgspec.structs.replace(recipe, name=path.stem)
 
 
 def _find_mistakes(layer: Layer) -> Iterator[tuple[list[str | int], str]]:

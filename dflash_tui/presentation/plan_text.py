@@ -71,6 +71,7 @@ def describe_plan(planned: PlannedLaunch) -> str:
         rows.append(("note", f"{plan.synthetic}: figures say nothing about a real model"))
     rows += [("differs", f"{name}: {why}") for name, why in plan.deviations.items()]
     rows += [("warning", warning) for warning in plan.warnings]
+    rows += [("power", str(power)) for power in plan.powers]
     lines = [f"{label:<8} {value}".rstrip() for label, value in rows]
     return "\n".join([*lines, "command", *(f"  {line}" for line in plans.format_command(plan).splitlines())])
 

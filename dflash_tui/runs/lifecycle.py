@@ -15,6 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterable
+from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
@@ -132,6 +133,9 @@ def required_api_key(plan: Plan) -> str:
     key = os.environ.get(KEY_VARIABLE, "").strip() if plan.is_open else ""
     if plan.is_open and not (len(key) >= _MIN_KEY_LENGTH and key.isascii() and key.isprintable()):
         what = f"other machines can reach a server on {plan.host}, so it needs an API key"
+        if ip_address(plan.host).is_loopback:
+            source = next(power.source for power in plan.powers if power.is_open)
+            what = f"other machines can connect to the server by {source}, so it needs an API key"
         hint = f"export {KEY_VARIABLE} with at least {_MIN_KEY_LENGTH} characters, as from `openssl rand -hex 24`"
         raise UsageError(what, hint=hint)
     return key

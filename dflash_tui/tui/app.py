@@ -31,6 +31,7 @@ from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, Help, list_keys
 from dflash_tui.tui.dialogs.experiments import ExperimentList
 from dflash_tui.tui.dialogs.remedies import Launch, RemedyDialog
 from dflash_tui.tui.dialogs.runs import RunList
+from dflash_tui.tui.dialogs.trust import ask_trust
 from dflash_tui.tui.palette import PanelCommands
 from dflash_tui.tui.screens.experiment import ExperimentScreen
 from dflash_tui.tui.screens.launch import LaunchScreen, list_living_runs, load_recipes, probe_machine
@@ -222,7 +223,12 @@ class DflashApp(TerminalApp):
         self.push_screen(RunList(), lambda run: self.open_run(run) if run else None)
 
     @on(LaunchScreen.Launch)
-    async def _on_launch_wanted(self, message: LaunchScreen.Launch) -> None:
+    def _on_launch_wanted(self, message: LaunchScreen.Launch) -> None:
+        setup = message.setup
+        ask_trust(self, setup.recipe, [setup.engine.vllm], lambda: self._ask_and_start(message))
+
+    def _ask_and_start(self, message: LaunchScreen.Launch) -> None:
+        """Launch what is wanted, after asking where another server runs."""
         plan, port = message.plan, message.setup.recipe.port
         if self.preparing:
             self.notify("another launch is being prepared; 2 shows it", severity="warning")

@@ -60,14 +60,15 @@ def test_a_broken_recipe_does_not_hide_the_others(mine, capsys):
 def test_check_reads_all_or_the_named(mine, capsys):
     """0 when all are right; 2 and the reason when one is not, and the others are checked all the same."""
     assert main.main(["recipes", "check"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(SHIPPED)
+    assert sum(line.startswith("✓ ") for line in capsys.readouterr().out.splitlines()) == len(SHIPPED)
     (mine / "a.yaml").write_text(FULL.replace("mode: compile", "mode: fast"))
     (mine / "b.yaml").write_text(FULL)
     assert main.main(["recipes", "check", str(mine / "a.yaml"), "b", "demo-cpu"]) == 2
-    wrong, right, demo = capsys.readouterr().out.splitlines()
+    wrong, right, *powers, demo = capsys.readouterr().out.splitlines()
     line = 1 + FULL.splitlines().index("mode: compile")
     assert re.match(re.escape(f"✗ {mine / 'a.yaml'}:{line}: mode: ") + ".*'fast'", wrong)
     assert right == f"✓ {mine / 'b.yaml'}: 8 plans"
+    assert all(line.startswith("  ") for line in powers)
     assert demo.endswith("demo-cpu.yaml: 1 plan")
 
 
@@ -78,7 +79,7 @@ def test_check_speaks_json(words, mine, capsys):
     assert main.main(["recipes", *words, "a", "demo-cpu"]) == 2
     wrong, right = map(json.loads, capsys.readouterr().out.splitlines())
     assert wrong == {"file": str(mine / "a.yaml"), "error": f"{mine / 'a.yaml'}:1: expected keys and values"}
-    assert right == {"file": str(RECIPES / "demo-cpu.yaml"), "error": "", "plans": 1}
+    assert right == {"file": str(RECIPES / "demo-cpu.yaml"), "error": "", "plans": 1, "powers": []}
 
 
 @pytest.mark.parametrize(

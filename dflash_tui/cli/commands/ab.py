@@ -11,12 +11,14 @@ from dflash_tui.cli import experiment_lines
 from dflash_tui.cli.console import print_data, print_json, print_status
 from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.cli.requests import read_launch_request
+from dflash_tui.cli.trust import confirm_trust, confirm_trust_of_setups
 from dflash_tui.common.formatting import format_duration, format_table
 from dflash_tui.events import Preparing
 from dflash_tui.experiments import controller, estimate, runner, store
 from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
 from dflash_tui.experiments.design import Design
 from dflash_tui.launch import preparation
+from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.resolution import ResolvedRecipe
 from dflash_tui.presentation import experiment_text
 from dflash_tui.runs import lifecycle
@@ -31,6 +33,7 @@ def run_ab(args: argparse.Namespace) -> int:
 def start(args: argparse.Namespace) -> int:
     """`ab RECIPE`: say what will be done, do it in a process of its own, and follow that."""
     design, setups = build_experiment(read_experiment_request(args))
+    confirm_trust_of_setups(setups, args)
     in_the_way = controller.find_disturbing_servers(design)
     if in_the_way and not args.stop_running:
         raise controller.build_disturbed_error(in_the_way, "stop it first, or --stop-running stops it for you")
@@ -152,6 +155,8 @@ def stop(args: argparse.Namespace) -> int:
 def resume(args: argparse.Namespace) -> int:
     """`ab resume [ID]`: go on after the last boot that is over."""
     design = store.find_experiment(args.experiment)
+    recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
+    confirm_trust(recipe, [arm.plan.vllm for arm in design.arms], args)
     controller.resume_experiment(design)
     return _detach_or_follow(args, design)
 

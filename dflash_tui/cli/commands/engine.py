@@ -15,6 +15,7 @@ from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.cli.signals import cancelled_by_signals
+from dflash_tui.cli.trust import confirm_trust_of_setups
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.formatting import format_gib, format_table
 from dflash_tui.common.sanitizer import clean_line
@@ -61,6 +62,7 @@ def listed(args: argparse.Namespace) -> int:
 def install(args: argparse.Namespace) -> int:
     """Install the engine of a recipe, and apply its patches."""
     planned = plan_launch_here(read_launch_request(args))
+    confirm_trust_of_setups([planned.setup], args)
     folder = Path(planned.plan.engine_folder)
     spec = planned.setup.engine
     if chosen := inventory.find_any_engine(folder):

@@ -17,6 +17,7 @@ from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import format_table, pluralize
 from dflash_tui.planning import recipe as recipe_module
 from dflash_tui.planning import recipe_loader, resolution
+from dflash_tui.planning.powers import list_recipe_powers
 from dflash_tui.planning.recipe import Recipe
 
 
@@ -59,8 +60,10 @@ def check(args: argparse.Namespace) -> int:
             print_data(json.dumps({"file": str(path), "error": str(error)}) if args.json else f"✗ {error}")
             continue
         count = len(resolution.list_profiles(recipe)) * max(1, len(recipe.hardware)) * (1 + len(recipe.variants))
-        result = {"file": str(path), "error": "", "plans": count}
-        print_data(json.dumps(result) if args.json else f"✓ {path}: {pluralize(count, 'plan')}")
+        powers = list_recipe_powers(recipe)
+        result = {"file": str(path), "error": "", "plans": count, "powers": msgspec.to_builtins(powers)}
+        lines = [f"✓ {path}: {pluralize(count, 'plan')}", *(f"  {power}" for power in powers)]
+        print_data(json.dumps(result) if args.json else "\n".join(lines))
     return 2 if wrong else 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.requests import read_launch_request
+from dflash_tui.cli.trust import confirm_trust_of_setups
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import UsageError
 from dflash_tui.launch import shutdown, systemd_unit
@@ -32,6 +33,7 @@ _MAX_UNIT_BYTES = 1 << 20
 def service(args: argparse.Namespace) -> int:
     """`service RECIPE`: print the unit file, or install it for the user's systemd."""
     planned = plan_launch_here(read_launch_request(args))
+    confirm_trust_of_setups([planned.setup], args)
     text = _render_unit(args, planned)
     if not args.write:
         print_data(text.rstrip("\n"))

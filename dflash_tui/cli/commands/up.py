@@ -18,6 +18,7 @@ from dflash_tui.cli.event_lines import CheckDone, EventLines, PlanMade, Preparin
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.cli.restarts import Restarts
 from dflash_tui.cli.signals import cancelled_by_signals
+from dflash_tui.cli.trust import confirm_trust_of_setups
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.common.formatting import describe_attach_and_stop
 from dflash_tui.diagnosis import postmortem
@@ -52,6 +53,7 @@ def up(args: argparse.Namespace) -> int:
         raise UsageError(f"--foreground and {other} exclude each other", hint="give one of them")
     request = read_launch_request(args)
     planned = plan_launch_here(request)
+    confirm_trust_of_setups([planned.setup], args)
     try:
         return asyncio.run(_launch_and_watch(args, planned))
     except asyncio.CancelledError:

@@ -26,6 +26,7 @@ from dflash_tui.presentation import experiment_text
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import Confirm
+from dflash_tui.tui.dialogs.trust import ask_trust
 from dflash_tui.tui.widgets.basic import MUTED
 from dflash_tui.tui.widgets.failure import render_error
 
@@ -148,6 +149,12 @@ class NewExperiment(ModalScreen[str | None]):
         self.draw()
 
     def action_begin(self) -> None:
+        if planned := self.planned:
+            setups = planned.setups
+            ask_trust(self.app, setups[0].recipe, [setup.engine.vllm for setup in setups], self._ask_and_begin)
+
+    def _ask_and_begin(self) -> None:
+        """Begin what is planned, after asking where servers are in the way."""
         if (planned := self.planned) is None:
             return
         if not planned.in_the_way:

@@ -25,10 +25,12 @@ from dflash_tui.experiments import store
 from dflash_tui.experiments.design import Design, RequestMeasured
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.monitoring import observer
+from dflash_tui.planning import recipe_loader
 from dflash_tui.presentation.experiment_tables import name_arm, synthetic_label
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
+from dflash_tui.tui.dialogs.trust import ask_trust
 from dflash_tui.tui.render import experiment
 from dflash_tui.tui.render.startup import render_startup
 from dflash_tui.tui.widgets.basic import MUTED, Display, Requests, TooSmall
@@ -231,7 +233,15 @@ class ExperimentScreen(Screen[None]):
         await self._do(controller.stop_driver)
 
     def action_resume(self) -> None:
-        self.resume()
+        if self.seen is None:
+            return
+        design = self.seen.progress.design
+        try:
+            recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
+        except DflashError as error:
+            self.app.push_screen(ErrorDialog(error))
+            return
+        ask_trust(self.app, recipe, [arm.plan.vllm for arm in design.arms], self.resume)
 
     @work(exclusive=True, group="drive")
     async def resume(self) -> None:

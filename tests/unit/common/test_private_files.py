@@ -13,8 +13,7 @@ from dflash_tui.cli import main
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, RecipeError, UsageError
 from dflash_tui.experiments import store
-from dflash_tui.planning import patch_file, recipe_loader, resolution
-from dflash_tui.planning import plan as plans
+from dflash_tui.planning import patch_file, recipe_loader
 from dflash_tui.runs import lifecycle, registry, server_process
 from tests.support import escapes, hostile_home
 from tests.support.experiment_factories import a_design, a_plan
@@ -161,33 +160,6 @@ def test_an_experiment_cannot_name_another_folder(identity, tmp_path):
     assert store.list_experiments() == []
     with pytest.raises(UsageError):
         store.find_experiment(identity)
-
-
-@pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "LD_LIBRARY_PATH"])
-def test_what_runs_other_code_is_said(name):
-    """A recipe may set it, and nobody misses that it does."""
-    recipe = recipe_loader.find_recipe("demo-cpu")
-    plan = plans.build_plan(resolution.resolve_recipe(replace(recipe, env={name: "/tmp/evil.so"})))
-    assert any(warning.startswith(f"{name} is set") for warning in plan.warnings)
-    assert not any(
-        "is set, by which" in warning for warning in plans.build_plan(resolution.resolve_recipe(recipe)).warnings
-    )
-
-
-@pytest.mark.parametrize(
-    "part", ["flags: {trust-remote-code: true}", "variants: {x: {flags: {trust-remote-code: true}}}"]
-)
-def test_code_of_a_model_is_said(part, capsys, snapshot):
-    """A recipe of the user's may let a model bring code, and the plan says so; of shipped ones we know the models."""
-    shipped = (paths.bundled_folder("recipes") / "demo-cpu.yaml").read_text()
-    paths.user_recipes_folder().mkdir(parents=True)
-    for name, text in (("own", shipped), ("trusting", f"{shipped.partition('flags:')[0]}{part}\n")):
-        (paths.user_recipes_folder() / f"{name}.yaml").write_text(text)
-        assert main.main(["plan", name]) == 0
-        assert [line for line in capsys.readouterr().out.splitlines() if "trust-remote-code:" in line] == snapshot
-    known = recipe_loader.find_recipe("gemma-4-31b")
-    assert known.flags["trust-remote-code"]
-    assert not any("trust-remote-code" in warning for warning in known.warnings)
 
 
 def test_a_name_of_a_run_cannot_climb():

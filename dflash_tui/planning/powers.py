@@ -1,0 +1,289 @@
+"""What a recipe may do beyond serving a model: run code of others, open ports, send to other machines. Pure.
+
+What is not known to be harmless is a power: a list of dangerous names is always one name short.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+
+import msgspec
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from dflash_tui.common.formatting import truncate
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.planning import harmless_options as harmless
+from dflash_tui.planning import releases
+from dflash_tui.planning.power_words import FLAG_WORDS, KEY_WORDS, VARIABLE_WORDS, PowerKind
+from dflash_tui.planning.recipe import EngineSpec, FlagValue, Recipe, iterate_layers
+
+_UNKNOWN = (PowerKind.UNKNOWN, "is not on the list of what is known to be harmless")
+_EVENTS = "kv-events-config"
+_EVENTS_DEFAULT = "tcp://*:5557"
+_ADDRESS_KEY = re.compile(r"(?:ip|host|addr|address|endpoint)s?$", re.IGNORECASE)
+_LONGEST = 120
+
+
+class Power(msgspec.Struct, frozen=True):
+    """One thing that a recipe may do beyond serving a model, and what in it says so."""
+
+    kind: PowerKind
+    """What it may do."""
+    source: str
+    """The flag, the variable or the package, as the recipe has it."""
+    words: str
+    """What that does."""
+    is_open: bool = False
+    """Whether other machines can connect by it."""
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.words}"
+
+
+def list_powers(
+    vllm: str,
+    *,
+    flags: Mapping[str, FlagValue | None],
+    env: Mapping[str, str | None],
+    speculation: Mapping[str, Any],
+    engine: EngineSpec | None,
+) -> tuple[Power, ...]:
+    """Return the powers of what a launch is made of, those that run code first.
+
+    Args:
+        vllm: The release of vLLM.
+        flags: Flags of `vllm serve`, without dashes at their start.
+        env: Variables, with `{cache}` for our cache folder.
+        speculation: Keys of --speculative-config.
+        engine: What the vLLM environment is made of.
+    """
+    powers = [power for name, value in flags.items() for power in _judge_flag(name, value, vllm)]
+    powers += _find_open_events(flags)
+    powers += [power for key, value in speculation.items() for power in _judge_speculation(key, value)]
+    powers += [power for name, value in env.items() for power in _judge_variable(name, value)]
+    powers += _judge_engine(engine) if engine else ()
+    return _sort_powers(powers)
+
+
+def list_recipe_powers(recipe: Recipe, vllm: Collection[str] = ()) -> tuple[Power, ...]:
+    """Return the powers of all parts of a recipe, whichever is launched: on its own releases and on those of `vllm`."""
+    layers = [layer for _, layer in iterate_layers(recipe)]
+    versions = {*vllm} | {layer.engine.vllm for layer in layers if layer.engine}
+    return _sort_powers(
+        power
+        for version in versions
+        for layer in layers
+        for power in list_powers(
+            version, flags=layer.flags, env=layer.env, speculation=layer.speculation, engine=layer.engine
+        )
+    )
+
+
+def _sort_powers(powers: Iterable[Power]) -> tuple[Power, ...]:
+    order = list(PowerKind)
+    return tuple(sorted(set(powers), key=lambda power: (order.index(power.kind), power.source, power.words)))
+
+
+def _judge_flag(name: str, value: FlagValue | None, vllm: str) -> Iterator[Power]:
+    """Yield what a flag may do; as vLLM reads it, the beginning of a name stands for the whole."""
+    if value is None:
+        return
+    base, _, key = name.partition(".")
+    base = base.replace("_", "-").lower()
+    known = harmless.list_harmless_flags(vllm)
+    source = _describe_source(f"--{name}", value)
+    if base in known or base.removeprefix("no-") in known:
+        if base in harmless.FLAG_VALUES and value not in harmless.FLAG_VALUES[base]:
+            yield _build_power(source, FLAG_WORDS.get(base, _UNKNOWN))
+        for each in _list_harmful_keys(base, key, value):
+            yield _judge_key(base, each, source)
+        return
+    if base in FLAG_WORDS or base.removeprefix("no-") in FLAG_WORDS:
+        if value is False or base.startswith("no-"):
+            return  # it is switched off
+        meant = [base]
+    else:
+        meant = [flag for flag in FLAG_WORDS if flag.startswith(base.removeprefix("no-"))]
+    for kind, words in dict.fromkeys(FLAG_WORDS[flag] for flag in meant) or [_UNKNOWN]:
+        yield Power(kind, source, words)
+    yield from _judge_leaves(base if len(meant) != 1 else meant[0], key, value, source)
+
+
+def _list_harmful_keys(flag: str, key: str, value: FlagValue) -> list[str]:
+    """Return the keys of a flag's JSON that are not known to be harmless."""
+    if flag not in harmless.FLAG_KEYS:
+        return []
+    given = {key.partition(".")[0].rstrip("+")} if key else {path.partition(".")[0] for path, _ in _list_leaves(value)}
+    return sorted(given - harmless.FLAG_KEYS[flag] - {""})
+
+
+def _judge_key(flag: str, key: str, source: str) -> Power:
+    kind, words = KEY_WORDS.get(key, _UNKNOWN)
+    return Power(kind, source if source.startswith(f"--{flag}.") else f"--{flag}.{key}", words)
+
+
+def _judge_leaves(flag: str, key: str, value: FlagValue, source: str) -> Iterator[Power]:
+    """Yield what is said deep inside a flag's JSON: code that is run, and addresses that other machines reach."""
+    for path, leaf in _list_leaves(value, key):
+        last = path.rpartition(".")[2]
+        if last in KEY_WORDS:
+            yield Power(KEY_WORDS[last][0], _describe_source(f"--{flag}.{path}", leaf), KEY_WORDS[last][1])
+        if _is_open(last or flag, leaf):
+            yield _build_open(_describe_source(f"--{flag}{'.' if path else ''}{path}", leaf))
+        elif "://" in str(leaf) and not _is_local(str(leaf)):
+            yield Power(PowerKind.SENDS, source, f"connects to {_shorten(leaf)}")
+
+
+def _find_open_events(flags: Mapping[str, FlagValue | None]) -> Iterator[Power]:
+    """Yield where KV events are on and nothing is said of the address: vLLM takes all addresses then."""
+    whole = [value for name, value in flags.items() if "." not in name and _means(name, _EVENTS)]
+    groups = [dict(_list_leaves(value)) for value in whole if value is not None]
+    dotted = {name.partition(".")[2]: value for name, value in flags.items() if _means(name.partition(".")[0], _EVENTS)}
+    for group in (*groups, {key: value for key, value in dotted.items() if key}):
+        on = str(group.get("enable_kv_cache_events", False)).lower() not in {"false", "0", "none"}
+        if (on or group.get("publisher") == "zmq") and not group.get("endpoint") and group.get("publisher") != "null":
+            yield _build_open(f"--{_EVENTS} on {_EVENTS_DEFAULT}, as vLLM does unless told otherwise")
+
+
+def _means(name: str, flag: str) -> bool:
+    return len(name) > 1 and flag.startswith(name.replace("_", "-").lower())
+
+
+def _judge_speculation(key: str, value: Any) -> Iterator[Power]:
+    if value is not None and key not in harmless.SPECULATION_KEYS:
+        kind, words = KEY_WORDS.get(key, _UNKNOWN)
+        yield Power(kind, _describe_source(f"speculation.{key}", value), words)
+
+
+def _judge_variable(name: str, value: str | None) -> Iterator[Power]:
+    if value is None or name in harmless.VARIABLES or (name in harmless.CACHE_FOLDERS and _is_in_cache(value)):
+        return
+    source = _describe_source(name, value)
+    if _is_open(name, value):
+        yield _build_open(source)
+        return
+    words = (said for pattern, said in VARIABLE_WORDS if re.fullmatch(pattern, name, re.IGNORECASE))
+    yield _build_power(source, next(words, _UNKNOWN))
+
+
+def _build_power(source: str, said: tuple[PowerKind, str]) -> Power:
+    return Power(said[0], source, said[1])
+
+
+def _is_in_cache(value: str) -> bool:
+    return value.startswith("{cache}/") and ".." not in value.split("/")
+
+
+def _judge_engine(spec: EngineSpec) -> Iterator[Power]:
+    """Yield what is installed that no release was tested with; the table of releases is ours."""
+    for part, lines in (("packages", spec.packages), ("overrides", spec.overrides)):
+        for line in lines:
+            words = _judge_requirement(Requirement(line), dated=bool(spec.exclude_newer))
+            if words and line not in _list_release_lines(spec.vllm):
+                yield _build_power(f"engine.{part} {_shorten(line)}", words)
+    if spec.source_builds:
+        yield Power(PowerKind.CODE, "engine.source_builds", "runs code of packages while they are built here")
+    if spec.stands_in and canonicalize_name(spec.stands_in) not in harmless.PACKAGES:
+        yield Power(PowerKind.CODE, f"engine.stands_in {spec.stands_in}", "is run in place of vLLM")
+
+
+def _list_release_lines(vllm: str) -> tuple[str, ...]:
+    release = releases.load_releases().get(vllm)
+    return (*release.packages, *release.overrides) if release else ()
+
+
+def _judge_requirement(line: Requirement, *, dated: bool) -> tuple[PowerKind, str] | None:
+    """Return what a requirement may do; None for a package of vLLM's that the index decides in one way only."""
+    if str(line.marker) == 'sys_platform == "never"':
+        return None  # the way to leave a package out
+    if line.url:
+        return PowerKind.CODE, "is not taken from the index; code of it is run when it is installed, too"
+    if canonicalize_name(line.name) not in harmless.PACKAGES:
+        return PowerKind.CODE, "is none of vLLM's packages; a package can run code whenever Python starts"
+    if dated or re.fullmatch(r"==[^*,]+", str(line.specifier)):
+        return None
+    return PowerKind.STEERS, "may become another version with each installation"
+
+
+def _list_leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values inside JSON with their keys, joined by dots; text that is JSON itself is read, too."""
+    if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError):
+            yield path, value
+            return
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _list_leaves(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _list_leaves(inner, path)
+    else:
+        yield path, value
+
+
+def _is_open(key: str, value: Any) -> bool:
+    """Whether a value is an address by which a server listens on all of a machine's."""
+    text = str(value).strip()
+    if "://" not in text and not _ADDRESS_KEY.search(key):
+        return False
+    host = _parse_host(text)
+    if key == "replay_endpoint":  # vLLM binds it always, the others only when they are of all addresses
+        return not _is_local(text)
+    if "*" in host or ("::" in host and not _is_local(text)):  # for vLLM these are the signs of binding
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return _is_zero(host)
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return address.is_unspecified or bool(mapped and mapped.is_unspecified)
+
+
+def _is_zero(host: str) -> bool:
+    """Whether the C library reads a word as 0.0.0.0, which has many spellings."""
+    try:
+        return not any(socket.inet_aton(host))
+    except OSError:
+        return False
+
+
+def _is_local(endpoint: str) -> bool:
+    """Whether an endpoint is reached from this machine only."""
+    scheme, _, _ = endpoint.partition("://")
+    host = _parse_host(endpoint)
+    try:
+        return scheme in {"ipc", "inproc", "file"} or host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _parse_host(endpoint: str) -> str:
+    """Return the host of `tcp://HOST:PORT`, of `HOST:PORT` or of a host alone, without brackets."""
+    rest = endpoint.rpartition("://")[2].partition("/")[0]
+    if bracketed := re.match(r"\[([^\]]*)\]", rest):
+        return bracketed[1]
+    try:
+        return str(ip_address(rest))
+    except ValueError:
+        return rest.rpartition(":")[0] if ":" in rest else rest
+
+
+def _build_open(source: str) -> Power:
+    return Power(PowerKind.PORT, source, "other machines can connect to it; it asks them for no key", is_open=True)
+
+
+def _describe_source(name: str, value: Any) -> str:
+    """Return a name with its value, shortened; a switch that is on is its name alone."""
+    return name if value is True else f"{name}={_shorten(value)}"
+
+
+def _shorten(value: Any) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return truncate(clean_line(text), _LONGEST)

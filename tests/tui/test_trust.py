@@ -1,0 +1,120 @@
+"""In the panel: what a recipe that is not ours may do is asked about before a launch, an A/B and its resuming."""
+
+import pytest
+from msgspec.structs import replace
+
+from dflash_tui.common import paths
+from dflash_tui.experiments import controller, store
+from dflash_tui.launch import recipe_trust
+from dflash_tui.planning import recipe_loader
+from dflash_tui.planning.recipe import Recipe
+from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.dialogs.new_experiment import NewExperiment
+from dflash_tui.tui.dialogs.trust import TrustDialog, ask_trust
+from dflash_tui.tui.screens.experiment import ExperimentScreen
+from dflash_tui.tui.screens.launch import LaunchScreen
+from tests.support import command_line, fake_engine
+from tests.support.fake_runs import free_port
+from tests.tui.panel import app, text, wait_for
+
+PRELOAD = "LD_PRELOAD=/nowhere/evil.so"
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    """A recipe of the user's that loads a library, whose engine is installed."""
+    fake_engine.make(free_port(19_700))
+    file = paths.user_recipes_folder() / "fake.yaml"
+    file.write_text(file.read_text().replace("env:\n", "env:\n  LD_PRELOAD: /nowhere/evil.so\n"))
+    return recipe_loader.find_recipe("fake")
+
+
+@pytest.fixture
+def launches(monkeypatch) -> list[str]:
+    """Take note of launches, which do nothing."""
+    started: list[str] = []
+    monkeypatch.setattr(DflashApp, "_start", lambda _panel, message, _moved: started.append(message.plan.recipe))
+    return started
+
+
+def want(panel: DflashApp, recipe: Recipe) -> None:
+    """Ask for a launch as the launch screen and the remedies do, when the checks are over."""
+    planned = command_line.planned(recipe.name)
+    panel.post_message(LaunchScreen.Launch(planned.setup, planned.plan))
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_a_launch_is_asked_about_once(recipe, launches, size):
+    panel = app({"fake": recipe})
+    async with panel.run_test(size=size) as pilot:
+        await wait_for(pilot, lambda: isinstance(panel.screen, LaunchScreen))
+        assert PRELOAD in text(panel) or size == (80, 24)
+        for key in ("n", "escape", "y"):
+            want(panel, recipe)
+            await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog))
+            await wait_for(pilot, lambda: PRELOAD in text(panel) and "Run fake?" in text(panel))
+            assert launches == []
+            await pilot.press(key)
+            await wait_for(pilot, lambda: not isinstance(panel.screen, TrustDialog))
+        await wait_for(pilot, lambda: launches == ["fake"])
+        want(panel, recipe)
+        await wait_for(pilot, lambda: launches == ["fake", "fake"])
+
+
+async def test_a_long_list_leaves_the_keys_on_the_screen(recipe):
+    hostile = replace(recipe, env={f"UNKNOWN_{number}": "[red]x[/]" for number in range(40)})
+    panel = app({"fake": recipe})
+    async with panel.run_test(size=(80, 24)) as pilot:
+        ask_trust(panel, hostile, ["0.32.0"], lambda: None)
+        await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog) and "cancel" in text(panel))
+        assert "Run fake?" in text(panel)
+        assert "UNKNOWN_0=[red]x[/]: " in text(panel)
+
+
+async def test_an_ab_is_asked_about(recipe, monkeypatch):
+    begun: list[str] = []
+    monkeypatch.setattr(NewExperiment, "begin", lambda _dialog, planned: begun.append(planned.design.recipe))
+    panel = app({"fake": recipe})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        for key, expected in (("n", []), ("y", ["fake"])):
+            await pilot.press("a")
+            await wait_for(pilot, lambda: isinstance(panel.screen, NewExperiment) and panel.screen.planned is not None)
+            await pilot.press("enter")
+            await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog) and PRELOAD in text(panel))
+            await pilot.press(key)
+            await wait_for(pilot, lambda: isinstance(panel.screen, NewExperiment))
+            assert begun == expected
+            await pilot.press("escape")
+
+
+async def test_resuming_is_asked_about(recipe, monkeypatch):
+    """The recipe may have become another since the experiment began."""
+    resumed: list[str] = []
+    monkeypatch.setattr(controller, "resume_experiment", lambda design: resumed.append(design.recipe))
+    design = command_line.experiment("fake")[0]
+    store.create_experiment(design)
+    panel = app({"fake": recipe})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        panel.show_experiment(design.id)
+        await wait_for(pilot, lambda: isinstance(panel.screen, ExperimentScreen) and panel.screen.seen is not None)
+        for key in ("n", "y"):
+            await pilot.press("r")
+            await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog) and PRELOAD in text(panel))
+            assert resumed == []
+            await pilot.press(key)
+            await wait_for(pilot, lambda: not isinstance(panel.screen, TrustDialog))
+        await wait_for(pilot, lambda: resumed == ["fake"])
+
+
+async def test_an_answer_that_cannot_be_kept_is_said(recipe, launches, monkeypatch):
+    def full(_recipe):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(recipe_trust, "trust_recipe", full)
+    panel = app({"fake": recipe})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        want(panel, recipe)
+        await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog))
+        await pilot.press("y")
+        await wait_for(pilot, lambda: "No space left on device" in text(panel))
+    assert launches == []
