@@ -44,6 +44,7 @@ async def test_launch_traffic_leave_attach_stop(with_engine):
         await pilot.press("enter")
         await until(pilot, lambda: panel.run_screen.state.health is Health.WARM)
         state = panel.run_screen.state
+        await until(pilot, lambda: Phase.UP in state.phases)
         assert list(state.phases) == [
             Phase.IMPORT, Phase.RESOLVE, Phase.ENGINE, Phase.WEIGHTS, Phase.DRAFTER,
             Phase.KV_CACHE, Phase.API, Phase.UP,

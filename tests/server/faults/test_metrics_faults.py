@@ -50,8 +50,8 @@ async def test_what_metrics_may_answer(launch, tmp_path, monkeypatch):
         monkeypatch.setattr(scraper, "BUDGET", 60.0)
         word.write_text("half")
         await until(lambda: state.health_detail == "" and len(recorded(run, Sampled)) > seen)
+        await until(lambda: state.readings[-1].counters.steps is None)
         assert state.readings[-1].counters.generated == 40
-        assert state.readings[-1].counters.steps is None
         assert find_alarms(state, time.time()) == []
 
 
