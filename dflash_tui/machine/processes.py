@@ -42,7 +42,10 @@ def list_session_processes(leader: int, born: str, folder: Path) -> list[psutil.
     another session since.
     """
     boot, _, started = born.partition(":")
-    leader_lives = read_process_identity(leader) == born
+    present = read_process_identity(leader)
+    if present and present != born:  # the kernel gives no number away that a session still has, so that is over
+        return []
+    leader_lives = present == born
     members = []
     for process in psutil.process_iter():
         try:

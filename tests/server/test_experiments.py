@@ -10,6 +10,7 @@ from statistics import fmean
 
 import pytest
 
+from dflash_tui.common import paths
 from dflash_tui.common.own_secrets import LEFT_OUT
 from dflash_tui.experiments import (
     boot_snapshot,
@@ -24,6 +25,7 @@ from dflash_tui.machine import processes
 from dflash_tui.monitoring import recording
 from dflash_tui.runs import (
     registry,
+    reservation,
     server_process,
 )
 from tests import DATA
@@ -183,6 +185,43 @@ def test_a_killed_driver_is_resumed_to_the_same_boots(port):
     report = store.read_report(folder)
     assert report
     assert report.boots == found.boots
+
+
+def _has_reached(design: Design, stage: str) -> bool:
+    now = progress(design)
+    match stage:
+        case "reserved":
+            return bool(reservation.list_reservations())
+        case "launched":
+            return bool(registry.list_runs())
+        case "between boots":
+            return len(now.boots) == 1
+        case _:
+            return bool(now.current and now.current.stage == stage)
+
+
+@pytest.mark.parametrize("stage", ["reserved", "launched", "cold", "warm-up", "between boots"])
+def test_a_driver_that_is_killed_in_any_stage_is_resumed(port, stage):
+    """Its server is ended, its port is free for the next one, and each boot is measured once and whole."""
+    fake_engine.make(port, {7: FAST, 4: SLOW})
+    design = begin()
+    folder = store.experiment_folder(design.id)
+    wait_until(lambda: _has_reached(design, stage))
+    driver, before = store.find_driver(folder), boots(design)
+    assert driver
+    os.kill(driver.pid, signal.SIGKILL)
+    wait_until(lambda: not store.find_driver(folder))
+    assert reservation.list_reservations() == []
+    run("resume", design.id)
+    now = progress(design)
+    assert now.finished
+    assert now.boots[: len(before)] == before
+    assert [(each.number, each.arm, each.attempt, each.error) for each in now.boots] == [(0, 0, 1, ""), (1, 1, 1, "")]
+    assert {len(each.requests) for each in now.boots} == {now.due}
+    runs = {each.id: each for each in registry.list_runs()}
+    assert {runs[each.run].plan.port for each in now.boots} == {design.arms[0].plan.port}
+    assert not any(server_process.list_processes(each) for each in runs.values())
+    assert list(paths.reservations_folder().glob("*.json")) == []
 
 
 def test_a_second_driver_is_refused(port):

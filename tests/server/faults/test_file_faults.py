@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,11 +21,14 @@ from msgspec.structs import replace
 from dflash_tui.benchmark import client
 from dflash_tui.benchmark.suites import Prompt
 from dflash_tui.events import Health, HealthChanged, LogLine, Sampled
+from dflash_tui.experiments import store
+from dflash_tui.machine import processes
 from dflash_tui.monitoring import observer, recording
 from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import registry, run_files, server_process
+from dflash_tui.runs import lifecycle, registry, run_files, server_process
 from dflash_tui.runs.run import VERSION, Run
 from dflash_tui.tui.dialogs.runs import list_run_rows
+from tests.support.experiment_factories import a_design
 from tests.support.fake_runs import made, recorded, watching
 from tests.support.waiting import until, wait_until
 
@@ -215,6 +218,44 @@ def test_a_record_with_the_pid_of_another_process_touches_nobody():
         assert (done.returncode, "has already ended" in done.stderr) == (0, True)
         assert foreign.poll() is None
         foreign.kill()
+
+
+@contextlib.contextmanager
+def ending(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Kill a process when the block is over, however that ends."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
+def test_a_record_whose_pid_was_given_away_in_the_same_boot_touches_nobody():
+    """Also where the other process leads a session of its own and works in the run's folder, as a shell may."""
+    run = ended()
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(command, start_new_session=True, cwd=run.folder) as foreign, ending(foreign):
+        boot, _, ticks = processes.read_process_identity(foreign.pid).partition(":")
+        reused = replace(run, pid=foreign.pid, born=f"{boot}:{int(ticks) - 100}")
+        (run.folder / "run.json").write_bytes(msgspec.json.encode(reused))
+        assert not server_process.is_alive(reused)
+        assert not server_process.is_starting(reused)
+        assert server_process.list_processes(reused) == []
+        assert dflash("ps").stdout == ""
+        assert run.id not in lifecycle.port_owner(reused.plan.port)
+        done = dflash("stop", run.id)
+        assert (done.returncode, "has already ended" in done.stderr) == (0, True)
+        assert foreign.poll() is None
+
+
+def test_the_driver_of_an_experiment_whose_pid_was_given_away_is_left_alone():
+    """`ab stop` signals the process that it knows by pid and start, and no other."""
+    folder = store.create_experiment(a_design())
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as foreign, ending(foreign):
+        boot, _, ticks = processes.read_process_identity(foreign.pid).partition(":")
+        store.write_json(folder / "driver.json", store.Driver(foreign.pid, f"{boot}:{int(ticks) - 100}"))
+        assert store.find_driver(folder) is None
+        assert dflash("ab", "stop", folder.name).returncode in {0, 2}
+        assert foreign.poll() is None
 
 
 def test_a_folder_that_is_gone_or_read_only_costs_samples_only(launch):
