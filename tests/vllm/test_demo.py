@@ -74,6 +74,7 @@ def test_launch_measure_attach_stop(with_engine):
     _the_patch_works(measured)
     _everybody_sees_the_same(run, events)
     _ctrl_c_leaves_the_server(run)
+    _nobody_else_is_served(run)
 
     members = server_process.list_processes(run)
     assert len(members) >= 2
@@ -137,6 +138,22 @@ def _everybody_sees_the_same(run: Run, events: list[dict[str, Any]]) -> None:
     log = dflash("logs", run.id).stdout
     assert "Application startup complete." in log
     assert "\x1b" not in log
+
+
+def _nobody_else_is_served(run: Run) -> None:
+    """All its processes listen on this machine only, and a page of another origin may send it nothing."""
+    listening = [
+        socket.laddr.ip
+        for process in server_process.list_processes(run)
+        for socket in process.net_connections("tcp")
+        if socket.status == psutil.CONN_LISTEN
+    ]
+    assert listening
+    assert set(listening) <= {"127.0.0.1", "::1"}
+    asking = {"Origin": "http://elsewhere.invalid", "Access-Control-Request-Method": "POST"}
+    answer = httpx.options(f"{run.url}/v1/chat/completions", headers=asking, timeout=120)
+    assert answer.status_code >= 400
+    assert "access-control-allow-origin" not in answer.headers
 
 
 def _ctrl_c_leaves_the_server(run: Run) -> None:

@@ -1,0 +1,119 @@
+"""Callers in odd circumstances, and many at once: few files, little memory, no terminal, proxies."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dflash_tui.cli import main
+from dflash_tui.common import paths
+from dflash_tui.runs import lifecycle, registry, server_process
+from tests.support import hub_server
+from tests.support.pty_terminal import ENTER
+from tests.support.waiting import wait_until
+
+DFLASH = (sys.executable, "-m", "dflash_tui")
+
+
+def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*DFLASH, *words], capture_output=True, text=True, check=False, env=os.environ | env, timeout=240,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def test_who_lists_while_servers_come_and_go_sees_whole_lines(launch):
+    """Twelve in processes of their own: each ends well with JSON, whatever is launched and stopped meanwhile."""
+    launch("deaf")
+    with ThreadPoolExecutor(4) as pool:
+        listings = [pool.submit(run, "ps", "--all", "--json") for _ in range(12)]
+        for _ in range(3):
+            asyncio.run(lifecycle.stop_server(launch("deaf"), grace=0.1))
+    for listing in listings:
+        done = listing.result()
+        assert (done.returncode, done.stderr) == (0, "")
+        assert all(json.loads(line)["pid"] for line in done.stdout.splitlines())
+    assert registry.list_broken_runs() == {}
+
+
+def test_a_suspended_server_is_stopped(launch):
+    """It cannot obey SIGTERM; SIGKILL ends it."""
+    server = launch("deaf")
+    os.kill(server.pid, signal.SIGSTOP)
+    asyncio.run(lifecycle.stop_server(server, grace=0.5))
+    assert not server_process.is_alive(server)
+    assert server_process.list_processes(server) == []
+
+
+@pytest.mark.parametrize("limit", ["-n 64", "-n 20", "-n 12", "-v 400000"])
+@pytest.mark.parametrize("words", ["ps", "plan demo-cpu", "doctor demo-cpu", "replay sample --plain"])
+def test_few_files_and_little_memory_are_no_traceback(limit, words):
+    command = f"ulimit {limit}; exec {' '.join(DFLASH)} {words}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=240)
+    assert "Traceback" not in done.stderr
+    assert done.returncode in {0, 1, 4}, done.stderr
+
+
+def test_without_a_terminal_there_is_help_and_no_panel():
+    done = run()
+    assert (done.returncode, "Traceback" in done.stderr, done.stdout) == (2, False, "")
+    assert "usage: dflash-tui" in done.stderr
+
+
+def test_in_a_dumb_terminal_the_panel_opens_and_ends(terminal, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    panel = terminal(
+        program=("-c", "import os; os.environ['TERM'] = 'dumb'; from dflash_tui.cli.main import main; main()")
+    )
+    assert ENTER in panel.until(b"demo-cpu")
+    panel.type("q")
+    assert panel.ended() == 0
+
+
+def test_who_attaches_asks_no_proxy_and_follows_nobody_elsewhere():
+    """The key goes to the server that was named, and to no other."""
+    with hub_server.running() as server, hub_server.running() as elsewhere, hub_server.running() as proxy:
+        server.elsewhere = elsewhere.url
+        env = os.environ | dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"), proxy.url)
+        env = {name: value for name, value in env.items() if name.lower() != "no_proxy"} | {"VLLM_API_KEY": "k" * 20}
+        command = [*DFLASH, "attach", server.url, "--plain", "--every", "1"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env) as attached:
+            wait_until(lambda: len(server.asked) > 3)
+            attached.terminate()
+        assert elsewhere.asked == []
+        assert proxy.asked == []
+
+
+FLAGS = (
+    "host",
+    "hos",
+    "h",
+    "no-host",
+    "config",
+    "conf",
+    "uds",
+    "api-key",
+    "api",
+    "host.x",
+    "Host",
+    "--host",
+    "port",
+    "por",
+)
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_no_recipe_says_where_a_server_listens_or_which_key_it_takes(flag, capsys):
+    """By no spelling, beginning or part of such a flag."""
+    text = (paths.bundled_folder("recipes") / "demo-cpu.yaml").read_text(encoding="utf-8")
+    paths.user_recipes_folder().mkdir(parents=True)
+    changed = text.replace("flags:\n", f"flags:\n  {json.dumps(flag)}: x\n", 1)
+    assert changed != text
+    (paths.user_recipes_folder() / "mine.yaml").write_text(changed, encoding="utf-8")
+    assert main.main(["plan", "mine"]) == 2
+    assert "mine.yaml:" in capsys.readouterr().err
