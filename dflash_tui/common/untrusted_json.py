@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from dflash_tui.common import private_files
 from dflash_tui.common.own_secrets import own_secrets
 from dflash_tui.common.sanitizer import clean_json_value
 
 T = TypeVar("T")
+_LARGEST = 64 << 20
 # What texts in JSON can hold that is not plain; quoted quotes, backslashes and slashes are.
 _SUSPECT = re.compile(rb"\\[bfnrtu]|[\x7f-\xff]")
 
@@ -23,6 +26,14 @@ def register_type(kind: type[msgspec.Struct]) -> None:
     is given anywhere.
     """
     msgspec.json.Decoder(kind)
+
+
+def read_own_json(path: Path, kind: type[T]) -> T | None:
+    """Return what a JSON file of ours holds; None when it is gone, is no file, or cannot be used."""
+    try:
+        return msgspec.json.decode(private_files.read_file(path, _LARGEST), type=kind)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def decode_untrusted(data: bytes, decoder: msgspec.json.Decoder[T], *, one_line: bool = False) -> T:

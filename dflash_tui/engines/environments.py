@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import uv
 
-from dflash_tui.common import paths, private_files
+from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import EngineError, explain_resource_limit
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import package_lock
@@ -95,12 +95,9 @@ def find_engine(folder: Path) -> Engine | None:
     """
     if explain_untrusted_engine(folder):
         return None
-    try:
-        engine = msgspec.json.decode((folder / MARKER).read_bytes(), type=Engine)
-    except (OSError, msgspec.MsgspecError):
-        return None
+    engine = untrusted_json.read_own_json(folder / MARKER, Engine)
     # An environment is tied to its path: a copy of the folder is not one.
-    return engine if engine.folder == str(folder) and engine.python.exists() else None
+    return engine if engine and engine.folder == str(folder) and engine.python.exists() else None
 
 
 def explain_untrusted_engine(folder: Path) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common import paths, private_files
+from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import environments
@@ -182,10 +182,7 @@ def read_serve_options(engine: Engine) -> ServeOptions:
 
 def read_cached_serve_options(engine: Engine) -> ServeOptions | None:
     """Return what `read_serve_options` has returned before for this engine, or None."""
-    try:
-        return msgspec.json.decode(_options_file(engine).read_bytes(), type=ServeOptions)
-    except (OSError, msgspec.MsgspecError):
-        return None
+    return untrusted_json.read_own_json(_options_file(engine), ServeOptions)
 
 
 def adopt_engine(folder: Path, *, patch: bool) -> Engine:
@@ -256,11 +253,8 @@ def measure_engine_size(engine: Engine) -> int:
 def _read_adopted(record: Path) -> Engine | None:
     if private_files.ownership_problem(record, paths.data_folder(), shareable=True):
         return None
-    try:
-        engine = msgspec.json.decode(record.read_bytes(), type=Engine)
-    except (OSError, msgspec.MsgspecError):
-        return None
-    return engine if engine.python.exists() and _record(Path(engine.folder)) == record else None
+    engine = untrusted_json.read_own_json(record, Engine)
+    return engine if engine and engine.python.exists() and _record(Path(engine.folder)) == record else None
 
 
 def _options_file(engine: Engine) -> Path:

@@ -101,7 +101,7 @@ def _write_unit(path: Path, text: str, *, replace: bool) -> None:
     """
     data = text.encode()
     if path.exists() and not replace:
-        with path.open("rb") as file:
+        with private_files.open_file(path, follow=True) as file:
             if file.read(_MAX_UNIT_BYTES) != data:
                 hint = "compare them, then use --replace; without --write the unit is printed"
                 raise UsageError(f"{path} already exists and is different", hint=hint)

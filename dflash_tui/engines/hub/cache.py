@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.common import hub_token
+from dflash_tui.common import hub_token, private_files
 
 _PUBLIC = "https://huggingface.co"
 _TRUE = {"1", "ON", "YES", "TRUE"}
@@ -23,6 +23,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _BESIDE = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py")
 _TEMPLATES = "additional_chat_templates/"
 _INDEX = "model.safetensors.index.json"
+_LARGEST_SMALL = 64 << 20
 
 
 class HubFile(msgspec.Struct, frozen=True):
@@ -106,10 +107,14 @@ def read_cached_commit(repo: str, revision: str) -> str | None:
     if _COMMIT.fullmatch(revision):
         return revision
     try:
-        commit = (repository_folder(repo) / "refs" / revision).read_text().strip()
+        commit = _read_small(repository_folder(repo) / "refs" / revision).decode().strip()
     except (OSError, UnicodeDecodeError):
         return None
     return commit if _COMMIT.fullmatch(commit) else None
+
+
+def _read_small(path: Path) -> bytes:
+    return private_files.read_file(path, _LARGEST_SMALL, follow=True)  # the cache is made of links
 
 
 def snapshot_folder(repo: str, commit: str) -> Path:
@@ -127,9 +132,9 @@ def is_whole_snapshot(at: Path) -> bool:
     """Whether the snapshot holds all weights by its own index, or its only file of weights, and a config.json."""
     try:
         names = {path.name for path in at.iterdir() if path.is_file()}
-        index = msgspec.json.decode((at / _INDEX).read_bytes()) if _INDEX in names else None
+        index = msgspec.json.decode(_read_small(at / _INDEX)) if _INDEX in names else None
         needed = set(index["weight_map"].values()) if index else set()
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, TypeError, AttributeError):
         return False
     weights = select_weight_files(names)
     # Without their index, numbered shards do not tell whether they are all there.

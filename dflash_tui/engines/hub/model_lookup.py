@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_tui.common import private_files
 from dflash_tui.engines.hub import cache, client
 from dflash_tui.engines.hub.cache import HubFile
 from dflash_tui.engines.hub.client import Access, HubAccessError, RepositoryFile, RepositoryInfo
@@ -16,6 +17,7 @@ from dflash_tui.planning.memory import LocalModel
 from dflash_tui.planning.recipe import ModelConfig
 
 _REPO = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?", re.ASCII)
+_LARGEST = 16 << 20
 _ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _GIVE_TOKEN = "`export HF_TOKEN=…` or `hf auth login`"  # noqa: S105
 _ADVICE = {
@@ -95,8 +97,8 @@ def _read_config(model: ModelAvailability) -> ModelConfig | None:
     if model.folder is None:
         return None
     try:
-        config = msgspec.json.decode((Path(model.folder) / "config.json").read_bytes())
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        config = msgspec.json.decode(private_files.read_file(Path(model.folder) / "config.json", _LARGEST, follow=True))
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return kv_cache.read_model_shape(config) if isinstance(config, dict) else None
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_tui.common import untrusted_json
 from dflash_tui.common.errors import PatchError
 from dflash_tui.common.file_lock import acquire_lock
 from dflash_tui.common.untrusted_json import register_type
@@ -101,12 +102,10 @@ def read_ledger(engine: Engine) -> dict[str, LedgerEntry]:
 
 def read_ledger_or_none(engine: Engine) -> tuple[LedgerEntry, ...] | None:
     """Return the record; None when it is there and cannot be read."""
-    try:
-        return msgspec.json.decode((Path(engine.folder) / MANIFEST).read_bytes(), type=tuple[LedgerEntry, ...])
-    except FileNotFoundError:
+    manifest = Path(engine.folder) / MANIFEST
+    if not os.path.lexists(manifest):
         return ()
-    except (OSError, msgspec.MsgspecError):
-        return None
+    return untrusted_json.read_own_json(manifest, tuple[LedgerEntry, ...])
 
 
 def read_pristine_copy(engine: Engine, entry: LedgerEntry) -> bytes | None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import PatchError
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines.environments import Engine
@@ -39,6 +40,7 @@ from dflash_tui.engines.patching.ledger import (
 from dflash_tui.planning.patch_file import RelativePath
 
 _JOURNAL = "dflash-patching.json"
+_LARGEST_JOURNAL = 16 << 20
 _COPY = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.dflash-new")  # the latter by a write that was killed
 
 
@@ -250,10 +252,12 @@ def _still_needed(engine: Engine, names: Set[str]) -> set[str]:
 
 def _journal(engine: Engine) -> _Journal | None:
     try:
-        return msgspec.json.decode((Path(engine.folder) / _JOURNAL).read_bytes(), type=_Journal)
+        return msgspec.json.decode(
+            private_files.read_file(Path(engine.folder) / _JOURNAL, _LARGEST_JOURNAL), type=_Journal
+        )
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PatchError(
             f"a change of {engine.folder} was interrupted, and its journal cannot be read",
             evidence=f"{_JOURNAL}: {error}",

@@ -13,6 +13,9 @@ from dflash_tui.cli import main
 from dflash_tui.common import paths
 from dflash_tui.common.broken_files import load_each
 from dflash_tui.common.errors import RecipeError, UsageError
+from dflash_tui.engines import inventory
+from dflash_tui.engines.hub import cache
+from dflash_tui.engines.patching import ledger
 from dflash_tui.experiments import store
 from dflash_tui.planning import recipe_loader
 from dflash_tui.planning.recipe import Recipe
@@ -20,6 +23,7 @@ from dflash_tui.runs import registry
 from dflash_tui.tui.screens.launch import load_recipes
 from tests.support.experiment_factories import a_design, boots, told, written
 from tests.support.odd_files import ODD_FILES
+from tests.support.preflight_situations import engine_in
 from tests.tui.conftest import a_run
 
 TEXTS = {
@@ -28,7 +32,9 @@ TEXTS = {
     "bytes": b"\xff\xfe\x00",
     "tag": b"title: !!bool foo\n",
     "surrogate": b'{"title": "\\ud800"}',
+    "bytes in a text": b'{"id": "\xff", "folder": "\xff"}',
     "deep": b"[" * 100_000,
+    "deep in a key": b'{"x": ' + b"[" * 100_000,
     "number": b'{"x": 1e999}',
     "large": b"#" * (2 << 20),
 }
@@ -36,7 +42,7 @@ HARMS: dict[str, Callable[[Path], object]] = {
     **{kind: make for kind, make in ODD_FILES.items() if kind != "link to a file"},
     **{kind: functools.partial(Path.write_bytes, data=text) for kind, text in TEXTS.items()},
 }
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(60)
 
 
 def test_names_and_reasons_can_be_written_anywhere(tmp_path):
@@ -122,6 +128,32 @@ def test_a_broken_experiment_hides_no_other(harm, capsys):
     assert f"! ignoring {bad}: its experiment.json" in output.err
     with pytest.raises(UsageError, match="ignoring"):
         store.find_experiment(bad.name)
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_broken_engine_hides_no_other(harm):
+    """Neither a marker nor a record of an adopted one, nor what is cached of a good one."""
+    good = engine_in(paths.engines_folder() / "good")
+    for name in ("bad/dflash-engine.json", "adopted/bad.json", "good/dflash-patches.json"):
+        (paths.engines_folder() / name).parent.mkdir(exist_ok=True)
+        HARMS[harm](paths.engines_folder() / name)
+    HARMS[harm](inventory._options_file(good))
+    assert inventory.list_engines() == [good]
+    assert inventory.read_cached_serve_options(good) is None
+    assert ledger.read_ledger_or_none(good) is None
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_broken_cache_of_models_is_an_empty_one(harm, monkeypatch, tmp_path):
+    """What the cache says of a model is nothing, and nobody waits for it."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    folder = cache.repository_folder("someone/model") / "refs"
+    folder.mkdir(parents=True)
+    HARMS[harm](folder / "main")
+    HARMS[harm](folder / "model.safetensors.index.json")
+    (folder / "config.json").touch()
+    assert cache.read_cached_commit("someone/model", "main") is None
+    assert not cache.is_whole_snapshot(folder)
 
 
 @pytest.mark.parametrize("name", ["driver.json", "events.jsonl", "report.json", "driver.log"])

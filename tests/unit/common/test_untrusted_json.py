@@ -16,7 +16,7 @@ import msgspec
 import dflash_tui
 
 # What reads text into a type, and the place of the type among its arguments.
-READERS = {"decode": 1, "convert": 1, "load": 1, "load_yaml": 1, "Decoder": 0}
+READERS = {"decode": 1, "convert": 1, "load": 1, "load_yaml": 1, "read_own_json": 1, "Decoder": 0}
 # Prints the types that msgspec has looked at when all modules are imported: it asks this function once for each.
 LOOKED_AT = """
 import importlib, importlib.util, sys
