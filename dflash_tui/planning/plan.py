@@ -239,7 +239,11 @@ def build_plan(
         host=setup.host,
         restart=setup.restart,
         powers=powers.list_powers(
-            setup.engine.vllm, flags=setup.flags, env=setup.env, speculation=setup.speculation, engine=setup.engine
+            setup.engine.vllm,
+            flags=setup.flags,
+            env=setup.env,
+            speculation=setup.speculation,
+            engine=None if engine else setup.engine,  # what is in another environment is not installed by us
         ),
     )
 

@@ -5,6 +5,7 @@ What is not known to be harmless is a power: a list of dangerous names is always
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -212,20 +213,24 @@ def _judge_requirement(line: Requirement, *, dated: bool) -> tuple[PowerKind, st
 
 def _list_leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values inside JSON with their keys, joined by dots; text that is JSON itself is read, too."""
-    if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
-        try:
-            value = msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError):
+    rest = [(path, value)]
+    while rest:  # no recursion: it may be as deep as it likes
+        path, value = rest.pop()
+        value = _parse_json(value)
+        if isinstance(value, dict):
+            rest += [(f"{path}.{key}" if path else str(key), inner) for key, inner in value.items()]
+        elif isinstance(value, list):
+            rest += [(path, inner) for inner in value]
+        else:
             yield path, value
-            return
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _list_leaves(inner, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _list_leaves(inner, path)
-    else:
-        yield path, value
+
+
+def _parse_json(value: Any) -> Any:
+    """Return what text in JSON holds, and anything else as it is."""
+    if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            return msgspec.json.decode(value)
+    return value
 
 
 def _is_open(key: str, value: Any) -> bool:
@@ -285,5 +290,8 @@ def _describe_source(name: str, value: Any) -> str:
 
 
 def _shorten(value: Any) -> str:
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    try:
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    except RecursionError:
+        text = "…"
     return truncate(clean_line(text), _LONGEST)

@@ -1,5 +1,8 @@
 """What a recipe may do beyond serving a model: every way to say it, and nothing where there is nothing."""
 
+import json
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
@@ -245,6 +248,22 @@ def test_a_plan_has_the_powers_of_what_is_launched_and_a_recipe_those_of_all_its
     assert len(list_recipe_powers(recipe)) == 2
     by_hand = resolve_recipe(recipe, settings={"trust_remote_code": None, "env.LD_PRELOAD": "/x.so"})
     assert [power.source for power in build_plan(by_hand).powers] == ["LD_PRELOAD=/x.so"]
+
+
+def test_what_is_in_an_engine_of_the_users_is_not_the_recipes():
+    engine = EngineSpec("0.33.0", packages=("evil==1.0",))
+    recipe = recipe_loader.find_recipe("qwen3.5-27b")
+    assert build_plan(resolve_recipe(recipe, engine=engine), engine=Path("/mine")).powers == ()
+    assert {power.kind for power in build_plan(resolve_recipe(recipe, engine=engine)).powers} == {CODE}
+
+
+@pytest.mark.parametrize("form", ["text", "mapping"])
+def test_deep_json_is_judged_to_its_end(form):
+    text = '{"a":' * 500 + '{"kv_connector_module_path":"a.b"}' + "}" * 500
+    value = text if form == "text" else json.loads(text)
+    for _ in range(0 if form == "text" else 5000):
+        value = {"a": value}
+    assert CODE in kinds_of(flags={"kv-transfer-config": value})
 
 
 def test_other_releases_than_the_recipes_own_count_too():
