@@ -125,7 +125,7 @@ def _list_harmful_keys(flag: str, key: str, value: FlagValue) -> list[str]:
 
 def _judge_key(flag: str, key: str, source: str) -> Power:
     kind, words = KEY_WORDS.get(key, _UNKNOWN)
-    return Power(kind, source if source.startswith(f"--{flag}.") else f"--{flag}.{key}", words)
+    return Power(kind, source if source.startswith(f"--{flag}.") else f"--{flag}.{_shorten(key)}", words)
 
 
 def _judge_leaves(flag: str, key: str, value: FlagValue, source: str) -> Iterator[Power]:
@@ -190,7 +190,7 @@ def _judge_engine(spec: EngineSpec) -> Iterator[Power]:
     if spec.source_builds:
         yield Power(PowerKind.CODE, "engine.source_builds", "runs code of packages while they are built here")
     if spec.stands_in and canonicalize_name(spec.stands_in) not in harmless.PACKAGES:
-        yield Power(PowerKind.CODE, f"engine.stands_in {spec.stands_in}", "is run in place of vLLM")
+        yield Power(PowerKind.CODE, f"engine.stands_in {_shorten(spec.stands_in)}", "is run in place of vLLM")
 
 
 def _list_release_lines(vllm: str) -> tuple[str, ...]:
@@ -286,7 +286,7 @@ def _build_open(source: str) -> Power:
 
 def _describe_source(name: str, value: Any) -> str:
     """Return a name with its value, shortened; a switch that is on is its name alone."""
-    return name if value is True else f"{name}={_shorten(value)}"
+    return _shorten(name) if value is True else f"{_shorten(name)}={_shorten(value)}"
 
 
 def _shorten(value: Any) -> str:

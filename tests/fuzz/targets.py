@@ -103,7 +103,7 @@ def powers(data: bytes) -> None:
     for _, layer in iterate_layers(loaded):
         known = harmless_options.VARIABLES | harmless_options.CACHE_FOLDERS
         for name, value in layer.env.items():
-            assert value is None or name in known or any(source.startswith(name) for source in sources), name
+            assert value is None or name in known or any(source.startswith(name[:100]) for source in sources), name
 
 
 @cache
