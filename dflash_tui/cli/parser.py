@@ -337,7 +337,9 @@ def _add_bench(commands: Any) -> None:
     """Add `bench`."""
     command = commands.add_parser("bench", help="send a suite of prompts to a server and measure each request")
     add_run_argument(command)
-    suite = "the prompts: quick (default), field, seed-q1q2, space-invaders, mt-bench, one of your own, or a file"
+    suite = (
+        "the prompts: quick (default), field, contexts, seed-q1q2, space-invaders, mt-bench, one of your own, or a file"
+    )
     add_option(command, "--suite", default="quick", metavar="NAME|FILE", help=suite)
     add_option(command, "--rounds", type=parse_positive, default=1, metavar="N", help="how often to send them")
     add_option(

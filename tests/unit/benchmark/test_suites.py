@@ -19,7 +19,7 @@ def test_the_shipped_suites_are_the_field_s():
     quick = suites.load_suite("quick").prompts
     assert [(p.kind, p.max_tokens) for p in quick] == [(kind, field[kind][0]) for kind in list(field)[:5]]
     assert suites.load_suite("seed-q1q2").in_order
-    assert {"field", "quick", "seed-q1q2", "space-invaders"} == set(suites.list_suite_files())
+    assert {"contexts", "field", "quick", "seed-q1q2", "space-invaders"} == set(suites.list_suite_files())
 
 
 def test_a_long_context_is_made_of_numbered_sentences():

@@ -195,7 +195,7 @@ def made(tmp_path, monkeypatch) -> Iterator[PlannedLaunch]:
 
 
 def up(made: PlannedLaunch, force: str | None) -> int:
-    args = argparse.Namespace(json=False, force=force, detach=True, bench=False, foreground=False)
+    args = argparse.Namespace(json=False, force=force, detach=True, bench=False, wait=False, foreground=False)
     return asyncio.run(commands_up._launch_and_watch(args, made))
 
 
