@@ -16,7 +16,9 @@ from dflash_tui.experiments.analysis.confounds import parse_argv_options
 from dflash_tui.experiments.analysis.report import Comparison, Confound, ExperimentReport, Verdict
 from dflash_tui.experiments.design import Arm, Boot, Design
 from dflash_tui.experiments.run_report import RunReport
+from dflash_tui.planning import cuda_graphs
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipe import Mode
 
 VARY = "run"  # what is varied when nothing was meant to be
 _MEASURED_ALIKE = {
@@ -98,6 +100,10 @@ def _name_sides(one: Side, other: Side, varied: list[str]) -> tuple[tuple[str, s
         return (one.plan.mode.value, other.plan.mode.value), "mode"
     if varied == ["n"]:
         return (str(one.plan.num_speculative_tokens), str(other.plan.num_speculative_tokens)), "n"
+    if len(varied) == 1 and varied[0].startswith("patch."):
+        name = varied[0].removeprefix("patch.")
+        first, second = ("on" if name in side.plan.patches else "off" for side in (one, other))
+        return (first, second), varied[0]
     return (one.name, other.name), VARY
 
 
@@ -136,8 +142,11 @@ def compare_plans(one: Plan, other: Plan) -> list[str]:
     """Return what two plans differ in, each thing once, by its name."""
     differing = [label for name, label in _PARTS.items() if getattr(one, name) != getattr(other, name)]
     follow = {"--enforce-eager": "mode", "--speculative-config": "n"}  # what these flags say has a name already
+    if Mode.GRAPHS in {one.mode, other.mode}:
+        follow |= dict.fromkeys(cuda_graphs.OPTIONS, "mode")
     flags = [parse_argv_options(plan.argv) for plan in (one, other)]
     names = sorted(name for name in {*flags[0], *flags[1]} if flags[0].get(name) != flags[1].get(name))
     differing += [name for name in names if follow.get(name) not in differing]
-    differing += [f"env.{name}" for name in sorted({*one.env, *other.env}) if one.env.get(name) != other.env.get(name)]
+    variables = sorted(name for name in {*one.env, *other.env} if one.env.get(name) != other.env.get(name))
+    differing += [f"env.{name}" for name in variables if follow.get(name) not in differing]
     return differing + [f"patch.{name}" for name in sorted(set(one.patches) ^ set(other.patches))]

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning.recipe import FlagValue, ModelConfig
+from dflash_tui.planning.recipe import FlagValue, Mode, ModelConfig
 from dflash_tui.planning.resolution import ResolvedRecipe
 
 # How many requests at once the measurements had; each number of requests has a graph of its own.
@@ -26,6 +26,8 @@ _CONFIG = "compilation-config"
 # Without a name for the mode, releases before 0.30 run eagerly and say nothing.
 _OWN_KEYS: dict[str, Any] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
 _RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
+# What graphs mode may set beside `--enforce-eager`: flags and variables.
+OPTIONS = (f"--{_CONFIG}", "--max-num-seqs", "--gpu-memory-utilization", _RUNNER)
 _FIRST_WITH_V2, _ALWAYS_V2 = Version("0.24.0"), Version("0.29.0")
 _V2_FOR_HYBRIDS = Version("0.26.0")
 # Before 0.29 the V2 runner does not count the graphs when it sizes the KV cache (vllm#49233).
@@ -66,6 +68,11 @@ def apply_graphs_mode(setup: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
     if env.get(_RUNNER) == "1" and vllm < _ALWAYS_V2:
         warnings += _reserve_memory(flags)
     return replace(setup, flags=flags, env=env, warnings=(*setup.warnings, *warnings))
+
+
+def is_measured(setup: ResolvedRecipe) -> bool:
+    """Whether the recipe has figures of graphs mode on this class of GPU."""
+    return any(figures.mode is Mode.GRAPHS for figures in setup.expected)
 
 
 def _check_attention(setup: ResolvedRecipe) -> None:

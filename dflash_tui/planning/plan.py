@@ -333,12 +333,10 @@ def _list_warnings(setup: ResolvedRecipe, mode: Mode, patches: Sequence[Patch]) 
     warnings = list(setup.warnings)
     if setup.standing.status in {Status.EXPERIMENTAL, Status.BROKEN}:
         warnings.insert(0, f"{setup.standing.status.value}: {setup.standing.why}")
-    if setup.modes and mode not in setup.modes:
-        warnings.append(
-            f"graphs mode was not measured on {setup.hardware.value} with this recipe"
-            if mode is Mode.GRAPHS
-            else f"the recipe knows nothing of {mode.value}, only of {', '.join(setup.modes)}"
-        )
+    if mode is Mode.GRAPHS and not cuda_graphs.is_measured(setup):
+        warnings.append(f"graphs mode was not measured on {setup.hardware.value} with this recipe")
+    elif setup.modes and mode not in setup.modes and mode is not Mode.GRAPHS:
+        warnings.append(f"the recipe knows nothing of {mode.value}, only of {', '.join(setup.modes)}")
     if not ip_address(setup.host).is_loopback:
         warnings.append(_OPEN.format(setup.host))
     for patch in patches:

@@ -84,8 +84,9 @@ def format_graphs_offer(setup: ResolvedRecipe, plan: Plan) -> str:
         cuda_graphs.apply_graphs_mode(setup, plan.num_speculative_tokens)
     except UsageError:
         return ""
-    known = setup.modes.get(Mode.GRAPHS) or f"{_GRAPHS_ELSEWHERE}; not measured on {plan.hardware.value}"
-    return f"try --mode graphs: {known}"
+    known = setup.modes.get(Mode.GRAPHS, _GRAPHS_ELSEWHERE)
+    unmeasured = "" if cuda_graphs.is_measured(setup) else f"; not measured on {plan.hardware.value}"
+    return f"try --mode graphs: {known}{unmeasured}"
 
 
 def format_memory(fit: MemoryEstimate) -> str:

@@ -1,5 +1,6 @@
 """`report` and `report compare`: what a name means, which format, and what is refused."""
 
+import itertools
 import resource
 from pathlib import Path
 
@@ -9,12 +10,16 @@ from msgspec.structs import replace
 
 from dflash_tui.cli import main
 from dflash_tui.cli.commands import report
-from dflash_tui.experiments import run_report, store
+from dflash_tui.experiments import run_comparison, run_report, store
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport, Verdict
 from dflash_tui.experiments.design import BootEnded
 from dflash_tui.experiments.run_report import RunReport
+from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import recording
+from dflash_tui.planning import recipe_loader, resolution
+from dflash_tui.planning.plan import build_plan
+from dflash_tui.planning.recipe import Mode
 from tests.support.experiment_factories import BASE, a_design, a_plan, boots
 from tests.support.recordings import RUNS
 from tests.unit.presentation.test_experiment_markdown import a_report
@@ -150,6 +155,26 @@ def test_two_real_runs_are_set_side_by_side(capsys, snapshot):
     assert "**compile is faster than eager: 5.0" in said
     assert "suggestive" in said
     assert [line for line in said.splitlines() if "between the launches" in line or "real model" in line] == snapshot
+
+
+def test_two_runs_with_and_without_a_patch_are_named_by_it(capsys):
+    """Graphs mode on an H200 without and with split verification: the sides are off and on, and contexts tell."""
+    runs = [str(RUNS / f"h200-{name}.zip") for name in ("graphs", "graphs-split")]
+    assert main.main(["report", "compare", *runs, "--json"]) == 0
+    report = msgspec.json.decode(capsys.readouterr().out, type=ExperimentReport)
+    assert report.design.vary == "patch.triton-split-verify-0.24"
+    assert [arm.name for arm in report.design.arms] == ["off", "on"]
+    ratios = {prompt.kind: prompt.ratio.ratio for prompt in report.comparisons[0].prompts}
+    assert [round(ratios[kind], 1) for kind in ("2k", "8k", "16k", "32k")] == [1.3, 1.4, 1.6, 2.0]
+
+
+def test_graphs_mode_and_what_it_sets_are_one_difference():
+    """The capture sizes, the number of requests and the runner follow from the mode."""
+    recipe = recipe_loader.find_recipe("gemma-4-26b-a4b")
+    setup = resolution.resolve_recipe(recipe, Hardware.H200, engine=recipe_loader.engine_for_release("0.26.0"))
+    plans = [build_plan(setup, mode=mode) for mode in Mode]
+    for one, other in itertools.combinations(plans, 2):
+        assert run_comparison.compare_plans(one, other) == ["mode"]
 
 
 def test_runs_are_refused_like_boots(snapshot):

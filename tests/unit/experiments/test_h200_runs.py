@@ -6,6 +6,7 @@ minutes (n = 5 looks, a second apart): eager 119.46 tok/s (119.40 to 119.51), co
 
 import pytest
 
+from dflash_tui.events import Phase
 from dflash_tui.monitoring import recording
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.state import RunState
@@ -34,6 +35,16 @@ def test_the_mean_is_what_a_client_counted(mode, snapshot):
     assert mean.tok_s == pytest.approx(CLIENT[mode], rel=0.02)
     assert mean.acceptance_length == pytest.approx(7.8, abs=0.05)
     assert mean.tok_s == pytest.approx((mean.steps_s or 0) * (mean.acceptance_length or 0), rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["graphs", "graphs-split"])
+def test_a_start_in_graphs_mode_compiles_nothing(name):
+    """Its graphs are captured without torch.compile, by the V2 runner, and nothing says that they were dropped."""
+    state = replayed(name)
+    assert Phase.GRAPHS in state.phases
+    assert Phase.COMPILE not in state.phases
+    assert state.startup.facts["model runner"] == ("V2",)
+    assert "without graphs" not in state.startup.facts
 
 
 def test_what_the_starts_took():
