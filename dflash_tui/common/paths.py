@@ -82,14 +82,14 @@ def experiments_folder() -> Path:
     return state_folder() / "experiments"
 
 
+def trusted_recipes_file() -> Path:
+    """Return the file with the hashes of the recipes that the user trusts (XDG state)."""
+    return state_folder() / "trusted-recipes"
+
+
 def data_folder() -> Path:
     """Return the folder of what is installed and built: engines and models are in it (XDG data)."""
     return _own(platformdirs.user_data_path)
-
-
-def trusted_recipes_file() -> Path:
-    """Return the file with the hashes of the recipes that the user trusts (XDG state)."""
-    return _own(platformdirs.user_state_path) / "trusted-recipes"
 
 
 def engines_folder() -> Path:

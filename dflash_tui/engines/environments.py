@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import re
 import shutil
 import subprocess
@@ -20,6 +18,7 @@ import uv
 
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import EngineError, explain_resource_limit
+from dflash_tui.common.file_lock import try_lock
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import package_lock
 from dflash_tui.events import Preparing, Step
@@ -145,17 +144,13 @@ async def hold_lock(path: Path, report: Report, step: Step = Step.INSTALL) -> As
 
     While another process holds it, that is reported as part of `step`.
     """
-    with os.fdopen(private_files.open_private(str(path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC), "w") as file:
+    with open(path, "ab", opener=private_files.open_private) as file:  # noqa: ASYNC230 - takes no time
         reported = False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not reported:
-                    report(Preparing(time.time(), step, "waiting for another dflash-tui to finish"))
-                reported = True
-                await asyncio.sleep(0.5)
+        while not try_lock(file.fileno()):
+            if not reported:
+                report(Preparing(time.time(), step, "waiting for another dflash-tui to finish"))
+            reported = True
+            await asyncio.sleep(0.5)
         yield file.fileno()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import shutil
 import time
@@ -14,6 +13,7 @@ import msgspec
 
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import UsageError
+from dflash_tui.common.file_lock import try_lock
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import environments
 from dflash_tui.engines.engine_python import IMPORT_TIMEOUT, run_script
@@ -147,11 +147,8 @@ def _hold_install_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of an installation in `folder`, if there was one; its file stays, since others may wait for it."""
     lock = folder.with_name(f".{folder.name}.lock")
     with lock.open() if lock.exists() else nullcontext() as file:
-        try:
-            if file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"{folder.name} is being installed right now", hint="wait for it, or stop it") from None
+        if file and not try_lock(file.fileno()):
+            raise UsageError(f"{folder.name} is being installed right now", hint="wait for it, or stop it")
         yield
 
 

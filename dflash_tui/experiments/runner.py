@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import signal
@@ -18,6 +17,7 @@ import psutil
 
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.file_lock import try_lock
 from dflash_tui.engines import inventory
 from dflash_tui.experiments import (
     boot,
@@ -102,10 +102,8 @@ async def _run_and_record_boot(
 def _hold_driver_lock(folder: Path, design: Design) -> Iterator[None]:
     """Hold the lock of the experiment, which ends with this process, however it ends."""
     with open(folder / "driver.lock", "wb", opener=private_files.open_private) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"{design.id} is already running", hint=f"dflash-tui ab attach {design.id}") from None
+        if not try_lock(lock.fileno()):
+            raise UsageError(f"{design.id} is already running", hint=f"dflash-tui ab attach {design.id}")
         yield
 
 

@@ -57,8 +57,7 @@ def trust_recipe(recipe: Recipe) -> None:
     """
     file = paths.trusted_recipes_file()
     lines = [*_read_lines(), f"{_hash_recipe(recipe)} {recipe.name}"]
-    if not file.parent.is_dir():
-        private_files.make_private_folder(file.parent)
+    private_files.ensure_private_folder(file.parent)
     private_files.replace_private_file(file, "".join(f"{line}\n" for line in dict.fromkeys(lines)).encode())
 
 
