@@ -109,8 +109,7 @@ def _record_and_release(run: Run, folder: Path, gated: GatedProcess) -> None:
     except OSError as error:
         gated.close()
         gated.process.wait()
-        what = f"{folder} cannot be written, so nothing was launched"
-        raise DflashError(what, evidence=str(error), hint=suggest_write_fix(error)) from None
+        raise reservation.build_unwritable_error(folder, error) from None
     try:
         gated.release()
     except OSError as error:

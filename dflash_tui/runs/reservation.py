@@ -56,7 +56,7 @@ _decoder: msgspec.json.Decoder[Reservation] = msgspec.json.Decoder(Reservation)
 def list_reservations() -> list[Reservation]:
     """Return the reservations of other processes that live."""
     files = sorted(paths.reservations_folder().glob("*.json"))
-    return [found for path in files if path not in _held and (found := _read_living(path))]
+    return [reservation for path in files if path not in _held and (reservation := _read_living(path))]
 
 
 def list_gpu_claims() -> list[GpuClaim]:
@@ -84,22 +84,18 @@ def lock_reservations() -> Iterator[None]:
     """
     folder = paths.reservations_folder()
     try:
-        with suppress(FileExistsError):
-            private_files.make_private_folder(folder)
-        descriptor = private_files.open_private(str(folder / "lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
+        private_files.ensure_private_folder(folder)
+        file = open(folder / "lock", "ab", opener=private_files.open_private)  # noqa: SIM115 - closed below
     except OSError as error:
-        what = f"{folder} cannot be written, so nothing was launched"
-        raise DflashError(what, evidence=str(error), hint=suggest_write_fix(error)) from None
-    try:
+        raise build_unwritable_error(folder, error) from None
+    with file:
         if why := private_files.ownership_problem(folder, paths.state_folder()):
             fix = private_files.suggest_ownership_fix(folder, paths.state_folder())
             raise DflashError(f"{folder} {why}, so nothing was launched", hint=fix)
-        if not acquire_lock(descriptor, _LOCK_TIMEOUT):
+        if not acquire_lock(file.fileno(), _LOCK_TIMEOUT):
             what = f"another dflash-tui has been choosing a port for {_LOCK_TIMEOUT:.0f} s"
             raise DflashError(what, evidence=str(folder / "lock"), hint="resume or end it: it may be suspended")
         yield
-    finally:
-        os.close(descriptor)
 
 
 def write_reservation(owner: str, *plans: Plan) -> Path:
@@ -117,8 +113,7 @@ def write_reservation(owner: str, *plans: Plan) -> Path:
     try:
         private_files.replace_private_file(path, msgspec.json.encode(reservation))
     except OSError as error:
-        what = f"{folder} cannot be written, so nothing was launched"
-        raise DflashError(what, evidence=str(error), hint=suggest_write_fix(error)) from None
+        raise build_unwritable_error(folder, error) from None
     _held.add(path)
     return path
 
@@ -130,13 +125,19 @@ def drop_reservation(path: Path) -> None:
         path.unlink()
 
 
+def build_unwritable_error(folder: Path, error: OSError) -> DflashError:
+    """Return the error that a launch cannot be recorded in `folder`, and is not begun therefore."""
+    what = f"{folder} cannot be written, so nothing was launched"
+    return DflashError(what, evidence=str(error), hint=suggest_write_fix(error))
+
+
 def _read_living(path: Path) -> Reservation | None:
     """Return the reservation in a file; None when its holder has ended, or the file is none that we wrote."""
     if private_files.ownership_problem(path, paths.state_folder()):
         return None
     try:
-        with path.open("rb") as file:
-            found = untrusted_json.decode_untrusted(file.read(_MAX_FILE), _decoder)
+        reservation = untrusted_json.decode_untrusted(private_files.read_file(path, _MAX_FILE), _decoder)
     except (OSError, msgspec.MsgspecError):
         return None
-    return found if found.born and processes.read_process_identity(found.pid) == found.born else None
+    lives = reservation.born and processes.read_process_identity(reservation.pid) == reservation.born
+    return reservation if lives else None
