@@ -49,9 +49,3 @@ def estimate_quantile(histogram: Histogram, share: float) -> Quantile | None:
     high = histogram.bounds[index]
     inside = (rank - below) / histogram.counts[index]
     return Quantile(low + (high - low) * min(1.0, max(0.0, inside)), low, high)
-
-
-def compute_mean(histogram: Histogram) -> float | None:
-    """Return the mean, which is exact; None for an empty histogram."""
-    count = sum(histogram.counts)
-    return histogram.total / count if count > 0 else None

@@ -75,19 +75,6 @@ class Rates(msgspec.Struct, frozen=True):
     """The share of prompt tokens that the prefix cache had; None when it was not queried."""
 
 
-def parse_counters(text: str) -> Counters | None:
-    """Return the counters in a /metrics body; see `parse_metrics`."""
-    scrape = parse_metrics(text)
-    return scrape.counters if scrape else None
-
-
-def parse_metrics(text: str) -> Scrape | None:
-    """Return the values of a whole /metrics body; see `MetricsReader`."""
-    reader = MetricsReader()
-    reader.feed(text.encode(errors="replace"))
-    return reader.result()
-
-
 class MetricsReader:
     """Adds up a /metrics body that comes in pieces, over engines (`kv_usage`: the fullest engine's).
 

@@ -28,7 +28,7 @@ from tests import DATA
 from tests.fuzz import answers, records
 from tests.fuzz.json_edits import EDITED, edited
 from tests.fuzz.promises import assert_finite, assert_folds, assert_is_error, scratch_folder
-from tests.support import expositions, recordings
+from tests.support import expositions, recordings, scrapes
 from tests.unit.planning.test_recipe_fuzz import every_plan, is_sound
 
 CORPUS = DATA / "fuzz"
@@ -57,8 +57,8 @@ def metrics(data: bytes) -> None:
     cut, reader = zlib.crc32(data) % (len(data) + 1), vllm_output_metrics.MetricsReader()
     reader.feed(data[:cut])
     reader.feed(data[cut:])
-    assert reader.result() == vllm_output_metrics.parse_metrics("\n".join(lines)), cut
-    before, after = (vllm_output_metrics.parse_metrics("\n".join(part)) for part in (lines[: len(lines) // 2], lines))
+    assert reader.result() == scrapes.parse_metrics("\n".join(lines)), cut
+    before, after = (scrapes.parse_metrics("\n".join(part)) for part in (lines[: len(lines) // 2], lines))
     if not after:
         return
     told: list[Sampled | LatenciesSampled] = [

@@ -16,11 +16,10 @@ from dflash_tui.events import Event, LogLine, encode
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.run_state.state import RunState
-from dflash_tui.vllm_output import metrics
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.fuzz import targets
 from tests.fuzz.json_edits import EDITED
-from tests.support import escapes, recordings
+from tests.support import escapes, recordings, scrapes
 
 # Not derandomized: every run may find something new, and what it found is printed. FUZZ_TIMES=100 looks longer.
 fuzz = settings(
@@ -81,7 +80,7 @@ def test_any_metrics_give_counters_that_can_be_reckoned_with(data):
             odd_texts.map('vllm:spec_decode_num_drafts_total{{position="{}"}} 1'.format),
         )
         lines[place] = data.draw(change)
-    found = metrics.parse_metrics("\n".join(lines))
+    found = scrapes.parse_metrics("\n".join(lines))
     if found:
         for figure in msgspec.to_builtins(found.counters).values():
             figures = figure if isinstance(figure, list) else [figure]

@@ -34,7 +34,7 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Mode
 from dflash_tui.runs.run import Run
-from dflash_tui.vllm_output import metrics
+from tests.support import scrapes
 
 _TIMED = re.compile(r"^ *(\d+\.\d+) ?(.*)$")
 _STAMP = re.compile(r"(?:INFO|WARNING) (\d\d-\d\d \d\d:\d\d:\d\d) \[")
@@ -66,7 +66,7 @@ def samples(folder: Path, log: str, summary: dict[str, Any], start: float) -> li
         last = row["t"]
         events.append(MemorySampled(start + last, row["mem"]["used"], row["mem"]["total"], "GPU, all"))
         text = "\n".join(f"{name} {value}" for name, value in (row.get("m") or {}).items())
-        if counters := metrics.parse_counters(text):
+        if counters := scrapes.parse_counters(text):
             events.append(Sampled(start + last, counters))
     # The access log names a streamed request when its answer begins, which is at once.
     begun = [at for at, line in timed(log) if at is not None and '"POST /v1/chat/completions HTTP/1.1" 200' in line]

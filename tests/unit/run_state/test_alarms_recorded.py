@@ -8,9 +8,9 @@ from dflash_tui.events import AnyEvent, Exited, Health, HealthChanged, Launched,
 from dflash_tui.monitoring import recording
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.state import RunState
-from dflash_tui.vllm_output import metrics
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
+from tests.support.scrapes import parse_counters
 
 SAMPLE = recording.find_recording("sample")
 
@@ -51,7 +51,7 @@ def logged(name: str) -> Iterable[AnyEvent]:
 
 def sample(name: str, which: str, at: float) -> Iterable[AnyEvent]:
     if (recordings.FOLDER / name / f"metrics_{which}.txt").exists():
-        counters = metrics.parse_counters(recordings.metrics(name, which))
+        counters = parse_counters(recordings.metrics(name, which))
         assert counters is not None
         yield Sampled(at, counters)
 

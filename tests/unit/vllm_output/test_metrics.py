@@ -6,8 +6,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dflash_tui.events import Counters
-from dflash_tui.vllm_output.metrics import compute_rates, parse_counters
+from dflash_tui.vllm_output.metrics import compute_rates
 from tests.support import recordings
+from tests.support.scrapes import parse_counters
 
 PAIRS = ["cpu-vllm-0.32.0/dflash", "h200-vllm-0.26.0/g26-dflash-compile"]
 
