@@ -5,7 +5,7 @@ What is not known to be harmless is a power: a list of dangerous names is always
 
 from __future__ import annotations
 
-import contextlib
+import json
 import re
 import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from dflash_tui.common.formatting import truncate
 from dflash_tui.common.sanitizer import clean_line
@@ -99,7 +100,7 @@ def _judge_flag(name: str, value: FlagValue | None, vllm: str) -> Iterator[Power
     known = harmless.list_harmless_flags(vllm)
     source = _describe_source(f"--{name}", value)
     if base in known or base.removeprefix("no-") in known:
-        if base in harmless.FLAG_VALUES and value not in harmless.FLAG_VALUES[base]:
+        if base in harmless.FLAG_VALUES and (key or str(value) not in harmless.FLAG_VALUES[base]):
             yield _build_power(source, FLAG_WORDS.get(base, _UNKNOWN))
         for each in _list_harmful_keys(base, key, value):
             yield _judge_key(base, each, source)
@@ -119,8 +120,10 @@ def _list_harmful_keys(flag: str, key: str, value: FlagValue) -> list[str]:
     """Return the keys of a flag's JSON that are not known to be harmless."""
     if flag not in harmless.FLAG_KEYS:
         return []
-    given = {key.partition(".")[0].rstrip("+")} if key else {path.partition(".")[0] for path, _ in _list_leaves(value)}
-    return sorted(given - harmless.FLAG_KEYS[flag] - {""})
+    leaves = list(_list_leaves(value))
+    given = {key.partition(".")[0].rstrip("+")} if key else {path.partition(".")[0] for path, _ in leaves}
+    unread = {leaf for path, leaf in leaves if not path and _starts_json(leaf)}  # a parser may be less strict than ours
+    return sorted((given - harmless.FLAG_KEYS[flag] - {""}) | unread)
 
 
 def _judge_key(flag: str, key: str, source: str) -> Power:
@@ -184,7 +187,7 @@ def _judge_engine(spec: EngineSpec) -> Iterator[Power]:
     """Yield what is installed that no release was tested with; the table of releases is ours."""
     for part, lines in (("packages", spec.packages), ("overrides", spec.overrides)):
         for line in lines:
-            words = _judge_requirement(Requirement(line), dated=bool(spec.exclude_newer))
+            words = _judge_requirement(Requirement(line), spec)
             if words and line not in _list_release_lines(spec.vllm):
                 yield _build_power(f"engine.{part} {_shorten(line)}", words)
     if spec.source_builds:
@@ -198,7 +201,7 @@ def _list_release_lines(vllm: str) -> tuple[str, ...]:
     return (*release.packages, *release.overrides) if release else ()
 
 
-def _judge_requirement(line: Requirement, *, dated: bool) -> tuple[PowerKind, str] | None:
+def _judge_requirement(line: Requirement, spec: EngineSpec) -> tuple[PowerKind, str] | None:
     """Return what a requirement may do; None for a package of vLLM's that the index decides in one way only."""
     if str(line.marker) == 'sys_platform == "never"':
         return None  # the way to leave a package out
@@ -206,7 +209,14 @@ def _judge_requirement(line: Requirement, *, dated: bool) -> tuple[PowerKind, st
         return PowerKind.CODE, "is not taken from the index; code of it is run when it is installed, too"
     if canonicalize_name(line.name) not in harmless.PACKAGES:
         return PowerKind.CODE, "is none of vLLM's packages; a package can run code whenever Python starts"
-    if dated or re.fullmatch(r"==[^*,]+", str(line.specifier)):
+    pin = re.fullmatch(r"==([^*,=]+)", str(line.specifier))
+    if canonicalize_name(line.name) in {"vllm", canonicalize_name(spec.distribution)}:
+        if pin and Version(pin[1].partition("+")[0]) != Version(spec.vllm):
+            return PowerKind.STEERS, f"is not vLLM {spec.vllm}, as which the recipe is judged"
+        settled = bool(pin)
+    else:
+        settled = bool(pin or spec.exclude_newer)
+    if settled:
         return None
     return PowerKind.STEERS, "may become another version with each installation"
 
@@ -226,11 +236,18 @@ def _list_leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _parse_json(value: Any) -> Any:
-    """Return what text in JSON holds, and anything else as it is."""
-    if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
-        with contextlib.suppress(msgspec.DecodeError, RecursionError):
-            return msgspec.json.decode(value)
+    """Return what text in JSON holds, and anything else as it is; NaN and infinity are JSON for vLLM, too."""
+    if _starts_json(value):
+        for decode in (msgspec.json.decode, json.loads):
+            try:
+                return decode(value)
+            except (ValueError, RecursionError):
+                continue
     return value
+
+
+def _starts_json(value: Any) -> bool:
+    return isinstance(value, str) and value.lstrip()[:1] in {"{", "["}
 
 
 def _is_open(key: str, value: Any) -> bool:

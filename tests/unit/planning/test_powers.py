@@ -65,6 +65,9 @@ def test_shipped_recipes_may_do_what_is_intended(name):
         ("structured-outputs-config", {"reasoning_parser_plugin": "/tmp/x.py"}),
         ("structured-outputs-config.reasoning_parser_plugin", "/tmp/x.py"),
         ("additional-config", {"anything": 1}),
+        ("compilation-config", '{"mode": 1, "pass_config": {"x": NaN}, "backend": "a.b"}'),
+        ("compilation-config", '{"pass_config": {"x": 1e999}, "backend": "a.b"}'),
+        ("model-loader-extra-config", '{"trust_remote_code": true, "x": -Infinity}'),
     ],
 )
 def test_flags_that_run_code_of_others(flag, value):
@@ -92,6 +95,12 @@ def test_flags_that_run_code_of_others(flag, value):
         ("brand-new", True, UNKNOWN),
         ("max-model", 4096, UNKNOWN),
         ("no-brand-new", True, UNKNOWN),
+        ("compilation-config", '{"backend": "a.b"', UNKNOWN),
+        ("hf-overrides", '\u3000{"something": 1}}', UNKNOWN),
+        ("generation-config", ["vllm"], UNKNOWN),
+        ("generation-config.x", "vllm", UNKNOWN),
+        ("model-impl", {"vllm": "vllm"}, UNKNOWN),
+        ("distributed-executor-backend.x", "mp", PORT),
     ],
 )
 def test_what_else_flags_may_do(flag, value, kind):
@@ -221,6 +230,18 @@ def test_packages(line, kind, part):
     plain = EngineSpec("0.33.0", packages=("vllm==0.33.0", "Torch==2.14.0"))
     assert powers_of(engine=plain) == ()
     assert kinds_of(engine=replace(plain, **{part: (*getattr(plain, part), line)})) == {kind}
+
+
+@pytest.mark.parametrize("line", ["vllm==0.20.2", "vllm", "vllm<0.21", "vllm==0.33.0.post1"])
+def test_another_vllm_than_the_one_that_flags_are_judged_by(line):
+    """A date does not settle it, either: what does no harm in one release may be another flag in the next."""
+    spec = EngineSpec("0.33.0", packages=(line,), exclude_newer="2026-11-01")
+    assert kinds_of(engine=spec) == {STEERS}
+
+
+@pytest.mark.parametrize("line", ["vllm==0.33.0", "vllm==0.33.0+cu129", "vllm==0.33"])
+def test_the_vllm_that_flags_are_judged_by(line):
+    assert powers_of(engine=EngineSpec("0.33.0", packages=(line, "transformers"), exclude_newer="2026-11-01")) == ()
 
 
 def test_packages_that_are_built_here():
