@@ -44,8 +44,8 @@ def build_untrusted_error(recipe: Recipe, powers: Collection[Power]) -> UsageErr
     return UsageError(
         f"the recipe {recipe.name} may do more than serve a model, and you have not said yes to that",
         evidence="\n  ".join(map(str, powers)),
-        hint="read it, then answer the question of `up` on a terminal, or give --trust: it holds until the recipe "
-        "changes",
+        hint=f"read it (dflash-tui recipes show {recipe.name}), then say yes on a terminal or by --trust: that holds "
+        "until it changes",
     )
 
 

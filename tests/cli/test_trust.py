@@ -168,8 +168,8 @@ def test_an_experiment_is_resumed_only_with_the_recipe_that_was_trusted(engine, 
 def test_check_lists_what_recipes_may_do(engine, capsys):
     assert main.main(["recipes", "check"]) == 0
     said = capsys.readouterr().out
-    assert f"\n  {PRELOAD}: " in said
-    assert "\n  --trust-remote-code: " in said
+    assert f"\n  power  {PRELOAD}: " in said
+    assert "\n  power  --trust-remote-code: " in said
     assert main.main(["recipes", "check", "fake", "--json"]) == 0
     (power,) = json.loads(capsys.readouterr().out)["powers"]
     assert (power["kind"], power["source"]) == ("code", PRELOAD)

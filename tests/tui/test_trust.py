@@ -121,3 +121,19 @@ async def test_an_answer_that_cannot_be_kept_is_said(recipe, launches, monkeypat
         await pilot.press("y")
         await wait_for(pilot, lambda: os.strerror(errno.ENOSPC) in text(panel))
     assert launches == []
+
+
+async def test_what_it_may_do_stands_out_without_colours(recipe, monkeypatch):
+    """What in the recipe says so is bold, so that it can be told from what it does; there are no colours to see."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    panel = app({"fake": recipe})
+    async with panel.run_test(size=(80, 24)) as pilot:
+        ask_trust(panel, recipe, ["0.32.0"], lambda: None)
+        await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog) and PRELOAD in text(panel))
+        bold = [
+            segment.text
+            for strip in panel.screen._compositor.render_strips()
+            for segment in strip
+            if segment.style and segment.style.bold
+        ]
+        assert any(part.strip() == PRELOAD for part in bold)

@@ -62,7 +62,7 @@ def check(args: argparse.Namespace) -> int:
         count = len(resolution.list_profiles(recipe)) * max(1, len(recipe.hardware)) * (1 + len(recipe.variants))
         powers = list_recipe_powers(recipe)
         result = {"file": str(path), "error": "", "plans": count, "powers": msgspec.to_builtins(powers)}
-        lines = [f"✓ {path}: {pluralize(count, 'plan')}", *(f"  {power}" for power in powers)]
+        lines = [f"✓ {path}: {pluralize(count, 'plan')}", *(f"  power  {power}" for power in powers)]
         print_data(json.dumps(result) if args.json else "\n".join(lines))
     return 2 if wrong else 0
 

@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
+from dflash_tui.common.formatting import pluralize
 from dflash_tui.launch import recipe_trust
 from dflash_tui.planning.powers import Power
 from dflash_tui.planning.recipe import Recipe
@@ -33,11 +34,13 @@ class TrustDialog(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         question = f"Run {self.recipe.name}? It may do more than serve a model"
-        keys = (("y", "bold $primary"), "  run it, until it changes   ", ("n", "bold $primary"), "  cancel")
+        advice = f"It is not one of ours, and has {pluralize(len(self.powers), 'power')}. Read this before you say yes."
+        rows = [Content.assemble((power.source, "bold"), f": {power.words}") for power in self.powers]
+        keys = (("y", "bold $primary"), "  run it; asked again when it changes   ", ("n", "bold $primary"), "  cancel")
         with Vertical(classes="dialog -wide"):
-            yield Static(Content.assemble((question, "bold"), "\nIt is not one of ours. Read it before you say yes."))
+            yield Static(Content.assemble((question, "bold"), f"\n{advice}"))
             with VerticalScroll(id="checks"):
-                yield Static("\n".join(map(str, self.powers)), markup=False)
+                yield Static(Content("\n").join(rows))
             yield Static(Content.assemble("\n", *keys))
 
 

@@ -128,7 +128,7 @@ def render_plan(
     said = f"{setup.standing.status.value}: {setup.standing.why}"  # at the top already
     warnings = [warning for warning in plan.warnings if warning != said or plan.on_cpu]
     rows += [_hung(("! ", "bold $warning"), warning, width) for warning in warnings]
-    rows += [_hung(("! ", "bold $warning"), str(power), width) for power in plan.powers]
+    rows += [_row("power", str(power), width) for power in plan.powers]
     rows += [_row("differs", f"{name}: {why}", width) for name, why in plan.deviations.items()]
     if setup.recipe.why and plan.on_cpu:
         rows += [Content(""), Content.assemble((setup.recipe.why.strip(), MUTED))]
