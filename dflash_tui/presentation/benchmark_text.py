@@ -8,7 +8,7 @@ from statistics import fmean
 from dflash_tui.benchmark.stats import LEVEL
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread
 from dflash_tui.benchmark.vllm_bench import VllmBenchCompared
-from dflash_tui.common.formatting import UNKNOWN, format_number, format_percent, format_table, truncate
+from dflash_tui.common.formatting import UNKNOWN, format_number, format_percent, format_table, pluralize, truncate
 from dflash_tui.events import RequestDone
 
 KIND_WIDTH = 12
@@ -60,7 +60,8 @@ def format_level(measured: LevelSummary) -> str:
     """Return the sum of a level in two or three lines."""
     failed = f", {measured.failed} failed" if measured.failed else ""
     lines = [
-        f"{measured.requests} requests{failed}, {measured.tokens} tokens in {measured.seconds:.1f} s: "
+        f"{pluralize(measured.requests, 'request')}{failed}, {pluralize(measured.tokens, 'token')} in "
+        f"{measured.seconds:.1f} s: "
         f"{measured.tok_s:.1f} tok/s"
     ]
     if measured.figures and (speed := measured.figures.tok_s):
