@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from dflash_tui.common import hub_token
 from dflash_tui.common.control_characters import strip_control_characters, strip_marks
@@ -84,6 +84,7 @@ def _list_forms(value: str) -> Iterator[tuple[str, bool]]:
     yield value, alone
     yield value.replace("\\", "\\\\").replace('"', '\\"'), alone  # in JSON
     yield quote(value, safe=""), alone
+    yield quote(value), alone
     data = value.encode(errors="replace")
     for offset in range(3):  # where in three bytes it begins decides what its base64 is
         coded = binascii.b2a_base64(b"\0" * offset + data, newline=False).decode()
@@ -124,7 +125,8 @@ def _list_values() -> Iterator[str]:
     """Yield the values that are secrets."""
     known = _list_known_names()
     values = [value for name, value in os.environ.items() if is_secret(name) and not _is_path(value)]
-    values += [password for value in os.environ.values() for password in _PASSWORDS.findall(value)]
+    passwords = [password for value in os.environ.values() for password in _PASSWORDS.findall(value)]
+    values += [*passwords, *map(unquote, passwords)]
     for value in (*values, hub_token.read_token_file()):
         lines = [_clean(line) for line in _LINES.split(value)]
         shortest = _SHORTEST if len(lines) == 1 else _LONG  # of a private key each line is one, of JSON not `{`

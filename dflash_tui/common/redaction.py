@@ -22,10 +22,11 @@ _SECRETS = tuple(
     (tuple(words.split()), re.compile(pattern))
     for words, pattern in (
         # Forms that tokens have wherever they stand.
-        ("hf_ api_org_ sk- sk_ rk_ ghp gho ghu ghs ghr glpat gldt nvapi xox xapp github_pat npm_ akia asia aiza eyj",
+        ("hf_ api_org_ sk- sk_ rk_ ghp gho ghu ghs ghr glpat gldt nvapi xox xapp github_pat npm_ akia asia aiza eyj "
+         "gsk_ r8_ xai- pplx- pypi- ya29. hvs.",
          r"()\b(?:(?:hf|api_org|npm)_[A-Za-z0-9]{16,}|"
          r"(?:sk|rk_live|rk_test|gh[oprsu]|glpat|gldt|nvapi|xapp|github_pat)[-_][A-Za-z0-9_-]{16,}|"
-         r"xox[a-z]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*)"),
+         r"xox[a-z]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{30,}|(?:gsk_|r8_|xai-|pplx-)[A-Za-z0-9]{24,}|pypi-[\w-]{40,}|(?:ya29|hvs)\.[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*)"),
         ("private key-----",
          r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)[^-]*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"),
         ("authorization", r"((?i:authorization)\W{1,5}(?:b['\"])?(?:[A-Za-z]+ +)?)[^\s'\",\]})]+"),
@@ -39,8 +40,11 @@ _SECRETS = tuple(
         ("--", r"((?<![\w-])--[\w-]*(?:api[-_]key|token|secret|password)(?:\s+|['\"],\s*['\"]))(?!-)[^\s'\",\]]+"),
     )
 )  # fmt: skip
-# Which of them are secrets by themselves: tokens, private keys, and addresses with a password.
-_FORMS = (_SECRETS[0], _SECRETS[1], _SECRETS[4])
+# What is a secret by itself: tokens, private keys, addresses with a password, and headers.
+_FORMS = (
+    *(_SECRETS[0], _SECRETS[1], _SECRETS[4]),
+    (("authorization", "bearer"), re.compile(r"(?i)authorization\s*[:=]\s*[a-z]+\s+\S|\bbearer\s+[\w.~+/-]{16}")),
+)
 _QUOTED = re.compile(r"Received request |Generated response |Request (?=.{1,300}? details: )")
 
 

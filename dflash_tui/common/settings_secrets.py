@@ -12,6 +12,8 @@ from dflash_tui.common.redaction import looks_secret, redact_secrets
 from dflash_tui.common.secret_names import holds_secret, is_secret
 
 _STRUCTURED = re.compile(r"\s*[\[{]")
+# As in an address, or in a list of headers.
+_PAIR = re.compile(r"(?:^|[?&;,\s])([\w.-]{1,64})=([^&;,\s'\"]{8,})")
 
 
 def find_secret(name: str, value: object) -> str | None:
@@ -30,6 +32,7 @@ def find_secret(name: str, value: object) -> str | None:
             looks_secret(value)
             or hide_own_secrets(str(value)) != str(value)
             or any(holds_secret(part, value) for part in place.rstrip("+").split("."))
+            or any(holds_secret(key, item) for key, item in _PAIR.findall(str(value)))
         ):
             return place
         elif isinstance(value, str) and _STRUCTURED.match(value):

@@ -91,8 +91,9 @@ def _find_secrets(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
             if place := find_secret(f"{part}.{name}", value):
                 yield [part, name], f"{place} looks like a secret; {advise_on_secret(place)}"
     for part, model in (("target", layer.target), ("drafter", layer.drafter)):
-        if model and looks_secret(model.model):
-            yield [part, "model"], f"it looks like a secret; {advise_on_secret('')}"
+        for name in ("model", "revision", "served_name") if model else ():
+            if looks_secret(getattr(model, name, "")):
+                yield [part, name], f"it looks like a secret; {advise_on_secret('')}"
     lines = {"packages": layer.engine.packages, "overrides": layer.engine.overrides} if layer.engine else {}
     for part, requirements in lines.items():
         for index, line in enumerate(requirements):

@@ -60,6 +60,20 @@ def test_a_value_under_the_name_of_a_secret_is_hidden(name, value, monkeypatch):
         assert "[left out]" in clean_line(f"x='{form}' y"), form
 
 
+@pytest.mark.parametrize("form", ["p%40ss/W0rd%21", "p%40ss%2FW0rd%21", "p@ss/W0rd!"])
+def test_a_password_in_an_address_is_known_as_others_quote_it(form, monkeypatch):
+    """Who connects with it may name it without quoting, or with another one."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:p%40ss%2FW0rd%21@proxy:3128")
+    own_secrets.read_own_secrets()
+    assert clean_line(f"cannot log in with {form} there") == "cannot log in with [left out] there"
+
+
+@pytest.mark.parametrize("unseen", "\u17b4\u180b\u180f\ufff0\U000e0080\U000e0fff", ids=ascii)
+def test_a_key_is_known_with_characters_in_it_that_nobody_sees(key, unseen):
+    """As Unicode has them to be ignored where a font has none."""
+    assert clean_line(f"a {KEY[:5]}{unseen}{KEY[5:]} b") == "a [left out] b"
+
+
 def test_a_value_is_known_as_a_clean_text_shows_it(monkeypatch):
     """Also when it holds itself what cleaning takes out."""
     monkeypatch.setenv("A_KEY", "zero\u200bwidth")
