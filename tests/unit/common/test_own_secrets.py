@@ -65,7 +65,7 @@ def test_a_password_in_an_address_is_known_as_others_quote_it(form, monkeypatch)
     """Who connects with it may name it without quoting, or with another one."""
     monkeypatch.setenv("HTTPS_PROXY", "http://me:p%40ss%2FW0rd%21@proxy:3128")
     own_secrets.read_own_secrets()
-    assert clean_line(f"cannot log in with {form} there") == "cannot log in with [left out] there"
+    assert clean_line(f"login {form} failed") == "login [left out] failed"
 
 
 @pytest.mark.parametrize("unseen", "\u17b4\u180b\u180f\ufff0\U000e0080\U000e0fff", ids=ascii)

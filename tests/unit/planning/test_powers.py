@@ -208,6 +208,11 @@ def test_variables(name, value, kind):
     assert kinds_of(env={name: value}) == {kind}
 
 
+def test_variables_that_people_copy_from_older_setups_do_no_harm():
+    env = {"VLLM_USE_V1": "1", "VLLM_ATTENTION_BACKEND": "FLASHINFER", "VLLM_FLASH_ATTN_VERSION": "2"}
+    assert powers_of(env=env | {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}) == ()
+
+
 def test_variables_that_do_no_harm():
     env = {"HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": "{cache}/vllm", "VLLM_CPU_KVCACHE_SPACE": "1", "LD_PRELOAD": None}
     assert powers_of(env=env) == ()

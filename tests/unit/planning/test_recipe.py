@@ -177,8 +177,12 @@ MISTAKES = [
     ("max-model-len: 8192", """hf-overrides: '{"api_key": "x"}'""", "flags.hf-overrides", "api_key looks"),
     ("  attention_backend: flash_attn", "  auth_token: x", "speculation.auth_token", "export AUTH_TOKEN"),
     ("  model: owner/target", "  model: https://me:x@host/model", "target.model", "looks like a secret"),
-    ("  model: owner/target", "  model: owner/target\n  revision: hf_aBaBaBaBaBaBaBaBaB", "target.revision",
-     "looks like a secret"),
+    (
+        "  model: owner/target",
+        "  model: owner/target\n  revision: hf_aBaBaBaBaBaBaBaBaB",
+        "target.revision",
+        "looks like a secret",
+    ),
     (
         "        - vllm==0.20.2",
         "        - vllm @ https://me:x@h/w",
