@@ -31,6 +31,19 @@ _HINTS = {401: "; the server requires an API key: set VLLM_API_KEY to the one it
 _PROBE = Prompt(PROBE, "Say hello.", 1)
 
 
+class Sampling(NamedTuple):
+    """How a server is to answer prompts: how long, and by which choice of tokens."""
+
+    scale: float = 1.0
+    """How many times their usual length answers have."""
+    seed: int = 0
+    """Sent with each request; a suite is shuffled by it, too."""
+    temperature: float | None = 0.0
+    """None leaves it to the server (the model's generation_config)."""
+    fixed: bool = True
+    """Whether answers go on past the model's own end, so that all have the length that was asked for."""
+
+
 def order_requests(suite: Suite, rounds: int = 1, seed: int = 0) -> list[tuple[Prompt, int]]:
     """Return each request that `answer` sends: the prompt, and the number that tells its repetitions apart.
 
@@ -49,12 +62,9 @@ async def send_suite(
     url: str,
     model: str,
     suite: Suite,
+    sampling: Sampling,
     *,
     rounds: int = 1,
-    scale: float = 1.0,
-    seed: int = 0,
-    temperature: float | None = 0.0,
-    fixed: bool = True,
     streams: int = 1,
     key: str = "",
 ) -> AsyncGenerator[RequestDone, None]:
@@ -64,22 +74,19 @@ async def send_suite(
         url: where the server listens.
         model: the name that it serves the model by.
         suite: the prompts.
+        sampling: how they are to be answered.
         rounds: how often all of them are sent.
-        scale: how many times their usual length the answers have.
-        seed: what their order is shuffled by; sent with each request, too.
-        temperature: of sampling; None leaves it to the server (the model's generation_config).
-        fixed: whether answers go on past the model's own end, so that all have the length that was asked for.
         streams: how many requests are under way at a time.
         key: the API key that the server requires, or empty.
     """
-    asking = _Sampling(model, scale, seed, temperature, fixed)
-    waiting = iter(order_requests(suite, rounds, seed))
+    waiting = iter(order_requests(suite, rounds, sampling.seed))
     under_way: set[asyncio.Task[RequestDone]] = set()
     async with _client(url, key) as client:
         try:
             while True:
                 for prompt, number in waiting:
-                    sending = _send_measured(client, asking.body(prompt, number), prompt.kind, number, streams)
+                    body = _build_measured_body(model, prompt, number, sampling)
+                    sending = _send_measured(client, body, prompt.kind, number, streams)
                     under_way.add(asyncio.create_task(sending))
                     if len(under_way) == streams:
                         break
@@ -95,16 +102,7 @@ async def send_suite(
 
 
 async def send_prompt(
-    url: str,
-    model: str,
-    prompt: Prompt,
-    *,
-    scale: float = 1.0,
-    seed: int = 0,
-    temperature: float | None = 0.0,
-    fixed: bool = True,
-    number: int = 0,
-    key: str = "",
+    url: str, model: str, prompt: Prompt, sampling: Sampling, *, number: int = 0, key: str = ""
 ) -> RequestDone:
     """Send one prompt alone; whatever fails is in the request's `error`.
 
@@ -112,14 +110,11 @@ async def send_prompt(
         url: where the server listens.
         model: the name that it serves the model by.
         prompt: what is sent.
-        scale: how many times its usual length the answer has.
-        seed: of sampling.
-        temperature: of sampling; None leaves it to the server.
-        fixed: whether the answer goes on past the model's own end.
+        sampling: how it is to be answered.
         number: tells repetitions of the prompt apart, so that no cache answers.
         key: the API key that the server requires, or empty.
     """
-    body = _Sampling(model, scale, seed, temperature, fixed).body(prompt, number)
+    body = _build_measured_body(model, prompt, number, sampling)
     async with _client(url, key) as client:
         return await _send_measured(client, body, prompt.kind, number, 1)
 
@@ -165,24 +160,16 @@ def make_prompt_unique(prompt: Prompt, number: int, seed: int) -> str:
     return f"[{tag}] {prompt.text}"
 
 
-class _Sampling(NamedTuple):
-    """How prompts are sent."""
+def _build_measured_body(model: str, prompt: Prompt, number: int, sampling: Sampling) -> dict[str, Any]:
+    """Return a request that no prefix cache can answer.
 
-    model: str
-    scale: float
-    seed: int
-    temperature: float | None
-    fixed: bool
-
-    def body(self, prompt: Prompt, number: int) -> dict[str, Any]:
-        """Return a request that no prefix cache can answer.
-
-        Its text begins unlike any other of this seed. What a chat template puts before that is the same for all, so
-        each has a salt of its own, which is part of the keys of vLLM's prefix cache and of nothing that is sampled.
-        """
-        body = _build_body(self.model, make_prompt_unique(prompt, number, self.seed), answer_length(prompt, self.scale))
-        body |= {"seed": self.seed, "cache_salt": uuid.uuid4().hex, "ignore_eos": self.fixed}
-        return body if self.temperature is None else body | {"temperature": self.temperature}
+    Its text begins unlike any other of this seed. What a chat template puts before that is the same for all, so
+    each has a salt of its own, which is part of the keys of vLLM's prefix cache and of nothing that is sampled.
+    """
+    text = make_prompt_unique(prompt, number, sampling.seed)
+    body = _build_body(model, text, answer_length(prompt, sampling.scale))
+    body |= {"seed": sampling.seed, "cache_salt": uuid.uuid4().hex, "ignore_eos": sampling.fixed}
+    return body if sampling.temperature is None else body | {"temperature": sampling.temperature}
 
 
 def answer_length(prompt: Prompt, scale: float) -> int:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from msgspec.structs import replace
 
 from dflash_tui.benchmark import client
+from dflash_tui.benchmark.client import Sampling
 from dflash_tui.benchmark.suites import Prompt, Suite
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.design import Design
@@ -22,9 +23,7 @@ async def send_cold_request(design: Design, suite: Suite, run: Run) -> AsyncIter
         run.url,
         run.plan.served_name,
         suite.prompts[0],
-        scale=design.scale,
-        seed=design.seed,
-        temperature=design.temperature,
+        Sampling(design.scale, design.seed, design.temperature),
         key=run.api_key,
     )
 
@@ -38,8 +37,7 @@ async def send_warm_up(design: Design, suite: Suite, run: Run) -> AsyncIterator[
             run.url,
             run.plan.served_name,
             replace(suite, prompts=short),
-            seed=design.seed,
-            temperature=design.temperature,
+            Sampling(seed=design.seed, temperature=design.temperature),
             streams=streams,
             key=run.api_key,
         ):
@@ -60,10 +58,8 @@ async def send_measured_rounds(design: Design, suite: Suite, run: Run) -> AsyncI
             run.url,
             run.plan.served_name,
             suite,
+            Sampling(design.scale, design.seed, design.temperature),
             rounds=suite.rounds(design.rounds, streams),
-            scale=design.scale,
-            seed=design.seed,
-            temperature=design.temperature,
             key=run.api_key,
             streams=streams,
         ):

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from dflash_tui.benchmark import imported_results, suites, vllm_bench
+from dflash_tui.benchmark.client import Sampling
 from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.benchmark.suites import Prompt
 from dflash_tui.cli.commands import bench
@@ -27,6 +28,7 @@ from tests.tui.conftest import a_run
 FAKE = ROOT / "tests" / "support" / "fake_server.py"
 RESULT = DATA / "imported" / "vllm-bench-serve.json"
 SUITE = suites.build_suite("two", (Prompt("a", "first", 20), Prompt("b", "second", 40)))
+FREE = Sampling(temperature=None, fixed=False)
 # Plays an engine's Python: writes down what it is asked and gives the result of a real one.
 PYTHON = f"""#!{sys.executable}
 import json, pathlib, shutil, sys, time
@@ -68,7 +70,7 @@ def serving(run) -> Iterator[Run]:
 
 async def test_levels_are_measured_one_after_the_other(serving, capfd, snapshot):
     """As many requests at a time as the level says, each streams twice; then the levels beside each other."""
-    await bench.run_bench(bench.Bench(serving, SUITE, 1.0, levels=(1, 3)))
+    await bench.run_bench(bench.Bench(serving, SUITE, FREE, levels=(1, 3)))
     shown = capfd.readouterr().out
     assert "\n1 at a time\n" in shown
     assert "2 requests, 80 tokens in " in shown
@@ -84,7 +86,7 @@ async def test_levels_are_measured_one_after_the_other(serving, capfd, snapshot)
 
 async def test_both_benchmarks_are_shown_as_lines_or_as_json(serving, capfd):
     """What theirs measured comes from its file; it got our prompts, lengths, seed and temperature."""
-    asked = bench.Bench(serving, SUITE, 0.5, seed=7, temperature=0.6, fixed=True, with_vllm=True)
+    asked = bench.Bench(serving, SUITE, Sampling(0.5, 7, 0.6), with_vllm=True)
     await bench.run_bench(asked)
     shown = capfd.readouterr().out
     assert "vllm bench serve" in shown
@@ -122,7 +124,7 @@ async def test_who_begins_changes_from_turn_to_turn(serving, monkeypatch, capfd)
         return imported_results.load_imported_result(RESULT)
 
     monkeypatch.setattr(vllm_bench, "run_vllm_bench", serve)
-    await bench.run_bench(bench.Bench(serving, SUITE, 0.5, rounds=4, seed=3, fixed=True, with_vllm=True, as_json=True))
+    await bench.run_bench(bench.Bench(serving, SUITE, Sampling(0.5, 3, None), rounds=4, with_vllm=True, as_json=True))
     assert turns == [(7, 0), (3, 2), (4, 2), (5, 6), (6, 6)]
     assert len(prompts) == 10
     last = json.loads(capfd.readouterr().out.splitlines()[-1])
@@ -153,7 +155,7 @@ async def test_an_engine_without_python_is_said(run):
 async def test_no_request_that_succeeds_is_a_failure(run):
     """Nothing listens any more."""
     with pytest.raises(ServerFailed, match="no request succeeded"):
-        await bench.run_bench(bench.Bench(run, SUITE, 1.0))
+        await bench.run_bench(bench.Bench(run, SUITE, FREE))
 
 
 def test_the_options_of_the_command_are_checked(capsys):

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from dflash_tui.benchmark import client, suites
+from dflash_tui.benchmark.client import Sampling
 from dflash_tui.benchmark.suites import Prompt
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments import boot_requests
@@ -52,8 +53,8 @@ def asked(tmp_path) -> Callable[[], list[dict[str, Any]]]:
     return lambda: [json.loads(line) for line in (tmp_path / "asked").read_text().splitlines() if line[0] == "{"]
 
 
-async def sent(url: str, suite: suites.Suite = SUITE, **how) -> list[RequestDone]:
-    return [done async for done in client.send_suite(url, "x", suite, **how)]
+async def sent(url: str, suite: suites.Suite = SUITE, seed: int = 0, **how) -> list[RequestDone]:
+    return [done async for done in client.send_suite(url, "x", suite, Sampling(seed=seed), **how)]
 
 
 async def test_every_prompt_is_sent_in_the_order_of_the_seed(serve, asked):
@@ -86,15 +87,15 @@ async def test_no_prefix_cache_can_answer_and_the_same_boot_again_asks_the_same(
     assert texts == [body["messages"][0]["content"] for body in second]
     assert [body["seed"] for body in first] == [body["seed"] for body in second]
     assert len({body["cache_salt"] for body in first + second}) == 20
-    await client.send_prompt(url, "x", SUITE.prompts[0], seed=4)
+    await client.send_prompt(url, "x", SUITE.prompts[0], Sampling(seed=4))
     assert asked()[-1]["messages"][0]["content"] not in texts
 
 
 async def test_length_and_temperature_are_as_asked(serve, asked):
     """A fixed answer goes on past its end; what is left to the server is not sent."""
     url = serve()
-    await client.send_prompt(url, "x", SUITE.prompts[2], scale=0.5, seed=1, number=2)
-    await client.send_prompt(url, "x", SUITE.prompts[2], scale=0.01, temperature=None, fixed=False)
+    await client.send_prompt(url, "x", SUITE.prompts[2], Sampling(0.5, seed=1), number=2)
+    await client.send_prompt(url, "x", SUITE.prompts[2], Sampling(0.01, temperature=None, fixed=False))
     fixed, free = asked()
     assert (fixed["max_tokens"], fixed["ignore_eos"], fixed["temperature"], fixed["seed"]) == (30, True, 0.0, 1)
     assert (free["max_tokens"], free["ignore_eos"], "temperature" in free) == (8, False, False)
@@ -147,7 +148,7 @@ async def test_so_many_are_under_way_as_the_figures_are_labelled_with(serve, mon
 
 @pytest.mark.parametrize("streams", [1, 2])
 async def test_whoever_stops_listening_leaves_no_request_behind(serve, asked, streams):
-    async with aclosing(client.send_suite(serve("slow=0.2"), "x", SUITE, streams=streams)) as requests:
+    async with aclosing(client.send_suite(serve("slow=0.2"), "x", SUITE, Sampling(), streams=streams)) as requests:
         async for _ in requests:
             break
     await asyncio.sleep(0.5)
@@ -199,7 +200,7 @@ async def test_an_answer_that_drips_for_ever_ends_at_the_deadline(piece, status,
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
         url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        done = await asyncio.wait_for(client.send_prompt(url, "x", SUITE.prompts[0]), 120)
+        done = await asyncio.wait_for(client.send_prompt(url, "x", SUITE.prompts[0], Sampling()), 120)
         suite = await asyncio.wait_for(sent(url, SUITE, streams=5), 120)
         probe = await asyncio.wait_for(client.send_probe(url, "x", 0.25), 120)
         listening.close()

@@ -288,7 +288,7 @@ async def test_a_request_is_measured_by_its_usage(launch):
     """Forty tokens came in three chunks: the speed follows `usage`, not the chunks."""
     run = launch("pace=0.5")  # chunks that a busy machine reads at once have no speed
     await until(lambda: processes.is_listening_on(server_process.list_processes(run), run.plan.port))
-    done = await client.send_prompt(run.url, "x", suites.load_suite("quick").prompts[0], scale=0.5)
+    done = await client.send_prompt(run.url, "x", suites.load_suite("quick").prompts[0], client.Sampling(0.5))
     assert (done.kind, done.tokens, done.prompt_tokens, done.finish, done.error) == ("Q&A", 40, 9, "length", "")
     assert done.ttft is not None
     assert done.decode_tok_s is not None

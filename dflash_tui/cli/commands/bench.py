@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from dflash_tui.benchmark import client, suites, vllm_bench
+from dflash_tui.benchmark.client import Sampling
 from dflash_tui.benchmark.imported_results import ImportedResult
 from dflash_tui.benchmark.suites import Suite
 from dflash_tui.benchmark.summary import LevelSummary
@@ -30,11 +31,8 @@ class Bench(NamedTuple):
 
     run: Run
     suite: Suite
-    scale: float
+    sampling: Sampling
     rounds: int = 1
-    seed: int = 0
-    temperature: float | None = None
-    fixed: bool = False
     levels: tuple[int, ...] = (1,)
     with_vllm: bool = False
     as_json: bool = False
@@ -47,8 +45,8 @@ class Bench(NamedTuple):
         if not self.as_json:
             print_data(benchmark_text.format_request(None))
         requests = client.send_suite(
-            run.url, run.plan.served_name, self.suite, rounds=self.suite.rounds(self.rounds, streams), scale=self.scale,
-            seed=self.seed, temperature=self.temperature, fixed=self.fixed, streams=streams, key=run.api_key,
+            run.url, run.plan.served_name, self.suite, self.sampling,
+            rounds=self.suite.rounds(self.rounds, streams), streams=streams, key=run.api_key,
         )  # fmt: skip
         async with aclosing(requests):
             async for request in requests:
@@ -80,9 +78,9 @@ class Bench(NamedTuple):
         ours, theirs = list[LevelSummary](), list[ImportedResult]()
         if self.rounds > 1:
             print_status("warm-up, not counted: vllm bench serve sends the prompts once")
-            await self._replace(rounds=1, seed=self.seed + self.rounds).theirs(streams, _WARM_UP)
+            await self._turn(self.rounds).theirs(streams, _WARM_UP)
         for turn in range(self.rounds):
-            mine = self._replace(rounds=1, seed=self.seed + turn)
+            mine = self._turn(turn)
             print_status(f"turn {turn + 1} of {self.rounds}: dflash-tui and vllm bench serve send the same prompts")
             if turn % 2:
                 theirs.append(await mine.theirs(streams, ours[-1].seconds))
@@ -97,16 +95,19 @@ class Bench(NamedTuple):
         if compared.synthetic:
             print_data(benchmark_text.format_synthetic_warning(compared.synthetic))
 
+    def _turn(self, number: int) -> Bench:
+        """Return the bench of one round, whose texts are those of no other."""
+        return self._replace(rounds=1, sampling=self.sampling._replace(seed=self.sampling.seed + number))
+
     async def theirs(self, streams: int, seconds: float) -> ImportedResult:
         """Return what `vllm bench serve` says of one level, which took us so many seconds."""
+        scale, seed, temperature, _ = self.sampling
         asks = [
-            vllm_bench.BenchPrompt(
-                client.make_prompt_unique(prompt, number, self.seed), client.answer_length(prompt, self.scale)
-            )
-            for prompt, number in client.order_requests(self.suite, self.suite.rounds(self.rounds, streams), self.seed)
+            vllm_bench.BenchPrompt(client.make_prompt_unique(prompt, number, seed), client.answer_length(prompt, scale))
+            for prompt, number in client.order_requests(self.suite, self.suite.rounds(self.rounds, streams), seed)
         ]
         return await vllm_bench.run_vllm_bench(
-            self.run, asks, seed=self.seed, temperature=self.temperature, streams=streams, patience=60 + 10 * seconds
+            self.run, asks, seed=seed, temperature=temperature, streams=streams, patience=60 + 10 * seconds
         )
 
 
@@ -118,10 +119,8 @@ def bench(args: argparse.Namespace) -> int:
     if not processes.is_listening_on(server_process.list_processes(run), run.plan.port):
         raise UsageError(f"{run.id} does not answer on port {run.plan.port} yet", hint="dflash-tui attach shows when")
     scale = run.plan.bench_scale if args.scale is None else args.scale
-    asked = Bench(
-        run, suite, scale, args.rounds, args.seed, args.temperature, args.fixed or args.with_vllm,
-        args.concurrency, args.with_vllm, args.json,
-    )  # fmt: skip
+    sampling = Sampling(scale, args.seed, args.temperature, args.fixed or args.with_vllm)
+    asked = Bench(run, suite, sampling, args.rounds, args.concurrency, args.with_vllm, args.json)
     return asyncio.run(_bench(asked))
 
 

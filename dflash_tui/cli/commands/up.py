@@ -10,6 +10,7 @@ import time
 from enum import StrEnum
 
 from dflash_tui.benchmark import suites
+from dflash_tui.benchmark.client import Sampling
 from dflash_tui.cli.commands import foreign, why
 from dflash_tui.cli.commands.bench import Bench, run_bench, wait_for_first_answer
 from dflash_tui.cli.commands.panel import panel
@@ -156,9 +157,8 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Unt
             if state.health is Health.UNHEALTHY:
                 return _finish(run, state, until, as_json=args.json)
             if until is Until.MEASURED:
-                await run_bench(
-                    Bench(run, suites.load_suite("quick"), run.plan.bench_scale, as_json=args.json, watched=True)
-                )
+                sampling = Sampling(run.plan.bench_scale, temperature=None, fixed=False)
+                await run_bench(Bench(run, suites.load_suite("quick"), sampling, as_json=args.json, watched=True))
                 await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
             if args.detach or until is Until.READY:
                 print_status(describe_attach_and_stop(run.id))

@@ -319,9 +319,8 @@ class RunScreen(Screen[None]):
         kinds = [*(prompt.kind for prompt, _ in client.order_requests(suite)), ""]
         try:
             self.show_sending(run, kinds.pop(0))
-            requests = client.send_suite(
-                run.url, run.plan.served_name, suite, key=run.api_key, scale=scale, temperature=None, fixed=False
-            )
+            sampling = client.Sampling(scale, temperature=None, fixed=False)
+            requests = client.send_suite(run.url, run.plan.served_name, suite, sampling, key=run.api_key)
             async with aclosing(requests):
                 async for done in requests:
                     run_files.record_event(run, done)

@@ -86,7 +86,7 @@ async def test_a_log_that_is_renamed_is_read_under_its_new_name(launch, rotated)
         if rotated != "renamed":
             log.touch()
         before = state.line_count
-        await client.send_prompt(run.url, "x", Prompt("late", "after the rename", 8))
+        await client.send_prompt(run.url, "x", Prompt("late", "after the rename", 8), client.Sampling())
         await until(lambda: "after the rename" in state.lines[-1].text)
         assert state.line_count == before + 1
         assert observer.replay_run(run).line_count == state.line_count
