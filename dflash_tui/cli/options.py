@@ -7,6 +7,8 @@ import math
 import os
 from typing import Any
 
+from dflash_tui.common.redaction import looks_secret
+
 _ON = {"1", "true", "yes", "on"}
 
 
@@ -129,6 +131,13 @@ def parse_seed(text: str) -> int:
 def parse_temperature(text: str) -> float:
     """Return a sampling temperature that vLLM takes."""
     return _number(text, 0, 2, whole=False)
+
+
+def parse_reason(text: str) -> str:
+    """Return a reason, which is recorded and shown, and so holds no secret."""
+    if looks_secret(text):
+        raise argparse.ArgumentTypeError("it looks like a secret, and is recorded")
+    return text
 
 
 def _mode(text: str) -> str:

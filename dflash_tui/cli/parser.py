@@ -19,6 +19,7 @@ from dflash_tui.cli.options import (
     add_watch_options,
     parse_boots,
     parse_positive,
+    parse_reason,
     parse_scale,
     parse_seconds,
     parse_seed,
@@ -173,7 +174,7 @@ def _service(service: argparse.ArgumentParser) -> None:
     every = "seconds between two lines in the journal (default 60)"
     add_option(service, "--every", type=parse_positive, default=60, metavar="SECONDS", help=every)
     force = "let it launch although a check fails, and record why"
-    add_option(service, "--force", metavar="REASON", help=force)
+    add_option(service, "--force", type=parse_reason, metavar="REASON", help=force)
     add_plan_options(service)
     add_trust_option(service)
 
@@ -261,7 +262,7 @@ def _add_launch_options(parser: argparse.ArgumentParser) -> None:
     bench = "send the five prompt kinds once the server answers"
     add_option(parser, "--bench", action="store_true", help=bench)
     force = "launch although a check fails, and record why"
-    add_option(parser, "--force", metavar="REASON", help=force)
+    add_option(parser, "--force", type=parse_reason, metavar="REASON", help=force)
     add_watch_options(parser)
 
 

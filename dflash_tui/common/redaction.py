@@ -43,7 +43,10 @@ _SECRETS = tuple(
 # What is a secret by itself: tokens, private keys, addresses with a password, and headers.
 _FORMS = (
     *(_SECRETS[0], _SECRETS[1], _SECRETS[4]),
-    (("authorization", "bearer"), re.compile(r"(?i)authorization\s*[:=]\s*[a-z]+\s+\S|\bbearer\s+[\w.~+/-]{16}")),
+    (
+        ("authorization", "bearer"),
+        re.compile(r"(?i)authorization\s*[:=]\s*[a-z]+\s+[\w.~+/-]{8}|\bbearer\s+[\w.~+/-]{16}"),
+    ),
 )
 _QUOTED = re.compile(r"Received request |Generated response |Request (?=.{1,300}? details: )")
 

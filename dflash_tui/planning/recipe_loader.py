@@ -64,7 +64,7 @@ def load_recipe(path: Path) -> Recipe:
     for steps, layer in iterate_layers(recipe):
         for place, reason in _find_mistakes(layer):
             raise yaml_loader.build_file_error(path, [*steps, *place], reason)
-    for place, reason in _find_gaps(recipe):
+    for place, reason in (*_find_quoted_secrets(recipe), *_find_gaps(recipe)):
         raise yaml_loader.build_file_error(path, place, reason)
     return msgspec.structs.replace(recipe, name=path.stem)
 
@@ -90,15 +90,20 @@ def _find_secrets(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
         for name, value in values.items():
             if place := find_secret(f"{part}.{name}", value):
                 yield [part, name], f"{place} looks like a secret; {advise_on_secret(place)}"
-    for part, model in (("target", layer.target), ("drafter", layer.drafter)):
-        for name in ("model", "revision", "served_name") if model else ():
-            if looks_secret(getattr(model, name, "")):
-                yield [part, name], f"it looks like a secret; {advise_on_secret('')}"
-    lines = {"packages": layer.engine.packages, "overrides": layer.engine.overrides} if layer.engine else {}
-    for part, requirements in lines.items():
-        for index, line in enumerate(requirements):
-            if looks_secret(line):
-                yield ["engine", part, index], "it looks like a secret; uv takes those of an index from your shell"
+
+
+def _find_quoted_secrets(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
+    """Yield the keys of texts that have the form of a secret, whatever they are for: all of them are shown."""
+    left: list[tuple[list[str | int], Any]] = [([], msgspec.to_builtins(recipe))]
+    while left:
+        steps, value = left.pop()
+        if isinstance(value, dict):
+            left += [([*steps, key], item) for key, item in value.items()]
+        elif isinstance(value, list | tuple):
+            left += [([*steps, index], item) for index, item in enumerate(value)]
+        elif isinstance(value, str) and looks_secret(value):
+            of_index = "uv takes those of an index from your shell"
+            yield steps, f"it looks like a secret; {of_index if 'engine' in steps else advise_on_secret('')}"
 
 
 def _find_gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:

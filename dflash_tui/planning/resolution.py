@@ -271,14 +271,16 @@ def _place_setting(key: str, value: Any) -> tuple[str, str]:
         UsageError: it may not be set.
     """
     part, _, name = key.partition(".")
-    if key in {"n", "num_speculative_tokens", "synthetic"}:
-        return "", key if key == "synthetic" else "n"
+    if key in {"n", "num_speculative_tokens"}:
+        return "", "n"
     if key == "host":
         return "", key
     if part in _NAMES and name not in _NAMES[part]:
         raise UsageError(f"{key} cannot be set", hint=f"of {part} there is {', '.join(_NAMES[part])}")
     if place := find_secret(key, value):
         raise UsageError(f"{place} looks like a secret", hint=advise_on_secret(place))
+    if key == "synthetic":
+        return "", key
     if part == "env" and name in {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}:
         raise UsageError(f"{key} is set by dflash-tui itself", hint="--gpu chooses the GPUs")
     if part == "speculation" and name in RESERVED_SPECULATION:

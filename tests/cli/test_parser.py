@@ -48,3 +48,11 @@ def test_options_alone_are_an_error(words, capsys):
         parsed(*words)
     assert caught.value.code == 2
     assert "--" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["up", "service"])
+def test_a_reason_that_is_recorded_holds_no_secret(command, capsys):
+    assert parsed(command, "toy", "--force", "I know why")["force"] == "I know why"
+    with pytest.raises(SystemExit):
+        parsed(command, "toy", "--force", "because hf_aBaBaBaBaBaBaBaBaB")
+    assert "looks like a secret" in capsys.readouterr().err

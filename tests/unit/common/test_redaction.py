@@ -134,7 +134,7 @@ def test_flags_about_tokens_and_caches_hold_no_secret(name):
             "glpat-" + "a1" * 10, "eyJhbGciOiJI.eyJzdWIiOiIx.c2ln", "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl",
             "prefix=-----BEGIN PRIVATE KEY-----", "gsk_" + "a1" * 26, "r8_" + "a1" * 19, "xai-" + "a1" * 40,
             "pplx-" + "a1" * 24, "pypi-" + "AgEI" * 20, "ya29." + "a0-_" * 10, "hvs." + "CAES" * 20,
-            "Authorization: Bearer abc", "authorization=Basic dXNlcjp4", "Bearer 0123456789abcdef",
+            "Authorization: Bearer abcd-efg", "authorization=Basic dXNlcjp4", "Bearer 0123456789abcdef",
             "x-api-key=abcdef12", "a=1,my-secret=abcdef12", "https://host/v1?access_token=abcdef12",
         )),
     ],
@@ -150,7 +150,7 @@ def test_a_secret_is_found_in_a_setting(name, value, place):
      ("a", '{"max_tokens": 7, "b": "[(0,), (0, 1)]"}'), ("a", "[1, 2"), ("a", "task-scheduler-with-a-long-name"),
      ("a", '["Authorization", "Content-Type"]'), ("a", ["Authorization", "X-Key"]), ("a", "a=1,sort_key=timestamps"),
      ("a", "https://host/?max_tokens=12345678&token=12345678"), ("a", "org/xai-some-thing-with-a-long-name"),
-     ("a", "bearer of news")],
+     ("a", "bearer of news"), ("a", "Authorization: Bearer $VLLM_API_KEY")],
 )  # fmt: skip
 def test_a_setting_without_a_secret_passes(name, value):
     """A switch, a number of tokens, nothing at all."""

@@ -211,6 +211,7 @@ def test_a_recipes_own_label_holds(snapshot):
         ({"settings": {"speculative-config.model": "x"}}, "is set by dflash-tui itself", "--set n=N"),
         ({"settings": {"speculation.model": "x"}}, "is set by dflash-tui itself", "drafter.model"),
         ({"settings": {"env.HF_TOKEN": "hf_x"}}, "env.HF_TOKEN looks like a secret", "export HF_TOKEN in your shell"),
+        ({"settings": {"synthetic": "hf_aBaBaBaBaBaBaBaBaB"}}, "synthetic looks like a secret", ""),
         ({"settings": {"hf_token": "hf_x"}}, "hf_token looks like a secret", "export HF_TOKEN in your shell"),
         ({"settings": {"api-key": "x"}}, "api-key looks like a secret", "export VLLM_API_KEY in your shell"),
         ({"settings": {"ssl-keyfile-password": "x"}}, "ssl-keyfile-password looks like", "without a passphrase"),
