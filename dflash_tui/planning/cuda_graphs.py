@@ -6,7 +6,6 @@ Which release captures what, and with which attention backend, is read from the 
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,6 +13,7 @@ from packaging.version import Version
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning.flag_values import normalize_flag_names, read_whole_number
 from dflash_tui.planning.recipe import FlagValue, Mode, ModelConfig
 from dflash_tui.planning.resolution import ResolvedRecipe
 
@@ -22,6 +22,8 @@ DEFAULT_SEQUENCES = 8
 # Up to here every number of requests has its graph; above it every eighth, and the others are padded.
 _EACH_CAPTURED = 16
 _STEP = 8
+# Four times what vLLM takes at once by itself on the largest GPU.
+_MOST_CAPTURED = 4096
 _CONFIG = "compilation-config"
 # Without a name for the mode, releases before 0.30 run eagerly and say nothing.
 _OWN_KEYS: dict[str, Any] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
@@ -77,7 +79,7 @@ def is_measured(setup: ResolvedRecipe) -> bool:
 
 def _check_attention(setup: ResolvedRecipe) -> None:
     """Raise where the attention backend cannot verify drafts within a graph: vLLM would run eagerly and go on."""
-    flags = _plain_names(setup.flags)
+    flags = normalize_flag_names(setup.flags)
     backends = {
         "attention-backend": flags.get("attention-backend"),
         "speculation.attention_backend": setup.speculation.get("attention_backend"),
@@ -100,7 +102,7 @@ def _split_compilation_config(setup: ResolvedRecipe) -> tuple[dict[str, Any], di
     """
     config: dict[str, Any] = {}
     others: dict[str, FlagValue] = {}
-    for name, value in _plain_names(setup.flags).items():
+    for name, value in normalize_flag_names(setup.flags).items():
         flag, _, key = name.partition(".")
         if flag != _CONFIG:
             others[name] = value
@@ -118,15 +120,9 @@ def _split_compilation_config(setup: ResolvedRecipe) -> tuple[dict[str, Any], di
     return config, others
 
 
-def _plain_names(flags: dict[str, FlagValue]) -> dict[str, FlagValue]:
-    """Return the flags as vLLM reads them: `_` is `-` up to the dot."""
-    return {re.sub(r"^[^.]+", lambda name: name[0].replace("_", "-"), name): value for name, value in flags.items()}
-
-
 def _choose_sequences(setup: ResolvedRecipe) -> tuple[int, list[str]]:
     """Return how many requests the server takes at once, and what to say of it."""
-    named = _plain_names(setup.flags).get("max-num-seqs")
-    if isinstance(named, int) and not isinstance(named, bool) and named > 0:
+    if named := read_whole_number(normalize_flag_names(setup.flags), "max-num-seqs"):
         return named, []
     said = f"graphs mode takes {DEFAULT_SEQUENCES} requests at once, more wait; --set max-num-seqs=N changes it"
     return DEFAULT_SEQUENCES, [said]
@@ -136,11 +132,11 @@ def _list_capture_sizes(setup: ResolvedRecipe, verified: int, sequences: int) ->
     """Return the batches in tokens to capture, for steps that verify `verified` tokens of each of `sequences`."""
     counts = {
         count
-        for count in range(1, sequences + 1)
+        for count in range(1, min(sequences, _MOST_CAPTURED) + 1)
         if count <= _EACH_CAPTURED or count % _STEP == 0 or count == sequences
     }
-    batched = _plain_names(setup.flags).get("max-num-batched-tokens")
-    most = batched if isinstance(batched, int) and batched >= verified else sequences * verified
+    batched = read_whole_number(normalize_flag_names(setup.flags), "max-num-batched-tokens")
+    most = batched if batched and batched >= verified else sequences * verified
     return [count * verified for count in sorted(counts) if count * verified <= most]
 
 

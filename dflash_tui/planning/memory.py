@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +11,7 @@ from packaging.version import Version
 
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import cuda_graphs
+from dflash_tui.planning.flag_values import normalize_flag_names, read_whole_number
 from dflash_tui.planning.kv_cache import STEP, KvCache
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipe import Mode, ModelConfig
@@ -39,8 +39,6 @@ _LOGITS = 3
 _LOGITS_DRAFTING = 7
 # From 0.26.0 on vLLM reserves a sliding window for two batches under way (pull request 47728).
 _TWO_BATCHES = Version("0.26.0")
-_SUFFIXES = {letter: 1000**power for power, letter in enumerate("kmgt", 1)}
-_SUFFIXES |= {letter: 1024**power for power, letter in enumerate("KMGT", 1)}
 
 
 class GpuMemory(NamedTuple):
@@ -174,9 +172,9 @@ def estimate_memory(
     """
     if mode is Mode.GRAPHS:
         setup = cuda_graphs.apply_graphs_mode(setup, tokens)
-    flags = _flags(setup)
+    flags = normalize_flag_names(setup.flags)
     target = target or setup.target.config
-    split = _whole(flags, "tensor-parallel-size") or 1
+    split = read_whole_number(flags, "tensor-parallel-size") or 1
     batched, sequences = read_batch_limits(setup, machine)
     # A quantization while loading leaves something else than the files.
     files = None if setup.weights_gb else target_bytes
@@ -211,13 +209,13 @@ def _compare_with_gpu(
         most: The most tokens that the model takes.
     """
     fixed = sum(share.size or 0 for share in shares)
-    kv_bytes = _whole(flags, "kv-cache-memory-bytes")
+    kv_bytes = read_whole_number(flags, "kv-cache-memory-bytes")
     utilization = _fraction(flags, "gpu-memory-utilization", DEFAULT_UTILIZATION)
     budget = fixed + kv_bytes if kv_bytes else int(machine.total * utilization)
     longest = cache.longest(budget - fixed, most)
     # With `auto` vLLM takes what fits.
     automatic = str(flags.get("max-model-len")) in {"-1", "auto"}
-    length = (longest or STEP) if automatic else _whole(flags, "max-model-len") or most
+    length = (longest or STEP) if automatic else read_whole_number(flags, "max-model-len") or most
     needed = cache.needed(length) if length else None
     missing = cache.unknown or (("KV cache",) if needed is None else ())
     return MemoryEstimate(
@@ -237,13 +235,15 @@ def _compare_with_gpu(
 
 def read_batch_limits(setup: ResolvedRecipe, machine: GpuMemory) -> tuple[int, int]:
     """Return the tokens and the sequences that vLLM schedules at most in a step, by flag or by its default."""
-    flags = _flags(setup)
+    flags = normalize_flag_names(setup.flags)
     # vLLM leaves the A100 out by name; no other Ampere GPU has that much memory.
     large = machine.total >= _LARGE_GPU and machine.hardware is not Hardware.AMPERE
     if machine.hardware is Hardware.GB10 and Version(setup.engine.vllm) >= Version("0.33.0"):
         large = False
     tokens, sequences = (8192, 1024) if large else (2048, 256)
-    return _whole(flags, "max-num-batched-tokens") or tokens, _whole(flags, "max-num-seqs") or sequences
+    return read_whole_number(flags, "max-num-batched-tokens") or tokens, read_whole_number(
+        flags, "max-num-seqs"
+    ) or sequences
 
 
 def _activations(model: ModelConfig | None, batched: int, sequences: int, tokens: int) -> int | None:
@@ -261,20 +261,9 @@ def _share(name: str, files: int | None, recipe_gb: float | None, split: int) ->
     )
 
 
-def _flags(setup: ResolvedRecipe) -> dict[str, Any]:
-    """Return the flags as vLLM reads them: `_` is `-`, and the last one counts."""
-    return {name.replace("_", "-"): value for name, value in setup.flags.items()}
-
-
 def read_max_model_len(setup: ResolvedRecipe) -> int | None:
     """Return the tokens that `--max-model-len` lets a request have; None where it is not given, or `auto`."""
-    return _whole(_flags(setup), "max-model-len")
-
-
-def _whole(flags: Mapping[str, Any], name: str) -> int | None:
-    """Return a flag that is a whole number, as `16384` or as vLLM's `16k` and `16K`; None without one."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)", str(flags.get(name)).strip())
-    return int(float(match[1]) * _SUFFIXES.get(match[2], 1)) if match else None
+    return read_whole_number(normalize_flag_names(setup.flags), "max-model-len")
 
 
 def _fraction(flags: Mapping[str, Any], name: str, default: float) -> float:

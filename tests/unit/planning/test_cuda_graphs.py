@@ -56,6 +56,8 @@ def test_the_command_names_mode_and_sizes():
         (8, {"max-num-seqs": 4}, [9, 18, 27, 36]),
         (0, {"max-num-seqs": 4}, [1, 2, 3, 4]),
         (15, {"max-num-seqs": 4, "max-num-batched-tokens": 40}, [16, 32]),
+        (15, {"max_num_seqs": "4", "max_num_batched_tokens": "0.04k"}, [16, 32]),
+        (0, {"max-num-seqs": "1t"}, [*range(1, 17), *range(24, 4097, 8)]),
         (7, {"max-num-seqs": 42}, [8 * count for count in (*range(1, 17), 24, 32, 40, 42)]),
         (7, {"max-num-seqs": 4, "compilation-config": {"cudagraph_capture_sizes": [8, 32]}}, [8, 32]),
     ],

@@ -1,0 +1,22 @@
+"""Flags of `vllm serve` as its parser reads their names and numbers. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+_SUFFIXES = {letter: 1000**power for power, letter in enumerate("kmgt", 1)}
+_SUFFIXES |= {letter: 1024**power for power, letter in enumerate("KMGT", 1)}
+T = TypeVar("T")
+
+
+def normalize_flag_names(flags: Mapping[str, T]) -> dict[str, T]:
+    """Return the flags by the names that vLLM knows: `_` is `-` up to a dot, and the last one counts."""
+    return {re.sub(r"^[^.]+", lambda name: name[0].replace("_", "-"), name): value for name, value in flags.items()}
+
+
+def read_whole_number(flags: Mapping[str, Any], name: str) -> int | None:
+    """Return a flag that is a whole number, as `16384` or as vLLM's `16k` and `16K`; None without one."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)", str(flags.get(name)).strip())
+    return int(float(match[1]) * _SUFFIXES.get(match[2], 1)) if match else None
