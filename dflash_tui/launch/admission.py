@@ -122,6 +122,6 @@ def _plan_around(planned: PlannedLaunch, free: int, port_owner: str, gpu_claim: 
 
 
 def _build_claimed_error(plan: Plan, claim: str) -> PreflightFailed:
-    cards = f"GPU {', '.join(plan.gpus)}" if plan.gpus else "every GPU"
+    cards = ", ".join(plan.gpus) or "every GPU"  # they are called GPU-… by the driver
     return PreflightFailed("it would not start", evidence=f"{cards}: {claim}",
                            hint=f"{HOW_TO_SHARE}\n  → to launch anyway: --force REASON")  # fmt: skip
