@@ -68,7 +68,7 @@ def reserve_experiment(owner: str, plans: Sequence[Plan]) -> Iterator[None]:
             if lifecycle.find_free_port(plan.port) != plan.port:
                 raise UsageError(f"port {plan.port} is held by {lifecycle.port_owner(plan.port)}", hint="stop it first")
             if claim := find_gpu_claim(plan):
-                raise _build_claimed_error(plan, claim)
+                raise _build_claimed_error(plan, claim, forcible=False)
         path = reservation.write_reservation(owner, *plans)
     try:
         yield
@@ -121,7 +121,7 @@ def _plan_around(planned: PlannedLaunch, free: int, port_owner: str, gpu_claim: 
     return again
 
 
-def _build_claimed_error(plan: Plan, claim: str) -> PreflightFailed:
+def _build_claimed_error(plan: Plan, claim: str, *, forcible: bool = True) -> PreflightFailed:
     cards = ", ".join(plan.gpus) or "every GPU"  # they are called GPU-… by the driver
-    return PreflightFailed("it would not start", evidence=f"{cards}: {claim}",
-                           hint=f"{HOW_TO_SHARE}\n  → to launch anyway: --force REASON")  # fmt: skip
+    anyway = "\n  → to launch anyway: --force REASON" if forcible else ""
+    return PreflightFailed("it would not start", evidence=f"{cards}: {claim}", hint=f"{HOW_TO_SHARE}{anyway}")

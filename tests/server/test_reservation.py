@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dflash_tui.common import paths
-from dflash_tui.common.errors import UsageError
+from dflash_tui.common.errors import PreflightFailed, UsageError
 from dflash_tui.launch import admission
 from dflash_tui.launch.planner import plan_launch_here
 from dflash_tui.machine import processes
@@ -184,6 +184,15 @@ def test_an_experiment_keeps_its_port_between_its_boots():
     record(plan.port, os.getppid(), processes.read_process_identity(os.getppid()))
     with pytest.raises(UsageError, match="launch of x"), admission.reserve_experiment("A/B two", [plan]):
         pass
+
+
+def test_an_experiment_is_offered_no_option_that_it_lacks(monkeypatch):
+    """`up` takes --force where somebody else starts on the GPU, and an A/B does not: its figures would be wrong."""
+    monkeypatch.setattr(admission, "find_gpu_claim", lambda _plan: "x is starting on it")
+    with pytest.raises(PreflightFailed) as error, admission.reserve_experiment("A/B", [made(free_port(18_965))]):
+        pass
+    assert "--force" not in error.value.hint
+    assert list_files() == []
 
 
 async def test_a_launch_that_is_cancelled_reserves_nothing(monkeypatch):
