@@ -258,7 +258,8 @@ def _is_open(key: str, value: Any) -> bool:
     host = _parse_host(text)
     if key == "replay_endpoint":  # vLLM binds it always, the others only when they are of all addresses
         return not _is_local(text)
-    if "*" in host or ("::" in host and not _is_local(text)):  # for vLLM these are the signs of binding
+    binding = host if text.lower().startswith("http") else text  # for vLLM `*` and `::` anywhere are the signs of it
+    if "*" in host or (("*" in binding or "::" in binding) and not _is_local(text)):
         return True
     try:
         address = ip_address(host)

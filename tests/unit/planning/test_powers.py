@@ -146,6 +146,7 @@ def test_a_flag_is_judged_by_the_release():
     [
         "tcp://*:45557", "tcp://0.0.0.0:1", "tcp://0:1", "tcp://0x0:1", "tcp://0.0:1", "tcp://[::]:1", "tcp://:::1",
         "tcp://[::ffff:0.0.0.0]:1", "tcp://[fe80::1]:1", "tcp://eth0;*:1",
+        "tcp://eth0:*", "tcp://eth0:1/*", "tcp://192.0.2.1:*",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("form", ["mapping", "text", "dotted", "short"])
@@ -178,7 +179,9 @@ def test_other_ways_to_listen_on_all_addresses(flags):
     assert any(power.is_open for power in powers_of(flags=flags))
 
 
-@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:5", "tcp://localhost:5", "ipc:///tmp/x", "tcp://[::1]:5"])
+@pytest.mark.parametrize(
+    "endpoint", ["tcp://127.0.0.1:5", "tcp://localhost:5", "ipc:///tmp/x", "tcp://[::1]:5", "tcp://127.0.0.1:*"]
+)
 def test_an_endpoint_of_this_machine_is_said_and_not_open(endpoint):
     said = powers_of(flags={"kv-events-config": {"enable_kv_cache_events": True, "endpoint": endpoint}})
     assert {power.kind for power in said} == {PORT}
