@@ -24,6 +24,8 @@ _TIMEOUT = httpx.Timeout(30.0, read=600.0)
 # Seconds for a whole request, however steadily its answer drips: so many, and so many for each token asked for. A GB10
 # needs a sixth of that for 2,000 tokens at 3 tok/s behind a prompt of 32k.
 _DEADLINE, _DEADLINE_PER_TOKEN = 1800.0, 2.0
+# The same for its processor time here: a token in a chunk of its own takes some 0.0001.
+_WORK, _WORK_PER_TOKEN = 10.0, 0.02
 _WARM_UP = Prompt(WARM_UP, "Say hello.", 8)
 # Some 250 bytes come with a token; of an error the first words are shown.
 _LONGEST_ANSWER, _LONGEST_LINE, _BEGINNING = 64 << 20, 1 << 20, 1 << 12
@@ -214,16 +216,9 @@ async def _send(
     """
     patience = compute_deadline(body["max_tokens"]) if patience is None else patience
     try:
-        async with asyncio.timeout(patience), client.stream("POST", "/v1/chat/completions", json=body) as response:
-            if response.status_code == 200:
-                async for line in _read_lines(response):
-                    stream.take(line)
-            else:
-                stream.status = response.status_code
-                text = (await _read_beginning(response)).decode(errors="replace")
-                stream.error = (
-                    f"HTTP {response.status_code}: {quote_server_text(text)}{_HINTS.get(response.status_code, '')}"
-                )
+        async with asyncio.timeout(patience):
+            work = _WORK + _WORK_PER_TOKEN * body["max_tokens"]
+            await bounded_http.limit_work(_stream(client, body, stream), work, "the answer")
     except TimeoutError:
         stream.error = f"no complete answer within {patience:g} s, the deadline for max_tokens={body['max_tokens']}"
     except bounded_http.BadResponse as error:
@@ -233,6 +228,19 @@ async def _send(
     return stream.result()
 
 
+async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: CompletionStream) -> None:
+    """Send a streaming chat completion and give `stream` the lines of the answer, or why it is none."""
+    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        if response.status_code == 200:
+            async for line in _read_lines(response):
+                stream.take(line)
+        else:
+            stream.status = response.status_code
+            text = (await _read_beginning(response)).decode(errors="replace")
+            hint = _HINTS.get(response.status_code, "")
+            stream.error = f"HTTP {response.status_code}: {quote_server_text(text)}{hint}"
+
+
 async def _read_beginning(response: httpx.Response) -> bytes:
     """Return the beginning of an answer, whose rest nobody reads."""
     body = b""
@@ -240,6 +248,7 @@ async def _read_beginning(response: httpx.Response) -> bytes:
         body += data
         if len(body) >= _BEGINNING:
             break
+        await asyncio.sleep(0)
     return body[:_BEGINNING]
 
 
@@ -258,4 +267,5 @@ async def _read_lines(response: httpx.Response) -> AsyncGenerator[str, None]:
             raise bounded_http.BadResponse(f"the answer has a line of more than {_LONGEST_LINE >> 20} MiB")
         if size > _LONGEST_ANSWER:
             raise bounded_http.BadResponse(f"the answer has more than {_LONGEST_ANSWER >> 20} MiB")
+        await asyncio.sleep(0)  # thousands of pieces may be here already, which would be read without a pause
     yield buffer.rest.decode(errors="replace")

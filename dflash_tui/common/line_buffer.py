@@ -13,24 +13,41 @@ class LineBuffer:
     def __init__(self, limit: int, *, keep_end: bool = False) -> None:
         self._limit, self._keep_end = limit, keep_end
         self._is_dropping = False
-        self.rest = b""
-        """The beginning of the line that has not ended yet, or with `keep_end` its end."""
+        # To append to it costs what is appended, also when a line comes byte by byte.
+        self._rest = bytearray()
         self.dropped = 0
         """How many lines were longer than the limit and were dropped, the unfinished one included."""
 
+    @property
+    def rest(self) -> bytes:
+        """The beginning of the line that has not ended yet, or with `keep_end` its end."""
+        return bytes(self._rest)
+
     def feed(self, data: bytes) -> list[bytes]:
         """Return the lines that `data` completes, without their line ends."""
-        *lines, rest = (self.rest + data).split(b"\n")
+        first, *others = data.split(b"\n")
+        self._rest += first
+        if not others:
+            self._bound_rest()
+            return []
+        *lines, rest = [self.rest, *others]
+        self._rest = bytearray(rest)
         if self._keep_end:
-            self.rest = rest[-self._limit :]
+            self._bound_rest()
             return [line[-self._limit :] for line in lines]
-        if self._is_dropping and lines:
+        if self._is_dropping:
             self._is_dropping = False
             del lines[0]
         kept = [line for line in lines if len(line) <= self._limit]
         self.dropped += len(lines) - len(kept)
-        if len(rest) > self._limit and not self._is_dropping:
+        self._bound_rest()
+        return kept
+
+    def _bound_rest(self) -> None:
+        if len(self._rest) > self._limit and self._keep_end:
+            del self._rest[: -self._limit]
+        elif len(self._rest) > self._limit and not self._is_dropping:
             self._is_dropping = True
             self.dropped += 1
-        self.rest = b"" if self._is_dropping else rest
-        return kept
+        if self._is_dropping:
+            self._rest.clear()

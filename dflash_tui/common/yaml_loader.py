@@ -237,7 +237,8 @@ def _steps(path: str) -> list[str | int]:
 def _culprits(data: Any, steps: list[str | int], message: str, kind: type[object]) -> list[str | int]:
     """Return `steps` with the keys that msgspec complains about for each `[...]`, as far as they can be told.
 
-    A mapping cut down to the culprit alone gives the same message.
+    A mapping cut down to the culprit alone gives the same message, as does one cut after it. So that keys by thousands
+    take a few conversions only, each halves what is looked through.
     """
     trial = copy.deepcopy(data)
     found: list[str | int] = []
@@ -247,20 +248,28 @@ def _culprits(data: Any, steps: list[str | int], message: str, kind: type[object
             found.append(step)
             place = place[step]
             continue
-        items = dict(place)
-        for key, value in items.items():
+        items = list(place.items())
+        while len(items) > 1:
+            first, second = items[: len(items) // 2], items[len(items) // 2 :]
             place.clear()
-            place[key] = value
-            try:
-                msgspec.convert(trial, kind)
-            except msgspec.ValidationError as error:
-                if str(error) == message:
-                    found.append(str(key))
-                    place = value
-                    break
-        else:
+            place.update(first)
+            items = first if _is_refused(trial, kind, message) else second
+        place.clear()
+        place.update(items)
+        if not _is_refused(trial, kind, message):
             return found
+        [(key, place)] = items
+        found.append(str(key))
     return found
+
+
+def _is_refused(data: Any, kind: type[object], message: str) -> bool:
+    """Whether msgspec refuses the data with this very message."""
+    try:
+        msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        return str(error) == message
+    return False
 
 
 def _line_of(node: yaml.Node, steps: Sequence[str | int]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import io
 import re
 import struct
 import zipfile
@@ -38,6 +39,8 @@ _MAX_RUN_FILE = _MAX_SAMPLE_BYTES = 1 << 20
 _CHUNK = 1 << 12  # some 30 lines, a few milliseconds of reading
 _TAIL_BYTES = 1 << 16
 _RUN_ID = re.compile(r"[\w][\w.+-]{0,200}")
+# An archive ends with a record of each of its files, three by `export`, and a comment.
+_MAX_DIRECTORY = 2 << 20
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _READ_ERRORS = (
     OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError,
@@ -194,7 +197,7 @@ def _read_run_part(path: Path) -> bytes:
                 pass
         with _open_in_folder(path / RUN_PART) as file:
             return file.read(_MAX_RUN_FILE + 1)
-    with zipfile.ZipFile(path) as archive:
+    with _ArchiveFile(path) as file, zipfile.ZipFile(file) as archive:
         _check_members(path, archive.infolist())
         with archive.open(RUN_PART) as member:
             return member.read(_MAX_RUN_FILE + 1)
@@ -203,6 +206,21 @@ def _read_run_part(path: Path) -> bytes:
 def _open_in_folder(path: Path) -> BinaryIO:
     """Open a part of a run folder; that of the sample may be a link, as some installers make it."""
     return private_files.open_file(path, follow=path.parent == paths.sample_folder())
+
+
+class _ArchiveFile(io.FileIO):
+    """An archive whose directory is bounded: zipfile reads it whole and makes an object of each file in it."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return the next bytes, or those up to the end.
+
+        Raises:
+            BadZipFile: they are more than a directory has.
+        """
+        data = super().read(_MAX_DIRECTORY + 1 if size is None or size < 0 else min(size, _MAX_DIRECTORY + 1))
+        if len(data) > _MAX_DIRECTORY:
+            raise zipfile.BadZipFile("it lists too many files")
+        return data
 
 
 def _check_members(path: Path, members: Sequence[zipfile.ZipInfo]) -> None:

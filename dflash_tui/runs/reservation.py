@@ -107,7 +107,8 @@ def write_reservation(owner: str, *plans: Plan) -> Path:
     folder, pid = paths.reservations_folder(), os.getpid()
     for path in folder.glob("*.json"):
         if path not in _held and _read_living(path) is None:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # a folder stays: it reserves nothing
+                path.unlink()
     reservation = Reservation(owner, plans, pid, processes.read_process_identity(pid))
     path = folder / f"{pid}-{time.monotonic_ns()}.json"
     try:

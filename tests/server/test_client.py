@@ -260,3 +260,40 @@ async def test_an_answer_without_end_takes_little_memory(kind):
     assert words in done.error
     assert len(done.error) < 500
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10  # KiB, of both ends
+
+
+PIECES = {
+    "bytes of a line": b"1\r\nx\r\n",
+    "line ends": b"1\r\n\n\r\n",
+    "tokens": b"2f\r\n" + b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n' + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", PIECES)
+async def test_an_answer_in_tiny_pieces_without_end_costs_a_bounded_time(kind, monkeypatch):
+    """Millions of pieces keep the processor busy no longer than its deadline, and nothing else waits for them."""
+    monkeypatch.setattr(client, "_WORK", 1.0)
+    block, turns = PIECES[kind] * 1000, 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with contextlib.suppress(OSError):
+            while not writer.is_closing():
+                writer.write(block)
+                await writer.drain()
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        counting = asyncio.create_task(count())
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        done = await asyncio.wait_for(client.send_first_request(url, "x"), 120)
+        counting.cancel()
+        listening.close()
+    assert "the answer: more than 1.16 s of processor time" in done.error
+    assert turns > 1000

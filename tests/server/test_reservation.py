@@ -170,6 +170,16 @@ def test_a_pid_that_another_process_has_by_now_reserves_nothing():
     assert lifecycle.find_free_port(port) == port
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path, _: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_reserves_nothing_and_keeps_nobody(make):
+    """A launch looks at it, which could wait for ever, while it holds the lock that others wait for."""
+    folder = paths.reservations_folder()
+    with reservation.lock_reservations():
+        make(folder / "1-1.json", 0o700)
+        assert reservation.list_reservations() == []
+        reservation.drop_reservation(reservation.write_reservation("launch of x", made(8000)))
+
+
 def test_an_experiment_keeps_its_port_between_its_boots():
     """Who launches beside it gets another one; a second experiment on it is refused by name, and then it is free."""
     plan = made(free_port(18_960))

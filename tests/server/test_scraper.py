@@ -90,6 +90,49 @@ async def test_an_answer_in_millions_of_pieces_is_given_up(piece, monkeypatch):
             await fetch(url)
 
 
+@pytest.mark.parametrize("interim", [b"HTTP/1.1 100 C\r\n\r\n", b"HTTP/1.1 103 E\r\n" + b"a:b\r\n" * 1000 + b"\r\n"])
+async def test_interim_responses_without_end_are_given_up(interim, monkeypatch):
+    """They are no pieces of a body, and each is read with its headers: only the time of the processor ends that."""
+    monkeypatch.setattr(bounded_http, "WHOLE", PATIENCE)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while not writer.is_closing():
+                writer.write(interim * 50)
+                await writer.drain()
+        writer.transport.abort()
+
+    began = time.thread_time()
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        with pytest.raises(bounded_http.BadResponse, match=r"more than 0\.5 s of processor time"):
+            await fetch(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+    assert time.thread_time() - began < 10  # of both ends
+
+
+async def test_the_work_of_others_and_waiting_do_not_count():
+    """A coroutine that is bounded has its result, its errors and its cancellation as any."""
+
+    async def wait(error: Exception | None = None) -> str:
+        await asyncio.gather(*(asyncio.to_thread(time.sleep, 0.1) for _ in range(3)))
+        sum(range(100_000))
+        if error:
+            raise error
+        return "result"
+
+    async def work() -> None:
+        while not bounded.done():
+            sum(range(100_000))
+            await asyncio.sleep(0)
+
+    bounded = asyncio.ensure_future(asyncio.wait_for(bounded_http.limit_work(wait(), 0.1, "it"), PATIENCE))
+    await work()
+    assert await bounded == "result"
+    with pytest.raises(KeyError):
+        await bounded_http.limit_work(wait(KeyError()), 0.1, "it")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(bounded_http.limit_work(wait(), 0.1, "it"), 0.01)
+
+
 async def test_an_answer_that_drips_is_given_up(monkeypatch):
     """Each byte comes in time, the last never."""
     monkeypatch.setattr(bounded_http, "WHOLE", 1.0)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+from typing import Annotated
 
 import msgspec
 import pytest
@@ -85,6 +86,25 @@ def test_numbers_of_many_parts_are_read_in_linear_time(text):
     before = time.process_time()
     with contextlib.suppress(YamlError):
         parse_yaml_value(text)
+    assert time.process_time() - before < 2
+
+
+class ManyKeys(msgspec.Struct):
+    flags: dict[Annotated[str, msgspec.Meta(pattern="^[a-z0-9-]+$")], int]
+    env: dict[str, str]
+
+
+@pytest.mark.parametrize("value", ["[1]", "1"])
+@pytest.mark.parametrize("place", [0, 4999, 9000])
+def test_the_wrong_one_of_thousands_of_keys_is_named_soon(tmp_path, value, place):
+    """A file is looked through a few times for it, not once for each key."""
+    path = tmp_path / "file.yaml"
+    env = [f"  A{number}: x\n" for number in range(9000)]
+    env.insert(place, f"  WRONG: {value}\n")
+    path.write_text("flags:\n" + "".join(f"  f{number}: 1\n" for number in range(9000)) + "env:\n" + "".join(env))
+    before = time.process_time()
+    with pytest.raises(RecipeError, match=rf"file\.yaml:{9003 + place}: env\.WRONG: expected `str`"):
+        yaml_loader.load_yaml(path, ManyKeys)
     assert time.process_time() - before < 2
 
 

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import stat
+import struct
+import tracemalloc
 import zipfile
 from collections.abc import Mapping
 
@@ -116,6 +118,28 @@ def test_a_folder_with_what_is_no_file_is_refused_unopened(tmp_path, parts, kind
             (folder / name).write_bytes(data)
     with pytest.raises(UsageError, match="not a recording"):
         recording.find_recording(str(folder))
+
+
+def test_a_directory_of_a_million_files_is_refused_unread(tmp_path, parts):
+    """Each record of 46 bytes would be an object of half a kilobyte before any name is looked at."""
+    whole = packed(tmp_path / "a.zip", parts).read_bytes()
+    at = whole.index(b"PK\1\2")
+    record = b"PK\1\2" + bytes(42)
+    path = tmp_path / "b.zip"
+    with path.open("wb") as file:
+        file.write(whole[:at])
+        for _ in range(1000):
+            file.write(record * 1000)
+        file.write(struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, *[1_000_000] * 2, 46_000_000, at))
+        file.write(struct.pack("<4sLQL", b"PK\6\7", 0, at + 46_000_000, 1))
+        file.write(b"PK\5\6" + bytes(4) + b"\xff" * 12 + bytes(2))
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError, match="it lists too many files"):
+            recording.find_recording(str(path))
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
