@@ -232,11 +232,3 @@ async def test_a_launch_that_is_cancelled_reserves_nothing(monkeypatch):
     await asyncio.gather(reserving, return_exceptions=True)
     go_on.set()
     await until(lambda: not reservation._held and list_files() == [])
-
-
-def test_what_is_no_file_reserves_nothing():
-    """A FIFO in the folder of reservations keeps nobody waiting."""
-    folder = paths.reservations_folder()
-    folder.mkdir(parents=True, mode=0o700)
-    os.mkfifo(folder / "1-1.json")
-    assert reservation.list_reservations() == []
