@@ -73,8 +73,8 @@ def format_gigabytes(amount: int | None) -> str:
 
 
 def pluralize(count: int, noun: str) -> str:
-    """Return `1 patch`, `2 patches` and the like."""
-    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    """Return `1 patch`, `2 patches`, `3 processes` and the like."""
+    ending = "" if count == 1 else "es" if noun.endswith(("ch", "s")) else "s"
     return f"{count} {noun}{ending}"
 
 

@@ -64,7 +64,7 @@ class _TailReader:
                     file.readline(_MAX_SAMPLE_BYTES)
                     self._position = file.tell()
                     left_out = f"… {end - begin >> 20} MiB of the log are left out …\n"
-                    data = data[: data.rfind(b"\n") + 1] + left_out.encode()
+                    data = (data[: data.rfind(b"\n") + 1] or b"\n") + left_out.encode()
         except OSError:
             return b""
         return line_end + data

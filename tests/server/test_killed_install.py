@@ -25,7 +25,8 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.planning import plan, recipe_loader, resolution
 from tests.support.waiting import wait_until
 
-COMMAND = [sys.executable, "-m", "dflash_tui", "engine", "install"]
+ENGINE = [sys.executable, "-m", "dflash_tui", "engine"]
+COMMAND = [*ENGINE, "install", "--trust"]
 # The same with a uv that leaves byte code out, which takes minutes of both cores for a real engine.
 WITHOUT_BYTE_CODE = """\
 import sys, uv
@@ -228,7 +229,7 @@ def test_ended_at_any_moment_of_an_install_from_a_folder_of_wheels(index, tmp_pa
         assert inventory.list_leftovers() == []
         assert working_in(folder) == []
     else:
-        listed = subprocess.run([*COMMAND[:-1], "list"], capture_output=True, text=True, check=False)
+        listed = subprocess.run([*ENGINE, "list"], capture_output=True, text=True, check=False)
         assert (listed.returncode, str(folder) in listed.stdout + listed.stderr) == (0, True)
     engine = installed(str(recipe))
     assert len(list(engine.site_packages.glob("slow/__pycache__/*.pyc"))) == MODULES

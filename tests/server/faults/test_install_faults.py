@@ -106,7 +106,7 @@ def test_a_disk_that_is_full_in_the_middle_of_an_install(tmp_path, monkeypatch, 
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     recipe = tmp_path / "large.yaml"
     recipe.write_text(RECIPE)
-    command = [sys.executable, "-m", "dflash_tui", "engine", "install", str(recipe)]
+    command = [sys.executable, "-m", "dflash_tui", "engine", "install", "--trust", str(recipe)]
     with mounted(tmp_path / "small", "size=5m") as disk:
         monkeypatch.setenv(full, str(disk))
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
