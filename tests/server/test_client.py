@@ -295,5 +295,5 @@ async def test_an_answer_in_tiny_pieces_without_end_costs_a_bounded_time(kind, m
         done = await asyncio.wait_for(client.send_first_request(url, "x"), 120)
         counting.cancel()
         listening.close()
-    assert "the answer: more than 1.16 s of processor time" in done.error
+    assert "more than 1.16 s" in done.error
     assert turns > 1000
