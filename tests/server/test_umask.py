@@ -40,7 +40,7 @@ umask 000
 cd {folder}
 {python} -m dflash_tui recipes new mine --like demo-cpu &&
 {python} -m dflash_tui service mine --write &&
-{python} -m dflash_tui engine install ./own.yaml
+{python} -m dflash_tui engine install --trust ./own.yaml
 """
 
 
