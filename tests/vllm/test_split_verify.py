@@ -17,7 +17,7 @@ from tests import ROOT
 from tests.patching.arms import ATTENTION, TRIED
 from tests.support import wheels
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.index]
+pytestmark = [pytest.mark.long, pytest.mark.index]  # no server: needs no turn among the tests that have one
 TRITON = "triton==3.6.0"
 KERNEL = "v1/attention/ops/triton_unified_attention.py"
 SMALL = {"heads": 2, "kv_heads": 1}
@@ -25,8 +25,8 @@ SMALL = {"heads": 2, "kv_heads": 1}
 FAR = [{"tokens": [16], "contexts": [context], "shift": -200.0, **SMALL} for context in (33, 65, 130)]
 CASES: list[dict[str, Any]] = [
     *({"tokens": [q], "contexts": [101], **SMALL} for q in (1, 2, 8, 9, 16)),
-    *({"tokens": [q], "contexts": [q]} for q in (2, 16)),
-    {"tokens": [16, 1, 5, 9], "contexts": [101, 37, 64, 130]},
+    *({"tokens": [q], "contexts": [q], **SMALL} for q in (2, 16)),
+    {"tokens": [16, 1, 5, 9], "contexts": [101, 37, 64, 130], **SMALL},
     {"tokens": [16, 9], "contexts": [130, 37], "window": 24, **SMALL},
     {"tokens": [16], "contexts": [101], "window": 7, **SMALL},
     {"tokens": [16], "contexts": [101], "softcap": 30.0, **SMALL},
