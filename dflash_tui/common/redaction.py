@@ -18,31 +18,32 @@ _FIGURE = r"[\d.]+(?:[mu]?s)?(?:[\s,;)}\]]|$)"
 _VALUE = r"(?:\[[^\]]*\]?|\\?'[^'\\]*|\\?\"[^\"\\]*|[^\s'\",;&\]})\\]+)"
 # Each with what a text must hold, in small letters, for the pattern to be tried: logs are long. No pattern may look
 # back and forth in a line of a megabyte.
-_SECRETS = tuple(
-    (tuple(words.split()), re.compile(pattern))
-    for words, pattern in (
+_SECRETS = {
+    name: (tuple(words.split()), re.compile(pattern))
+    for name, words, pattern in (
         # Forms that tokens have wherever they stand.
-        ("hf_ api_org_ sk- sk_ rk_ ghp gho ghu ghs ghr glpat gldt nvapi xox xapp github_pat npm_ akia asia aiza eyj "
-         "gsk_ r8_ xai- pplx- pypi- ya29. hvs.",
+        ("token", "hf_ api_org_ sk- sk_ rk_ ghp gho ghu ghs ghr glpat gldt nvapi xox xapp github_pat npm_ akia asia "
+         "aiza eyj gsk_ r8_ xai- pplx- pypi- ya29. hvs.",
          r"()\b(?:(?:hf|api_org|npm)_[A-Za-z0-9]{16,}|"
          r"(?:sk|rk_live|rk_test|gh[oprsu]|glpat|gldt|nvapi|xapp|github_pat)[-_][A-Za-z0-9_-]{16,}|"
          r"xox[a-z]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{30,}|(?:gsk_|r8_|xai-|pplx-)[A-Za-z0-9]{24,}|pypi-[\w-]{40,}|(?:ya29|hvs)\.[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*)"),
-        ("private key-----",
+        ("private key", "private key-----",
          r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)[^-]*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"),
-        ("authorization", r"((?i:authorization)\W{1,5}(?:b['\"])?(?:[A-Za-z]+ +)?)[^\s'\",\]})]+"),
-        ("bearer", r"((?i:bearer) )[\w.~+/-]{8,}=*"),
-        ("@", r"(://)[^/\s'\"]+(?=@)"),
-        ("=", r"((?i:[?&][\w.-]*(?:token|key|secret|sig|password|policy)|signature|credential)=)[^&\s'\"]+"),
-        ("key secret pass pwd credential",
+        ("header", "authorization", r"((?i:authorization)\W{1,5}(?:b['\"])?(?:[A-Za-z]+ +)?)[^\s'\",\]})]+"),
+        ("bearer", "bearer", r"((?i:bearer) )[\w.~+/-]{8,}=*"),
+        ("address", "@", r"(://)[^/\s'\"]+(?=@)"),
+        ("query", "=", r"((?i:[?&][\w.-]*(?:token|key|secret|sig|password|policy)|signature|credential)=)[^&\s'\"]+"),
+        ("assignment", "key secret pass pwd credential",
          rf"((?:(?i:(?:api|access|secret|private)[-_]?key(?:[-_]?id)?|secret|passw(?:or)?d|passphrase|credentials?)|"
          rf"[A-Z0-9_](?:KEY|PASS|PWD)){_IS}){_VALUE}"),
-        ("token", rf"((?i:token){_IS})(?!{_FIGURE}){_VALUE}"),
-        ("--", r"((?<![\w-])--[\w-]*(?:api[-_]key|token|secret|password)(?:\s+|['\"],\s*['\"]))(?!-)[^\s'\",\]]+"),
+        ("token assignment", "token", rf"((?i:token){_IS})(?!{_FIGURE}){_VALUE}"),
+        ("option", "--",
+         r"((?<![\w-])--[\w-]*(?:api[-_]key|token|secret|password)(?:\s+|['\"],\s*['\"]))(?!-)[^\s'\",\]]+"),
     )
-)  # fmt: skip
+}  # fmt: skip
 # What is a secret by itself: tokens, private keys, addresses with a password, and headers.
 _FORMS = (
-    *(_SECRETS[0], _SECRETS[1], _SECRETS[4]),
+    *(_SECRETS[name] for name in ("token", "private key", "address")),
     (
         ("authorization", "bearer"),
         re.compile(r"(?i)authorization\s*[:=]\s*[a-z]+\s+[\w.~+/-]{8}|\bbearer\s+[\w.~+/-]{16}"),
@@ -61,7 +62,7 @@ def redact_secrets(text: str, instead: str = LEFT_OUT) -> str:
     """Return clean `text` without our own secrets, access tokens, keys and passwords; `instead` is in their places."""
     text = hide_own_secrets(text, instead)
     small = text.lower()
-    for words, pattern in _SECRETS:
+    for words, pattern in _SECRETS.values():
         if any(word in small for word in words):
             text = pattern.sub(rf"\1{instead}", text)
     return text
