@@ -6,6 +6,7 @@ Which release captures what, and with which attention backend, is read from the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec.structs import replace
@@ -55,13 +56,14 @@ def apply_graphs_mode(setup: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
     """
     if setup.recipe.for_cpu:
         raise UsageError("graphs mode needs a GPU: a CPU has no CUDA graphs", hint="--mode eager")
-    _check_attention(setup)
     vllm = Version(setup.engine.vllm)
-    config, others = _split_compilation_config(setup)
-    sequences, warnings = _choose_sequences(setup)
-    sizes = config.get("cudagraph_capture_sizes") or _list_capture_sizes(setup, tokens + 1, sequences)
+    flags = normalize_flag_names(setup.flags)
+    _check_attention(setup, flags)
+    config, flags = _split_compilation_config(flags, setup.changed)
+    sequences, warnings = _choose_sequences(flags)
+    sizes = config.get("cudagraph_capture_sizes") or _list_capture_sizes(flags, tokens + 1, sequences)
     config = {key: value for key, value in config.items() if key != "max_cudagraph_capture_size"}
-    flags = others | {"max-num-seqs": sequences, _CONFIG: config | _OWN_KEYS | {"cudagraph_capture_sizes": sizes}}
+    flags |= {"max-num-seqs": sequences, _CONFIG: config | _OWN_KEYS | {"cudagraph_capture_sizes": sizes}}
     env = dict(setup.env)
     if tokens and vllm < _FIRST_WITH_V2:
         warnings.append(f"vLLM {setup.engine.vllm} captures the target only: its drafter runs eagerly")
@@ -77,9 +79,8 @@ def is_measured(setup: ResolvedRecipe) -> bool:
     return any(figures.mode is Mode.GRAPHS for figures in setup.expected)
 
 
-def _check_attention(setup: ResolvedRecipe) -> None:
+def _check_attention(setup: ResolvedRecipe, flags: dict[str, FlagValue]) -> None:
     """Raise where the attention backend cannot verify drafts within a graph: vLLM would run eagerly and go on."""
-    flags = normalize_flag_names(setup.flags)
     backends = {
         "attention-backend": flags.get("attention-backend"),
         "speculation.attention_backend": setup.speculation.get("attention_backend"),
@@ -94,15 +95,17 @@ def _check_attention(setup: ResolvedRecipe) -> None:
             )
 
 
-def _split_compilation_config(setup: ResolvedRecipe) -> tuple[dict[str, Any], dict[str, FlagValue]]:
-    """Return the recipe's compilation config, keys after a dot included, and the other flags.
+def _split_compilation_config(
+    flags: dict[str, FlagValue], changed: Iterable[str]
+) -> tuple[dict[str, Any], dict[str, FlagValue]]:
+    """Return the compilation config in `flags`, keys after a dot included, and the other flags.
 
     Raises:
         UsageError: a key that graphs mode sets was set by hand to something else.
     """
     config: dict[str, Any] = {}
     others: dict[str, FlagValue] = {}
-    for name, value in normalize_flag_names(setup.flags).items():
+    for name, value in flags.items():
         flag, _, key = name.partition(".")
         if flag != _CONFIG:
             others[name] = value
@@ -110,7 +113,7 @@ def _split_compilation_config(setup: ResolvedRecipe) -> tuple[dict[str, Any], di
             config[key] = value
         elif isinstance(value, dict):
             config |= value
-    by_hand = any(name.replace("_", "-").startswith(_CONFIG) for name in setup.changed)
+    by_hand = any(name.replace("_", "-").startswith(_CONFIG) for name in changed)
     for key, value in _OWN_KEYS.items():
         if by_hand and config.get(key, value) != value:
             raise UsageError(
@@ -120,22 +123,22 @@ def _split_compilation_config(setup: ResolvedRecipe) -> tuple[dict[str, Any], di
     return config, others
 
 
-def _choose_sequences(setup: ResolvedRecipe) -> tuple[int, list[str]]:
+def _choose_sequences(flags: dict[str, FlagValue]) -> tuple[int, list[str]]:
     """Return how many requests the server takes at once, and what to say of it."""
-    if named := read_whole_number(normalize_flag_names(setup.flags), "max-num-seqs"):
+    if named := read_whole_number(flags, "max-num-seqs"):
         return named, []
-    said = f"graphs mode takes {DEFAULT_SEQUENCES} requests at once, more wait; --set max-num-seqs=N changes it"
-    return DEFAULT_SEQUENCES, [said]
+    warning = f"graphs mode takes {DEFAULT_SEQUENCES} requests at once, more wait; --set max-num-seqs=N changes it"
+    return DEFAULT_SEQUENCES, [warning]
 
 
-def _list_capture_sizes(setup: ResolvedRecipe, verified: int, sequences: int) -> list[int]:
+def _list_capture_sizes(flags: dict[str, FlagValue], verified: int, sequences: int) -> list[int]:
     """Return the batches in tokens to capture, for steps that verify `verified` tokens of each of `sequences`."""
     counts = {
         count
         for count in range(1, min(sequences, _MOST_CAPTURED) + 1)
         if count <= _EACH_CAPTURED or count % _STEP == 0 or count == sequences
     }
-    batched = read_whole_number(normalize_flag_names(setup.flags), "max-num-batched-tokens")
+    batched = read_whole_number(flags, "max-num-batched-tokens")
     most = batched if batched and batched >= verified else sequences * verified
     return [count * verified for count in sorted(counts) if count * verified <= most]
 

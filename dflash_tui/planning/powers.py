@@ -171,12 +171,12 @@ def _judge_variable(name: str, value: str | None) -> Iterator[Power]:
     if _is_open(name, value):
         yield _build_open(source)
         return
-    words = (said for pattern, said in VARIABLE_WORDS if re.fullmatch(pattern, name, re.IGNORECASE))
+    words = (meaning for pattern, meaning in VARIABLE_WORDS if re.fullmatch(pattern, name, re.IGNORECASE))
     yield _build_power(source, next(words, _UNKNOWN))
 
 
-def _build_power(source: str, said: tuple[PowerKind, str]) -> Power:
-    return Power(said[0], source, said[1])
+def _build_power(source: str, meaning: tuple[PowerKind, str]) -> Power:
+    return Power(meaning[0], source, meaning[1])
 
 
 def _is_in_cache(value: str) -> bool:
